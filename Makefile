@@ -1,0 +1,73 @@
+# Every target works from a bare clone: it needs make, Python 3.11 or newer, and a package index for the first run.
+# `make PYTHON=python3.12 test` chooses the interpreter.
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+SHELL := /bin/sh
+export PYTHON
+export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+
+RUN := .venv/bin/python
+VENV := .venv/.installed$(if $(PYTHON),-$(subst /,_,$(PYTHON)))
+PEERS := $(if $(wildcard tests/peers/package-lock.json),tests/peers/node_modules/.installed)
+
+.PHONY: help venv peers demo test check lint types contracts docs format bench soak lock clean
+
+help: ## Say what can be made
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+
+venv: $(VENV) ## Create .venv from requirements.lock and install the project into it
+
+$(VENV): requirements.lock pyproject.toml scripts/bootstrap
+	@sh scripts/bootstrap .venv/.installed $@
+
+peers: $(PEERS) ## Install the Node programs that some tests talk to (skipped without npm)
+
+tests/peers/node_modules/.installed: tests/peers/package-lock.json scripts/bootstrap-peers
+	@sh scripts/bootstrap-peers $@
+
+demo: $(VENV) ## Run the offline demonstration
+	@$(RUN) -m repertory.app.demo
+
+test: $(VENV) $(PEERS) ## Run every test, on asyncio and on trio
+	@echo "test: pytest over tests/"
+	@$(RUN) -m pytest $(ARGS)
+
+check: lint types contracts docs ## Format, lint, types, import contracts and documented examples
+
+lint: $(VENV) ## ruff: lint and format
+	@echo "check: ruff"
+	@$(RUN) -m ruff check .
+	@$(RUN) -m ruff format --check .
+
+types: $(VENV) ## pyright over the package, mypy over tests/typing, both strict
+	@echo "check: pyright, strict, over repertory"
+	@$(RUN) -m pyright --project pyproject.toml
+	@echo "check: mypy, strict, over tests/typing"
+	@$(RUN) -m mypy
+
+contracts: $(VENV) ## The import contracts of pyproject.toml
+	@echo "check: import contracts"
+	@.venv/bin/lint-imports --no-logo
+
+docs: $(VENV) ## Execute the examples in the documents
+	@echo "check: documented examples"
+	@$(RUN) -m pytest -q tests/docs
+
+format: $(VENV) ## Rewrite the files as ruff wants them
+	@$(RUN) -m ruff check --fix .
+	@$(RUN) -m ruff format .
+
+bench: $(VENV) ## Run every benchmark and say which bars were missed (ARGS=--strict makes a miss an error)
+	@$(RUN) -m bench $(ARGS)
+
+soak: $(VENV) ## Run the long benchmark: ARGS="--minutes 60"
+	@$(RUN) -m bench soak $(ARGS)
+
+lock: ## Resolve pyproject.toml into requirements.lock again (needs uv)
+	@uv pip compile pyproject.toml --universal --python-version 3.11 --all-extras --group dev --generate-hashes \
+		--custom-compile-command "make lock" --quiet --output-file requirements.lock
+
+clean: ## Remove .venv, the installed peers and every cache
+	@rm -rf .venv tests/peers/node_modules .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,121 @@
+"""One call of an agent on its way: what was said, and where the result goes."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from repertory.core.events import TurnEvent
+from repertory.core.messages import ContentBlock, Prompt
+from repertory.core.prompt import Answers, Said
+from repertory.core.result import AgentResult
+from repertory.errors import RepertoryError, StreamClosed
+from repertory.runtime.context import Context
+
+Busy = Literal["queue", "reject", "interrupt", "steer"]
+"""What a call does when a turn runs already: wait its turn, be refused, cancel that turn, or add to it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Invocation:
+    """What a caller wants of a turn. Compared by identity: it also names the call."""
+
+    prompt: Prompt
+    busy: Busy | None = None
+    """None means what the agent was built with."""
+    invocation_state: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+class Outlet(Protocol):
+    """Where a call's result goes."""
+
+    @property
+    def publish(self) -> Callable[[TurnEvent], Awaitable[None]] | None:
+        """Takes what happens on the way; None when nobody looks."""
+        ...
+
+    def on_left(self, callback: Callable[[], None]) -> None:
+        """Have `callback` called when the caller has gone."""
+        ...
+
+    async def succeed(self, result: AgentResult) -> None: ...
+
+    def fail(self, error: RepertoryError) -> None: ...
+
+
+class SlotOutlet:
+    """The caller asked and waits for one reply."""
+
+    publish = None
+
+    def __init__(self, context: Context) -> None:
+        self._slot = context.defer()
+
+    def on_left(self, callback: Callable[[], None]) -> None:
+        """An asker that went away changes nothing: what it said is said, and the turn runs on."""
+        del callback
+
+    async def succeed(self, result: AgentResult) -> None:
+        self._slot.reply(result)
+
+    def fail(self, error: RepertoryError) -> None:
+        self._slot.fail(error)
+
+
+class SinkOutlet:
+    """The caller reads a stream."""
+
+    def __init__(self, context: Context) -> None:
+        self._sink = context.sink()
+
+    async def publish(self, event: TurnEvent) -> None:
+        """Send an event; waits while the reader is behind. A reader that has left hears nothing more."""
+        try:
+            if not self._sink.send_nowait(event):
+                await self._sink.send(event)
+        except StreamClosed:
+            pass
+
+    def on_left(self, callback: Callable[[], None]) -> None:
+        self._sink.on_closed = callback
+
+    async def succeed(self, result: AgentResult) -> None:
+        await self.publish({"result": result})
+        self._sink.end()
+
+    def fail(self, error: RepertoryError) -> None:
+        self._sink.fail(error)
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Call:
+    """A call that waits or runs. `shared` are calls that were steered into this one and get the same result."""
+
+    invocation: Invocation
+    prompt: Said | Answers
+    outlet: Outlet
+    shared: list[Call] = field(default_factory=list["Call"])
+
+    def set_back(self, undelivered: Sequence[ContentBlock]) -> list[Call]:
+        """The calls that were steered in too late for any step: they must run on their own, so that nothing is
+        dropped.
+        """
+        late = [call for call in self.shared if call.said_any_of(undelivered)]
+        self.shared = [call for call in self.shared if call not in late]
+        return late
+
+    def said_any_of(self, blocks: Sequence[ContentBlock]) -> bool:
+        """Whether one of these very blocks is this call's."""
+        if isinstance(self.prompt, Answers):
+            return False
+        own = [block for message in self.prompt.messages for block in message["content"]]
+        return any(block is mine for block in blocks for mine in own)
+
+    async def end(self, outcome: AgentResult | RepertoryError) -> None:
+        """Give the result or the error to the caller and to everybody who shares the turn."""
+        for call in (self, *self.shared):
+            if isinstance(outcome, RepertoryError):
+                call.outlet.fail(outcome)
+            else:
+                await call.outlet.succeed(outcome)

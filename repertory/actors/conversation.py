@@ -1,0 +1,176 @@
+"""The conversation manager of one session: holds what the model is shown and decides what to hide.
+
+State: the shown messages with their sequence numbers. Fails: with its manager's code, if that is the user's own; it
+then starts again from the persister's image. Pace: the turn's, but tidying up after a turn happens when the answer is
+out. Supervised by the session, after the persister and before the agent.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias, assert_never
+
+from repertory.actors.persister import ReadImage
+from repertory.core.journal.records import View, ViewChanged
+from repertory.core.messages import Json, Message
+from repertory.core.window.plan import WindowManager, WindowPlan, apply_plan
+from repertory.errors import ContextWindowOverflowException
+from repertory.runtime.actor import Actor
+from repertory.runtime.message import Ask
+from repertory.runtime.next import Next, refuse, reply
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One message with the sequence number of its record."""
+
+    seq: int
+    message: Message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """What the model is shown now, and the record that says so when it changed. Nobody edits the list."""
+
+    messages: list[Message]
+    view: ViewChanged | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadView(Ask[Shown]):
+    """Start from what the persister has; answers with what the model is shown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrepareCall(Ask[Shown]):
+    """Take in what was added since the last question; answers with what to send to the model."""
+
+    added: tuple[Entry, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReduceView(Ask[Shown]):
+    """The model refused for length. Errors: `ContextWindowOverflowException` when nothing more can be hidden."""
+
+    error: ContextWindowOverflowException
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tidy(Ask[Shown]):
+    """The turn is over: take in what was added and tidy up."""
+
+    added: tuple[Entry, ...]
+
+
+ConversationMessage: TypeAlias = "LoadView | PrepareCall | ReduceView | Tidy"
+
+
+@dataclass(slots=True)
+class _Window:
+    """The shown messages, and the same messages' sequence numbers beside them."""
+
+    messages: list[Message] = field(default_factory=list[Message])
+    seqs: list[int] = field(default_factory=list[int])
+
+    def add(self, entries: Sequence[Entry]) -> None:
+        for entry in entries:
+            self.messages.append(entry.message)
+            self.seqs.append(entry.seq)
+
+
+class ConversationActor(Actor[ConversationMessage]):
+    """Carries out its manager's plans on what the model is shown."""
+
+    def __init__(self, manager: WindowManager, wall: Callable[[], float]) -> None:
+        self._manager = manager
+        self._wall = wall
+        self._window = _Window()
+        self._removed = 0
+        self._model_calls = 0
+        self._first_shown = 0
+        self._next_seq = 1
+
+    def summary(self) -> object:
+        return {"manager": self._manager.name, "shown": len(self._window.messages), "removed": self._removed}
+
+    async def handle(self, message: ConversationMessage) -> Next:
+        match message:
+            case LoadView():
+                return reply(Shown(messages=await self._load()))
+            case PrepareCall(added=added):
+                self._take_in(added)
+                self._model_calls += 1
+                if not self._manager.manages_before_call(self._model_calls):
+                    return reply(Shown(messages=self._window.messages.copy()))
+                return self._carry_out(self._manager.manage(self._window.messages))
+            case Tidy(added=added):
+                self._take_in(added)
+                return self._carry_out(self._manager.manage(self._window.messages))
+            case ReduceView(error=error):
+                return self._reduce(error)
+            case _:
+                assert_never(message)
+
+    async def _load(self) -> list[Message]:
+        image = await self.context.sibling("persister").ask(ReadImage(), timeout_s=math.inf)
+        self._window = _Window([message for _, message in image.shown], [seq for seq, _ in image.shown])
+        self._first_shown = image.view.first_shown
+        self._next_seq = image.last_seq + 1
+        self._removed = _count(image.view.manager_state, "removed_message_count")
+        self._model_calls = _count(image.view.manager_state, "model_call_count")
+        return self._window.messages.copy()
+
+    def _take_in(self, added: tuple[Entry, ...]) -> None:
+        self._window.add(added)
+        if added:
+            self._next_seq = added[-1].seq + 1
+
+    def _reduce(self, error: ContextWindowOverflowException) -> Next:
+        try:
+            plan = self._manager.reduce(self._window.messages, error)
+        except ContextWindowOverflowException as overflow:
+            return refuse(overflow)
+        return self._carry_out(plan)
+
+    def _carry_out(self, plan: WindowPlan) -> Next:
+        if not plan.changes:
+            return reply(Shown(messages=self._window.messages.copy()))
+        window = self._window
+        kept = set(plan.pinned)
+        pinned = {window.seqs[position]: window.messages[position] for position in plan.pinned}
+        replaced = {window.seqs[position]: shorter for position, shorter in plan.replaced.items()}
+        self._window = _Window(
+            apply_plan(window.messages, plan),
+            [
+                window.seqs[position]
+                for position in range(len(window.seqs))
+                if position >= plan.drop or position in kept
+            ],
+        )
+        self._removed += plan.drop - len(plan.pinned)
+        if plan.drop:
+            self._first_shown = window.seqs[plan.drop] if plan.drop < len(window.seqs) else self._next_seq
+        view = self._changed(pinned, replaced, plan.reason)
+        return reply(Shown(messages=self._window.messages.copy(), view=view))
+
+    def _changed(self, pinned: Mapping[int, Message], replaced: Mapping[int, Message], reason: str) -> ViewChanged:
+        """The record of a plan: what it added to the view, as a patch."""
+        counters: dict[str, Json] = {
+            "removed_message_count": self._removed,
+            "model_call_count": self._model_calls,
+        }
+        view = View(
+            first_shown=self._first_shown,
+            pinned=pinned,
+            replaced=replaced,
+            manager=self._manager.name,
+            manager_state=counters,
+        )
+        return ViewChanged(at=self._wall(), view=view, patch=True, reason=reason)
+
+
+def _count(state: Mapping[str, Json], key: str) -> int:
+    value = state.get(key)
+    return value if isinstance(value, int) else 0

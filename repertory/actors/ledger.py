@@ -1,0 +1,51 @@
+"""The agent's pen: numbers its records, hands them to the persister, and waits for them to be durable.
+
+Not an actor: it belongs to the agent actor, which is the only author of its journal, so it can number records without
+asking.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from repertory.actors.persister import Append, Commit, PersisterMessage
+from repertory.core.journal.records import Record
+from repertory.runtime.ref import ActorRef
+
+
+class Ledger:
+    """Gathers records until somebody has to wait, so that what belongs together is committed together."""
+
+    def __init__(self, persister: ActorRef[PersisterMessage], last_seq: int, wall: Callable[[], float]) -> None:
+        """`last_seq` is the sequence number of the last record there is; `wall` gives epoch seconds."""
+        self._persister = persister
+        self._last_seq = last_seq
+        self._gathered: list[Record] = []
+        self._confirmed_at = -math.inf
+        self.wall = wall
+
+    def add(self, record: Record) -> int:
+        """Number a record. It reaches the persister with the next `hand_over` or `commit`."""
+        self._gathered.append(record)
+        self._last_seq += 1
+        return self._last_seq
+
+    def hand_over(self, *, soon: bool = False) -> None:
+        """Give what was gathered to the persister, which writes it in the background: at once when `soon`."""
+        if self._gathered:
+            records, self._gathered = tuple(self._gathered), []
+            self._persister.tell(Append(records=records, soon=soon))
+
+    async def commit(self) -> None:
+        """Wait until everything added so far is durable. Errors: `LeaseLost`, `Unavailable`, `ActorDead`.
+
+        Cancelled, it leaves the records with the persister, which still writes them.
+        """
+        records, self._gathered = tuple(self._gathered), []
+        self._last_seq = await self._persister.ask(Commit(records=records), timeout_s=math.inf)
+        self._confirmed_at = self.wall()
+
+    def confirmed_within(self, seconds: float) -> bool:
+        """Whether the store took a commit of ours that recently, so that we certainly owned the session then."""
+        return self.wall() - self._confirmed_at <= seconds

@@ -1,0 +1,241 @@
+"""The persister of one session: owns its lease and its journal, and knows what is durable.
+
+State: the fold of the journal, the rows that are not durable yet, who waits for them. Fails: when a write is refused
+or its outcome is unknown; it then starts again from what is stored. Pace: the store's, through the writer; one write
+is under way at a time and takes everything that has gathered. Supervised by the session (first child, so its failure
+restarts the rest).
+
+A session that is not kept has a `MemoryJournal` in the place of a store, so it is built of the same parts.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeAlias, assert_never
+
+from repertory.actors.leases import Leases
+from repertory.actors.writer import Write, WriteLast, WriteRefused, WriterMessage, Written
+from repertory.backends.ports import Lease, SessionStore
+from repertory.core.journal.appender import Appender
+from repertory.core.journal.fold import Fold
+from repertory.core.journal.image import Image
+from repertory.core.journal.records import MessageAdded, Record
+from repertory.core.journal.restate import restatements
+from repertory.core.journal.restore import messages_of, records_of, restore
+from repertory.core.journal.rows import Row
+from repertory.core.messages import Message
+from repertory.errors import RepertoryError
+from repertory.runtime.actor import Actor
+from repertory.runtime.exit import ExitReason, Failed
+from repertory.runtime.message import Ask
+from repertory.runtime.next import Next, carry_on, fail, reply
+from repertory.runtime.ref import ActorRef
+from repertory.runtime.reply import ReplySlot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Append:
+    """Add records to the journal. They are committed with the next `Commit`, or after `linger_s`, or at once when
+    `soon`.
+    """
+
+    records: tuple[Record, ...]
+    soon: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit(Ask[int]):
+    """Add records and answer with the last sequence number when everything so far is durable.
+
+    The number may be higher than the records explain: what later openings need may have been restated.
+    Errors: what the store said (`LeaseLost`, `Unavailable`); the session then starts again from what is stored.
+    """
+
+    records: tuple[Record, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadImage(Ask[Image]):
+    """Everything an agent needs to go on, as of now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadHistory(Ask[tuple[Message, ...]]):
+    """Every message ever said, oldest first, whatever the model is shown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LingerOver:
+    """Records have waited long enough: write them now."""
+
+
+PersisterMessage: TypeAlias = "Append | Commit | ReadImage | ReadHistory | LingerOver | Written | WriteRefused"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PersisterSettings:
+    """What a persister persists, and how eagerly."""
+
+    session_id: str
+    agent_id: str
+    takeover: bool = False
+    """Fence a live owner instead of refusing to start."""
+    linger_s: float = 0.005
+    """How long records wait for company before they are written unasked."""
+    stop_timeout_s: float = 10.0
+    """How long a stopping session waits for its last commit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Durable:
+    """A store and its writer: what makes a session outlive its process."""
+
+    store: SessionStore
+    leases: Leases
+    writer: ActorRef[WriterMessage]
+
+
+@dataclass(slots=True)
+class MemoryJournal:
+    """A session that lives in memory only. It outlasts the actors that work on it."""
+
+    fold: Fold = field(default_factory=Fold)
+    messages: list[Message] = field(default_factory=list[Message])
+    """Every message ever said."""
+
+
+class SessionPersister(Actor[PersisterMessage]):
+    """Folds every record at once, and makes it durable in the order in which it came."""
+
+    def __init__(
+        self, settings: PersisterSettings, keeper: Durable | MemoryJournal, entropy: Callable[[int], bytes]
+    ) -> None:
+        self._settings = settings
+        self._keeper = keeper
+        self._entropy = entropy
+        self._fold = Fold()
+        self._appender: Appender | None = None
+        self._lease: Lease | None = None
+        self._unsent: list[Row] = []
+        self._in_flight = False
+        self._lingering = False
+        self._durable_seq = 0
+        self._waiting: deque[tuple[int, ReplySlot[int]]] = deque()
+
+    def summary(self) -> object:
+        return {"seq": self._fold.last_seq, "durable": self._durable_seq, "unsent": len(self._unsent)}
+
+    async def on_start(self) -> None:
+        """Take the lease, then read what the last owner left."""
+        if isinstance(self._keeper, MemoryJournal):
+            self._fold = self._keeper.fold
+            return
+        settings, store = self._settings, self._keeper.store
+        self._lease = await self._keeper.leases.acquire(settings.session_id, takeover=settings.takeover)
+        rows = await store.load(settings.session_id, settings.agent_id)
+        restored = restore(rows, session_id=settings.session_id)
+        self._fold = restored.fold
+        self._appender = Appender(settings.agent_id, restored.fold, restored.link, self._entropy)
+        self._durable_seq = self._fold.last_seq
+
+    async def handle(self, message: PersisterMessage) -> Next:
+        match message:
+            case Append(records=records, soon=soon):
+                self._add(records)
+                self._write_later(soon)
+                return carry_on()
+            case Commit(records=records):
+                return self._commit(records)
+            case Written(seq=seq):
+                self._note_written(seq)
+                return carry_on()
+            case WriteRefused(error=error):
+                return self._start_over(error)
+            case LingerOver():
+                self._lingering = False
+                self._push()
+                return carry_on()
+            case ReadImage():
+                return reply(self._fold.image())
+            case ReadHistory():
+                return reply(await self._history())
+            case _:
+                assert_never(message)
+
+    async def on_stop(self, reason: ExitReason) -> None:
+        """Write what is left, then give the session up. Rows in flight reach the writer before these."""
+        keeper, lease = self._keeper, self._lease
+        if isinstance(keeper, MemoryJournal) or lease is None:
+            return
+        if isinstance(reason, Failed):
+            keeper.leases.forget(lease)
+            return
+        rows, self._unsent = tuple(self._unsent), []
+        if rows or self._in_flight:
+            await keeper.writer.ask(WriteLast(lease=lease, rows=rows), timeout_s=self._settings.stop_timeout_s)
+        await keeper.leases.release(lease)
+
+    def _add(self, records: tuple[Record, ...]) -> None:
+        """Fold the records and turn them into rows. One that may not stand here is refused before it is kept."""
+        if self._appender is not None:
+            append = self._appender.append
+            self._unsent.extend([append(record) for record in records])
+            return
+        assert isinstance(self._keeper, MemoryJournal)
+        for record in records:
+            self._fold.apply(self._fold.last_seq + 1, record)
+            if isinstance(record, MessageAdded):
+                self._keeper.messages.append(record.message)
+
+    def _write_later(self, soon: bool) -> None:
+        if soon:
+            self._push()
+        elif self._unsent and not self._lingering and not self._in_flight:
+            self._lingering = True
+            self.context.after(self._settings.linger_s, LingerOver(), key="linger")
+
+    def _commit(self, records: tuple[Record, ...]) -> Next:
+        self._add(records)
+        if self._appender is None:
+            return reply(self._fold.last_seq)
+        if records:
+            self._add(tuple(restatements(self._fold, records[-1].at)))
+        last = self._fold.last_seq
+        if last <= self._durable_seq:
+            return reply(last)
+        self._waiting.append((last, self.context.defer()))
+        self._push()
+        return carry_on()
+
+    def _push(self) -> None:
+        """Hand everything gathered to the writer, unless a write is under way: its answer pushes again."""
+        if self._in_flight or not self._unsent or self._lease is None or isinstance(self._keeper, MemoryJournal):
+            return
+        rows, self._unsent = tuple(self._unsent), []
+        self._in_flight = True
+        self._keeper.writer.tell(Write(lease=self._lease, rows=rows, reply_to=self.context.self_ref))
+
+    def _note_written(self, seq: int) -> None:
+        self._in_flight = False
+        self._durable_seq = seq
+        while self._waiting and self._waiting[0][0] <= seq:
+            last, slot = self._waiting.popleft()
+            slot.reply(last)
+        self._push()
+
+    def _start_over(self, error: RepertoryError) -> Next:
+        """What is stored is unknown: tell who waits, and start again from what the store says."""
+        while self._waiting:
+            self._waiting.popleft()[1].fail(error)
+        return fail(error)
+
+    async def _history(self) -> tuple[Message, ...]:
+        if isinstance(self._keeper, MemoryJournal):
+            return tuple(self._keeper.messages)
+        settings = self._settings
+        rows = await self._keeper.store.load(settings.session_id, settings.agent_id, whole=True)
+        stored = messages_of(records_of(rows, session_id=settings.session_id))
+        unstored = messages_of(records_of([row for row in self._unsent if not rows or row.seq > rows[-1].seq]))
+        return tuple({**stored, **unstored}.values())

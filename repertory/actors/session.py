@@ -1,0 +1,73 @@
+"""One active session: how its actors hang together.
+
+    session (supervisor, rest_for_one)
+    |- persister      lease, journal, durable positions
+    |- conversation   what the model is shown
+    `- agent          the turn
+
+Each depends on those before it and rebuilds itself from the persister's image, so a failure restarts what stands
+behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from repertory.actors.agent import AgentActor, CallSettings
+from repertory.actors.conversation import ConversationActor
+from repertory.actors.persister import Durable, MemoryJournal, PersisterSettings, SessionPersister
+from repertory.actors.turn_driver import AgentParts, AgentSettings
+from repertory.core.window.plan import WindowManager
+from repertory.runtime.spec import ChildSpec, Restart, Strategy, SupervisorSettings
+from repertory.runtime.supervisor import Supervisor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionSettings:
+    """Everything about a session that is data."""
+
+    persister: PersisterSettings
+    agent: AgentSettings
+    calls: CallSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionParts:
+    """Everything a session is made of."""
+
+    agent: AgentParts
+    manager: WindowManager
+    keeper: Durable | MemoryJournal
+    wall: Callable[[], float]
+    """Epoch seconds."""
+    entropy: Callable[[int], bytes]
+    """That many random bytes."""
+
+
+def session_spec(name: str) -> ChildSpec:
+    """The supervisor of one session, to start `member_specs` under.
+
+    Temporary: a session that cannot go on is started again by whoever needs it next.
+    """
+    supervision = SupervisorSettings(strategy=Strategy.REST_FOR_ONE)
+    return ChildSpec(name=name, factory=lambda: Supervisor((), supervision), restart=Restart.TEMPORARY)
+
+
+def member_specs(settings: SessionSettings, parts: SessionParts) -> tuple[ChildSpec, ChildSpec, ChildSpec]:
+    """The persister, the conversation manager and the agent, in starting order."""
+
+    def persister() -> SessionPersister:
+        return SessionPersister(settings.persister, parts.keeper, parts.entropy)
+
+    def conversation() -> ConversationActor:
+        return ConversationActor(parts.manager, parts.wall)
+
+    def agent() -> AgentActor:
+        return AgentActor(settings.agent, settings.calls, parts.agent, parts.wall)
+
+    return (
+        ChildSpec(name="persister", factory=persister, stop_timeout_s=settings.persister.stop_timeout_s),
+        ChildSpec(name="conversation", factory=conversation),
+        ChildSpec(name="agent", factory=agent),
+    )

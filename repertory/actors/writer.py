@@ -1,0 +1,112 @@
+"""The writer of one session store: commits what every session of the process hands in, in groups.
+
+State: none between groups. Fails: never for a store's error, which goes to the sessions concerned; anything else is a
+bug and restarts it. Pace: the store's. Supervised by the runtime's root, permanent; started before and stopped after
+every session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias, assert_never
+
+from repertory.backends.ports import Batch, Lease, SessionStore
+from repertory.core.journal.rows import Row
+from repertory.errors import LeaseLost, RepertoryError
+from repertory.runtime.actor import Actor
+from repertory.runtime.message import Ask
+from repertory.runtime.next import Next, carry_on, refuse, reply
+from repertory.runtime.ref import ActorRef
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """Everything up to `seq` is on stable storage."""
+
+    seq: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteRefused:
+    """The rows of the last `Write` are not known to be stored. `LeaseLost` and `Unavailable` are the usual errors."""
+
+    error: RepertoryError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Write:
+    """Commit these rows of one session. Answered by one `Written` or `WriteRefused` to `reply_to`.
+
+    A session sends its next `Write` after the answer to the last one, so that a refusal cannot be overtaken.
+    """
+
+    lease: Lease
+    rows: tuple[Row, ...]
+    erase: tuple[tuple[str, int], ...] = ()
+    reply_to: ActorRef[Written | WriteRefused]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteLast(Ask[int]):
+    """Commit the last rows of a session that is stopping; answers with the last durable sequence number.
+
+    It may follow a `Write` that is not answered yet. Errors: as in `WriteRefused`.
+    """
+
+    lease: Lease
+    rows: tuple[Row, ...]
+
+
+WriterMessage: TypeAlias = "Write | WriteLast"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriterSettings:
+    """Bounds of the writer."""
+
+    group_writes_max: int = 512
+    """Sessions committed together at most."""
+
+
+class StoreWriter(Actor[WriterMessage]):
+    """One group per turn of its mailbox: what waits when a commit ends is the next group."""
+
+    def __init__(self, store: SessionStore, settings: WriterSettings) -> None:
+        self._store = store
+        self._settings = settings
+        self._groups = 0
+
+    def summary(self) -> object:
+        return {"store": self._store.name, "groups": self._groups}
+
+    async def handle(self, message: WriterMessage) -> Next:
+        match message:
+            case Write():
+                queued = self.context.take_queued(self._settings.group_writes_max - 1, Write)
+                await self._commit([message, *queued])
+                return carry_on()
+            case WriteLast(lease=lease, rows=rows):
+                return await self._commit_last(Batch(lease=lease, rows=rows))
+            case _:
+                assert_never(message)
+
+    async def _commit_last(self, batch: Batch) -> Next:
+        try:
+            (outcome,) = await self._store.append([batch])
+        except RepertoryError as error:
+            return refuse(error)
+        return refuse(outcome) if isinstance(outcome, LeaseLost) else reply(outcome.seq)
+
+    async def _commit(self, group: Sequence[Write]) -> None:
+        batches = [Batch(lease=write.lease, rows=write.rows, erase=write.erase) for write in group]
+        try:
+            outcomes = await self._store.append(batches)
+        except RepertoryError as error:
+            for write in group:
+                write.reply_to.tell(WriteRefused(error=error))
+            return
+        self._groups += 1
+        for write, outcome in zip(group, outcomes, strict=True):
+            refused = isinstance(outcome, LeaseLost)
+            write.reply_to.tell(WriteRefused(error=outcome) if refused else Written(seq=outcome.seq))

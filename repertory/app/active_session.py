@@ -1,0 +1,74 @@
+"""A session that is alive: how callers reach its actors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import anyio
+
+from repertory.actors.agent import Abandon, AgentMessage, CancelTurn, FinishTurns, Invoke, InvokeStreaming
+from repertory.actors.call import Invocation
+from repertory.actors.persister import PersisterMessage, ReadHistory, ReadImage
+
+if TYPE_CHECKING:
+    from repertory.actors.mirror import Mirror
+    from repertory.core.events import TurnEvent
+    from repertory.core.journal.image import Image
+    from repertory.core.messages import Message
+    from repertory.core.result import AgentResult
+    from repertory.core.state import AgentState
+    from repertory.runtime.ref import ActorRef
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActiveSession:
+    """The refs of one active session, and what of it can be looked at."""
+
+    supervisor: ActorRef[object]
+    persister: ActorRef[PersisterMessage]
+    agent: ActorRef[AgentMessage]
+    mirror: Mirror
+    state: AgentState
+
+    @property
+    def alive(self) -> bool:
+        """Whether its actors run, or are being restarted."""
+        return self.supervisor.ended is None
+
+    async def invoke(self, invocation: Invocation) -> AgentResult:
+        """Run a turn. A model may take its time, so there is no deadline here: cancel the scope around it."""
+        try:
+            return await self.agent.ask(Invoke(invocation=invocation), timeout_s=math.inf)
+        except anyio.get_cancelled_exc_class():
+            self.agent.tell(Abandon(invocation=invocation))
+            raise
+
+    @asynccontextmanager
+    async def stream(self, invocation: Invocation) -> AsyncGenerator[AsyncIterator[TurnEvent]]:
+        """Run a turn and read what happens; leaving the block cancels it."""
+        async with self.agent.stream(InvokeStreaming(invocation=invocation), timeout_s=math.inf) as events:
+            yield events
+
+    def cancel(self) -> None:
+        """Cut the running turn short, from any thread."""
+        self.agent.tell_threadsafe(CancelTurn())
+
+    async def finish_turns(self) -> None:
+        """Take no more turns; returns when those under way are over."""
+        await self.agent.ask(FinishTurns(), timeout_s=math.inf)
+
+    async def history(self) -> tuple[Message, ...]:
+        """Everything ever said."""
+        return await self.persister.ask(ReadHistory(), timeout_s=math.inf)
+
+    async def image(self) -> Image:
+        """Everything needed to go on from here."""
+        return await self.persister.ask(ReadImage(), timeout_s=math.inf)
+
+    def messages(self) -> list[Message]:
+        """What the model is shown now. Not copies."""
+        return self.mirror.messages()

@@ -1,0 +1,86 @@
+"""The command line: `repertory chat`, `repertory sessions list`, `repertory sessions show`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from io import TextIOWrapper
+from pathlib import Path
+
+from repertory.errors import RepertoryError
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Every command and option, with its help."""
+    parser = argparse.ArgumentParser(prog="repertory", description="Talk to agents that lose nothing.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    chat = commands.add_parser("chat", help="talk to an agent; the conversation is kept and resumed")
+    chat.add_argument("--session", default="chat", metavar="ID", help="which conversation (default: chat)")
+    chat.add_argument(
+        "--model", metavar="MODEL", help="a Bedrock model id (default: $REPERTORY_MODEL, or Bedrock's default)"
+    )
+    chat.add_argument("--offline", action="store_true", help="use a small rule-based model that needs nothing")
+    chat.add_argument(
+        "--files", metavar="FOLDER", help="the folder that the file tools may use (default: ~/.repertory/files)"
+    )
+    _add_database(chat)
+    sessions = commands.add_parser("sessions", help="look at what is stored").add_subparsers(
+        dest="action", required=True
+    )
+    _add_database(sessions.add_parser("list", help="every session, the most recent first"))
+    show = sessions.add_parser("show", help="everything that was said in a session")
+    show.add_argument("session", metavar="ID")
+    show.add_argument("--agent", default="default", metavar="ID", help="which agent in it (default: default)")
+    _add_database(show)
+    return parser
+
+
+def _add_database(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--database", metavar="FILE", help="where sessions are kept (default: ~/.repertory/sessions.db)"
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command. Returns the exit code: 0 done, 1 it failed, 2 it was used wrongly or there is no model."""
+    options = build_parser().parse_args(arguments)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # what a model says may not fit the terminal's encoding
+    try:
+        return _run(options)
+    except BrokenPipeError:
+        # Nobody reads on. The flush at exit must not fail once more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    except (RepertoryError, ImportError, OSError) as error:
+        print(f"repertory: {error}", file=sys.stderr)
+        return 1
+
+
+def _run(options: argparse.Namespace) -> int:
+    if options.command == "chat":
+        from repertory.app.chat import ChatSettings, run_chat  # loaded when used
+
+        settings = ChatSettings(
+            session_id=options.session,
+            model=options.model,
+            offline=options.offline,
+            folder=Path(options.files).expanduser() if options.files else None,
+            database=options.database,
+        )
+        return run_chat(settings, os.environ)
+    from repertory.app.listing import list_sessions, show_session  # loaded when used
+
+    if options.action == "list":
+        return list_sessions(options.database)
+    return show_session(options.database, options.session, options.agent)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

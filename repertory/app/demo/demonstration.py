@@ -1,0 +1,231 @@
+"""The whole demonstration: customers talk, workers die, and in the end everything that was acknowledged is there.
+
+talk       each customer says its lines to whatever worker is up
+kill       now and then, in the middle of turns, the worker gets SIGKILL, and a new one is started
+drain      the last worker gets SIGTERM while turns are in flight
+check      the journals are read from the database and compared with what the customers were told
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import anyio
+
+from repertory.app.demo.checks import Check, Evidence, check
+from repertory.app.demo.orders import ORDER_TOOL, read_orders
+from repertory.app.demo.talker import Talker
+from repertory.app.demo.worker import ORDER_PAUSES, WorkerSettings
+from repertory.app.demo.worker_process import WorkerProcess, started
+from repertory.app.model_choice import Chosen
+from repertory.app.sessions import SQLiteSessions
+from repertory.core.journal.restore import messages_of, records_of
+from repertory.core.journal.verify import verify
+from repertory.errors import Failed
+
+NAMES = ("ada", "ben", "cleo", "dora", "emil", "finn", "gita", "hugo")
+AIM_TIMEOUT_S = 3.0
+Aim = Literal["a turn", "before an order", "after an order"]
+AIMS: tuple[Aim, ...] = ("a turn", "before an order", "after an order")
+"""What kills aim at, in turn: anything, or a tool with effects before or after it has had them."""
+DRAIN_TIMEOUT_S = 40.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoSettings:
+    """How long, with whom, and how often the worker dies."""
+
+    folder: Path
+    lines: Sequence[str]
+    model: Chosen
+    seed: int
+    sessions: int = 4
+    seconds: float = 12.0
+    """How long they talk before the drain."""
+    kills: int = 6
+    pause_s: float = 0.02
+    """How long the offline model waits before each event."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What came of it."""
+
+    checks: Sequence[Check]
+    resumed: Mapping[str, int]
+    """How turns went on after a kill, and how often."""
+    killed_in_turn: int
+    """Kills that hit at least one turn in flight."""
+    drain: Mapping[str, Any]
+    """The last worker's `DrainReport`, as JSON."""
+    exit_code: int | None
+    """Of the last worker."""
+    in_flight_at_drain: int
+    answered_in_drain: int
+
+    @property
+    def good(self) -> bool:
+        """Whether everything held."""
+        return self.exit_code == 0 and bool(self.drain.get("ok")) and not any(one.problems for one in self.checks)
+
+
+class Demonstration:
+    """One run. `say` is told what happens, line by line."""
+
+    def __init__(self, settings: DemoSettings, say: Callable[[str], None]) -> None:
+        self._settings = settings
+        self._say = say
+        self._rng = random.Random(settings.seed)
+        self._worker_settings = WorkerSettings(folder=settings.folder, model=settings.model, pause_s=settings.pause_s)
+        self._talkers = [
+            Talker(name, settings.lines, self._worker_settings.book(name), self._pauses(name))
+            for name in names(settings.sessions)
+        ]
+        self._worker: WorkerProcess | None = None
+        self._changed = anyio.Event()
+        self._ordering = anyio.Event()
+        self._closing = False
+        self._killed_in_turn = 0
+        self._hit_by_drain: list[Talker] = []
+
+    async def run(self) -> Outcome:
+        """Talk, kill, drain, check. Errors: `Failed` when a worker does not start or does not drain."""
+        async with anyio.create_task_group() as talking:
+            for talker in self._talkers:
+                talking.start_soon(talker.talk, self._next_worker)
+            for number, seconds in enumerate(self._pauses_before_kills()):
+                await self._serve_until_killed(seconds, AIMS[number % len(AIMS)])
+            await self._serve_until_drained()
+        return await self._outcome()
+
+    async def _serve_until_killed(self, seconds: float, aim: Aim) -> None:
+        async with started(self._worker_settings, self._heard, self._log) as worker:
+            self._came_up(worker)
+            await anyio.sleep(seconds)
+            await self._take_aim(aim)
+            await self._kill(worker)
+
+    async def _serve_until_drained(self) -> None:
+        async with started(self._worker_settings, self._heard, self._log) as worker:
+            self._came_up(worker)
+            await anyio.sleep(self._settings.seconds / (self._settings.kills + 1))
+            await self._drain(worker)
+
+    @property
+    def _log(self) -> Path:
+        return self._settings.folder / "worker.log"
+
+    def _pauses(self, name: str) -> Iterator[float]:
+        """How long a customer thinks before each line, so that customers do not speak in chorus."""
+        rng = random.Random(f"{self._settings.seed} {name}")
+        while True:
+            yield rng.uniform(0, 20 * self._settings.pause_s)
+
+    def _pauses_before_kills(self) -> list[float]:
+        """How long each worker lives before somebody takes aim at it."""
+        slot = self._settings.seconds / (self._settings.kills + 1)
+        return [self._rng.uniform(0.3, 1.0) * slot for _ in range(self._settings.kills)]
+
+    def _came_up(self, worker: WorkerProcess) -> None:
+        told = sum(len(talker.acknowledged) for talker in self._talkers)
+        self._say(f"worker {worker.pid} is up; {told} turns acknowledged so far")
+        self._worker = worker
+        self._changed.set()
+        self._changed = anyio.Event()
+
+    async def _next_worker(self) -> WorkerProcess | None:
+        """The worker that is up, or the next one; None when there will be none."""
+        while not self._closing and (self._worker is None or self._worker.gone.is_set()):
+            await self._changed.wait()
+        return None if self._closing else self._worker
+
+    def _heard(self, event: Mapping[str, Any]) -> None:
+        if event.get("tool") == ORDER_TOOL:
+            self._ordering.set()
+            self._ordering = anyio.Event()
+
+    async def _take_aim(self, aim: Aim) -> None:
+        """Wait for a moment that hurts."""
+        half_s = ORDER_PAUSES * self._settings.pause_s
+        if aim != "a turn":
+            with anyio.move_on_after(AIM_TIMEOUT_S):
+                await self._ordering.wait()
+        await anyio.sleep(self._rng.uniform(0, half_s) + (half_s if aim == "after an order" else 0))
+
+    def _in_flight(self) -> list[Talker]:
+        return [talker for talker in self._talkers if talker.in_flight is not None]
+
+    async def _kill(self, worker: WorkerProcess) -> None:
+        hit = self._in_flight()
+        self._killed_in_turn += bool(hit)
+        worker.kill()
+        await worker.gone.wait()
+        self._say(f"worker {worker.pid} killed with SIGKILL; in the middle of a turn: {_listed(hit)}")
+
+    async def _drain(self, worker: WorkerProcess) -> None:
+        """Send SIGTERM under load and wait for the end. Errors: `Failed` when it does not end by itself."""
+        hit = self._hit_by_drain = self._in_flight()
+        self._closing = True
+        worker.terminate()
+        self._say(f"worker {worker.pid} asked to stop with SIGTERM; in the middle of a turn: {_listed(hit)}")
+        with anyio.move_on_after(DRAIN_TIMEOUT_S):
+            await worker.gone.wait()
+        self._changed.set()
+        if not worker.gone.is_set() or worker.drained is None:
+            raise Failed("the worker did not drain", pid=worker.pid, log=str(self._log))
+
+    async def _outcome(self) -> Outcome:
+        assert self._worker is not None
+        worker, hit = self._worker, self._hit_by_drain
+        evidence = await gather(self._talkers, self._worker_settings)
+        resumed: Counter[str] = Counter()
+        for talker in self._talkers:
+            resumed.update(talker.resumed)
+        return Outcome(
+            checks=check(evidence),
+            resumed=resumed,
+            killed_in_turn=self._killed_in_turn,
+            drain=worker.drained or {},
+            exit_code=worker.exit_code,
+            in_flight_at_drain=len(hit),
+            answered_in_drain=sum(talker.in_flight is None and not talker.refused for talker in hit),
+        )
+
+
+async def gather(talkers: Sequence[Talker], settings: WorkerSettings) -> list[Evidence]:
+    """What the database and the order books say beside what the customers were told. Errors: `CorruptJournal`."""
+    sessions = SQLiteSessions(settings.database)
+    owners = {info.session_id: info.owner for info in await sessions.list()}
+    store = sessions.open_store()
+    found: list[Evidence] = []
+    try:
+        for talker in talkers:
+            rows = await store.load(talker.session_id, "default", whole=True)
+            verify(rows, session_id=talker.session_id)
+            messages = messages_of(records_of(rows, session_id=talker.session_id))
+            evidence = Evidence(
+                session_id=talker.session_id,
+                acknowledged=talker.acknowledged,
+                in_flight=talker.in_flight,
+                messages=list(messages.values()),
+                orders=read_orders(settings.book(talker.session_id)),
+                owner=owners.get(talker.session_id),
+            )
+            found.append(evidence)
+    finally:
+        await store.aclose()
+    return found
+
+
+def names(count: int) -> list[str]:
+    """That many session ids."""
+    return [NAMES[number] if number < len(NAMES) else f"customer-{number + 1}" for number in range(count)]
+
+
+def _listed(talkers: Sequence[Talker]) -> str:
+    return ", ".join(talker.session_id for talker in talkers) or "nobody"

@@ -1,0 +1,137 @@
+"""The parent's end of a worker: starts it, asks it, kills it, and knows when it is gone."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from subprocess import PIPE
+from typing import Any
+
+import anyio
+from anyio.abc import Process
+
+from repertory.app.demo.worker import WorkerSettings
+from repertory.errors import Failed, Unavailable
+
+START_TIMEOUT_S = 30.0
+
+Heard = Callable[[Mapping[str, Any]], None]
+"""Told each event that is no reply."""
+
+
+class WorkerLost(Unavailable):
+    """The worker ended before it answered. What it did of the request is known to the journal alone."""
+
+
+class Refused(Failed):
+    """The worker answered with an error; `kind` is the name of its class."""
+
+
+class WorkerProcess:
+    """One worker, from its start to its end. Made by `started`."""
+
+    def __init__(self, process: Process, heard: Heard) -> None:
+        self._process = process
+        self._heard = heard
+        self._ids = itertools.count(1)
+        self._replies: dict[int, Mapping[str, Any] | None] = {}
+        self._arrived: dict[int, anyio.Event] = {}
+        self.ready = anyio.Event()
+        self.gone = anyio.Event()
+        self.drained: Mapping[str, Any] | None = None
+        """What the drain reported, once it has."""
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """How it ended: negative for a signal; None while it runs."""
+        return self._process.returncode
+
+    async def ask(self, do: str, session: str, **fields: object) -> Mapping[str, Any]:
+        """The worker's reply. Errors: `WorkerLost`; `Refused` when the worker answers with an error."""
+        number = next(self._ids)
+        arrived = self._arrived[number] = anyio.Event()
+        if self.gone.is_set():
+            raise WorkerLost("the worker has ended", pid=self.pid)
+        request = {"id": number, "do": do, "session": session, **fields}
+        assert self._process.stdin is not None
+        try:
+            await self._process.stdin.send(f"{json.dumps(request)}\n".encode())
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
+            raise WorkerLost("the worker has ended", pid=self.pid) from error
+        await arrived.wait()
+        reply = self._replies.pop(number, None)
+        if reply is None:
+            raise WorkerLost("the worker ended before it answered", pid=self.pid, do=do)
+        if "error" in reply:
+            raise Refused(reply["error"], kind=reply["kind"])
+        return reply
+
+    def kill(self) -> None:
+        """SIGKILL: it ends at once, wherever it is."""
+        self._process.kill()
+
+    def terminate(self) -> None:
+        """SIGTERM: it drains and ends."""
+        self._process.terminate()
+
+    async def listen(self) -> None:
+        """Read what it says until it is gone; everybody who still waits for a reply is told."""
+        assert self._process.stdout is not None
+        pending = b""
+        async for read in self._process.stdout:
+            *lines, pending = (pending + read).split(b"\n")
+            for line in lines:
+                self._hear(json.loads(line))
+        await self._process.wait()
+        self.gone.set()
+        self.ready.set()
+        for arrived in self._arrived.values():
+            arrived.set()
+
+    def _hear(self, message: Mapping[str, Any]) -> None:
+        match message:
+            case {"id": int(number)}:
+                self._replies[number] = message
+                self._arrived.pop(number).set()
+            case {"event": "ready"}:
+                self.ready.set()
+            case {"event": "drained", "report": report}:
+                self.drained = report
+            case _:
+                self._heard(message)
+
+
+@asynccontextmanager
+async def started(settings: WorkerSettings, heard: Heard, log: Path) -> AsyncGenerator[WorkerProcess]:
+    """A worker that is ready, for as long as the block; at its end the process is gone, whatever happened.
+
+    What it writes to its error stream is added to `log`. Errors: `Failed` when it does not come up.
+    """
+    command = [sys.executable, "-m", "repertory.app.demo.worker", *settings.arguments()]
+    with log.open("ab") as errors:
+        # A session of its own: Ctrl-C is for the parent, who then ends the worker.
+        process = await anyio.open_process(command, stdin=PIPE, stdout=PIPE, stderr=errors, start_new_session=True)
+    worker = WorkerProcess(process, heard)
+    async with anyio.create_task_group() as group:
+        group.start_soon(worker.listen)
+        try:
+            with anyio.move_on_after(START_TIMEOUT_S):
+                await worker.ready.wait()
+            if worker.gone.is_set() or not worker.ready.is_set():
+                raise Failed("the worker did not start", pid=worker.pid, log=str(log))
+            yield worker
+        finally:
+            with anyio.CancelScope(shield=True):
+                if process.returncode is None:
+                    process.kill()
+                await worker.gone.wait()
+                await process.aclose()

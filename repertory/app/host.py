@@ -1,0 +1,255 @@
+"""A host: one actor system with its stores, and the sessions that are active on it.
+
+A session is brought to life by the first one who needs it and shared by everybody else on the same host. When the
+last one has left it is put to rest: at once (a call outside a `Runtime` holds nothing afterwards), or after an idle
+time.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import anyio
+from anyio.lowlevel import RunVar
+
+from repertory.actors.persister import Durable, MemoryJournal, PersisterSettings
+from repertory.actors.session import SessionParts, SessionSettings, member_specs, session_spec
+from repertory.app.active_session import ActiveSession
+from repertory.app.idle_watch import idle_watch_spec
+from repertory.app.open_stores import OpenStores
+from repertory.app.phases import CLOSE, COMMIT, TURNS, drain_phases
+from repertory.backends.tools.schema_library import load_schema_library
+from repertory.errors import ActorDead, RepertoryError, StartFailed
+from repertory.runtime.system import ActorSystem, SystemSettings
+
+if TYPE_CHECKING:
+    from repertory.app.blueprint import Blueprint
+    from repertory.backends.ports import Model
+    from repertory.runtime.ref import ActorRef
+
+Key: TypeAlias = tuple[str, str, str]
+_MEMBERS = 3
+"""Actors of a session below its supervisor."""
+ShutdownHook = Callable[[], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostSettings:
+    """How a host behaves."""
+
+    idle_timeout_s: float = 0.0
+    """How long a session that nobody uses stays active; 0 puts it to rest at once."""
+    drain_timeout_s: float = 25.0
+    ambient: bool = True
+    """Whether agents called in the same event loop share this host."""
+    closes_models: bool = True
+    """Whether the end of the host closes the models that were used: a host for one call leaves them open for the next."""
+
+
+@dataclass(slots=True)
+class _Place:
+    """Everything the host knows of one session."""
+
+    lock: anyio.Lock = field(default_factory=anyio.Lock)
+    active: ActiveSession | None = None
+    store_key: str | None = None
+    users: int = 0
+    memory: MemoryJournal | None = None
+    """What a session in memory goes on from."""
+    idle_since: float = 0.0
+
+
+class Host:
+    """An actor system with sessions on it. An async context manager; everything it started has ended when it is left."""
+
+    def __init__(self, settings: HostSettings) -> None:
+        self._settings = settings
+        phases = drain_phases(settings.drain_timeout_s)
+        self.system = ActorSystem(SystemSettings(phases=phases, grace_s=settings.drain_timeout_s))
+        self._stores = OpenStores(self.system)
+        self._places: dict[Key, _Place] = {}
+        self._models: dict[int, Model] = {}
+        self._outer: Host | None = None
+
+    async def __aenter__(self) -> Host:
+        await self.system.__aenter__()
+        self.system.on_shutdown(TURNS, self._finish_turns)
+        self.system.on_shutdown(COMMIT, self._rest_all)
+        self.system.on_shutdown(CLOSE, self._close)
+        if self._settings.ambient:
+            self._outer = _ambient.get()
+            _ambient.set(self)
+        if self._settings.idle_timeout_s > 0:
+            await self.system.start(idle_watch_spec(self._settings.idle_timeout_s / 4, self._passivate_idle))
+        return self
+
+    async def __aexit__(self, *exc_info: Any) -> bool | None:
+        if self._settings.ambient:
+            _ambient.set(self._outer)
+        return await self.system.__aexit__(*exc_info)
+
+    @asynccontextmanager
+    async def session(self, blueprint: Blueprint) -> AsyncGenerator[ActiveSession]:
+        """The session, active for as long as the block.
+
+        Errors: what opening it met (`SessionBusy`, `Corrupt`, `Unavailable`, `Invalid`).
+        """
+        place = self._places.setdefault(blueprint.key, _Place())
+        active = await self._enter(place, blueprint)
+        try:
+            yield active
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._leave(blueprint.key, place)
+
+    async def _enter(self, place: _Place, blueprint: Blueprint) -> ActiveSession:
+        place.users += 1
+        try:
+            async with place.lock:
+                if place.active is not None and not place.active.alive:
+                    await self._forget(place)
+                if place.active is None:
+                    await self._activate(place, blueprint)
+                assert place.active is not None
+                return place.active
+        except BaseException:
+            place.users -= 1
+            raise
+
+    async def _leave(self, key: Key, place: _Place) -> None:
+        place.users -= 1
+        place.idle_since = time.monotonic()
+        if place.users or self._settings.idle_timeout_s > 0:
+            return
+        async with place.lock:
+            if not place.users:
+                await self._rest(key, place)
+
+    async def _activate(self, place: _Place, blueprint: Blueprint) -> None:
+        if len(blueprint.parts.tools):
+            await load_schema_library()
+            await blueprint.parts.tools.prepare()
+        keeper: Durable | MemoryJournal
+        if blueprint.sessions is not None:
+            keeper = await self._stores.enter(blueprint.sessions)
+            place.store_key = blueprint.sessions.key
+        else:
+            keeper = place.memory = place.memory or blueprint.memory
+        settings = SessionSettings(
+            persister=PersisterSettings(
+                session_id=blueprint.agent.session_id,
+                agent_id=blueprint.agent.agent_id,
+                takeover=blueprint.takeover,
+            ),
+            agent=blueprint.agent,
+            calls=blueprint.calls,
+        )
+        if self._settings.closes_models:
+            self._models[id(blueprint.parts.model)] = blueprint.parts.model
+        parts = SessionParts(
+            agent=blueprint.parts, manager=blueprint.manager, keeper=keeper, wall=time.time, entropy=os.urandom
+        )
+        name = f"session {blueprint.agent.session_id} {blueprint.agent.agent_id}"
+        supervisor = await self.system.start(session_spec(name))
+        refs: list[ActorRef[object]] = []
+        try:
+            for spec in member_specs(settings, parts):
+                refs.append(await self.system.start(spec, under=supervisor))
+        except StartFailed as error:
+            raise _cause_of(error) from error
+        finally:
+            if len(refs) < _MEMBERS:
+                with anyio.CancelScope(shield=True):
+                    await self.system.stop(supervisor)
+                    await self._forget(place)
+        persister, _, agent = refs
+        place.active = ActiveSession(
+            supervisor=supervisor,
+            persister=persister,
+            agent=agent,
+            mirror=blueprint.parts.mirror,
+            state=blueprint.parts.state,
+        )
+
+    async def _rest(self, key: Key, place: _Place) -> None:
+        """Put a session to rest: stop its actors, which commits and releases, and leave its store."""
+        active = place.active
+        if active is not None and active.alive:
+            await _finish(active)
+            await self.system.stop(active.supervisor)
+        await self._forget(place)
+        if place.memory is None and not place.users:
+            self._places.pop(key, None)
+
+    async def _forget(self, place: _Place) -> None:
+        """The session's actors are gone: nothing of it is active."""
+        place.active = None
+        store_key, place.store_key = place.store_key, None
+        if store_key is not None:
+            await self._stores.leave(store_key, keep=self._settings.idle_timeout_s > 0)
+
+    async def _passivate_idle(self) -> None:
+        """Put every session to rest that nobody has used for a while."""
+        for key, place in list(self._places.items()):
+            async with place.lock:
+                idle_s = time.monotonic() - place.idle_since
+                if not place.users and place.active is not None and idle_s >= self._settings.idle_timeout_s:
+                    await self._rest(key, place)
+
+    async def _finish_turns(self) -> None:
+        """Let turns in flight finish; the phase's deadline cancels this, and then what still runs is cancelled."""
+        sessions = [place.active for place in self._places.values() if place.active is not None]
+        try:
+            async with anyio.create_task_group() as group:
+                for session in sessions:
+                    group.start_soon(_finish, session)
+        except BaseException:
+            for session in sessions:
+                session.cancel()
+            raise
+
+    async def _rest_all(self) -> None:
+        """Commit every journal and release every lease."""
+        async with anyio.create_task_group() as group:
+            for key, place in list(self._places.items()):
+                group.start_soon(self._rest_one, key, place)
+
+    async def _rest_one(self, key: Key, place: _Place) -> None:
+        """A turn that still runs now has had its time: it is cancelled, which leaves a valid history."""
+        async with place.lock:
+            if place.active is not None:
+                place.active.cancel()
+            await self._rest(key, place)
+
+    async def _close(self) -> None:
+        """Close what the sessions used. Their actors have ended."""
+        await self._stores.close_all()
+        for model in self._models.values():
+            await model.aclose()
+
+
+async def _finish(session: ActiveSession) -> None:
+    try:
+        await session.finish_turns()
+    except ActorDead:
+        return  # It ended meanwhile, which is what was asked for.
+
+
+def _cause_of(error: RepertoryError) -> RepertoryError:
+    """What kept a session from starting, in the words of whoever refused."""
+    while isinstance(error, StartFailed) and isinstance(error.__cause__, RepertoryError):
+        error = error.__cause__
+    return error
+
+
+_ambient: RunVar[Host | None] = RunVar("repertory_host", None)
+
+
+def ambient_host() -> Host | None:
+    """The host that the running event loop has, if it has one: agents called there share it."""
+    return _ambient.get()

@@ -1,0 +1,78 @@
+"""The stores that a host has open, each with its writer actor, for as long as a session uses them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import anyio
+
+from repertory.actors.leases import Leases
+from repertory.actors.persister import Durable
+from repertory.actors.writer import StoreWriter, WriterSettings
+from repertory.runtime.mailbox import MailboxSettings
+from repertory.runtime.spec import ChildSpec
+
+if TYPE_CHECKING:
+    from repertory.app.sessions import SQLiteSessions
+    from repertory.runtime.system import ActorSystem
+
+
+_MAILBOX = MailboxSettings(capacity=100_000)
+"""Each session has at most one write waiting, so this bounds the active sessions of one store."""
+
+
+@dataclass(slots=True)
+class _OpenStore:
+    durable: Durable
+    users: int = 0
+
+
+class OpenStores:
+    """One store and one writer per database, whoever asks."""
+
+    def __init__(self, system: ActorSystem) -> None:
+        self._system = system
+        self._open: dict[str, _OpenStore] = {}
+        self._started = 0
+        self._lock = anyio.Lock()
+
+    async def enter(self, sessions: SQLiteSessions) -> Durable:
+        """The store, opened when it is not, and one more user of it."""
+        async with self._lock:
+            entry = self._open.get(sessions.key)
+            if entry is None:
+                entry = self._open[sessions.key] = await self._start(sessions)
+            entry.users += 1
+            return entry.durable
+
+    async def leave(self, key: str, *, keep: bool) -> None:
+        """One user less; the last one closes the store unless it is to be kept."""
+        async with self._lock:
+            entry = self._open[key]
+            entry.users -= 1
+            if not entry.users and not keep:
+                await self._close(key)
+
+    async def close_all(self) -> None:
+        """Close every store. Nobody may use one any more, and the writers have ended."""
+        async with self._lock:
+            while self._open:
+                _, entry = self._open.popitem()
+                await entry.durable.store.aclose()
+
+    async def _start(self, sessions: SQLiteSessions) -> _OpenStore:
+        store = sessions.open_store()
+
+        def writer() -> StoreWriter:
+            return StoreWriter(store, WriterSettings())
+
+        self._started += 1
+        spec = ChildSpec(name=f"writer {self._started}", factory=writer, mailbox=_MAILBOX)
+        ref = await self._system.start(spec)
+        return _OpenStore(Durable(store=store, leases=Leases(store), writer=ref))
+
+    async def _close(self, key: str) -> None:
+        entry = self._open.pop(key)
+        await self._system.stop(entry.durable.writer)
+        await entry.durable.store.aclose()

@@ -1,0 +1,32 @@
+"""What an agent is in a `Runtime`: everything but the session."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from repertory.actors.call import Busy
+    from repertory.actors.turn_driver import Durability
+    from repertory.backends.ports import Model
+    from repertory.core.messages import Message
+    from repertory.core.opening import UnknownOutcome
+    from repertory.core.window.plan import WindowManager
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSpec:
+    """An agent that any number of sessions may talk to. The fields mean what they mean for `Agent`."""
+
+    name: str = "default"
+    """Also the agent's id within each session."""
+    model: Model | str | None = None
+    tools: Sequence[object] = ()
+    system_prompt: str | None = None
+    conversation_manager: WindowManager | None = None
+    messages: Sequence[Message] = ()
+    state: Mapping[str, object] = field(default_factory=dict[str, object])
+    durability: Durability = "pipelined"
+    busy: Busy = "queue"
+    unknown_tool_outcome: UnknownOutcome = "ask"

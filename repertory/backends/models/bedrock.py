@@ -1,0 +1,133 @@
+"""Models on Amazon Bedrock, through Converse and ConverseStream."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, Unpack, cast
+
+from repertory.backends.models.bedrock_client import BedrockClients, ClientSettings
+from repertory.backends.models.bedrock_errors import NONSENSE, foreign_errors, from_foreign
+from repertory.backends.models.bedrock_guardrail import redaction
+from repertory.backends.models.bedrock_request import BedrockConfig, converse_request
+from repertory.backends.models.bedrock_stream import converse_events
+from repertory.backends.models.message_events import message_events
+from repertory.backends.ports import Model, StreamEvent
+from repertory.errors import ModelFailed
+
+if TYPE_CHECKING:
+    from repertory.core.messages import Message, ToolSpec
+
+DEFAULT_MODEL_ID = "global.anthropic.claude-sonnet-4-6"
+
+
+class BedrockModel(Model):
+    """A model on Amazon Bedrock. Building one connects to nothing.
+
+    Credentials and region come from the arguments, else from the environment and `~/.aws` as in every AWS tool; they
+    are looked up at the first call. One model may be used by many agents at once and from several event loops; each
+    loop has its own connections, released by `aclose` in that loop.
+
+    Errors: `Throttled` and `Unavailable` (call again later), `ModelStreamBroken` (call again),
+    `ContextWindowOverflowException` (shorten), `ModelFailed` (refused, not allowed, no credentials or region, nonsense:
+    the message says what to set). botocore's own retries are off, so that whoever calls decides about them.
+    Cancellation: closing the stream early releases its connection.
+    """
+
+    def __init__(
+        self,
+        *,
+        region_name: str | None = None,
+        boto_session: Any = None,
+        endpoint_url: str | None = None,
+        boto_client_config: Any = None,
+        connect_timeout_s: float = 10.0,
+        read_timeout_s: float = 120.0,
+        **config: Unpack[BedrockConfig],
+    ) -> None:
+        """`config` is documented field by field at `BedrockConfig`; a name that is not there is a `TypeError`.
+
+        `boto_session` is a boto3, botocore or aiobotocore session to take credentials and region from, and
+        `boto_client_config` a botocore `Config` that is laid over ours. `read_timeout_s` bounds the time between two
+        pieces of an answer, not the whole answer.
+        """
+        if region_name is not None and boto_session is not None:
+            msg = "region_name and boto_session exclude each other: the session has a region"
+            raise ValueError(msg)
+        self._config: BedrockConfig = {"model_id": DEFAULT_MODEL_ID}
+        self._config = _changed(self._config, config)
+        self._clients = BedrockClients(
+            ClientSettings(
+                region_name=region_name,
+                boto_session=boto_session,
+                endpoint_url=endpoint_url,
+                boto_client_config=boto_client_config,
+                connect_timeout_s=connect_timeout_s,
+                read_timeout_s=read_timeout_s,
+            )
+        )
+
+    def get_config(self) -> Mapping[str, Any]:
+        """The settings, as given."""
+        return dict(self._config)
+
+    def update_config(self, **settings: Any) -> None:
+        """Change settings for later calls. `TypeError` names the ones that do not exist."""
+        self._config = _changed(self._config, settings)
+
+    async def stream(
+        self,
+        messages: Sequence[Message],
+        tool_specs: Sequence[ToolSpec] | None = None,
+        system_prompt: str | None = None,
+        **options: Any,
+    ) -> AsyncIterator[StreamEvent]:
+        """Ask the model. `options`: `tool_choice` as Converse spells it, and settings for this call only."""
+        tool_choice = options.pop("tool_choice", None)
+        config = _changed(self._config, options)
+        request = converse_request(config, messages, tool_specs, system_prompt, tool_choice)
+        stop_reason: str | None = None
+        try:
+            async with aclosing(await self._ask(request, streaming=config.get("streaming") is not False)) as events:
+                async for event in events:
+                    if "messageStop" in event:
+                        stop_reason = event["messageStop"].get("stopReason")
+                    yield event
+                    if "metadata" in event and (verdict := redaction(config, stop_reason, event["metadata"])):
+                        yield verdict
+        except foreign_errors() as error:
+            raise from_foreign(error) from error
+
+    async def aclose(self) -> None:
+        """Release the connections of the running event loop."""
+        await self._clients.aclose()
+
+    async def _ask(self, request: dict[str, Any], *, streaming: bool) -> AsyncGenerator[StreamEvent, None]:
+        client = await self._clients.get()
+        try:
+            if streaming:
+                response = await client.converse_stream(**request)
+                return converse_events(response["stream"])
+            return _whole_answer(await client.converse(**request))
+        except NONSENSE as error:
+            raise ModelFailed(f"the model's answer cannot be read: {error}") from error
+
+
+def _changed(config: BedrockConfig, changes: Mapping[str, Any]) -> BedrockConfig:
+    unknown = sorted(changes.keys() - BedrockConfig.__annotations__.keys())
+    if unknown:
+        known = ", ".join(sorted(BedrockConfig.__annotations__))
+        msg = f"BedrockModel has no setting {', '.join(unknown)}; it has {known}"
+        raise TypeError(msg)
+    return cast("BedrockConfig", {**config, **changes})
+
+
+async def _whole_answer(response: Mapping[str, Any]) -> AsyncGenerator[StreamEvent, None]:
+    """The answer of Converse as the events that ConverseStream would have sent."""
+    message = response.get("output", {}).get("message")
+    stop_reason = response.get("stopReason")
+    if not message or not isinstance(stop_reason, str):
+        raise ModelFailed("the model answered without a message", response=sorted(response))
+    for event in message_events(message.get("content", ()), stop_reason=stop_reason):
+        yield event
+    yield {"metadata": {key: response[key] for key in ("usage", "metrics", "trace") if key in response}}

@@ -1,0 +1,175 @@
+"""A model that says what it was told to say: for tests, examples and benchmarks, without a network."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+from repertory.backends.models.message_events import Split, message_events, whole
+from repertory.backends.ports import Model, StreamEvent
+from repertory.core.tokens import estimate_tokens
+from repertory.errors import Invalid, LimitReached
+
+if TYPE_CHECKING:
+    from repertory.core.messages import ContentBlock, Message, ToolSpec
+
+Reply: TypeAlias = (
+    "str | dict[str, Any] | Sequence[dict[str, Any]] | BaseException | type[BaseException] | ReplyFunction"
+)
+"""Text, one content block, several content blocks, an error to raise, or a function that decides.
+
+In a tool use block `toolUseId` and `input` may be left out.
+"""
+ReplyFunction: TypeAlias = "Callable[[Sequence[Message], Sequence[ToolSpec] | None, str | None], Reply]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptedCall:
+    """What the model was asked. The list is its own; the messages in it are those of the call."""
+
+    messages: Sequence[Message]
+    tool_specs: Sequence[ToolSpec] | None
+    system_prompt: str | None
+
+
+class ScriptedModel(Model):
+    """A model that gives its replies in order, one per call.
+
+    Tool use ids that a reply leaves out are `tooluse_1`, `tooluse_2`, ... over the life of the model. Usage is an
+    estimate. A call takes its reply when its stream is first read.
+
+    Errors: what a reply says; `LimitReached` when the replies are used up and `loop` is off; `Invalid` for a reply
+    that is none of the kinds above. A stream that is closed early has used its reply up.
+    """
+
+    def __init__(
+        self,
+        replies: Sequence[Reply] | str,
+        *,
+        delay_s: float = 0.0,
+        chunk: int | None = None,
+        loop: bool = False,
+    ) -> None:
+        """Pause `delay_s` before each event, say `chunk` characters per delta (None: all), `loop` the last reply."""
+        if chunk is not None and chunk < 1:
+            raise Invalid("chunk is a number of characters, at least 1, or None", chunk=chunk)
+        self._replies: Sequence[Reply] = [replies] if isinstance(replies, str) else list(replies)
+        self._delay_s = delay_s
+        self._split = _split_by(chunk)
+        self._loop = loop
+        self._given = 0
+        self._tool_uses = 0
+        self._tokens = _TokenLedger()
+        self.calls: list[ScriptedCall] = []
+        """What was asked, one entry per call, in order."""
+
+    async def stream(
+        self,
+        messages: Sequence[Message],
+        tool_specs: Sequence[ToolSpec] | None = None,
+        system_prompt: str | None = None,
+        **options: Any,
+    ) -> AsyncIterator[StreamEvent]:
+        """The next reply as a well-formed stream."""
+        self.calls.append(ScriptedCall(messages=list(messages), tool_specs=tool_specs, system_prompt=system_prompt))
+        blocks = [self._with_id(block) for block in self._next_reply(messages, tool_specs, system_prompt)]
+        for event in message_events(blocks, split=self._split):
+            if self._delay_s:
+                await _sleep(self._delay_s)
+            yield event
+        yield _metadata(self._tokens.asked(messages, tool_specs, system_prompt), blocks)
+
+    def _next_reply(
+        self, messages: Sequence[Message], tool_specs: Sequence[ToolSpec] | None, system_prompt: str | None
+    ) -> list[ContentBlock]:
+        position = self._given
+        if position >= len(self._replies):
+            if not self._loop or not self._replies:
+                raise LimitReached("the script has no reply left", replies=len(self._replies), call=position + 1)
+            position = len(self._replies) - 1
+        self._given += 1
+        reply = self._replies[position]
+        while callable(reply) and not isinstance(reply, type):
+            reply = reply(messages, tool_specs, system_prompt)
+        return _blocks(reply)
+
+    def _with_id(self, block: ContentBlock) -> ContentBlock:
+        if "toolUse" not in block:
+            return block
+        use = cast("Mapping[str, Any]", block["toolUse"])
+        if "toolUseId" in use and "input" in use:
+            return block
+        if "toolUseId" not in use:
+            self._tool_uses += 1
+        return cast("ContentBlock", {"toolUse": {"toolUseId": f"tooluse_{self._tool_uses}", "input": {}, **use}})
+
+
+def _blocks(reply: object) -> list[ContentBlock]:
+    """The reply as content blocks; an error is raised, and anything else is `Invalid`."""
+    _raise_error(reply)
+    if isinstance(reply, str):
+        return [{"text": reply}]
+    if isinstance(reply, dict):
+        return [_block(cast("object", reply))]
+    if isinstance(reply, list | tuple):
+        return [_block(block) for block in cast("Sequence[object]", reply)]
+    raise Invalid("a reply is text, content blocks, an error or a function", got=type(reply).__name__)
+
+
+def _raise_error(reply: object) -> None:
+    if isinstance(reply, BaseException):
+        raise reply.with_traceback(None)
+    if isinstance(reply, type) and issubclass(reply, BaseException):
+        raise reply
+
+
+def _block(block: object) -> ContentBlock:
+    match block:
+        case {"text": str()} | {"toolUse": {"name": str()}} | {"reasoningContent": {}}:
+            return cast("ContentBlock", block)
+        case _:
+            raise Invalid("a reply's block is a text, toolUse or reasoningContent block", got=repr(block)[:200])
+
+
+def _split_by(chunk: int | None) -> Split:
+    if chunk is None:
+        return whole
+    return lambda text: [text[start : start + chunk] for start in range(0, len(text), chunk)]
+
+
+def _metadata(asked: int, blocks: list[ContentBlock]) -> StreamEvent:
+    said = estimate_tokens([{"role": "assistant", "content": blocks}])
+    usage = {"inputTokens": asked, "outputTokens": said, "totalTokens": asked + said}
+    return {"metadata": {"usage": usage, "metrics": {"latencyMs": 0}}}
+
+
+class _TokenLedger:
+    """Estimates of what the last call sent, by identity, so that a long conversation is not counted anew each time."""
+
+    __slots__ = ("_messages", "_rest", "_rest_tokens")
+
+    def __init__(self) -> None:
+        self._messages: dict[int, tuple[Message, int]] = {}
+        self._rest: tuple[Sequence[ToolSpec] | None, str | None] = (None, None)
+        self._rest_tokens = 0
+
+    def asked(
+        self, messages: Sequence[Message], tool_specs: Sequence[ToolSpec] | None, system_prompt: str | None
+    ) -> int:
+        if self._rest[0] is not tool_specs or self._rest[1] is not system_prompt:
+            self._rest = (tool_specs, system_prompt)
+            self._rest_tokens = estimate_tokens((), tool_specs, system_prompt)
+        known = self._messages
+        self._messages = {id(message): known.get(id(message)) or _counted(message) for message in messages}
+        return self._rest_tokens + sum([tokens for _, tokens in self._messages.values()])
+
+
+def _counted(message: Message) -> tuple[Message, int]:
+    return message, estimate_tokens((message,))
+
+
+async def _sleep(delay_s: float) -> None:
+    import anyio  # here, so that building a script does not load an event loop
+
+    await anyio.sleep(delay_s)

@@ -1,0 +1,209 @@
+"""The ports: what the agent system asks of the outside world. Implementations live in the neighbouring folders.
+
+Actors import this file and never an implementation. Policy (what to write, when, who owns what) lives above the ports.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from repertory.core.tokens import estimate_tokens
+
+if TYPE_CHECKING:
+    from repertory.core.journal.rows import Row
+    from repertory.core.messages import Message, ToolResult, ToolSpec, ToolUse
+    from repertory.core.state import AgentState
+    from repertory.errors import LeaseLost
+
+StreamEvent = dict[str, Any]
+"""One event of a model's answer, spelled as Converse streams spell it: a dictionary with one key.
+
+`messageStart`, `contentBlockStart`, `contentBlockDelta`, `contentBlockStop`, `messageStop`, `metadata`,
+`redactContent`.
+"""
+
+
+class Model(ABC):
+    """A language model. Subclass it to bring your own.
+
+    Order of a well-formed stream: `messageStart`, then per block `contentBlockStart` (may be left out for text),
+    any number of `contentBlockDelta`, `contentBlockStop`, then `messageStop`, then at most one `metadata`.
+    A stream that ends without `messageStop` is broken, never a short answer.
+
+    Errors: `Throttled`, `Unavailable` (retry), `ContextWindowOverflowException` (shorten), `ModelFailed` (give up).
+    Cancellation: closing the iterator must release the connection.
+    Source: Bedrock `ConverseStream`, and the model interface of the SDK whose users we serve.
+    """
+
+    stateful: bool = False
+    """Whether the provider keeps the conversation itself."""
+
+    @abstractmethod
+    def stream(
+        self,
+        messages: Sequence[Message],
+        tool_specs: Sequence[ToolSpec] | None = None,
+        system_prompt: str | None = None,
+        **options: Any,
+    ) -> AsyncIterator[StreamEvent]:
+        """Ask the model. The messages must not be edited; `options` are the provider's own."""
+
+    def get_config(self) -> Mapping[str, Any]:
+        """The settings this model was built with."""
+        return {}
+
+    def update_config(self, **settings: Any) -> None:
+        """Change settings for later calls. Models without settings refuse."""
+        msg = f"{type(self).__name__} has no settings to update: {', '.join(settings)}"
+        raise TypeError(msg)
+
+    @property
+    def context_window_limit(self) -> int | None:
+        """The window in tokens, or None when nobody knows."""
+        limit = self.get_config().get("context_window_limit")
+        return limit if isinstance(limit, int) else None
+
+    async def count_tokens(
+        self,
+        messages: Sequence[Message],
+        tool_specs: Sequence[ToolSpec] | None = None,
+        system_prompt: str | None = None,
+    ) -> int:
+        """Tokens that these would take; an estimate unless the provider counts."""
+        return estimate_tokens(messages, tool_specs, system_prompt)
+
+    async def aclose(self) -> None:
+        """Release connections. Calling it twice is allowed."""
+        return
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolContext:
+    """What a running tool may know of its call."""
+
+    tool_use: ToolUse
+    agent_id: str
+    state: AgentState
+    idempotency_key: str
+    """The same for every attempt at this call, across restarts. Hand it to services that deduplicate."""
+    attempt: int = 1
+    invocation_state: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    agent: Any = None
+    """The `Agent` that the tool runs for, as users know it."""
+
+
+class Tool(Protocol):
+    """Something that the model may call."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def spec(self) -> ToolSpec:
+        """Name, description and JSON schema as the model is told."""
+        ...
+
+    @property
+    def effects(self) -> bool:
+        """Whether running it changes the world. Its start is durable before it runs."""
+        ...
+
+    @property
+    def idempotent(self) -> bool:
+        """Whether running it twice with the same idempotency key is as good as once."""
+        ...
+
+    @property
+    def timeout_s(self) -> float | None:
+        """Seconds one attempt may take; None means no bound."""
+        ...
+
+    async def run(self, tool_use: ToolUse, context: ToolContext) -> ToolResult:
+        """Run once. Failures of the tool itself are results with status `error`, not exceptions."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """Ownership of one session. `generation` rises with each owner: it is the fencing token."""
+
+    session_id: str
+    owner: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Rows of one session to be appended together or not at all, under its lease.
+
+    `erase` names rows (agent id, sequence number) whose content the same commit destroys.
+    """
+
+    lease: Lease
+    rows: Sequence[Row]
+    erase: Sequence[tuple[str, int]] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """The last durable sequence number of an agent's journal."""
+
+    agent_id: str
+    seq: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionInfo:
+    """One line of a listing."""
+
+    session_id: str
+    agents: Mapping[str, int]
+    """Agent id to its last sequence number."""
+    created_at: float
+    """Epoch seconds."""
+    updated_at: float
+    owner: str | None
+    """Who holds the lease now; None when nobody does."""
+
+
+class SessionStore(Protocol):
+    """Durable, append-only journals, one per agent in a session. `name` tells two stores apart in one process.
+
+    Contract (proved for every implementation by `repertory.testing.SessionStoreContract`): `append` is one group:
+    when it returns, every accepted batch is on stable storage; a batch is accepted whole or refused whole; a refused
+    batch never hinders another. A batch is refused with `LeaseLost` when its lease is not the current one or its
+    first row does not directly follow the last one stored. Cancellation waits for the commit in flight.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    async def acquire(self, session_id: str, *, takeover: bool = False) -> Lease:
+        """Become the owner. Errors: `SessionBusy` (a live owner; `takeover=True` fences it), `Unavailable`."""
+        ...
+
+    async def release(self, lease: Lease) -> None:
+        """Give the session up. A lease that is no longer current is ignored."""
+        ...
+
+    async def append(self, batches: Sequence[Batch]) -> Sequence[Position | LeaseLost]:
+        """Commit one group; one outcome per batch, in order. Errors: `Unavailable` (nothing is known to be stored)."""
+        ...
+
+    async def load(self, session_id: str, agent_id: str, *, whole: bool = False) -> Sequence[Row]:
+        """Rows in order, from the last row's `low` on, or all of them. Empty when there are none."""
+        ...
+
+    async def sessions(self) -> Sequence[SessionInfo]:
+        """Every session, the most recently changed first."""
+        ...
+
+    async def delete(self, session_id: str) -> None:
+        """Erase a session. Errors: `NotFound`, `SessionBusy` (owned by a live process other than this one)."""
+        ...
+
+    async def aclose(self) -> None:
+        """Close. Leases held by this object are given up. Calling it twice is allowed."""
+        ...

@@ -1,0 +1,107 @@
+"""Proof of life between processes of one machine.
+
+Each store holds an exclusive lock on a file of its own, in a folder beside the database. The system lets the lock go
+when the process ends, however it ends, so anyone who can lock the file knows that its owner is dead: no heartbeat, no
+time to live. Those who test take shared locks, so two of them never mistake each other for the owner.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from repertory.core.ids import check_id
+from repertory.errors import Invalid, Unavailable
+
+
+class OwnerLock:
+    """The lock of one owner, held from `acquire` to `release`."""
+
+    def __init__(self, folder: Path, owner: str) -> None:
+        self._folder = folder
+        self._path = folder / check_id(owner, "owner")
+        self._file: int | None = None
+
+    @property
+    def held(self) -> bool:
+        """Whether others see this owner alive."""
+        return self._file is not None
+
+    def acquire(self) -> None:
+        """Become alive; also clears away what dead owners left. Errors: `Unavailable`; `Invalid` when the owner is in
+        use.
+        """
+        if self._file is None:
+            with suppress(FileExistsError):
+                self._folder.mkdir(mode=0o700)
+            self._file = _lock_own(self._path)
+            self._clear_dead()
+
+    def release(self) -> None:
+        """Stop being alive. Calling it twice is allowed."""
+        if self._file is not None:
+            with suppress(OSError):
+                self._path.unlink()
+            os.close(self._file)
+            self._file = None
+
+    def alive(self, owner: str) -> bool:
+        """Whether another owner is alive now."""
+        return _alive(self._folder / owner)
+
+    def _clear_dead(self) -> None:
+        for name in os.listdir(self._folder):
+            path = self._folder / name
+            if path != self._path:
+                _alive(path)
+
+
+def _lock_own(path: Path) -> int:
+    """A new locked file at `path`. It gets its name only once it is locked: nobody ever sees a live owner's file
+    unlocked.
+    """
+    if _alive(path):
+        raise Invalid("another store is using this owner's name", owner=path.name)
+    unnamed = path.with_name(f".{path.name}")
+    while True:
+        file = os.open(unnamed, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            if _lock(file, shared=False):
+                os.write(file, str(os.getpid()).encode())
+                unnamed.rename(path)
+                return file
+        except FileNotFoundError:
+            pass  # Someone who clears away was quicker than the rename.
+        except BaseException:
+            os.close(file)
+            raise
+        os.close(file)
+
+
+def _alive(path: Path) -> bool:
+    """Whether someone holds the file locked. A file that nobody holds is removed."""
+    try:
+        file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return False
+    try:
+        if not _lock(file, shared=True):
+            return True
+        with suppress(FileNotFoundError):
+            path.unlink()
+        return False
+    finally:
+        os.close(file)
+
+
+def _lock(file: int, *, shared: bool) -> bool:
+    try:
+        import fcntl
+    except ImportError as error:
+        raise Unavailable("owning a session needs POSIX file locks, which this system lacks") from error
+    try:
+        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

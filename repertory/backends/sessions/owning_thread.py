@@ -1,0 +1,151 @@
+"""One thread that owns a blocking resource and does everything that is done to it, in order.
+
+Loops hand work over and wait; any number of loops and threads may do so at once. The thread starts with the first
+piece of work and ends in `aclose`. A task that is cancelled while it waits goes on waiting, so that work is never cut
+in half and nobody is told that a commit failed while it succeeds.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from queue import SimpleQueue
+from typing import Generic, Protocol, TypeVar, cast
+
+import anyio
+from anyio.lowlevel import checkpoint, current_token
+
+from repertory.errors import Invalid
+
+T = TypeVar("T")
+
+
+class OwningThread:
+    """Runs functions one after the other on a thread of its own."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._queue: SimpleQueue[_Errand[object] | None] = SimpleQueue()
+        self._guard = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    async def run(
+        self,
+        work: Callable[[], T],
+        *,
+        after: Callable[[], None] | None = None,
+        undo: Callable[[T], None] | None = None,
+    ) -> T:
+        """What `work` returned or raised.
+
+        `after` runs on the thread once the caller has its answer, and must not raise. `undo` is given a result that
+        nobody will see, since the caller was cancelled meanwhile. Errors: `Invalid` when the thread was closed before.
+        """
+        errand = _Errand(work, after)
+        self._hand_over(errand)
+        try:
+            await errand.done()
+        except anyio.get_cancelled_exc_class():
+            if undo is not None and errand.succeeded:
+                self._hand_over(_Errand(partial(undo, errand.outcome()), None))
+            raise
+        return errand.outcome()
+
+    async def aclose(self, last: Callable[[], None]) -> None:
+        """Do what was handed over, then `last`, then end the thread. Without a thread, nothing is done.
+
+        Returns when the thread is gone. Calling it twice is allowed.
+        """
+        with self._guard:
+            thread, closed = self._thread, self._closed
+            self._closed = True
+        if thread is None:
+            return
+        errand = None if closed else _Errand(last, None)
+        if errand is not None:
+            self._queue.put(cast("_Errand[object]", errand))
+            self._queue.put(None)
+            await errand.done()
+        with anyio.CancelScope(shield=True):
+            while thread.is_alive():
+                await checkpoint()
+        if errand is not None:
+            errand.outcome()
+
+    def _hand_over(self, errand: _Errand[T]) -> None:
+        with self._guard:
+            if self._closed:
+                raise Invalid("this was closed before", name=self._name)
+            if self._thread is None:
+                self._thread = threading.Thread(target=_work, args=(self._queue,), name=self._name, daemon=True)
+                self._thread.start()
+            self._queue.put(cast("_Errand[object]", errand))
+
+
+class _Errand(Generic[T]):
+    """One piece of work, and the place where its giver waits."""
+
+    __slots__ = ("_after", "_error", "_event", "_finished", "_native", "_result", "_work")
+
+    def __init__(self, work: Callable[[], T], after: Callable[[], None] | None) -> None:
+        self._work = work
+        self._after = after
+        self._event = anyio.Event()
+        self._native = current_token().native_token
+        self._finished = False
+        self._result: T | None = None
+        self._error: BaseException | None = None
+
+    def do(self) -> None:
+        """On the thread: work, answer, tidy up."""
+        try:
+            self._result = self._work()
+        except BaseException as error:  # noqa: BLE001 - handed to whoever waits, who raises it
+            self._error = error
+        self._finished = True
+        self._wake()
+        if self._after is not None:
+            self._after()
+
+    def _wake(self) -> None:
+        # The one place that knows two kinds of loops. What anyio offers would block this thread until the loop has
+        # answered.
+        call = getattr(self._native, "call_soon_threadsafe", None) or cast("_TrioToken", self._native).run_sync_soon
+        # When the loop has ended, so has whoever waited in it.
+        with suppress(RuntimeError):
+            call(self._event.set)
+
+    async def done(self) -> None:
+        """Wait until the work is done, cancelled or not. A cancellation that came in the meantime is raised then."""
+        try:
+            await self._event.wait()
+        except anyio.get_cancelled_exc_class():
+            await self._done_shielded()
+            raise
+
+    async def _done_shielded(self) -> None:
+        while not self._finished:
+            # A second cancellation by asyncio itself passes through the shield.
+            with anyio.CancelScope(shield=True), suppress(anyio.get_cancelled_exc_class()):
+                await self._event.wait()
+
+    @property
+    def succeeded(self) -> bool:
+        return self._finished and self._error is None
+
+    def outcome(self) -> T:
+        if self._error is not None:
+            raise self._error
+        return cast("T", self._result)
+
+
+class _TrioToken(Protocol):
+    def run_sync_soon(self, callback: Callable[[], object], /) -> object: ...
+
+
+def _work(queue: SimpleQueue[_Errand[object] | None]) -> None:
+    while (errand := queue.get()) is not None:
+        errand.do()

@@ -1,0 +1,119 @@
+"""Sessions in one SQLite database: the embedded default.
+
+Durability: `append` returns after an fsync of the write-ahead log (`synchronous=FULL`). Ownership lasts as long as the
+process that holds it: when it is killed, the next one opens its sessions at once. Any number of processes of one
+machine may share a database; it must lie on a local disk, as for SQLite in general.
+
+Nothing is created before the first write. Do not fork a process while its store is open: open it in the child.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from repertory.backends.sessions.owning_thread import OwningThread
+from repertory.core.ids import check_id
+
+if TYPE_CHECKING:
+    from repertory.backends.ports import Batch, Lease, Position, SessionInfo
+    from repertory.backends.sessions.sqlite_journals import Journals
+    from repertory.core.journal.rows import Row
+    from repertory.errors import LeaseLost
+
+T = TypeVar("T")
+
+
+class SQLiteSessionStore:
+    """A `SessionStore` in a file. May be used from several event loops and threads at once.
+
+    Errors of every call: `Unavailable` (locked for too long, disk full, no access: try again), `Corrupt` (not a session
+    database, damaged, or made by another release: nothing was changed), `Invalid` (symbolic link, closed store). All
+    name the path.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, owner: str, busy_timeout_s: float = 5.0) -> None:
+        """A relative `path` is taken from the folder that is current when the database is first used.
+
+        `owner` must be unique to this object, such as a random id; it is what leases name.
+
+        `busy_timeout_s` is how long to wait while other processes commit.
+        """
+        self._path = Path(path)
+        self._owner = check_id(owner, "owner")
+        self._busy_timeout_s = busy_timeout_s
+        self._thread = OwningThread(f"repertory {self._path.name}")
+        self._journals: Journals | None = None
+
+    @property
+    def name(self) -> str:
+        """Two stores with the same name hold the same sessions."""
+        return f"sqlite:{self._path}"
+
+    async def acquire(self, session_id: str, *, takeover: bool = False) -> Lease:
+        """Become the owner. An earlier lease of this very object is fenced. Errors: `SessionBusy`, and see the
+        class.
+        """
+        check_id(session_id, "session id")
+        return await self._thread.run(
+            lambda: self._opened().acquire(session_id, takeover=takeover),
+            undo=lambda lease: self._opened().release(lease),
+        )
+
+    async def release(self, lease: Lease) -> None:
+        """Give the session up. A lease that is no longer current is ignored."""
+        await self._thread.run(lambda: self._opened().release(lease), after=self._tidy)
+
+    async def append(self, batches: Sequence[Batch]) -> Sequence[Position | LeaseLost]:
+        """Commit one group with one fsync; one outcome per batch, in order. Errors: see the class; nothing is stored
+        then.
+        """
+        return await self._thread.run(lambda: self._opened().append(batches), after=self._tidy)
+
+    async def load(self, session_id: str, agent_id: str, *, whole: bool = False) -> Sequence[Row]:
+        """Rows in order, from the last row's `low` on, or all of them. One query; what is not loaded costs nothing."""
+        check_id(session_id, "session id")
+        return await self._read(lambda journals: journals.load(session_id, agent_id, whole=whole), [])
+
+    async def sessions(self) -> Sequence[SessionInfo]:
+        """Every session that holds records, the most recently changed first."""
+        return await self._read(lambda journals: journals.sessions(), [])
+
+    async def delete(self, session_id: str) -> None:
+        """Erase a session, in the file and in its log. Errors: `NotFound`, `SessionBusy`, and see the class."""
+        check_id(session_id, "session id")
+        await self._thread.run(lambda: self._opened().delete(session_id))
+
+    async def aclose(self) -> None:
+        """Close. Leases held by this object end; no thread and no file stays open. Calling it twice is allowed."""
+        await self._thread.aclose(self._close)
+
+    async def _read(self, work: Callable[[Journals], T], nothing: T) -> T:
+        """Reading does not create what is not there."""
+        return await self._thread.run(partial(self._worked, work, nothing))
+
+    # On the thread.
+
+    def _worked(self, work: Callable[[Journals], T], nothing: T) -> T:
+        if self._journals is None and not os.path.lexists(self._path):
+            return nothing
+        return work(self._opened())
+
+    def _opened(self) -> Journals:
+        if self._journals is None:
+            from repertory.backends.sessions.sqlite_journals import Journals
+
+            self._journals = Journals(self._path.absolute(), self._owner, busy_timeout_s=self._busy_timeout_s)
+        return self._journals
+
+    def _tidy(self) -> None:
+        if self._journals is not None:
+            self._journals.tidy()
+
+    def _close(self) -> None:
+        journals, self._journals = self._journals, None
+        if journals is not None:
+            journals.close()

@@ -1,0 +1,151 @@
+"""Opening a session database: the file and its rights, the connection and its settings, the schema and its version.
+
+Also the one place where errors of SQLite and of the file system become ours.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sqlite3
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import quote
+
+from repertory.errors import Corrupt, Invalid, Unavailable
+
+APPLICATION_ID = 0x52707430
+"""Tells our databases from other people's, at byte 68 of the file."""
+
+SCHEMA_VERSION = 1
+
+SCHEMA = (
+    # What a lease says. `owner` is NULL when the session was given up.
+    "CREATE TABLE sessions (name TEXT PRIMARY KEY, generation INTEGER NOT NULL, owner TEXT) WITHOUT ROWID",
+    # One line per agent. `id` is the position of its first row, so that no key is ever used twice; `head` and `seq`
+    # are those of its last row among the rows up to `settled.position`.
+    "CREATE TABLE journals (id INTEGER PRIMARY KEY, session TEXT NOT NULL, agent TEXT NOT NULL, created_at REAL,"
+    " head INTEGER NOT NULL, seq INTEGER NOT NULL, UNIQUE (session, agent))",
+    # Rows of all journals in the order in which they came; `previous` is the position of the journal's row before.
+    "CREATE TABLE rows (position INTEGER PRIMARY KEY, journal INTEGER NOT NULL, previous INTEGER NOT NULL,"
+    " seq INTEGER NOT NULL, kind INTEGER NOT NULL, version INTEGER NOT NULL, low INTEGER NOT NULL,"
+    " link BLOB NOT NULL, salt BLOB NOT NULL, body BLOB NOT NULL)",
+    # A single line. `generation` is the highest that a deleted session had.
+    "CREATE TABLE settled (position INTEGER NOT NULL, generation INTEGER NOT NULL)",
+    "INSERT INTO settled VALUES (0, 0)",
+    f"PRAGMA application_id = {APPLICATION_ID}",
+    f"PRAGMA user_version = {SCHEMA_VERSION}",
+)
+
+_UNUSABLE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_SCHEMA}
+
+
+def open_database(path: Path, *, busy_timeout_s: float) -> sqlite3.Connection:
+    """A connection of this thread to the database, created with mode 0600 (its folder with 0700) if it is not there.
+
+    Errors: `Invalid` for a symbolic link; `Corrupt` for a file that is damaged, not ours or of another version;
+    `Unavailable` when it cannot be opened now. The errors name the path.
+    """
+    with mapped_errors(path):
+        refuse_links(path)
+        _create(path)
+        uri = f"file:{quote(str(path))}?mode=rw"
+        connection = sqlite3.connect(uri, uri=True, timeout=busy_timeout_s, isolation_level=None)
+        try:
+            _prepare(connection, path)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+def refuse_links(path: Path) -> None:
+    """Raise `Invalid` when the database, or a file that SQLite puts beside it, is a symbolic link."""
+    for each in (path, Path(f"{path}-wal"), Path(f"{path}-shm"), owners_folder(path)):
+        if each.is_symlink():
+            raise Invalid("a session database must not be a symbolic link", path=str(each))
+
+
+def owners_folder(path: Path) -> Path:
+    """Where the owners of a database prove that they are alive."""
+    return Path(f"{path}-owners")
+
+
+@contextmanager
+def mapped_errors(path: Path) -> Generator[None]:
+    """Turn what SQLite and the file system raise into errors of ours that name the path."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+        if code in _UNUSABLE:
+            raise Corrupt("not a usable session database", path=str(path), cause=str(error)) from error
+        if code == sqlite3.SQLITE_TOOBIG:
+            raise Invalid("a record is too large for the session database", path=str(path)) from error
+        raise Unavailable("the session database cannot be used now", path=str(path), cause=str(error)) from error
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.ENAMETOOLONG):
+            raise Invalid("a session database cannot be there", path=str(path), cause=str(error)) from error
+        raise Unavailable("the session database cannot be used now", path=str(path), cause=str(error)) from error
+
+
+def _create(path: Path) -> None:
+    """Make the folder and an empty file with narrow rights. An existing file is not opened here.
+
+    Closing a file that a connection of this process has open would take its locks away: a flaw of POSIX locks.
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        if not path.is_file():
+            raise Invalid("a session database is a file", path=str(path)) from None
+
+
+def _prepare(connection: sqlite3.Connection, path: Path) -> None:
+    """Check whose database it is, make it ours when it is empty, and settle how it works.
+
+    Checkpoints run where the store says, not inside a commit. Erased contents are overwritten (`secure_delete`).
+    """
+    if not _checked_version(connection, path):
+        _value(connection, "PRAGMA journal_mode = WAL")
+        _write_schema(connection, path)
+    elif _value(connection, "PRAGMA journal_mode") != "wal":
+        _value(connection, "PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA wal_autocheckpoint = 0")
+    connection.execute("PRAGMA secure_delete = ON")
+    connection.execute("PRAGMA trusted_schema = OFF")
+
+
+def _checked_version(connection: sqlite3.Connection, path: Path) -> bool:
+    """Whether the schema is there. False for an empty database. Raises `Corrupt` for anything that is not ours."""
+    application = _value(connection, "PRAGMA application_id")
+    version = _value(connection, "PRAGMA user_version")
+    tables = _value(connection, "SELECT count(*) FROM sqlite_schema")
+    if application == 0 and version == 0 and tables == 0:
+        return False
+    if application != APPLICATION_ID:
+        raise Corrupt("this database is not a session database", path=str(path))
+    if version != SCHEMA_VERSION:
+        raise Corrupt("unknown version of the session database", path=str(path), version=version, known=SCHEMA_VERSION)
+    return True
+
+
+def _write_schema(connection: sqlite3.Connection, path: Path) -> None:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        # Another process may have been quicker.
+        if not _checked_version(connection, path):
+            for statement in SCHEMA:
+                connection.execute(statement)
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+
+
+def _value(connection: sqlite3.Connection, statement: str) -> object:
+    found: tuple[object] = connection.execute(statement).fetchone()
+    return found[0]

@@ -1,0 +1,312 @@
+"""Everything that is asked of a session database, as statements on one connection.
+
+Blocking: it belongs to one thread. Each method is one transaction; after an error nothing of it is stored. Errors are
+those of the port. `sqlite_heads.py` says how rows lie in the file and how they are found.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+from repertory.backends.ports import Batch, Lease, Position, SessionInfo
+from repertory.backends.sessions.owner_lock import OwnerLock
+from repertory.backends.sessions.sqlite_file import mapped_errors, open_database, owners_folder
+from repertory.backends.sessions.sqlite_heads import NO_HEAD, Head, Heads
+from repertory.backends.sessions.sqlite_leases import Held, Leases
+from repertory.core.ids import check_id
+from repertory.core.journal.codec import at_of
+from repertory.core.journal.rows import Row
+from repertory.errors import LeaseLost, NotFound, SessionBusy, Unavailable
+
+CHECKPOINT_BYTES = 4 * 1024 * 1024
+"""About how much the log in front of the database may hold before it is copied over."""
+
+_PAGE_BYTES = 4096
+
+_INSERT = (
+    "INSERT INTO rows (position, journal, previous, seq, kind, version, low, link, salt, body)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+
+_CHAIN = (
+    "WITH RECURSIVE chain (position, previous) AS ("
+    " SELECT position, previous FROM rows WHERE position = ?1"
+    " UNION ALL SELECT rows.position, rows.previous FROM chain CROSS JOIN rows"
+    " ON rows.position = chain.previous WHERE rows.seq >= ?2) "
+)
+"""The positions of a journal's rows from the one at ?1 back to sequence number ?2."""
+
+_LOAD = (
+    f"{_CHAIN}SELECT ?3, seq, kind, version, low, link, salt, body"
+    " FROM chain CROSS JOIN rows ON rows.position = chain.position"
+)
+
+_SCAN = (
+    "SELECT ?1, seq, kind, version, low, link, salt, body FROM rows"
+    " WHERE position BETWEEN ?2 AND ?3 AND journal = ?2 ORDER BY position"
+)
+"""The rows of a whole journal, read past those of others."""
+
+_AGENTS = (
+    "SELECT journals.session, journals.created_at, sessions.owner, journals.agent, journals.id"
+    " FROM journals LEFT JOIN sessions ON sessions.name = journals.session ORDER BY journals.id"
+)
+
+
+class Journals:
+    """A session database, open."""
+
+    def __init__(self, path: Path, owner: str, *, busy_timeout_s: float) -> None:
+        self._path = path
+        self._name = str(path)
+        self._connection = open_database(path, busy_timeout_s=busy_timeout_s)
+        self._inode = os.stat(path).st_ino
+        self._lock = OwnerLock(owners_folder(path), owner)
+        self._leases = Leases(self._connection, self._lock, owner)
+        self._heads = Heads(self._connection)
+        self._unchecked_bytes = 0
+
+    def acquire(self, session_id: str, *, takeover: bool) -> Lease:
+        with self._transaction("unsynced"):
+            return self._leases.acquire(session_id, takeover=takeover).lease
+
+    def release(self, lease: Lease) -> None:
+        with self._transaction("unsynced"):
+            self._leases.release(lease)
+
+    def append(self, batches: Sequence[Batch]) -> list[Position | LeaseLost]:
+        rows: list[tuple[object, ...]] = []
+        erased = False
+        with self._transaction("synced"):
+            outcomes: list[Position | LeaseLost] = []
+            for batch in batches:
+                outcome = self._place(batch, rows)
+                outcomes.append(outcome)
+                if batch.erase and isinstance(outcome, Position):
+                    # What is erased may stand in rows of this very group.
+                    self._insert(rows)
+                    self._erase(batch)
+                    erased = True
+            self._insert(rows)
+            self._heads.settle()
+        if erased:
+            self._empty_log()
+        return outcomes
+
+    def load(self, session_id: str, agent_id: str, *, whole: bool) -> list[Row]:
+        with self._transaction("read"):
+            found = self._connection.execute(
+                "SELECT id FROM journals WHERE session = ? AND agent = ?", (session_id, agent_id)
+            ).fetchone()
+            if found is None:
+                return []
+            (journal,) = found
+            head = self._heads.of(journal)
+            if whole and _is_dense(journal, head):
+                return list(map(Row._make, self._connection.execute(_SCAN, (agent_id, journal, head.position))))
+            low = 1 if whole else self._low(head)
+            rows = list(map(Row._make, self._connection.execute(_LOAD, (head.position, low, agent_id))))
+            rows.reverse()
+            return rows
+
+    def sessions(self) -> list[SessionInfo]:
+        with self._transaction("read"):
+            agents: dict[str, dict[str, int]] = {}
+            about: dict[str, tuple[float, str | None]] = {}
+            updated: dict[str, float] = {}
+            for name, created_at, owner, agent, journal in self._connection.execute(_AGENTS).fetchall():
+                head = self._heads.of(journal)
+                if head != NO_HEAD:
+                    agents.setdefault(name, {})[agent] = head.seq
+                    about.setdefault(name, (created_at or 0.0, owner))
+                    updated[name] = max(updated.get(name, 0.0), self._last_at(head))
+        infos = [
+            SessionInfo(
+                session_id=name,
+                agents=agents[name],
+                created_at=created_at,
+                updated_at=updated[name],
+                owner=owner if self._leases.alive(owner) else None,
+            )
+            for name, (created_at, owner) in about.items()
+        ]
+        return sorted(infos, key=lambda info: info.updated_at, reverse=True)
+
+    def delete(self, session_id: str) -> None:
+        with self._transaction("synced"):
+            found = self._connection.execute(
+                "SELECT generation, owner FROM sessions WHERE name = ?", (session_id,)
+            ).fetchone()
+            if found is None:
+                raise NotFound("no such session", session=session_id)
+            generation, owner = found
+            if owner is not None and self._leases.in_other_hands(owner):
+                raise SessionBusy("another live owner has the session", session=session_id, owner=owner)
+            # Heads must not depend on the rows that go: their positions are never used again.
+            self._heads.settle(at_once=True)
+            self._delete_rows(session_id)
+            self._connection.execute("UPDATE settled SET generation = max(generation, ?)", (generation,))
+            self._leases.forget(session_id)
+        self._heads.forget()
+        self._empty_log()
+
+    def tidy(self) -> None:
+        """Copy the log into the database when it has grown; off anyone's path. What fails here is tried again later."""
+        if self._unchecked_bytes < CHECKPOINT_BYTES:
+            return
+        try:
+            self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        except sqlite3.Error:
+            return
+        self._unchecked_bytes = 0
+
+    def close(self) -> None:
+        """Leases end with their owner's lock, so nothing need be written."""
+        try:
+            with mapped_errors(self._path):
+                self._connection.close()
+        finally:
+            self._lock.release()
+
+    # Within a transaction.
+
+    def _place(self, batch: Batch, rows: list[tuple[object, ...]]) -> Position | LeaseLost:
+        """Add the batch's rows to those that will be inserted, all of them or none."""
+        held = self._leases.check(batch.lease, self._heads.epoch)
+        if isinstance(held, LeaseLost):
+            return held
+        placed: list[tuple[object, ...]] = []
+        ends: dict[str, tuple[int, Head]] = {}
+        position = self._heads.end
+        for row in batch.rows:
+            agent_id, seq = row[0], row[1]
+            journal, head = ends.get(agent_id) or self._end_of(held, agent_id)
+            if seq != head.seq + 1:
+                return LeaseLost(
+                    "rows do not follow what is stored", session=batch.lease.session_id, seq=seq, stored=head.seq
+                )
+            position += 1
+            journal = journal or self._create_journal(held, row, position)
+            placed.append((position, journal, head.position, *row[1:]))
+            ends[agent_id] = journal, Head(position, seq)
+        for journal, head in ends.values():
+            self._heads.moved(journal, head)
+        rows.extend(placed)
+        return self._position(batch, held)
+
+    def _position(self, batch: Batch, held: Held) -> Position:
+        if batch.rows:
+            return Position(agent_id=batch.rows[-1].agent_id, seq=batch.rows[-1].seq)
+        agent_id = batch.erase[-1][0] if batch.erase else ""
+        return Position(agent_id=agent_id, seq=self._end_of(held, agent_id)[1].seq)
+
+    def _end_of(self, held: Held, agent_id: str) -> tuple[int, Head]:
+        """The key of the agent's journal (0 when there is none) and its last row."""
+        journal = held.journals.get(agent_id)
+        if journal is None:
+            found = self._connection.execute(
+                "SELECT id FROM journals WHERE session = ? AND agent = ?", (held.lease.session_id, agent_id)
+            ).fetchone()
+            if found is None:
+                return 0, NO_HEAD
+            journal = held.journals[agent_id] = found[0]
+        return journal, self._heads.of(journal)
+
+    def _create_journal(self, held: Held, first: Row, position: int) -> int:
+        created_at = None if first.erased else at_of(first.body)
+        self._connection.execute(
+            "INSERT INTO journals (id, session, agent, created_at, head, seq) VALUES (?, ?, ?, ?, 0, 0)",
+            (position, held.lease.session_id, check_id(first.agent_id, "agent id"), created_at),
+        )
+        held.journals[first.agent_id] = position
+        return position
+
+    def _insert(self, rows: list[tuple[object, ...]]) -> None:
+        if rows:
+            self._connection.executemany(_INSERT, rows)
+            self._unchecked_bytes += _PAGE_BYTES + sum(len(row[9]) + 64 for row in rows)  # type: ignore[arg-type]
+            rows.clear()
+
+    def _erase(self, batch: Batch) -> None:
+        for agent_id, seq in batch.erase:
+            held = self._leases.check(batch.lease, self._heads.epoch)
+            head = self._end_of(held, agent_id)[1] if isinstance(held, Held) else NO_HEAD
+            if not 0 < seq <= head.seq:
+                continue
+            values = self._connection.execute(f"{_LOAD} WHERE rows.seq = ?2", (head.position, seq, agent_id)).fetchone()
+            gone = Row._make(values).without_content()
+            self._connection.execute(
+                f"{_CHAIN}UPDATE rows SET salt = ?3, body = ?4 WHERE position = (SELECT min(position) FROM chain)",
+                (head.position, seq, gone.salt, gone.body),
+            )
+
+    def _delete_rows(self, session_id: str) -> None:
+        journals = self._connection.execute("SELECT id, head FROM journals WHERE session = ?", (session_id,)).fetchall()
+        for _, head in journals:
+            self._connection.execute(
+                f"{_CHAIN}DELETE FROM rows WHERE position IN (SELECT position FROM chain)", (head, 1)
+            )
+        self._connection.execute("DELETE FROM journals WHERE session = ?", (session_id,))
+        self._connection.execute("DELETE FROM sessions WHERE name = ?", (session_id,))
+
+    def _low(self, head: Head) -> int:
+        (low,) = self._connection.execute("SELECT low FROM rows WHERE position = ?", (head.position,)).fetchone()
+        return low
+
+    def _last_at(self, head: Head) -> float:
+        """When the last row was made that still has its content; 0.0 when nobody can tell."""
+        position = head.position
+        while position:
+            previous, salt, body = self._connection.execute(
+                "SELECT previous, salt, body FROM rows WHERE position = ?", (position,)
+            ).fetchone()
+            if salt:
+                return at_of(body) or 0.0
+            position = previous
+        return 0.0
+
+    @contextmanager
+    def _transaction(self, mode: Literal["synced", "unsynced", "read"]) -> Generator[None]:
+        """Begin, catch up with other processes, and commit; after an error, as if nothing had been."""
+        with mapped_errors(self._path):
+            self._refuse_lost_file()
+            if mode == "unsynced":
+                self._connection.execute("PRAGMA synchronous = NORMAL")
+            try:
+                self._connection.execute("BEGIN" if mode == "read" else "BEGIN IMMEDIATE")
+                self._heads.catch_up()
+                yield
+                self._connection.execute("COMMIT")
+            except BaseException:
+                self._heads.forget()
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+                raise
+            finally:
+                if mode == "unsynced":
+                    self._connection.execute("PRAGMA synchronous = FULL")
+
+    def _refuse_lost_file(self) -> None:
+        """SQLite would go on writing to a file that was removed, and nobody would ever see those rows again."""
+        if os.stat(self._name).st_ino != self._inode:
+            raise Unavailable("the session database was replaced while it was open", path=str(self._path))
+
+    def _empty_log(self) -> None:
+        """Erased contents also stand in the log in front of the database: empty it, unless other readers need it
+        now.
+        """
+        with mapped_errors(self._path):
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        self._unchecked_bytes = 0
+
+
+def _is_dense(journal: int, head: Head) -> bool:
+    """Whether at least every fourth row between a journal's first and last is its own: then reading past the others is
+    quicker.
+    """
+    return head.seq * 4 > head.position - journal

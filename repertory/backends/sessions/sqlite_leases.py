@@ -1,0 +1,111 @@
+"""Who owns which session of a database: the lease as a line of the table `sessions`.
+
+A lease is current as long as its line names its generation and its owner. The owner is alive as long as it holds its
+lock.
+
+Transactions that only change leases are not fsynced. A power cut can undo them, but it ends every owner on the machine
+with them, and an owner that had committed rows has its lease on disk: the fsync of the rows covers everything before
+them.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import dataclass, field
+
+from repertory.backends.ports import Lease
+from repertory.backends.sessions.owner_lock import OwnerLock
+from repertory.errors import LeaseLost, SessionBusy
+
+
+@dataclass(slots=True)
+class Held:
+    """A lease of ours and what we know while it is current."""
+
+    lease: Lease
+    journals: dict[str, int] = field(default_factory=dict[str, int])
+    """Agent id to the key of its journal."""
+    epoch: int = -1
+    """Of the heads when this was last compared with the database."""
+
+
+class Leases:
+    """The leases of one owner on one database. Every method runs within a transaction of the caller's."""
+
+    def __init__(self, connection: sqlite3.Connection, lock: OwnerLock, owner: str) -> None:
+        self._connection = connection
+        self._lock = lock
+        self._owner = owner
+        self._held: dict[str, Held] = {}
+
+    def acquire(self, session_id: str, *, takeover: bool) -> Held:
+        """Own the session. Errors: `SessionBusy`."""
+        self._lock.acquire()
+        found = self._connection.execute(
+            "SELECT generation, owner FROM sessions WHERE name = ?", (session_id,)
+        ).fetchone()
+        if found is None:
+            generation = self._create(session_id)
+        else:
+            generation, owner = found
+            if owner is not None and not takeover and self.in_other_hands(owner):
+                raise SessionBusy("another live owner has the session", session=session_id, owner=owner)
+            generation += 1
+            self._connection.execute(
+                "UPDATE sessions SET generation = ?, owner = ? WHERE name = ?", (generation, self._owner, session_id)
+            )
+        held = Held(Lease(session_id=session_id, owner=self._owner, generation=generation))
+        self._held[session_id] = held
+        return held
+
+    def release(self, lease: Lease) -> None:
+        """Give the session up, if the lease is current."""
+        held = self._held.get(lease.session_id)
+        if held is not None and held.lease == lease:
+            del self._held[lease.session_id]
+        self._connection.execute(
+            "UPDATE sessions SET owner = NULL WHERE name = ? AND generation = ? AND owner = ?",
+            (lease.session_id, lease.generation, lease.owner),
+        )
+
+    def check(self, lease: Lease, epoch: int) -> Held | LeaseLost:
+        """What we know under this lease, or what to tell its holder. Reads only when `epoch` has changed since."""
+        held = self._held.get(lease.session_id)
+        if held is None or held.lease != lease:
+            return self._lost(lease)
+        if held.epoch != epoch:
+            if not self._current(lease):
+                del self._held[lease.session_id]
+                return self._lost(lease)
+            held.epoch = epoch
+            held.journals.clear()
+        return held
+
+    def forget(self, session_id: str) -> None:
+        """The session is deleted."""
+        self._held.pop(session_id, None)
+
+    def in_other_hands(self, owner: str) -> bool:
+        """Whether a live owner other than this one."""
+        return owner != self._owner and self._lock.alive(owner)
+
+    def alive(self, owner: str | None) -> bool:
+        """Whether this owner, or another one that is alive."""
+        return owner is not None and ((owner == self._owner and self._lock.held) or self.in_other_hands(owner))
+
+    def _create(self, session_id: str) -> int:
+        """The first generation of a session: higher than any that a deleted one of its name had."""
+        (floor,) = self._connection.execute("SELECT generation FROM settled").fetchone()
+        self._connection.execute(
+            "INSERT INTO sessions (name, generation, owner) VALUES (?, ?, ?)", (session_id, floor + 1, self._owner)
+        )
+        return floor + 1
+
+    def _current(self, lease: Lease) -> bool:
+        found = self._connection.execute(
+            "SELECT generation, owner FROM sessions WHERE name = ?", (lease.session_id,)
+        ).fetchone()
+        return found == (lease.generation, lease.owner)
+
+    def _lost(self, lease: Lease) -> LeaseLost:
+        return LeaseLost("the session has another owner now", session=lease.session_id, generation=lease.generation)

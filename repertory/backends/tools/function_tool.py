@@ -1,0 +1,202 @@
+"""A Python function as a tool: called as before by Python, run with checked input by an agent.
+
+Life of one run: the input is checked and converted, `agent` and `tool_context` are put in, the function is called (on
+the event loop when it is asynchronous, in a worker thread when not), and what it returns becomes a tool result.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, cast, overload
+
+from repertory.backends.tools.docstring import read_docstring
+from repertory.backends.tools.parameters import Parameters, read_parameters
+from repertory.backends.tools.schema_library import load_schema_library, schema_class
+from repertory.backends.tools.threads import tool_threads
+from repertory.core.messages import ToolResult, ToolSpec, ToolUse, error_result
+from repertory.core.tool_results import exception_text, tool_result
+from repertory.errors import Invalid
+
+if TYPE_CHECKING:
+    from repertory.backends.ports import ToolContext
+    from repertory.backends.tools.input_schema import InputSchema
+
+P = ParamSpec("P")
+Q = ParamSpec("Q")
+R = TypeVar("R")
+OnPartial = Callable[[object], Awaitable[None]]
+"""Takes what an asynchronous generator yields, as it comes."""
+
+_log = logging.getLogger("repertory.tools")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolSettings:
+    """What a tool says of itself besides its signature."""
+
+    name: str
+    description: str | None = None
+    """None: the docstring, without its `Args` section."""
+    input_schema: Mapping[str, object] | None = None
+    """JSON schema to show the model in place of the derived one. Input is still checked against the signature."""
+    timeout_s: float | None = None
+    """Seconds one attempt may take, counted by whoever runs the tool; None means no bound."""
+    idempotent: bool = False
+    effects: bool = True
+
+
+class ToolDeclaration:
+    """Everything about a tool that does not depend on the instance a method is taken from. The schema is built once."""
+
+    def __init__(self, function: Callable[..., Any], settings: ToolSettings, context_name: str | None = None) -> None:
+        """Errors: `TypeError` for parameters that a model cannot fill in."""
+        self.settings = settings
+        self.parameters: Parameters = read_parameters(function, context_name)
+        self._function = function
+
+    @functools.cached_property
+    def schema(self) -> InputSchema:
+        """The input's schema. Loads pydantic. Errors: `Invalid` for annotations that have none."""
+        descriptions = read_docstring(self._function.__doc__).parameters
+        return schema_class()(self.settings.name, self._function, self.parameters.visible, descriptions)
+
+    @property
+    def has_schema(self) -> bool:
+        """Whether the schema was built already."""
+        return "schema" in self.__dict__
+
+    @functools.cached_property
+    def spec(self) -> ToolSpec:
+        """The tool as the model is told of it."""
+        settings = self.settings
+        description = settings.description or read_docstring(self._function.__doc__).description or settings.name
+        schema = settings.input_schema or self.schema.json_schema
+        return {"name": settings.name, "description": description, "inputSchema": {"json": schema}}
+
+
+class FunctionTool(Generic[P, R]):
+    """A function with a `Tool` around it. Made by `@tool`; calling it from Python calls the function unchanged."""
+
+    __wrapped__: Callable[..., Any]
+
+    def __init__(self, function: Callable[P, R], declaration: ToolDeclaration) -> None:
+        functools.update_wrapper(self, function, updated=())
+        self._function = function
+        self._declaration = declaration
+        self._kind = _kind_of(function)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the function itself: no conversion, no injection, exceptions as they are."""
+        return self._function(*args, **kwargs)
+
+    @overload
+    def __get__(self, instance: None, owner: type | None = None) -> FunctionTool[P, R]: ...
+    @overload
+    def __get__(
+        self: FunctionTool[Concatenate[Any, Q], R], instance: object, owner: type | None = None
+    ) -> FunctionTool[Q, R]: ...
+    def __get__(self, instance: object, owner: type | None = None) -> FunctionTool[..., R]:
+        """The tool of a method, bound to its instance as a method is."""
+        if instance is None:
+            return self
+        bound = cast("Any", self._function).__get__(instance, owner)
+        declaration = self._declaration
+        if declaration.parameters.receiver is None:
+            declaration = ToolDeclaration(bound, declaration.settings)
+        return FunctionTool(bound, declaration)
+
+    def __repr__(self) -> str:
+        return f"FunctionTool(name={self.name!r})"
+
+    @property
+    def name(self) -> str:
+        """What the model calls it."""
+        return self._declaration.settings.name
+
+    @property
+    def spec(self) -> ToolSpec:
+        """Name, description and JSON schema, built at first use.
+
+        Errors: `Invalid` when an annotation has no JSON schema, or for a method that was not taken from an instance.
+        """
+        receiver = self._declaration.parameters.receiver
+        if receiver is not None and not hasattr(self._function, "__self__"):
+            raise Invalid("a method is a tool of its instance: pass instance.method, not Class.method", tool=self.name)
+        return self._declaration.spec
+
+    @property
+    def effects(self) -> bool:
+        """Whether running it changes the world."""
+        return self._declaration.settings.effects
+
+    @property
+    def idempotent(self) -> bool:
+        """Whether running it twice with the same idempotency key is as good as once."""
+        return self._declaration.settings.idempotent
+
+    @property
+    def timeout_s(self) -> float | None:
+        """Seconds one attempt may take; None means no bound. Whoever runs the tool counts them."""
+        return self._declaration.settings.timeout_s
+
+    async def run(self, tool_use: ToolUse, context: ToolContext, *, on_partial: OnPartial | None = None) -> ToolResult:
+        """Run once with what the model sent. `on_partial` takes each value of an asynchronous generator as it comes.
+
+        Input that does not fit, exceptions of the function and results that JSON cannot say are results with status
+        `error`. All but the first (and any other `Invalid`: the model's mistakes) are logged with their traceback.
+        Cancellation is never swallowed: an asynchronous function is cancelled where it waits; a synchronous one cannot
+        be, so its thread runs on and its result is thrown away.
+        """
+        use_id = tool_use["toolUseId"]
+        if not self._declaration.has_schema:
+            await load_schema_library()
+        try:
+            arguments = self._arguments(tool_use["input"], context)
+            return tool_result(use_id, await self._carry_out(arguments, on_partial))
+        except Invalid as error:
+            _log.info("tool input refused", extra={"tool": self.name, "tool_use_id": use_id})
+            return error_result(use_id, exception_text(error))
+        except Exception as error:  # noqa: BLE001 - a tool is foreign code: whatever it raises is an answer to the model
+            _log.warning("tool failed", exc_info=error, extra={"tool": self.name, "tool_use_id": use_id})
+            return error_result(use_id, exception_text(error))
+
+    def _arguments(self, value: object, context: ToolContext) -> dict[str, Any]:
+        declaration = self._declaration
+        arguments = declaration.schema.read(value)
+        for name, what in declaration.parameters.injected.items():
+            arguments[name] = context if what == "context" else context.agent
+        return arguments
+
+    async def _carry_out(self, arguments: dict[str, Any], on_partial: OnPartial | None) -> object:
+        function = cast("Callable[..., Any]", self._function)
+        if self._kind == "coroutine":
+            return await function(**arguments)
+        if self._kind == "generator":
+            return await _last(function(**arguments), on_partial)
+        value = await tool_threads().run(functools.partial(function, **arguments))
+        # A plain wrapper around an asynchronous function gives its coroutine, which belongs on the event loop.
+        return await value if inspect.isawaitable(value) else value
+
+
+async def _last(values: AsyncIterator[object], on_partial: OnPartial | None) -> object:
+    last: object = None
+    async with aclosing(cast("Any", values)) as stream:
+        async for last in stream:
+            if on_partial is not None:
+                await on_partial(last)
+    return last
+
+
+def _kind_of(function: object) -> Literal["coroutine", "generator", "thread"]:
+    """How the function runs. A callable object is judged by its `__call__`."""
+    called: object = function
+    if not inspect.isroutine(function) and not isinstance(function, functools.partial):
+        called = inspect.getattr_static(type(function), "__call__")
+    if inspect.iscoroutinefunction(called):
+        return "coroutine"
+    return "generator" if inspect.isasyncgenfunction(called) else "thread"

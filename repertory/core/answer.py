@@ -1,0 +1,217 @@
+"""Assembling a model's stream of events into one message.
+
+An `Assembler` is fed the events of one answer and says at the end what they amount to. It is strict about types, since
+what a provider sends by mistake must not reach the journal, and lenient about ceremony, since models brought by users
+leave `messageStart`, block indexes and block ends out. What it does not know by name it ignores: providers add events.
+
+Two kinds of broken tool use do not spoil the rest of an answer:
+
+- An input that is not JSON. The tool use stays, with `{}` as its input, and `Answer.invalid_inputs` has the raw text
+  under its id. Answer it with an error result, and the model corrects itself.
+- An input cut off by a token limit (`LIMITED`). The tool use is dropped and `Answer.truncated` is set, since what it
+  would have asked for is unknown.
+
+Source: Amazon Bedrock API reference, `ConverseStream`; `redactContent` is from the SDK whose users we serve.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from repertory.core.answer_blocks import BlockBuilder, ToolUseBuilder, builder_for
+from repertory.core.messages import ContentBlock, Message, Usage
+from repertory.core.stream_event import count, filled, is_mapping, malformed, mapping
+from repertory.errors import ModelStreamBroken
+
+LIMITED = frozenset(("max_tokens", "model_context_window_exceeded"))
+"""The stop reasons of an answer that was cut off where it stood, by the caller's token limit or the model's window."""
+
+_CountKey = Literal["inputTokens", "outputTokens", "totalTokens", "cacheReadInputTokens", "cacheWriteInputTokens"]
+_COUNTS: tuple[_CountKey, ...] = get_args(_CountKey)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """One whole answer.
+
+    `message` has at least one block: a model that said nothing gets one empty text block, and empty text beside other
+    blocks is left out. Blocks stand in the order in which the model began them.
+    """
+
+    message: Message
+    stop_reason: str
+    """As the provider spells it (`end_turn`, `tool_use`, `max_tokens`, ...); unknown ones are passed on."""
+    usage: Usage
+    """All zero when the provider did not say."""
+    latency_ms: float | None
+    """The provider's own measure, None when it did not say."""
+    invalid_inputs: Mapping[str, str]
+    """Tool use id to the raw text of an input that is not JSON. The message has `{}` there."""
+    truncated: bool
+    """Whether a tool use was dropped because the token limit cut it off."""
+    redact_user: str | None
+    """When not None, a guardrail wants the content of the user's last message replaced by this text."""
+
+
+class Assembler:
+    """Takes the events of one answer, in order, and builds the message.
+
+    Feed every event, then call `finish` once the stream has ended by itself. Events are not kept or edited.
+    """
+
+    __slots__ = ("_blocks", "_index", "_latency_ms", "_open", "_redactions", "_started", "_stop_reason", "_usage")
+
+    def __init__(self) -> None:
+        self._blocks: list[BlockBuilder] = []
+        self._open: dict[int, BlockBuilder] = {}
+        self._index = 0
+        self._started = False
+        self._stop_reason: str | None = None
+        self._usage: Usage = {"inputTokens": 0, "outputTokens": 0, "totalTokens": 0}
+        self._latency_ms: float | None = None
+        self._redactions: dict[str, str] = {}
+
+    def feed(self, event: object) -> None:
+        """Take the next event. `ModelFailed` names the event and what is wrong with it; the answer is then void."""
+        if not is_mapping(event):
+            malformed("(unnamed)", "a dictionary with one key", event)
+        for name, body in event.items():
+            if name == "contentBlockDelta":
+                self._on_delta(body)
+            elif name in _NAMES:
+                self._on_other(name, mapping(body, name, name))
+
+    def finish(self) -> Answer:
+        """The answer. `ModelStreamBroken` when `messageStop` never came: what arrived is no answer, so call again."""
+        if self._stop_reason is None:
+            raise ModelStreamBroken("the model broke off before the end of its answer", blocks=len(self._blocks))
+        limited = self._stop_reason in LIMITED
+        kept = [block for block in self._blocks if not (limited and block.cut_off())]
+        return Answer(
+            message={"role": "assistant", "content": self._content(kept)},
+            stop_reason=self._stop_reason,
+            usage=self._usage,
+            latency_ms=self._latency_ms,
+            invalid_inputs=_invalid_inputs(kept),
+            truncated=len(kept) < len(self._blocks),
+            redact_user=self._redactions.get("redactUserContentMessage"),
+        )
+
+    def _content(self, blocks: list[BlockBuilder]) -> list[ContentBlock]:
+        replacement = self._redactions.get("redactAssistantContentMessage")
+        if replacement is not None:
+            return [{"text": replacement}]
+        built = [block.build() for block in blocks]
+        return [block for block in built if block.get("text") != ""] or [{"text": ""}]
+
+    def _on_delta(self, body: object) -> None:
+        if not is_mapping(body) or not is_mapping(delta := body.get("delta")):
+            malformed("contentBlockDelta", "a dictionary under 'delta'", body)
+        if self._stop_reason is not None:
+            malformed("contentBlockDelta", "no content after messageStop", delta)
+        index = self._index_in(body, "contentBlockDelta")
+        block = self._open.get(index)
+        if block is None:
+            block = builder_for(delta)
+            if block is None:
+                return
+            self._begin(index, block)
+        block.add(delta)
+
+    def _on_other(self, name: str, body: Mapping[str, object]) -> None:
+        match name:
+            case "messageStart":
+                self._on_message_start(body)
+            case "contentBlockStart":
+                self._on_block_start(body)
+            case "contentBlockStop":
+                self._on_block_stop(body)
+            case "messageStop":
+                self._on_message_stop(body)
+            case "metadata":
+                self._on_metadata(body)
+            case _:
+                self._on_redaction(body)
+
+    def _on_message_start(self, body: Mapping[str, object]) -> None:
+        if body.get("role", "assistant") != "assistant":
+            malformed("messageStart", "the role 'assistant'", body.get("role"))
+        if self._started or self._blocks or self._stop_reason is not None:
+            malformed("messageStart", "to come first, and once", body)
+        self._started = True
+
+    def _on_block_start(self, body: Mapping[str, object]) -> None:
+        name = "contentBlockStart"
+        start = mapping(body.get("start", {}), name, "start")
+        index = self._index_in(body, name)
+        if index in self._open or self._stop_reason is not None:
+            malformed(name, "the block before it to have ended, and no messageStop", body)
+        if "toolUse" not in start:
+            return  # text and reasoning are known by their first delta
+        use = mapping(start["toolUse"], name, "toolUse")
+        use_id = filled(use.get("toolUseId"), name, "toolUseId")
+        if any(isinstance(block, ToolUseBuilder) and block.use_id == use_id for block in self._blocks):
+            malformed(name, "a toolUseId that this answer has not used", use_id)
+        self._begin(index, ToolUseBuilder(use_id, filled(use.get("name"), name, "name")))
+
+    def _on_block_stop(self, body: Mapping[str, object]) -> None:
+        block = self._open.pop(self._index_in(body, "contentBlockStop"), None)
+        if block is not None:
+            block.ended = True
+
+    def _on_message_stop(self, body: Mapping[str, object]) -> None:
+        if self._stop_reason is not None:
+            malformed("messageStop", "to come once", body)
+        self._stop_reason = filled(body.get("stopReason"), "messageStop", "stopReason")
+
+    def _on_metadata(self, body: Mapping[str, object]) -> None:
+        given = mapping(body.get("usage") or {}, "metadata", "usage")
+        for key in _COUNTS:
+            if given.get(key) is not None:
+                self._usage[key] = count(given[key], "metadata", key)
+        if not self._usage["totalTokens"]:
+            self._usage["totalTokens"] = self._usage["inputTokens"] + self._usage["outputTokens"]
+        latency_ms = mapping(body.get("metrics") or {}, "metadata", "metrics").get("latencyMs")
+        if isinstance(latency_ms, int | float):
+            self._latency_ms = float(latency_ms)
+
+    def _on_redaction(self, body: Mapping[str, object]) -> None:
+        for key in ("redactUserContentMessage", "redactAssistantContentMessage"):
+            if body.get(key) is not None:
+                self._redactions[key] = filled(body[key], "redactContent", key)
+
+    def _begin(self, index: int, block: BlockBuilder) -> None:
+        self._open[index] = block
+        self._blocks.append(block)
+
+    def _index_in(self, body: Mapping[str, object], name: str) -> int:
+        """Which block an event speaks of; one that does not say speaks of the same as the event before it."""
+        index = body.get("contentBlockIndex")
+        if index is None:
+            return self._index
+        if type(index) is not int:
+            malformed(name, "an integer under 'contentBlockIndex'", index)
+        self._index = index
+        return index
+
+
+def text_delta(event: Mapping[str, object]) -> str | None:
+    """The piece of text that this event adds for the user to see, or None when it adds none. Never raises."""
+    body = event.get("contentBlockDelta")
+    if not is_mapping(body) or not is_mapping(delta := body.get("delta")):
+        return None
+    text = delta.get("text")
+    return text if isinstance(text, str) else None
+
+
+def _invalid_inputs(blocks: list[BlockBuilder]) -> dict[str, str]:
+    uses = [block for block in blocks if isinstance(block, ToolUseBuilder)]
+    raws = {use.use_id: use.invalid_input() for use in uses}
+    return {use_id: raw for use_id, raw in raws.items() if raw is not None}
+
+
+_NAMES = frozenset(
+    ("messageStart", "contentBlockStart", "contentBlockStop", "messageStop", "metadata", "redactContent")
+)

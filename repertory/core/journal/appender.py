@@ -1,0 +1,84 @@
+"""Records to rows: the one place where a journal grows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+from repertory.core.journal.codec import encode
+from repertory.core.journal.restate import restatements
+from repertory.core.journal.rows import LINK_BYTES, SALT_BYTES, VERSION, Row, first_link, header_of
+
+if TYPE_CHECKING:
+    from repertory.core.journal.fold import Fold
+    from repertory.core.journal.records import Branched, Record
+    from repertory.core.messages import Message
+
+Entropy = Callable[[int], bytes]
+"""Gives that many random bytes. Erased contents stay secret only if they cannot be guessed."""
+
+
+class Appender:
+    """Makes the rows of one agent's journal and folds each record in as it does.
+
+    A record that the codec or the fold refuses changes nothing. A row that was made but could not be stored leaves the
+    appender ahead of the store: restore it from the store then.
+    """
+
+    __slots__ = ("_agent_id", "_entropy", "_fold", "_link")
+
+    def __init__(self, agent_id: str, fold: Fold, link: bytes | None, entropy: Entropy) -> None:
+        """`link` is that of the last row folded in; None for an empty journal."""
+        self._agent_id = agent_id
+        self._fold = fold
+        self._link = link if link is not None else first_link(agent_id)
+        self._entropy = entropy
+
+    @property
+    def agent_id(self) -> str:
+        """Whose journal it is."""
+        return self._agent_id
+
+    @property
+    def fold(self) -> Fold:
+        """What the journal amounts to, every row made so far included."""
+        return self._fold
+
+    @property
+    def link(self) -> bytes:
+        """The link of the last row made."""
+        return self._link
+
+    def append(self, record: Record) -> Row:
+        """The next row. Errors: `Invalid` (`UnpairedTools`) when the record may not stand here; nothing has changed
+        then.
+        """
+        kind, body = encode(record)
+        seq = self._fold.last_seq + 1
+        self._fold.apply(seq, record)
+        return self._row(seq, kind, body)
+
+    def append_all(self, records: Iterable[Record]) -> list[Row]:
+        """The next rows, in order. After an error the rows of the records before it are lost: restore from the
+        store.
+        """
+        return [self.append(record) for record in records]
+
+    def restate(self, at: float) -> list[Row]:
+        """The rows that keep opening cheap, when some are due; usually none. Ask after each group of records."""
+        return [self.append(record) for record in restatements(self._fold, at)]
+
+    def rewind(self, record: Branched, history: Mapping[int, Message]) -> Row:
+        """The row that goes back to an earlier position; see `Fold.rewind`."""
+        kind, body = encode(record)
+        seq = self._fold.last_seq + 1
+        self._fold.rewind(seq, record, history)
+        return self._row(seq, kind, body)
+
+    def _row(self, seq: int, kind: int, body: bytes) -> Row:
+        low = self._fold.low
+        salt = self._entropy(SALT_BYTES)
+        digest = sha256(salt + body).digest()
+        self._link = sha256(self._link + header_of(seq, kind, VERSION, low) + digest).digest()[:LINK_BYTES]
+        return Row(self._agent_id, seq, kind, VERSION, low, self._link, salt, body)

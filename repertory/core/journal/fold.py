@@ -1,0 +1,439 @@
+"""Replaying records into what an agent needs to go on.
+
+Each record is applied in constant time; only a change of what is shown costs what it drops or replaces. The running
+agent and a restart use the same code, so what is restored equals what was live.
+
+What a record needs of the past is bounded by `needed`: folding the records from there on gives the same image as
+folding all of them. That holds since every record that later ones build on is an anchor (`Anchors`), and `needed`
+never passes one. `restate.py` keeps anchors from falling far behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import assert_never
+
+from repertory.core.journal.image import Anchors, FinishedTurn, Image
+from repertory.core.journal.records import (
+    Branched,
+    CursorMoved,
+    Interrupted,
+    MessageAdded,
+    NodeChanged,
+    OwnerChanged,
+    Record,
+    Redacted,
+    Resumed,
+    SnapshotTaken,
+    StateChanged,
+    ToolFinished,
+    ToolStarted,
+    View,
+    ViewChanged,
+)
+from repertory.core.journal.shown import Shown, shown_at
+from repertory.core.messages import Json, Message, ToolResult, tool_uses
+from repertory.core.opening import Interrupt
+from repertory.core.pairing import check_next
+from repertory.errors import Invalid
+
+FINISHED_TURNS_MAX = 64
+"""How many answered idempotency tokens are remembered, at most."""
+
+
+class Fold:
+    """The state of one agent's journal. Start from an image (an agent at rest), or from nothing.
+
+    `apply` takes a record whole, or raises and changes nothing. What the properties return is live and read-only.
+    """
+
+    def __init__(self, image: Image | None = None, *, partial: bool = False) -> None:
+        """With `partial`, what came before `image.last_seq` is unknown rather than absent: nothing is checked against
+        it.
+        """
+        image = image or Image()
+        self._partial = partial
+        self._unchecked = False
+        self._last_seq = image.last_seq
+        self._message_count = image.message_count
+        self._turns: int = image.turns
+        self._token = image.token
+        self._shown = Shown(image.view, iter(image.recent))
+        self._last_message = image.last_message
+        self._last_message_seq = image.last_message_seq
+        self._state = dict(image.state)
+        self._open_tools = dict(image.open_tools)
+        self._finished_tools = dict(image.finished_tools)
+        self._interrupts = {interrupt.id: interrupt for interrupt in image.interrupts}
+        self._responses = dict(image.responses)
+        self._run = image.run
+        self._nodes = dict(image.nodes)
+        self._frontier = image.frontier
+        self._cursors = dict(image.cursors)
+        self._finished_turns = dict(image.finished_turns)
+        self._take_anchors(image.anchors)
+
+    def _take_anchors(self, anchors: Anchors) -> None:
+        self._message_at = anchors.message
+        self._turn_at = anchors.turn
+        self._view_at = anchors.view
+        self._state_at = anchors.state
+        self._cursors_at = anchors.cursors
+        self._tools_at = anchors.tools
+        self._waiting_at = anchors.waiting
+        self._run_at = anchors.run
+
+    # What stands.
+
+    @property
+    def last_seq(self) -> int:
+        """The last record applied; 0 before the first one."""
+        return self._last_seq
+
+    @property
+    def message_count(self) -> int:
+        """Messages ever added: the `index` of the next one."""
+        return self._message_count
+
+    @property
+    def turns(self) -> int:
+        """Turns ever begun: the `turn` of the last message."""
+        return self._turns
+
+    @property
+    def shown(self) -> Shown:
+        """What the model is shown."""
+        return self._shown
+
+    @property
+    def last_message(self) -> Message | None:
+        """The last message of the conversation, shown or not."""
+        return self._last_message
+
+    @property
+    def last_message_seq(self) -> int:
+        """Where the last message stands; 0 when there is none."""
+        return self._last_message_seq
+
+    @property
+    def state(self) -> Mapping[str, Json]:
+        """Agent state."""
+        return MappingProxyType(self._state)
+
+    @property
+    def open_tools(self) -> Mapping[str, ToolStarted]:
+        """Tool use id to a start without an end, since the last message."""
+        return MappingProxyType(self._open_tools)
+
+    @property
+    def finished_tools(self) -> Mapping[str, ToolResult]:
+        """Tool use id to a result that no message holds yet."""
+        return MappingProxyType(self._finished_tools)
+
+    @property
+    def interrupts(self) -> tuple[Interrupt, ...]:
+        """What the turn waits for, in the order asked."""
+        return tuple(self._interrupts.values())
+
+    @property
+    def responses(self) -> Mapping[str, Json]:
+        """Answers to interrupts of the running turn, by interrupt id."""
+        return MappingProxyType(self._responses)
+
+    @property
+    def run(self) -> int:
+        """The orchestrator's current run; 0 before the first one."""
+        return self._run
+
+    @property
+    def nodes(self) -> Mapping[str, NodeChanged]:
+        """The latest word on each node of the orchestrator's current run, in order of first mention."""
+        return MappingProxyType(self._nodes)
+
+    @property
+    def frontier(self) -> tuple[str, ...]:
+        """The orchestrator's nodes that are to run next."""
+        return self._frontier
+
+    @property
+    def cursors(self) -> Mapping[str, int]:
+        """How far each memory store has taken this journal in."""
+        return MappingProxyType(self._cursors)
+
+    @property
+    def finished_turns(self) -> Mapping[str, FinishedTurn]:
+        """Answered turns by idempotency token: the latest ones only, and surely those whose messages are shown."""
+        return MappingProxyType(self._finished_turns)
+
+    @property
+    def anchors(self) -> Anchors:
+        """The rows that opening the agent here depends on."""
+        return Anchors(
+            message=self._message_at,
+            turn=self._turn_at,
+            view=self._view_at,
+            state=self._state_at,
+            cursors=self._cursors_at,
+            tools=self._tools_at,
+            waiting=self._waiting_at,
+            run=self._run_at,
+        )
+
+    @property
+    def needed(self) -> int:
+        """The first record that folding needs in order to get here; `last_seq` when none matters."""
+        first = self._last_seq
+        for seq in (
+            self._shown.first_seq,
+            self._message_at,
+            self._turn_at,
+            self._view_at,
+            self._state_at,
+            self._cursors_at,
+            self._tools_at,
+            self._waiting_at,
+            self._run_at,
+        ):
+            if 0 < seq < first:
+                first = seq
+        return first
+
+    @property
+    def low(self) -> int:
+        """The first row to read: the one before `needed`, whose link proves the others."""
+        return max(1, self.needed - 1)
+
+    def image(self) -> Image:
+        """The agent at rest. Costs what is shown."""
+        needed = self.needed
+        return Image(
+            last_seq=self._last_seq,
+            message_count=self._message_count,
+            turns=self._turns,
+            view=self._shown.view,
+            recent=tuple(self._shown.recent),
+            last_message=self._last_message,
+            last_message_seq=self._last_message_seq,
+            state=dict(self._state),
+            open_tools=dict(self._open_tools),
+            finished_tools=dict(self._finished_tools),
+            interrupts=self.interrupts,
+            responses=dict(self._responses),
+            nodes=dict(self._nodes),
+            frontier=self._frontier,
+            cursors=dict(self._cursors),
+            finished_turns={token: turn for token, turn in self._finished_turns.items() if turn.seq >= needed},
+            token=self._token if self._token is not None and self._token[1] >= needed else None,
+            run=self._run,
+            anchors=self.anchors,
+        )
+
+    # What happens.
+
+    def apply(self, seq: int, record: Record) -> None:
+        """Take the next record in.
+
+        Errors: `Invalid` when it cannot follow what stands (`UnpairedTools` when its tools do not pair up).
+        """
+        if seq != self._last_seq + 1:
+            raise Invalid("a record follows the last one", seq=seq, last=self._last_seq)
+        match record:
+            case MessageAdded():
+                self._on_message(seq, record)
+            case StateChanged():
+                self._on_state(seq, record)
+            case ViewChanged():
+                self._on_view(seq, record)
+            case ToolStarted():
+                self._on_tool_started(seq, record)
+            case ToolFinished():
+                self._on_tool_finished(seq, record)
+            case Redacted():
+                self._on_redacted(record)
+            case Interrupted() | Resumed():
+                self._on_waiting(seq, record)
+            case NodeChanged():
+                self._on_node(seq, record)
+            case CursorMoved():
+                self._on_cursor(seq, record)
+            case SnapshotTaken() | OwnerChanged():
+                pass
+            case Branched():
+                raise Invalid("a branch takes the history that it goes back to: use `rewind`", seq=seq)
+            case _:
+                assert_never(record)
+        self._last_seq = seq
+
+    def skip(self, seq: int, *, branch: bool = False) -> None:
+        """Pass a row whose content is erased and that is no message: what it said is stated again by a later one.
+
+        After an erased branch nothing can be checked until the branch that states everything anew.
+        """
+        self._last_seq = seq
+        self._unchecked = self._unchecked or branch
+
+    def rewind(self, seq: int, record: Branched, history: Mapping[int, Message], *, partial: bool = False) -> None:
+        """Go on from an earlier position.
+
+        `history` holds, in order, at least the messages that the record's view shows and its last message; with
+        `partial`, those that are still needed at the end of the rows that are being folded.
+        Errors: `Invalid` when the last message is not among them.
+        """
+        if seq != self._last_seq + 1 or not 0 <= record.position < seq:
+            raise Invalid("a branch goes back to an earlier record", seq=seq, position=record.position)
+        known = record.last in history or not record.last
+        if not known and not partial:
+            raise Invalid("the history for a branch lacks its last message", last=record.last)
+        self._partial, self._unchecked = not known, False
+        self._last_seq = seq
+        self._last_message = history.get(record.last)
+        self._last_message_seq = record.last
+        self._message_count = record.message_count
+        self._turns = record.turns
+        self._run = record.run
+        self._state = dict(record.state)
+        gap = () if record.position == seq - 1 else ((record.position + 1, seq),)
+        view = record.view
+        self._shown = shown_at(view_hiding(view, gap), history, record.position)
+        unanswered = self._last_message is not None and not is_answer(self._last_message)
+        turn_at = record.last if unanswered else 0
+        # Where the branch has no message or no run, it is itself the row that says what their numbers go on from.
+        self._take_anchors(
+            Anchors(
+                message=record.last or seq,
+                turn=turn_at,
+                view=seq,
+                state=seq,
+                cursors=self._cursors_at,
+                run=seq if record.run else 0,
+            )
+        )
+        self._forget_turn()
+        self._nodes, self._frontier = {}, ()
+        self._finished_turns, self._token = {}, None
+
+    def _on_message(self, seq: int, record: MessageAdded) -> None:
+        message = record.message
+        begins = self._partial or record.turn != self._turns
+        if not (self._partial or self._unchecked):
+            check_next(self._last_message, message)
+            self._check_numbers(record, begins=begins)
+        token = record.idempotency_token
+        if begins:
+            self._turns = record.turn
+            self._turn_at = seq
+            self._token = None if token is None else (token, seq)
+        self._partial = False
+        self._message_count = record.index + 1
+        self._last_message = message
+        self._last_message_seq = self._message_at = seq
+        self._shown.add(seq, message)
+        if self._tools_at or self._waiting_at:
+            self._forget_turn()
+        if is_answer(message):
+            self._turn_at = 0
+            if self._token is not None:
+                self._finish_turn(seq, message, *self._token)
+        elif not self._turn_at:
+            self._turn_at = seq
+
+    def _check_numbers(self, record: MessageAdded, *, begins: bool) -> None:
+        if record.index != self._message_count:
+            raise Invalid(
+                "a message's index is the number of messages before it", index=record.index, count=self._message_count
+            )
+        if record.turn < max(1, self._turns):
+            raise Invalid("a message's turn never falls", turn=record.turn, turns=self._turns)
+        if record.idempotency_token is not None and not begins:
+            raise Invalid("an idempotency token stands on the first message of its turn", turn=record.turn)
+
+    def _finish_turn(self, seq: int, answer: Message, token: str, token_seq: int) -> None:
+        turns = self._finished_turns
+        turns.pop(token, None)
+        turns[token] = FinishedTurn(token=token, turn=self._turns, seq=token_seq, answer_seq=seq, answer=answer)
+        if len(turns) > FINISHED_TURNS_MAX:
+            del turns[next(iter(turns))]
+
+    def _forget_turn(self) -> None:
+        """What a turn waited for is settled by the message that follows."""
+        self._open_tools.clear()
+        self._finished_tools.clear()
+        self._forget_waiting()
+        self._tools_at = 0
+
+    def _forget_waiting(self) -> None:
+        self._interrupts.clear()
+        self._responses.clear()
+        self._waiting_at = 0
+
+    def _on_state(self, seq: int, record: StateChanged) -> None:
+        if record.full is not None:
+            if record.set or record.delete:
+                raise Invalid("a full state has no patch beside it")
+            self._state = dict(record.full)
+            self._state_at = seq if record.full else 0
+            return
+        self._state.update(record.set)
+        for key in record.delete:
+            self._state.pop(key, None)
+        self._state_at = self._state_at or seq
+
+    def _on_view(self, seq: int, record: ViewChanged) -> None:
+        if not (self._partial or self._unchecked):
+            self._shown.check(record.view, patch=record.patch)
+        self._shown.change(record.view, patch=record.patch)
+        if not record.patch or not self._view_at:
+            self._view_at = seq
+
+    def _on_tool_started(self, seq: int, record: ToolStarted) -> None:
+        self._finished_tools.pop(record.tool_use_id, None)
+        self._open_tools[record.tool_use_id] = record
+        self._tools_at = self._tools_at or seq
+
+    def _on_tool_finished(self, seq: int, record: ToolFinished) -> None:
+        self._open_tools.pop(record.tool_use_id, None)
+        self._finished_tools[record.tool_use_id] = record.result
+        self._tools_at = self._tools_at or seq
+
+    def _on_redacted(self, record: Redacted) -> None:
+        self._shown.redact(record.target, record.message)
+        if record.target == self._last_message_seq:
+            self._last_message = record.message
+        for token, turn in self._finished_turns.items():
+            if turn.answer_seq == record.target:
+                self._finished_turns[token] = replace(turn, answer=record.message)
+
+    def _on_waiting(self, seq: int, record: Interrupted | Resumed) -> None:
+        self._waiting_at = self._waiting_at or seq
+        if isinstance(record, Interrupted):
+            self._interrupts.update((interrupt.id, interrupt) for interrupt in record.interrupts)
+            return
+        for interrupt_id, response in record.responses.items():
+            self._interrupts.pop(interrupt_id, None)
+            self._responses[interrupt_id] = response
+
+    def _on_node(self, seq: int, record: NodeChanged) -> None:
+        if record.run < max(1, self._run):
+            raise Invalid("an orchestrator's run never falls", run=record.run, was=self._run)
+        if record.run > self._run:
+            self._run, self._run_at = record.run, seq
+            self._nodes.clear()
+            self._forget_waiting()
+        self._nodes[record.node] = record
+        self._frontier = record.frontier
+
+    def _on_cursor(self, seq: int, record: CursorMoved) -> None:
+        self._cursors = dict(record.positions)
+        self._cursors_at = seq if record.positions else 0
+
+
+def is_answer(message: Message) -> bool:
+    """Whether a message ends a turn: an assistant message that asks for no tool."""
+    return message["role"] == "assistant" and not any(tool_uses(message))
+
+
+def view_hiding(view: View, stretches: tuple[tuple[int, int], ...]) -> View:
+    """The view with more stretches hidden."""
+    return replace(view, hidden=(*view.hidden, *stretches)) if stretches else view

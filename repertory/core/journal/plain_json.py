@@ -1,0 +1,131 @@
+"""JSON for record bodies: compact, exact, and able to hold raw bytes that no user data can be mistaken for.
+
+Bytes become `{"$bytes": "<base64>"}`. A user's own dictionary key that reads like that marker (any number of dollar
+signs, then `bytes`) gets one more dollar sign, and loses it when read. So the marker itself never comes from a user,
+whatever they store. Data without such keys and bytes, which is nearly all of it, is plain JSON and pays nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Callable, Sequence
+from typing import NoReturn, cast
+
+from repertory.core.messages import Json
+from repertory.errors import Invalid
+
+_MARKER = "$bytes"
+_MARK = b'$bytes"'
+"""What the bytes of a body contain when there is anything to unescape (or when a text happens to end so)."""
+
+
+def dump(value: object) -> bytes:
+    """UTF-8 JSON without spaces. Dictionary keys must be strings.
+
+    Errors: `Invalid` when JSON cannot say the value: NaN, infinities, other types than JSON's and bytes, too deep a
+    nesting.
+    """
+    try:
+        text = _ENCODE(value)
+        if _MARKER in text:
+            text = _ENCODE(_escaped(value))
+        return text.encode()
+    except UnicodeEncodeError:
+        return _ENCODE_ASCII(_escaped(value)).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise Invalid("a record holds JSON values and bytes only", cause=str(error)) from error
+
+
+def load(body: bytes) -> Json:
+    """The value again, equal to what was dumped but for tuples, which are lists.
+
+    Errors: ValueError when the bytes are no JSON, hold a constant like NaN, or go on after the value.
+    """
+    text = body.decode()
+    try:
+        value, end = _READ(text)
+    except RecursionError as error:
+        raise ValueError("nested too deep") from error
+    if end != len(text):
+        raise ValueError("bytes after the JSON value")
+    return cast("Json", _unescaped(value)) if _MARK in body else value
+
+
+def load_all(bodies: Sequence[bytes]) -> list[Json] | None:
+    """All of these at once, which is a third quicker; None when that cannot be done and each must be loaded by itself.
+
+    Only for bodies that are known to be what `dump` made, such as those of verified rows.
+    """
+    joined = b"[%b]" % b",".join(bodies)
+    if _MARK in joined:
+        return None
+    try:
+        values = load(joined)
+    except ValueError:
+        return None
+    return values if isinstance(values, list) and len(values) == len(bodies) else None
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _bytes_as_dict(value: object) -> dict[str, str]:
+    if isinstance(value, bytes | bytearray):
+        return {_MARKER: base64.b64encode(value).decode()}
+    raise TypeError(f"{type(value).__name__} is not JSON")
+
+
+def _encoder(*, ascii_only: bool) -> Callable[[object], str]:
+    return json.JSONEncoder(
+        ensure_ascii=ascii_only,
+        check_circular=False,
+        allow_nan=False,
+        separators=(",", ":"),
+        default=_bytes_as_dict,
+    ).encode
+
+
+_ENCODE = _encoder(ascii_only=False)
+_ENCODE_ASCII = _encoder(ascii_only=True)
+_READ = json.JSONDecoder(parse_constant=_refuse_constant).raw_decode
+
+
+def _is_marker(key: str) -> bool:
+    return key.endswith(_MARKER) and not key[: -len(_MARKER)].strip("$")
+
+
+def _escaped(value: object) -> object:
+    if isinstance(value, dict):
+        items = cast("dict[object, object]", value).items()
+        return {_escaped_key(key): _escaped(item) for key, item in items}
+    if isinstance(value, list | tuple):
+        return [_escaped(item) for item in cast("list[object]", value)]
+    return value
+
+
+def _escaped_key(key: object) -> object:
+    return f"${key}" if isinstance(key, str) and _is_marker(key) else key
+
+
+def _unescaped(value: object) -> object:
+    if isinstance(value, list):
+        return [_unescaped(item) for item in cast("list[object]", value)]
+    if not isinstance(value, dict):
+        return value
+    items = cast("dict[str, object]", value)
+    if _MARKER in items:
+        return _bytes_of(items)
+    return {(key[1:] if _is_marker(key) else key): _unescaped(item) for key, item in items.items()}
+
+
+def _bytes_of(items: dict[str, object]) -> bytes:
+    encoded = items[_MARKER]
+    if len(items) != 1 or not isinstance(encoded, str):
+        raise ValueError(f"malformed {_MARKER}")
+    try:
+        return base64.b64decode(encoded, validate=True)
+    except binascii.Error as error:
+        raise ValueError(f"malformed {_MARKER}") from error

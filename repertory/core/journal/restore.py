@@ -1,0 +1,114 @@
+"""Rows back to a fold: what a restart does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from repertory.core.journal.codec import decode, decode_all
+from repertory.core.journal.fold import Fold
+from repertory.core.journal.image import Image
+from repertory.core.journal.records import Branched, MessageAdded, Record, Redacted
+from repertory.core.journal.rows import Kind, Row
+from repertory.core.journal.verify import verify
+from repertory.core.messages import Message
+from repertory.errors import CorruptJournal, Invalid
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restored:
+    """An agent read back. `Appender(agent_id, restored.fold, restored.link, entropy)` goes on from here."""
+
+    fold: Fold
+    link: bytes | None
+    """Of the last row; None when there are no rows."""
+
+
+def restore(rows: Sequence[Row], *, session_id: str = "") -> Restored:
+    """The fold of an agent's rows, verified first: all of them, or those from the last row's `low` on.
+
+    Errors: `CorruptJournal` naming session, agent and sequence number; nothing is ever mended here.
+    """
+    if not rows:
+        return Restored(fold=Fold(), link=None)
+    verify(rows, session_id=session_id)
+    # The row before the first needed one is there for its link only.
+    folded = rows if rows[0].seq == 1 else rows[1:]
+    if not folded:
+        raise CorruptJournal("the journal's last row cannot stand alone", session=session_id, seq=rows[0].seq)
+    first = folded[0].seq
+    fold = Fold(Image(last_seq=first - 1), partial=first > 1)
+    _replay(fold, folded, session_id)
+    return Restored(fold=fold, link=rows[-1].link)
+
+
+def records_of(rows: Sequence[Row], *, session_id: str = "") -> list[tuple[int, Record | None]]:
+    """Sequence number and record of each row; verify them first. None stands for a content that was erased.
+
+    A redacted message appears as its redaction says, whether or not the original is still there.
+    Errors: `CorruptJournal` for a row that cannot be decoded.
+    """
+    decoded = _decoded_at_once(rows) or [(row.seq, None if row.erased else _decoded(row, session_id)) for row in rows]
+    redactions = {record.target: record for _, record in decoded if type(record) is Redacted}
+    if not redactions:
+        return decoded
+    return [(seq, _redacted(seq, record, redactions)) for seq, record in decoded]
+
+
+def messages_of(records: Sequence[tuple[int, Record | None]]) -> dict[int, Message]:
+    """Sequence number to message, in order: everything that was said in these records, hidden or not."""
+    return {seq: record.message for seq, record in records if type(record) is MessageAdded}
+
+
+def _replay(fold: Fold, rows: Sequence[Row], session_id: str) -> None:
+    records = records_of(rows, session_id=session_id)
+    branches = any(type(record) is Branched for _, record in records)
+    history = messages_of(records) if branches else {}
+    for (seq, record), row in zip(records, rows, strict=True):
+        try:
+            if record is None:
+                _skip(fold, row)
+            elif type(record) is Branched:
+                fold.rewind(seq, record, history, partial=rows[0].seq > 1)
+            else:
+                fold.apply(seq, record)
+        except Invalid as error:
+            raise CorruptJournal(str(error), session=session_id, agent=row.agent_id, seq=seq) from error
+
+
+def _skip(fold: Fold, row: Row) -> None:
+    if row.kind == Kind.MESSAGE:
+        raise Invalid("a message was erased and nothing says what took its place")
+    fold.skip(row.seq, branch=row.kind == Kind.BRANCH)
+
+
+def _decoded_at_once(rows: Sequence[Row]) -> list[tuple[int, Record | None]] | None:
+    present = rows if all(row.salt for row in rows) else [row for row in rows if row.salt]
+    records = decode_all(present)
+    if records is None:
+        return None
+    found: list[tuple[int, Record | None]] = [(row.seq, record) for row, record in zip(present, records, strict=True)]
+    if len(found) < len(rows):
+        found.extend((row.seq, None) for row in rows if row.erased)
+        found.sort(key=lambda pair: pair[0])
+    return found
+
+
+def _decoded(row: Row, session_id: str) -> Record:
+    try:
+        return decode(row.kind, row.version, row.body)
+    except CorruptJournal as error:
+        raise CorruptJournal(str(error), session=session_id, agent=row.agent_id, seq=row.seq) from error
+
+
+def _redacted(seq: int, record: Record | None, redactions: Mapping[int, Redacted]) -> Record | None:
+    redaction = redactions.get(seq)
+    if redaction is None:
+        return record
+    return MessageAdded(
+        at=redaction.at,
+        message=redaction.message,
+        turn=redaction.turn,
+        index=redaction.index,
+        idempotency_token=redaction.idempotency_token,
+    )

@@ -1,0 +1,100 @@
+"""A row: one record as a store keeps it, and the hash chain that rows form.
+
+    digest = sha256(salt + body)
+    link   = sha256(previous link + header + digest), its first 16 bytes
+    header = seq (8 bytes), kind (1), version (1), low (8), big-endian
+
+The chain runs over digests and not over contents, so a content can be destroyed without breaking it: an erased row has
+no salt, and its body is the digest of what was there. The salt is what keeps a short content from being guessed from
+that digest. `docs/journal-format.md` has a worked example.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from hashlib import sha256
+from struct import Struct
+from typing import NamedTuple
+
+VERSION = 1
+"""The version of the journal format that is written."""
+
+LINK_BYTES = 16
+SALT_BYTES = 16
+DIGEST_BYTES = 32
+
+_HEADER = Struct(">QBBQ")
+
+
+class Kind(IntEnum):
+    """The kinds of records, as rows number them. Numbers are never used again."""
+
+    MESSAGE = 1
+    TOOL_STARTED = 2
+    TOOL_FINISHED = 3
+    VIEW = 4
+    STATE = 5
+    REDACTION = 6
+    INTERRUPT = 7
+    RESUME = 8
+    NODE = 9
+    SNAPSHOT = 10
+    BRANCH = 11
+    CURSOR = 12
+    OWNER = 13
+
+
+class Row(NamedTuple):
+    """One record with its place. A named tuple, since rows are made by the ten thousand and cross into SQLite as they
+    are.
+    """
+
+    agent_id: str
+    seq: int
+    """From 1, without gaps, per agent."""
+    kind: int
+    """One of `Kind`; a number that this release does not know is kept, and refused when it is decoded."""
+    version: int
+    low: int
+    """The first row that opening the agent at this row needs. The rows before it need not be read."""
+    link: bytes
+    salt: bytes
+    """Empty when the row's content has been erased."""
+    body: bytes
+    """The record's bytes, or their digest when the content has been erased."""
+
+    @property
+    def erased(self) -> bool:
+        """Whether the content is gone for good."""
+        return not self.salt
+
+    def without_content(self) -> Row:
+        """The same row with its content destroyed. Erasing twice changes nothing."""
+        return self if self.erased else self._replace(salt=b"", body=digest_of(self.salt, self.body))
+
+
+def first_link(agent_id: str) -> bytes:
+    """What the first row of an agent's journal is linked to."""
+    return sha256(b"repertory journal\0" + agent_id.encode()).digest()[:LINK_BYTES]
+
+
+def digest_of(salt: bytes, body: bytes) -> bytes:
+    """The digest of a content that is there."""
+    return sha256(salt + body).digest()
+
+
+def next_link(previous: bytes, header: bytes, digest: bytes) -> bytes:
+    """The link of a row from the one before it."""
+    return sha256(previous + header + digest).digest()[:LINK_BYTES]
+
+
+def header_of(seq: int, kind: int, version: int, low: int) -> bytes:
+    """What the chain covers besides the content."""
+    return _HEADER.pack(seq, kind, version, low)
+
+
+def link_of(previous: bytes, row: Row) -> bytes:
+    """The link that `row` should have when it follows `previous`. Its own link is not looked at."""
+    _, seq, kind, version, low, _, salt, body = row
+    digest = sha256(salt + body).digest() if salt else body
+    return sha256(previous + _HEADER.pack(seq, kind, version, low) + digest).digest()[:LINK_BYTES]

@@ -1,0 +1,142 @@
+"""What the model is shown, kept up to date message by message.
+
+Adding is constant time, dropping costs what is dropped, and nothing ever walks the history.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from repertory.core.journal.records import View
+from repertory.core.messages import Message, tool_results, tool_uses
+from repertory.errors import Invalid, UnpairedTools
+
+SUMMARY_SEQ = 0
+"""The sequence number under which a summary is shown: it has no row of its own."""
+
+
+class Shown:
+    """A `View` applied to messages: the summary, then the pinned messages, then the recent ones.
+
+    Iterating gives (sequence number, message) exactly as the model is shown them.
+    """
+
+    __slots__ = ("_pinned", "_recent", "_replaced", "_view")
+
+    def __init__(self, view: View, recent: Iterator[tuple[int, Message]]) -> None:
+        """`recent` holds the messages from `view.first_shown` on, replacements applied."""
+        self._view = view
+        self._pinned = dict(view.pinned)
+        self._replaced = dict(view.replaced)
+        self._recent = deque(recent)
+
+    def __len__(self) -> int:
+        return (self._view.summary is not None) + len(self._pinned) + len(self._recent)
+
+    def __iter__(self) -> Iterator[tuple[int, Message]]:
+        if self._view.summary is not None:
+            yield SUMMARY_SEQ, self._view.summary
+        yield from self._pinned.items()
+        yield from self._recent
+
+    @property
+    def view(self) -> View:
+        """The view in force, as a full value. Costs what it holds by value."""
+        return replace(self._view, pinned=dict(self._pinned), replaced=dict(self._replaced))
+
+    @property
+    def first_seq(self) -> int:
+        """The first message that is shown from its own row; 0 when there is none."""
+        return self._recent[0][0] if self._recent else 0
+
+    @property
+    def recent(self) -> Iterator[tuple[int, Message]]:
+        """The messages from `view.first_shown` on, as shown."""
+        return iter(self._recent)
+
+    def messages(self) -> list[Message]:
+        """The messages alone: what a model call is given."""
+        return [message for _, message in self]
+
+    def add(self, seq: int, message: Message) -> None:
+        """Show a new message after all others."""
+        if seq >= self._view.first_shown:
+            self._recent.append((seq, message))
+
+    def check(self, view: View, *, patch: bool) -> None:
+        """Raise `Invalid` when the view asks for messages that were let go: that takes a `Branched`."""
+        if view.first_shown < self._view.first_shown:
+            raise Invalid("a view only moves forward", first_shown=view.first_shown, was=self._view.first_shown)
+        if patch and (view.summary is not None or view.hidden):
+            raise Invalid("a patch of a view has no summary and nothing hidden; state the view in full")
+        forgotten = [seq for seq in self._replaced if seq >= view.first_shown and seq not in view.replaced]
+        if forgotten and not patch:
+            raise Invalid("a full view states every replaced message that is still shown", missing=forgotten)
+
+    def change(self, view: View, *, patch: bool) -> None:
+        """Apply a view that `check` has passed."""
+        if patch:
+            self._pinned.update(view.pinned)
+            self._replaced.update(view.replaced)
+            kept = self._view
+        else:
+            self._pinned = dict(view.pinned)
+            self._replaced = dict(view.replaced)
+            kept = view
+        self._view = View(
+            first_shown=view.first_shown,
+            summary=kept.summary,
+            hidden=tuple(stretch for stretch in kept.hidden if stretch[1] >= view.first_shown),
+            manager=view.manager,
+            manager_state=view.manager_state,
+        )
+        self._drop()
+        if view.replaced:
+            self._recent = deque((seq, view.replaced.get(seq, message)) for seq, message in self._recent)
+
+    def redact(self, target: int, message: Message) -> None:
+        """Show this instead of the message at `target`, if that is shown.
+
+        Errors: `UnpairedTools` when it asks or answers other tools than the original.
+        """
+        if target in self._pinned:
+            _check_same_tools(self._pinned[target], message)
+            self._pinned[target] = message
+            return
+        if target < self.first_seq or not self._recent:
+            return
+        for position, (seq, original) in enumerate(self._recent):
+            if seq == target:
+                _check_same_tools(original, message)
+                self._recent[position] = (seq, message)
+                self._replaced.pop(seq, None)
+                return
+
+    def _drop(self) -> None:
+        first = self._view.first_shown
+        recent = self._recent
+        while recent and recent[0][0] < first:
+            recent.popleft()
+        if self._replaced and min(self._replaced) < first:
+            self._replaced = {seq: message for seq, message in self._replaced.items() if seq >= first}
+
+
+def shown_at(view: View, history: Mapping[int, Message], last: int) -> Shown:
+    """The view applied afresh to a history (sequence number to message, in order) up to and with `last`."""
+    recent = (
+        (seq, view.replaced.get(seq, message))
+        for seq, message in history.items()
+        if view.first_shown <= seq <= last and not any(first <= seq <= end for first, end in view.hidden)
+    )
+    return Shown(view, recent)
+
+
+def _check_same_tools(original: Message, message: Message) -> None:
+    asked = [use["toolUseId"] for use in tool_uses(original)] == [use["toolUseId"] for use in tool_uses(message)]
+    answered = {result["toolUseId"] for result in tool_results(original)} == {
+        result["toolUseId"] for result in tool_results(message)
+    }
+    if not asked or not answered:
+        raise UnpairedTools("a redaction keeps the tool uses and tool results of the original, with other contents")

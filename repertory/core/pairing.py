@@ -1,0 +1,93 @@
+"""The pairing rule: each tool use has its result in the very next message.
+
+A history that breaks the rule is refused by every provider, so the rule is asserted where a message is about to be
+stored and again where a journal is folded. Histories made elsewhere are mended once, on import, by `repair`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import cast
+
+from repertory.core.messages import ContentBlock, Message, error_result, tool_results, tool_uses
+from repertory.errors import Invalid, UnpairedTools
+
+INTERRUPTED_TEXT = "Tool was interrupted."
+"""What a repaired history says of a tool use that has no result."""
+
+
+def check_next(previous: Message | None, message: Message) -> None:
+    """Raise `UnpairedTools` unless `message` may follow `previous` (None: it is the first one)."""
+    asked = _ids(use["toolUseId"] for use in tool_uses(previous)) if previous is not None else ()
+    answered = _ids(result["toolUseId"] for result in tool_results(message))
+    if asked and message["role"] != "user":
+        raise UnpairedTools("tool uses are answered by a user message", missing=list(asked))
+    if answered and message["role"] != "user":
+        raise UnpairedTools("tool results stand in user messages only", found=list(answered))
+    if message["role"] == "user" and any(tool_uses(message)):
+        raise UnpairedTools("tool uses stand in assistant messages only")
+    if asked != answered and sorted(asked) != sorted(answered):
+        missing = sorted(set(asked) - set(answered))
+        unexpected = sorted(set(answered) - set(asked))
+        raise UnpairedTools("tool results do not answer the tool uses", missing=missing, unexpected=unexpected)
+    if message["role"] == "assistant":
+        _ids(use["toolUseId"] for use in tool_uses(message))
+
+
+def check_message(message: object) -> Message:
+    """The same object as a `Message`, or `Invalid` saying what is wrong with its shape."""
+    if not isinstance(message, dict):
+        raise Invalid("a message is a dictionary", got=type(message).__name__)
+    fields = cast("dict[str, object]", message)
+    if fields.get("role") not in ("user", "assistant"):
+        raise Invalid("a message's role is 'user' or 'assistant'", got=fields.get("role"))
+    content = fields.get("content")
+    if not isinstance(content, list) or not content:
+        raise Invalid("a message's content is a list of at least one content block")
+    for block in cast("list[object]", content):
+        if not isinstance(block, dict) or not block:
+            raise Invalid("a content block is a dictionary such as {'text': ...}", got=type(block).__name__)
+    return cast("Message", message)
+
+
+def repair(messages: Sequence[Message]) -> list[Message]:
+    """The history with every tool use answered: orphan results dropped, missing results filled with an error.
+
+    Order and everything else stay. A history that keeps the rule comes back equal. The last message may end in tool
+    uses: they are open, not broken.
+    """
+    mended: list[Message] = []
+    for position, message in enumerate(messages):
+        asked = [use["toolUseId"] for use in tool_uses(mended[-1])] if mended else []
+        mended.extend(_mend(asked, message, first=position == 0))
+    return mended
+
+
+def _mend(asked: list[str], message: Message, *, first: bool) -> list[Message]:
+    """The message, or the two messages, that take its place after a message that asked for `asked`."""
+    if first or not asked:
+        return _without_results(message)
+    given = {result["toolUseId"]: result for result in tool_results(message)}
+    if message["role"] == "user" and list(given) == asked and len(given) == sum(1 for _ in tool_results(message)):
+        return [message]
+    blocks: list[ContentBlock] = [
+        {"toolResult": given.get(use_id) or error_result(use_id, INTERRUPTED_TEXT)} for use_id in asked
+    ]
+    others = [block for block in message["content"] if "toolResult" not in block]
+    if message["role"] == "user":
+        return [{**message, "content": [*blocks, *others]}]
+    return [{"role": "user", "content": blocks}, message]
+
+
+def _without_results(message: Message) -> list[Message]:
+    if not any(tool_results(message)):
+        return [message]
+    others = [block for block in message["content"] if "toolResult" not in block]
+    return [{**message, "content": others}] if others else []
+
+
+def _ids(ids: Iterable[str]) -> tuple[str, ...]:
+    found = tuple(ids)
+    if len(found) > 1 and len(set(found)) != len(found):
+        raise UnpairedTools("tool use ids repeat within one message", ids=list(found))
+    return found

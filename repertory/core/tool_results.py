@@ -1,0 +1,175 @@
+"""What a tool's answer, or its failure, becomes for the model.
+
+A result holds only what the Converse API accepts in `toolResult.content`: `text`, `json`, `image` and `document`
+blocks. Converse takes objects alone in a `json` block, so lists travel as JSON text.
+
+Source: Amazon Bedrock API reference, `ToolResultContentBlock`; the object rule is what the service answers in practice.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from math import isfinite
+from typing import cast
+
+from repertory.core.messages import Json, ToolResult, ToolStatus
+from repertory.errors import Failed
+
+ERROR_TEXT_MAX = 2_000
+"""Characters of an exception's message that the model is shown."""
+
+_DEPTH_MAX = 64
+_MEDIA = ("image", "document")
+
+
+def tool_result(tool_use_id: str, value: object) -> ToolResult:
+    """The result that carries `value`, as a copy: what the tool does to its object later is not seen.
+
+    Text, numbers, booleans and None become text, a dictionary becomes a `json` block, a list becomes JSON text. An
+    `image` or `document` block stands for itself, and a dictionary with a `status` of "success" or "error" and a list
+    as `content` is taken as the result that it is. Characters that UTF-8 cannot say become question marks.
+    Errors: `Failed`, naming the type and place of what JSON cannot say (NaN and infinities included): fix the tool.
+    """
+    fields = _fields_of(value)
+    content = fields.get("content")
+    if fields.get("status") in ("success", "error") and isinstance(content, list):
+        blocks = [_checked_block(block) for block in cast("list[object]", content)]
+        status: ToolStatus = "error" if fields["status"] == "error" else "success"
+        return {"toolUseId": tool_use_id, "status": status, "content": blocks}
+    block = _checked_block(fields) if _is_media(fields) else _plain_block(value)
+    return {"toolUseId": tool_use_id, "status": "success", "content": [block]}
+
+
+def exception_text(error: BaseException) -> str:
+    """What the model is told of an exception: `Error: ZeroDivisionError - division by zero`.
+
+    A group is told by its members. The message is cut after `ERROR_TEXT_MAX` characters.
+    """
+    told = "; ".join(_one_exception(leaf) for leaf in _leaves(error))
+    if len(told) > ERROR_TEXT_MAX:
+        told = f"{told[:ERROR_TEXT_MAX]}... [{len(told) - ERROR_TEXT_MAX} characters left out]"
+    return _utf8(f"Error: {told}")
+
+
+def timeout_text(tool_name: str, timeout_s: float, *, effects: bool) -> str:
+    """What the model is told when a tool was given up on. A synchronous one runs on, so its effect may still come."""
+    told = f"Error: TimeoutError - {tool_name} did not finish within {timeout_s:g} s"
+    return f"{told}; it may or may not take effect" if effects else told
+
+
+def _fields_of(value: object) -> dict[object, object]:
+    return cast("dict[object, object]", value) if isinstance(value, dict) else {}
+
+
+def _plain_block(value: object) -> dict[str, object]:
+    if isinstance(value, str):
+        return {"text": _utf8(str.__str__(value))}
+    if value is None or isinstance(value, bool | int) or (isinstance(value, float) and isfinite(value)):
+        return {"text": str(value)}
+    return _json_block(value)
+
+
+def _json_block(value: object) -> dict[str, object]:
+    said = _dumped(value)
+    return {"json": json.loads(said)} if isinstance(value, dict) else {"text": said}
+
+
+def _checked_block(block: object) -> dict[str, object]:
+    """A copy of one content block of a result that a tool has built itself."""
+    fields = _fields_of(block)
+    if len(fields) != 1:
+        raise Failed("a tool result's content is a list of blocks with one key each", keys=list(fields))
+    ((kind, value),) = fields.items()
+    value_type = _type_name(value)
+    if kind == "text" and isinstance(value, str):
+        return {"text": _utf8(value)}
+    if kind == "json":
+        return _json_block(value)
+    if kind in _MEDIA and isinstance(value, dict):
+        return {str(kind): _media_copy(cast("dict[object, object]", value), str(kind), 0)}
+    raise Failed("a tool result's block is text, json, image or document", got=kind, value=value_type)
+
+
+def _is_media(fields: Mapping[object, object]) -> bool:
+    if len(fields) != 1:
+        return False
+    ((kind, value),) = fields.items()
+    return kind in _MEDIA and isinstance(value, dict) and "source" in value
+
+
+def _media_copy(value: object, place: str, depth: int) -> object:
+    """A deep copy of a block that may hold bytes. Anything that is neither bytes nor JSON is refused."""
+    if depth > _DEPTH_MAX:
+        raise Failed("a tool result's block is nested too deeply", place=place)
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(cast("bytes", value))
+    if isinstance(value, dict):
+        items = cast("dict[object, object]", value).items()
+        return {str(key): _media_copy(item, f"{place}[{key!r}]", depth + 1) for key, item in items}
+    if isinstance(value, list | tuple):
+        return [_media_copy(item, place, depth + 1) for item in cast("list[object]", value)]
+    return _json_copy(value)
+
+
+def _json_copy(value: object) -> Json:
+    return cast("Json", json.loads(_dumped(value)))
+
+
+def _dumped(value: object) -> str:
+    try:
+        return _utf8(json.dumps(value, allow_nan=False, ensure_ascii=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        culprit, place = _culprit(value, "result", 0)
+        message = "a tool returns text, or what JSON can say"
+        if isinstance(culprit, float):
+            raise Failed(f"{message}; NaN and infinities are not JSON", place=place, value=culprit) from error
+        raise Failed(message, place=place, got=_type_name(culprit)) from error
+
+
+def _culprit(value: object, place: str, depth: int) -> tuple[object, str]:
+    """The first value inside `value` that JSON cannot say, and where it stands; `value` itself when none is found."""
+    if depth < _DEPTH_MAX:
+        for item, item_place in _children(value, place):
+            found, found_place = _culprit(item, item_place, depth + 1)
+            if not _is_json_leaf(found):
+                return found, found_place
+    return value, place
+
+
+def _children(value: object, place: str) -> list[tuple[object, str]]:
+    if isinstance(value, dict):
+        items = cast("dict[object, object]", value).items()
+        return [(item, f"{place}[{key!r}]") for key, item in items]
+    if isinstance(value, list | tuple):
+        return [(item, f"{place}[{index}]") for index, item in enumerate(cast("list[object]", value))]
+    return []
+
+
+def _is_json_leaf(value: object) -> bool:
+    return (
+        value is None
+        or isinstance(value, str | int | dict | list | tuple)
+        or (isinstance(value, float) and isfinite(value))
+    )
+
+
+def _leaves(error: BaseException) -> list[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        members = cast("BaseExceptionGroup[BaseException]", error).exceptions
+        return [leaf for member in members for leaf in _leaves(member)]
+    return [error]
+
+
+def _one_exception(error: BaseException) -> str:
+    message = str(error)
+    return f"{_type_name(error)} - {message}" if message else _type_name(error)
+
+
+def _type_name(value: object) -> str:
+    return type(value).__name__
+
+
+def _utf8(text: str) -> str:
+    """The same text with lone surrogates replaced: they can be neither stored nor sent."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")

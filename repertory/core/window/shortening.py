@@ -1,0 +1,62 @@
+"""Shortening long tool results, keeping their beginning and their end.
+
+Source: spec/conversation-management (tool result truncation): the first and the last 200 characters stay; an image
+becomes its description; the status stays; what was shortened once is left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import cast
+
+from repertory.core.messages import ContentBlock, Message, ToolResult
+
+KEPT_CHARS = 200
+_MARK = "... [truncated: "
+
+
+def shorten_results(message: Message) -> Message:
+    """The message with long tool results shortened; the same object when there is nothing to shorten."""
+    blocks = [_shorten_block(block) for block in message["content"]]
+    if all(new is old for new, old in zip(blocks, message["content"], strict=True)):
+        return message
+    return {**message, "content": blocks}
+
+
+def _shorten_block(block: ContentBlock) -> ContentBlock:
+    if "toolResult" not in block:
+        return block
+    result = block["toolResult"]
+    parts = [_shorten_part(part) for part in result["content"]]
+    if all(new is old for new, old in zip(parts, result["content"], strict=True)):
+        return block
+    shortened: ToolResult = {**result, "content": parts}
+    return {"toolResult": shortened}
+
+
+def _shorten_part(part: dict[str, object]) -> dict[str, object]:
+    match part:
+        case {"text": str(text)}:
+            shorter = shorten_text(text)
+            return part if shorter is text else {"text": shorter}
+        case {"image": {"format": str(kind), "source": {"bytes": bytes(data)}}}:
+            return {"text": f"[image: {kind}, {len(data)} bytes]"}
+        case {"image": _}:
+            return {"text": f"[image: {_image_format(part)}]"}
+        case _:
+            return part
+
+
+def _image_format(part: Mapping[str, object]) -> str:
+    image = part.get("image")
+    return (
+        str(cast("Mapping[str, object]", image).get("format", "unknown")) if isinstance(image, Mapping) else "unknown"
+    )
+
+
+def shorten_text(text: str) -> str:
+    """The text with its middle taken out; the same object when it is short enough or was shortened before."""
+    removed = len(text) - 2 * KEPT_CHARS
+    if _MARK in text or removed <= len(_MARK) + 40:
+        return text
+    return f"{text[:KEPT_CHARS]}...\n\n{_MARK}{removed} chars removed] ...\n\n...{text[-KEPT_CHARS:]}"

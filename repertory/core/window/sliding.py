@@ -1,0 +1,101 @@
+"""The conversation manager that shows the most recent messages.
+
+Where a cut may fall: at a user message without tool results, so that what is shown starts with something the user said;
+failing that, at a message whose tool uses are answered by the next one. A tool use is never parted from its result.
+Source: spec/conversation-management (sliding window) as the documented SDK behaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from repertory.core.messages import Message, tool_results, tool_uses
+from repertory.core.window.plan import WindowPlan
+from repertory.core.window.shortening import shorten_results
+from repertory.errors import ContextWindowOverflowException, Invalid
+
+
+@dataclass(frozen=True, slots=True)
+class SlidingWindowConversationManager:
+    """Shows at most `window_size` messages (messages, not pairs), as far as a cut allows.
+
+    `should_truncate_results`: on overflow, first shorten the oldest long tool result, before hiding messages.
+    `per_turn`: False tidies up after each turn; True also before each model call; n before every n-th.
+    `pin_first`: that many messages at the start stay shown for ever, with the partners of their tool uses.
+    Errors: `Invalid` (a ValueError) for a negative window, or `per_turn` or `pin_first` below 1.
+    """
+
+    window_size: int = 40
+    should_truncate_results: bool = True
+    per_turn: bool | int = False
+    pin_first: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.window_size < 0:
+            raise Invalid("window_size counts messages and cannot be negative", got=self.window_size)
+        if not isinstance(self.per_turn, bool) and self.per_turn < 1:
+            raise Invalid("per_turn is False, True or a number of model calls of at least 1", got=self.per_turn)
+        if self.pin_first is not None and self.pin_first < 1:
+            raise Invalid("pin_first is None or at least 1", got=self.pin_first)
+
+    @property
+    def name(self) -> str:
+        return "SlidingWindowConversationManager"
+
+    def manage(self, shown: Sequence[Message]) -> WindowPlan:
+        """Hide the oldest messages beyond the window; nothing when no cut is possible."""
+        excess = len(shown) - self.window_size
+        if excess <= 0:
+            return WindowPlan()
+        if self.window_size == 0 and not _awaits_answer(shown[-1]):
+            return self._plan(shown, len(shown), "window")
+        pinned = _pinned(shown, self.pin_first or 0)
+        at_least = min(excess, len(shown) - 1) + len(pinned)
+        return self._plan(shown, _cut(shown, at_least), "window")
+
+    def manages_before_call(self, model_calls: int) -> bool:
+        return self.per_turn is not False and model_calls % int(self.per_turn) == 0
+
+    def reduce(self, shown: Sequence[Message], error: ContextWindowOverflowException) -> WindowPlan:
+        """Shorten the oldest long tool result, else hide the oldest messages. Errors: `error` when neither helps."""
+        if self.should_truncate_results:
+            for position, message in enumerate(shown):
+                shortened = shorten_results(message)
+                if shortened is not message:
+                    return WindowPlan(replaced={position: shortened}, reason="tool results shortened")
+        excess = len(shown) - self.window_size
+        pinned = _pinned(shown, self.pin_first or 0)
+        plan = self._plan(shown, _cut(shown, (excess if excess > 0 else 2) + len(pinned)), "overflow")
+        if not plan.changes:
+            raise ContextWindowOverflowException("Unable to trim conversation context!", shown=len(shown)) from error
+        return plan
+
+    def _plan(self, shown: Sequence[Message], cut: int | None, reason: str) -> WindowPlan:
+        if cut is None:
+            return WindowPlan()
+        pinned = tuple(position for position in _pinned(shown, self.pin_first or 0) if position < cut)
+        return WindowPlan(drop=cut, pinned=pinned, reason=reason)
+
+
+def _cut(shown: Sequence[Message], at_least: int) -> int | None:
+    """The first position from `at_least` on at which the shown messages may start; None when there is none."""
+    for position in range(at_least, len(shown)):
+        if shown[position]["role"] == "user" and not any(tool_results(shown[position])):
+            return position
+    for position in range(at_least, len(shown) - 1):
+        if any(tool_uses(shown[position])):
+            return position
+    return None
+
+
+def _awaits_answer(message: Message) -> bool:
+    return message["role"] == "user" or any(tool_uses(message))
+
+
+def _pinned(shown: Sequence[Message], first: int) -> range:
+    """The pinned positions: the first ones, and one more where the last of them waits for its tool results."""
+    end = min(first, len(shown))
+    while 0 < end < len(shown) and any(tool_uses(shown[end - 1])):
+        end += 1
+    return range(end)

@@ -1,0 +1,216 @@
+"""Every error that a caller can meet, grouped by what the caller does next.
+
+    RepertoryError
+    |- Retryable                    the same call may succeed later
+    |  |- Unavailable               a store, model or service cannot be reached, or broke off
+    |  |  `- ModelStreamBroken      the model stopped in the middle of an answer
+    |  |- Throttled                 slow down; `retry_after_s` says how long, when known
+    |  |- AskTimeout                no answer in time; the work may still happen
+    |  `- MailboxFull               the receiver is behind; wait or shed load
+    |- Conflict                     somebody else got there first: reload, then decide
+    |  |- AlreadyExists
+    |  |- PreconditionFailed
+    |  |- LeaseLost                 another owner has taken the session over: stop writing
+    |  |- SessionBusy               another live process owns the session
+    |  `- AgentBusy                 a turn runs and the busy policy says reject (= ConcurrencyException)
+    |- Gone                         it is not there, or no longer
+    |  |- NotFound
+    |  |- ActorDead                 the actor stopped before it answered
+    |  `- StreamClosed              the reader of a stream has left
+    |- Invalid (ValueError)         the caller's mistake: fix the call
+    |  |- NotReady                  the agent has not been opened yet
+    |  `- UnpairedTools             tool uses and tool results do not match
+    |- Failed                       the other side tried and failed; `__cause__` says why
+    |  |- ActorFailed               a handler raised
+    |  |- StartFailed               an actor did not start
+    |  |- Deadlock                  the ask would wait for itself
+    |  |- ModelFailed               the provider refused, or answered nonsense
+    |  `- SessionException          a session could not be opened or written
+    |- Corrupt                      stored data is damaged: a human must look
+    |  `- CorruptJournal
+    `- LimitReached                 a bound that the caller set, or the provider has
+       |- ContextWindowOverflowException
+       `- RestartLimitReached
+
+Messages are lower case; the fields stand at the end as `key=value`. Errors of client libraries are the `__cause__`,
+never what a caller has to catch.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "ActorDead",
+    "ActorFailed",
+    "AgentBusy",
+    "AlreadyExists",
+    "AskTimeout",
+    "ConcurrencyException",
+    "Conflict",
+    "ContextWindowOverflowException",
+    "Corrupt",
+    "CorruptJournal",
+    "Deadlock",
+    "Failed",
+    "Gone",
+    "Invalid",
+    "LeaseLost",
+    "LimitReached",
+    "MailboxFull",
+    "ModelFailed",
+    "ModelStreamBroken",
+    "NotFound",
+    "NotReady",
+    "PreconditionFailed",
+    "RepertoryError",
+    "RestartLimitReached",
+    "Retryable",
+    "SessionBusy",
+    "SessionException",
+    "StartFailed",
+    "StreamClosed",
+    "Throttled",
+    "Unavailable",
+    "UnpairedTools",
+]
+
+
+class RepertoryError(Exception):
+    """Root of the tree. `fields` holds what the message was built from.
+
+    `RepertoryError("lease lost", session="s1", generation=3)` reads `lease lost session='s1' generation=3`.
+    """
+
+    def __init__(self, message: str, /, **fields: object) -> None:
+        self.fields = fields
+        super().__init__(" ".join([message, *(f"{name}={value!r}" for name, value in fields.items())]))
+
+
+class Retryable(RepertoryError):
+    """The same call may succeed later: wait, then try again."""
+
+
+class Unavailable(Retryable):
+    """A store, model or service could not be reached or broke off. Try again with backoff."""
+
+
+class ModelStreamBroken(Unavailable):
+    """The model stopped in the middle of an answer. What had arrived is discarded; call again."""
+
+
+class Throttled(Retryable):
+    """The service asks for fewer requests. Wait `retry_after_s` (seconds) when it is known, else back off."""
+
+    def __init__(self, message: str, /, *, retry_after_s: float | None = None, **fields: object) -> None:
+        self.retry_after_s = retry_after_s
+        super().__init__(message, **fields)
+
+
+class AskTimeout(Retryable):
+    """No reply before the deadline. The receiver may still do the work: ask again only if that is safe."""
+
+
+class MailboxFull(Retryable):
+    """The receiver's mailbox is at its bound. Use `send` to wait for room, or shed load."""
+
+
+class Conflict(RepertoryError):
+    """Somebody else got there first: reload, then decide."""
+
+
+class AlreadyExists(Conflict):
+    """The thing to be created is there. Read it, or choose another name."""
+
+
+class PreconditionFailed(Conflict):
+    """The stored version is not the one that the write named. Read again, then decide."""
+
+
+class LeaseLost(Conflict):
+    """Another owner took the session over. Stop writing; acquire again to go on."""
+
+
+class SessionBusy(Conflict):
+    """Another live process owns the session. Wait, or acquire with `takeover=True` to fence it."""
+
+
+class ConcurrencyException(Conflict):
+    """Two calls met where only one may run."""
+
+
+class AgentBusy(ConcurrencyException):
+    """A turn is running and the busy policy is `reject`. Wait for it, or call with `busy="queue"`."""
+
+
+class Gone(RepertoryError):
+    """It is not there, or no longer."""
+
+
+class NotFound(Gone):
+    """No such session, agent, tool or object."""
+
+
+class ActorDead(Gone):
+    """The actor stopped before it answered, or was not running. Look its successor up, or give up."""
+
+
+class StreamClosed(Gone):
+    """The reader of a stream has left; nothing more need be produced for it."""
+
+
+class Invalid(RepertoryError, ValueError):
+    """The caller's mistake. The message says which argument and what it should be."""
+
+
+class NotReady(Invalid):
+    """The agent was built inside a running event loop and has not been opened yet.
+
+    Await `agent.ready()`, enter `async with agent`, or make any call first.
+    """
+
+
+class UnpairedTools(Invalid):
+    """Tool uses and tool results do not pair up, so the history was refused before it was stored."""
+
+
+class Failed(RepertoryError):
+    """The other side tried and failed. `__cause__` says why."""
+
+
+class ActorFailed(Failed):
+    """The handler raised. The actor has ended and its supervisor decides; ask again if that is safe."""
+
+
+class StartFailed(Failed):
+    """The actor did not finish starting. `__cause__` says why; nothing of it is left running."""
+
+
+class Deadlock(Failed):
+    """The ask would wait for itself. The message names the actors in the circle; restructure the calls."""
+
+
+class ModelFailed(Failed):
+    """The model provider refused the request or answered nonsense. Retrying the same request will not help."""
+
+
+class SessionException(Failed):
+    """A session could not be opened, read or written. `__cause__` says why."""
+
+
+class Corrupt(RepertoryError):
+    """Stored data is damaged. Nothing was changed; a human must look."""
+
+
+class CorruptJournal(Corrupt):
+    """A journal record fails its checksum, its chain or its schema. The fields name session and sequence number."""
+
+
+class LimitReached(RepertoryError):
+    """A bound that the caller set, or that the provider has, was reached."""
+
+
+class ContextWindowOverflowException(LimitReached):
+    """The conversation does not fit the model's window and the conversation manager could not shorten it."""
+
+
+class RestartLimitReached(LimitReached):
+    """A child failed more often than its supervisor allows, so the supervisor gave up and the failure went upward."""

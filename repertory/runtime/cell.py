@@ -1,0 +1,454 @@
+"""One incarnation of an actor: its task, from the start to the last clean-up.
+
+This is the one place where any failure becomes an exit reason. Nothing that an actor raises enters a task group; its
+supervisor is told, and decides. Cancellation, by whomever, is a kill, unless this file itself did it to end a start, a
+turn or a drain that took too long. A task that was cancelled ends here, so there is nobody left to re-raise for: doing
+so after a native cancellation would take every other actor's task down with it.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias, cast
+
+import anyio
+
+from repertory.errors import ActorDead, ActorFailed, RestartLimitReached, StartFailed
+from repertory.runtime.actor import Actor
+from repertory.runtime.alarms import Expiring
+from repertory.runtime.child import Child, Exited, Keeper
+from repertory.runtime.context import Context
+from repertory.runtime.dead_letters import Reason
+from repertory.runtime.envelope import Envelope, Note
+from repertory.runtime.exit import ExitReason, Failed, Killed, LimitReached, Normal, Shutdown
+from repertory.runtime.jobs import Jobs, Work
+from repertory.runtime.lifecycle import Happening, State
+from repertory.runtime.next import CARRY_ON, CarryOn, Fail, Next, Refuse, Reject, Reply, Stop, Unanswered
+from repertory.runtime.origin import ORIGIN, Origin
+from repertory.runtime.services import Services
+from repertory.runtime.timers import TimerFired
+from repertory.runtime.tree import ActorInfo
+from repertory.runtime.watch import Down
+
+_LOG = logging.getLogger("repertory.runtime")
+
+Handler: TypeAlias = Callable[[object], Awaitable[Next]]
+
+BURST = 64
+"""Messages handled before other tasks get a turn, and system messages handled before a waiting normal one."""
+
+
+async def attempt(work: Work) -> Exception | None:
+    """Run `work` as the last thing that its task does: the exception that it raised, or None, also when it was
+    cancelled."""
+    try:
+        await work()
+    except anyio.get_cancelled_exc_class():
+        return None
+    except BaseException as error:
+        failure = _failure_in(error)
+        if failure is None:
+            raise
+        return failure
+    return None
+
+
+class Cell:
+    """Runs one incarnation. `child` is the address that it belongs to, `keeper` its supervisor's books."""
+
+    __slots__ = (
+        "_actor",
+        "_bucket",
+        "_child",
+        "_context",
+        "_cut",
+        "_failed",
+        "_handle",
+        "_hook",
+        "_keep_queue",
+        "_keeper",
+        "_origin",
+        "_processed",
+        "_services",
+        "_stop_reason",
+        "_turn_at",
+    )
+
+    def __init__(self, child: Child, keeper: Keeper, services: Services) -> None:
+        self._child = child
+        self._keeper = keeper
+        self._services = services
+        waits = child.ref.mailbox.waits
+        self._origin = Origin(waits, waits)
+        self._context = Context(child.ref, keeper, services, self._make_jobs)
+        self._actor: Actor[object] | None = None
+        self._handle: anyio.TaskHandle[None] | None = None
+        self._hook: anyio.CancelScope | None = None
+        self._bucket: set[Expiring] | None = None
+        self._cut: ExitReason | None = None
+        self._keep_queue = False
+        self._stop_reason = Shutdown()
+        self._turn_at = 0.0
+        self._processed = 0
+        self._failed = 0
+
+    # -------------------------------------------------------------------------------------- what the supervisor calls
+
+    def launch(self) -> None:
+        """Begin to run.
+
+        The task's cancel scope exists before its first step, so it can be ended at any time from now on.
+        """
+        self._expire_in(self._child.spec.start_timeout_s)
+        self._handle = self._services.spawn(self._run(), self._child.ref.path)
+
+    def request_stop(self, reason: Shutdown, *, keep_queue: bool) -> None:
+        """Stop in order; a start is cut short. A second request changes nothing."""
+        child = self._child
+        self._stop_reason = reason
+        starting = child.state is State.STARTING
+        was_running = child.state is State.RUNNING
+        child.advance(Happening.STOP)
+        if starting:
+            self._end_with(reason)
+        elif was_running:
+            self._keep_queue = keep_queue
+            if not keep_queue:
+                child.ref.mailbox.drain()
+            child.ref.mailbox.wake()
+            self._expire_in(child.spec.stop_timeout_s)
+
+    def kill(self) -> None:
+        """End now."""
+        self._end_with(Killed())
+        if self._hook is not None:
+            self._hook.cancel()
+        if self._context.own_children is not None and self._child.state is State.STOPPING:
+            self._context.own_children.kill()
+
+    def expire(self) -> None:
+        """A start, or a drain, has taken too long."""
+        match self._child.state:
+            case State.STARTING:
+                limit_s = self._child.spec.start_timeout_s
+                self._end_with(Failed(StartFailed("the start took too long", limit_s=limit_s)))
+            case State.DRAINING:
+                self._end_with(self._stop_reason)
+            case _:
+                pass
+
+    @property
+    def keeping(self) -> Keeper | None:
+        """What keeps its own children, if it ever had one."""
+        return self._context.own_children
+
+    # --------------------------------------------------------------------------------------------------------- a life
+
+    async def _run(self) -> None:
+        reason: ExitReason = Killed()
+        try:
+            ORIGIN.set(self._origin)
+            reason = await self._close(await self._live())
+        except anyio.get_cancelled_exc_class():
+            pass
+        finally:
+            self._end(reason)
+
+    async def _live(self) -> ExitReason:
+        """From the start to the reason for the end."""
+        try:
+            reason = await self._serve(await self._start())
+        except anyio.get_cancelled_exc_class():
+            reason = self._cut or Killed()
+        except BaseException as error:
+            failure = _failure_in(error)
+            if failure is None:
+                raise
+            reason = LimitReached(failure) if isinstance(failure, RestartLimitReached) else Failed(failure)
+        self._leave_turn(reason)
+        return reason
+
+    async def _start(self) -> Actor[object]:
+        made: object = self._child.spec.factory()
+        if not isinstance(made, Actor):
+            raise TypeError(f"the factory of {self._child.ref.path} made no Actor but a {type(made).__name__}")
+        actor = self._actor = cast("Actor[object]", made)
+        actor.context = self._context
+        self._child.ref.mailbox.kind = type(actor).__name__
+        await actor.on_start()
+        self._child.advance(Happening.STARTED)
+        self._clear_bucket()
+        self._keeper.child_started(self._child)
+        await actor.on_ready()
+        return actor
+
+    async def _serve(self, actor: Actor[object]) -> ExitReason:
+        """Handle messages until there is a reason to end. Taking one and beginning its turn is a single step."""
+        child, context, origin, mailbox = self._child, self._context, self._origin, self._child.ref.mailbox
+        queue, handle, now = mailbox.queue, actor.handle, self._services.post.parking.now
+        burst = system_burst = 0
+        while True:
+            if mailbox.lane and (system_burst < BURST or not queue):
+                system_burst += 1
+                reason = await self._handle_system(actor, mailbox.lane.popleft())
+                if reason is not None:
+                    return reason
+            elif queue and not (self._keep_queue and child.state is State.DRAINING):
+                system_burst = 0
+                envelope = queue.popleft()
+                if mailbox.senders:
+                    mailbox.admit()
+                at = self._turn_at = now()
+                if envelope.gone is not None or envelope.deadline <= at:
+                    mailbox.bury(envelope, envelope.gone or Reason.EXPIRED)
+                    continue
+                context.envelope = envelope
+                origin.trace = envelope.trace
+                origin.deadline = envelope.deadline
+                try:
+                    if envelope.cancellable:
+                        after = await self._handle_cancellable(handle, envelope)
+                    else:
+                        after = await handle(envelope.message)
+                except Reject as rejected:
+                    after = Refuse(rejected.error)
+                except ExceptionGroup as group:
+                    after = _refusal_in(group)
+                context.envelope = None
+                self._processed += 1
+                if after is CARRY_ON and not envelope.asked:
+                    pass
+                elif type(after) is Reply:
+                    envelope.answer(after.value)
+                else:
+                    reason = self._conclude(envelope, after)
+                    if reason is not None:
+                        return reason
+            elif child.state is State.DRAINING:
+                child.advance(Happening.DRAINED)
+                return self._stop_reason
+            else:
+                burst = system_burst = 0
+                origin.deadline = math.inf
+                await mailbox.park()
+                continue
+            burst += 1
+            if burst >= BURST:
+                burst = 0
+                await self._services.post.parking.pause()
+
+    async def _handle_cancellable(self, handle: Handler, envelope: Envelope) -> Next:
+        """A turn that is not worth finishing once its asker has gone."""
+        with anyio.CancelScope() as scope:
+            envelope.on_gone(scope.cancel)
+            return await handle(envelope.message)
+        return CARRY_ON
+
+    async def _handle_system(self, actor: Actor[object], message: object) -> ExitReason | None:
+        self._origin.deadline, self._origin.trace = math.inf, None
+        match message:
+            case Exited():
+                self._context.supervision.decide(message)
+            case Down():
+                return self._conclude(Note(message, 0.0, None), await actor.on_down(message))
+            case TimerFired(timers=timers) if timers is self._context.timers and timers.claim(message):
+                note = Note(message.message, self._services.now(), None)
+                self._turn_at, self._context.envelope = note.at, note
+                after = await self._handle_rejecting(actor.handle, note)
+                self._context.envelope = None
+                return self._conclude(note, after)
+            case _:
+                pass  # A timer of an earlier incarnation, or one that was cancelled after it had run out.
+        return None
+
+    async def _handle_rejecting(self, handle: Handler, envelope: Envelope) -> Next:
+        try:
+            return await handle(envelope.message)
+        except Reject as rejected:
+            return Refuse(rejected.error)
+
+    def _conclude(self, envelope: Envelope, after: Next) -> ExitReason | None:
+        """Do what the handler said; the reason when it said to end."""
+        match after:
+            case Reply(value=value):
+                envelope.answer(value)
+            case CarryOn():
+                if envelope.unanswered():
+                    envelope.fail(ActorFailed("the handler gave no answer", actor=self._child.ref.path))
+            case Refuse(error=error):
+                self._refuse(envelope, error)
+            case Stop(value=value):
+                if value is not Unanswered.UNANSWERED:
+                    envelope.answer(value)
+                elif envelope.unanswered():
+                    envelope.fail(ActorDead("the actor stopped before it answered", actor=self._child.ref.path))
+                return Normal()
+            case Fail(error=error):
+                self._failed += 1
+                envelope.fail(self._actor_failed(envelope, error))
+                return Failed(error)
+        return None
+
+    def _refuse(self, envelope: Envelope, error: Exception) -> None:
+        if envelope.asked:
+            envelope.fail(error)
+        elif not isinstance(envelope, Note):
+            self._processed -= 1
+            self._child.ref.mailbox.bury(envelope, Reason.REJECTED)
+
+    # -------------------------------------------------------------------------------------------------------- the end
+
+    def _leave_turn(self, reason: ExitReason) -> None:
+        """The incarnation ends in the middle of a turn, or between two: say so to whoever waits for the one under way."""
+        envelope, self._context.envelope = self._context.envelope, None
+        if envelope is None or isinstance(envelope, Note):
+            return
+        if isinstance(reason, Failed):
+            self._processed += 1
+            self._failed += 1
+            envelope.fail(self._actor_failed(envelope, reason.error))
+        elif envelope.unanswered() or not envelope.asked:
+            self._child.ref.mailbox.bury(envelope, Reason.CANCELLED)
+        else:
+            self._processed += 1  # It was answered, or somebody will answer it.
+
+    async def _close(self, reason: ExitReason) -> ExitReason:
+        """Jobs, then children, then the actor's own clean-up.
+
+        Only a native cancellation, which is a kill, gets through.
+        """
+        was_started = self._child.state is not State.STARTING
+        if self._child.state is not State.STOPPING:
+            self._child.advance(Happening.END)
+        killed = isinstance(reason, Killed)
+        context = self._context
+        with anyio.CancelScope(shield=True):
+            if context.jobs is not None:
+                await context.jobs.close()
+            if context.own_children is not None:
+                await context.own_children.close(reason)
+            if was_started and not killed and self._actor is not None:
+                reason = await self._clean_up(self._actor, reason)
+        return reason
+
+    async def _clean_up(self, actor: Actor[object], reason: ExitReason) -> ExitReason:
+        """Run `on_stop`.
+
+        When it does not end in time, or raises, that becomes the reason of an end that had been in order.
+        """
+        self._origin.deadline = math.inf
+        in_order = isinstance(reason, Normal | Shutdown)
+        try:
+            with anyio.move_on_after(self._child.spec.stop_timeout_s, shield=True) as self._hook:
+                await actor.on_stop(reason)
+                return reason
+        except Exception as error:
+            _LOG.exception("on_stop failed actor=%s", self._child.ref.path)
+            return Failed(error) if in_order else reason
+        _LOG.error("on_stop was cut short actor=%s", self._child.ref.path)
+        return Killed() if in_order else reason
+
+    def _end(self, reason: ExitReason) -> None:
+        """Whatever happened, leave nothing behind, and tell the supervisor. One step, so that nothing can cut it."""
+        child, context = self._child, self._context
+        self._clear_bucket()
+        if context.own_children is not None:
+            context.own_children.kill()
+        context.close(ActorDead("the actor stopped before it answered", actor=child.ref.path))
+        if child.ref.mailbox.lane is not None:
+            child.ref.mailbox.lane.clear()
+        child.processed += self._processed
+        child.failed += self._failed
+        if child.state is not State.STOPPING:
+            child.advance(Happening.END)
+        child.advance(Happening.ENDED)
+        if isinstance(reason, Failed | LimitReached):
+            self._report(reason)
+        self._keeper.child_ended(child, reason)
+
+    def _report(self, reason: Failed | LimitReached) -> None:
+        summary = None if self._actor is None else self._actor.summary()
+        fields = (self._child.ref.path, self._child.restarts + 1, type(reason).__name__, summary)
+        _LOG.error("actor ended actor=%s incarnation=%d reason=%s summary=%r", *fields, exc_info=reason.error)
+
+    # -------------------------------------------------------------------------------------------------------- details
+
+    def info(self) -> ActorInfo:
+        """What it does right now."""
+        child, context, mailbox = self._child, self._context, self._child.ref.mailbox
+        now = self._services.now()
+        current = context.envelope
+        return ActorInfo(
+            path=child.ref.path,
+            kind=mailbox.kind,
+            state=child.state,
+            incarnation=child.restarts + 1,
+            queued=len(mailbox.queue),
+            queued_system=len(mailbox.lane or ()),
+            oldest_s=now - mailbox.queue[0].at if mailbox.queue else None,
+            current=None if current is None else type(current.message).__name__,
+            running_s=None if current is None else now - self._turn_at,
+            waiting_on=tuple(other.path for other in mailbox.waits.waiting_on),
+            jobs=() if context.jobs is None else context.jobs.names(),
+            timers=0 if context.timers is None else len(context.timers),
+            processed=child.processed + self._processed,
+            failed=child.failed + self._failed,
+            summary=None if self._actor is None else self._actor.summary(),
+            children=() if context.own_children is None else context.own_children.infos(),
+        )
+
+    def _make_jobs(self) -> Jobs:
+        return Jobs(self._child.ref.mailbox.waits, self._services.spawn, attempt, self._job_failed)
+
+    def _job_failed(self, error: Exception) -> None:
+        if self._child.state is State.STOPPING:
+            _LOG.error("a job failed while the actor stopped actor=%s", self._child.ref.path, exc_info=error)
+        else:
+            self._end_with(Failed(error))
+
+    def _end_with(self, reason: ExitReason) -> None:
+        """Cancel what the task does now; `reason` says why, unless there is a better one."""
+        if self._cut is None or isinstance(reason, Killed):
+            self._cut = reason
+        if self._handle is not None:
+            self._handle.cancel()
+
+    def _actor_failed(self, envelope: Envelope, error: Exception) -> ActorFailed:
+        message = type(envelope.message).__name__
+        failed = ActorFailed("the handler raised", actor=self._child.ref.path, message=message, error=repr(error))
+        failed.__cause__ = error
+        return failed
+
+    def _expire_in(self, seconds: float) -> None:
+        self._clear_bucket()
+        if seconds < math.inf:
+            self._bucket = self._services.post.alarms.expire_at(self._services.now() + seconds, self)
+
+    def _clear_bucket(self) -> None:
+        bucket, self._bucket = self._bucket, None
+        if bucket is not None:
+            bucket.discard(self)
+
+
+def _failure_in(error: BaseException) -> Exception | None:
+    """The failure that was raised, taken out of groups of one; None for what is no failure: an interrupt, an exit."""
+    if isinstance(error, Exception) and not isinstance(error, ExceptionGroup):
+        return error
+    if not isinstance(error, BaseExceptionGroup):
+        return None
+    cancelled = anyio.get_cancelled_exc_class()
+    inner: list[BaseException] = [one for one in error.exceptions if not isinstance(one, cancelled)]
+    if len(inner) == 1:
+        return _failure_in(inner[0])
+    failures = [failure for failure in map(_failure_in, inner) if failure is not None]
+    return ExceptionGroup(error.message, failures) if len(failures) == len(inner) > 0 else None
+
+
+def _refusal_in(group: ExceptionGroup[Exception]) -> Refuse:
+    """A `Reject` that was raised inside a task group of the handler. Anything else goes on."""
+    failure = _failure_in(group)
+    if isinstance(failure, Reject):
+        return Refuse(failure.error)
+    raise group

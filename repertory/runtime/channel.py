@@ -1,0 +1,224 @@
+"""Streams: an ask with many answers. The actor writes into a `Sink`, the caller reads the `EventStream`.
+
+Between them lies a bounded buffer. A send with room costs an append and, when the reader is parked, a wake-up; without
+room the writer waits, so a slow reader slows its producer down and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Generic, TypeVar, cast
+
+from repertory.errors import StreamClosed
+from repertory.runtime.dead_letters import Reason
+from repertory.runtime.envelope import Receiver, Request, timed_out
+from repertory.runtime.parking import Waiter
+
+E_contra = TypeVar("E_contra", contravariant=True)
+E_co = TypeVar("E_co", covariant=True)
+
+
+class StreamCall(Request):
+    """A message that is answered with a stream, and the buffer between writer and reader."""
+
+    __slots__ = ("_make_waiter", "_reader", "_writers", "buffer", "capacity", "ended", "error", "on_closed")
+
+    def __init__(
+        self,
+        message: object,
+        at: float,
+        trace: object,
+        deadline: float,
+        receiver: Receiver,
+        waiter: Callable[[], Waiter],
+    ) -> None:
+        super().__init__(message, at, trace, deadline, receiver)
+        self.buffer: deque[object] = deque()
+        self.capacity = 1
+        self.ended = False
+        self.error: Exception | None = None
+        self.on_closed: Callable[[], object] | None = None
+        self._make_waiter = waiter
+        self._reader: Waiter | None = None
+        self._writers: deque[Waiter] = deque()
+
+    def unanswered(self) -> bool:
+        """Whether nobody has ended the stream or promised to."""
+        return not self.ended and self.kept is None
+
+    def answer(self, value: object) -> None:
+        """A stream is not answered with one value: the handler's mistake, which the reader is told."""
+        self.fail(StreamClosed("a stream was answered with a single value", value=type(value).__name__))
+
+    def fail(self, error: Exception) -> None:
+        """The reader gets what is buffered, then `error`."""
+        if not self.ended:
+            self.error = error
+            self.end()
+
+    def end(self) -> None:
+        """The reader gets what is buffered, then the end."""
+        self.ended = True
+        self.release()
+        self._wake_reader()
+        self._wake_writers()
+
+    def expire(self) -> None:
+        """The deadline has passed: the reader is told at once, the writer is told to stop."""
+        if not self.ended and self.gone is None:
+            self.buffer.clear()
+            self.fail(timed_out(self))
+            self.leave(Reason.EXPIRED)
+
+    def leave(self, reason: Reason) -> None:
+        """The reader has gone: nothing more need be produced."""
+        if self.gone is None:
+            super().leave(reason)
+            self.release()
+            self._wake_writers()
+            if self.on_closed is not None:
+                self.on_closed()
+
+    def put(self, event: object) -> bool:
+        """Buffer an event. False without room. Errors: `StreamClosed`."""
+        if self.gone is not None or self.ended:
+            raise StreamClosed("nobody reads the stream", actor=self.receiver.waits.path)
+        if len(self.buffer) >= self.capacity:
+            return False
+        self.buffer.append(event)
+        if self._reader is not None:
+            self._wake_reader()
+        return True
+
+    async def room(self) -> None:
+        """Wait until there may be room. Cancelled, it passes its turn on."""
+        waiter = self._make_waiter()
+        self._writers.append(waiter)
+        try:
+            await waiter
+        except BaseException:
+            if waiter in self._writers:
+                self._writers.remove(waiter)
+            elif len(self.buffer) < self.capacity:
+                self._wake_one_writer()
+            raise
+
+    async def filled(self) -> None:
+        """Wait until there is something for the reader."""
+        self._reader = self._make_waiter()
+        try:
+            await self._reader
+        finally:
+            self._reader = None
+
+    def take(self) -> object:
+        """The oldest buffered event; its room is offered to a waiting writer."""
+        event = self.buffer.popleft()
+        if self._writers:
+            self._wake_one_writer()
+        return event
+
+    def _wake_reader(self) -> None:
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
+
+    def _wake_one_writer(self) -> None:
+        while self._writers:
+            waiter = self._writers.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+
+    def _wake_writers(self) -> None:
+        while self._writers:
+            self._wake_one_writer()
+
+
+class Sink(Generic[E_contra]):
+    """The writer's end of a stream, taken with `context.sink()`. It may outlive the turn, as a job does.
+
+    When the incarnation ends, a sink that was not ended fails with `ActorDead`.
+    """
+
+    __slots__ = ("_call",)
+
+    def __init__(self, call: StreamCall) -> None:
+        self._call = call
+
+    @property
+    def closed(self) -> bool:
+        """Whether the stream is over: the reader has left, or the sink was ended."""
+        return self._call.gone is not None or self._call.ended
+
+    @property
+    def on_closed(self) -> Callable[[], object] | None:
+        """Called once when the reader leaves before the end, at once if it has left already.
+
+        Must neither raise nor wait.
+        """
+        return self._call.on_closed
+
+    @on_closed.setter
+    def on_closed(self, callback: Callable[[], object] | None) -> None:
+        self._call.on_closed = callback
+        if callback is not None and self._call.gone is not None:
+            callback()
+
+    def send_nowait(self, event: E_contra) -> bool:
+        """Hand `event` to the reader if there is room; False if not.
+
+        Errors: `StreamClosed` when nobody reads any more.
+        """
+        return self._call.put(event)
+
+    async def send(self, event: E_contra) -> None:
+        """Hand `event` to the reader, waiting for room. Cancelled, it was not sent. Errors: `StreamClosed`."""
+        while not self._call.put(event):
+            await self._call.room()
+
+    def end(self) -> None:
+        """There is no more. Allowed more than once."""
+        if not self._call.ended:
+            self._call.end()
+
+    def fail(self, error: Exception) -> None:
+        """There is no more, because of `error`, which the reader gets after what is buffered."""
+        self._call.fail(error)
+
+
+class EventStream(Generic[E_co]):
+    """The reader's end of a stream: `async with ref.stream(...) as events: async for event in events: ...`."""
+
+    __slots__ = ("_call", "_close", "_open")
+
+    def __init__(self, call: StreamCall, opening: Callable[[StreamCall], Awaitable[Callable[[], object]]]) -> None:
+        self._call = call
+        self._open = opening
+        self._close: Callable[[], object] | None = None
+
+    async def __aenter__(self) -> EventStream[E_co]:
+        self._close = await self._open(self._call)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._close is not None:
+            self._close()
+        if not self._call.ended:
+            self._call.leave(Reason.ABANDONED)
+
+    def __aiter__(self) -> EventStream[E_co]:
+        return self
+
+    async def __anext__(self) -> E_co:
+        call = self._call
+        while not call.buffer:
+            if call.error is not None:
+                raise call.error
+            if call.ended:
+                raise StopAsyncIteration
+            await call.filled()
+        return cast("E_co", call.take())

@@ -1,0 +1,151 @@
+"""One child of a supervisor: its address, and the incarnation that runs behind it now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from repertory.runtime.exit import ExitReason, Shutdown
+from repertory.runtime.lifecycle import Happening, State, advance
+from repertory.runtime.ref import ActorRef
+from repertory.runtime.spec import ChildSpec
+from repertory.runtime.tree import ActorInfo
+
+
+class Incarnation(Protocol):
+    """What a supervisor asks of a running child."""
+
+    def launch(self) -> None:
+        """Begin to run."""
+        ...
+
+    @property
+    def keeping(self) -> Keeper | None:
+        """What keeps its own children, if it ever had one."""
+        ...
+
+    def request_stop(self, reason: Shutdown, *, keep_queue: bool) -> None:
+        """Stop in order: handle what waits (or leave it to the next incarnation), join jobs and children, run
+        `on_stop`."""
+        ...
+
+    def kill(self) -> None:
+        """End now: no `on_stop`, not even its rest."""
+        ...
+
+    def info(self) -> ActorInfo:
+        """What it does right now."""
+        ...
+
+
+class Child:
+    """A child, across its incarnations."""
+
+    __slots__ = (
+        "cell",
+        "doomed",
+        "enders",
+        "failed",
+        "failures",
+        "processed",
+        "ref",
+        "restarts",
+        "settled",
+        "spec",
+        "started_at",
+        "state",
+        "stopping",
+    )
+
+    def __init__(self, spec: ChildSpec, ref: ActorRef[object]) -> None:
+        self.spec = spec
+        self.ref = ref
+        self.state = State.STARTING
+        self.cell: Incarnation | None = None
+        self.started_at: float | None = None
+        """When this incarnation's start was acknowledged."""
+        self.settled: Callable[[Exception | None], None] | None = None
+        """Told once how this incarnation's start ended."""
+        self.enders: list[Callable[[], object]] = []
+        """Called when this incarnation has ended."""
+        self.stopping = False
+        """Its supervisor has told this incarnation to stop, so its end is no surprise."""
+        self.doomed = False
+        """It is not to run again."""
+        self.failures = 0
+        """Failed incarnations in a row."""
+        self.restarts = 0
+        self.processed = 0
+        """Messages handled by earlier incarnations."""
+        self.failed = 0
+
+    def advance(self, happening: Happening) -> None:
+        """Move on in its life."""
+        self.state = advance(self.state, happening)
+
+    def info(self) -> ActorInfo:
+        """What it does right now; between incarnations, what waits for the next one."""
+        if self.cell is not None:
+            return self.cell.info()
+        mailbox = self.ref.mailbox
+        return ActorInfo(
+            path=self.ref.path,
+            kind=mailbox.kind,
+            state=self.state,
+            incarnation=self.restarts + 1,
+            queued=len(mailbox.queue),
+            queued_system=0,
+            oldest_s=None,
+            current=None,
+            running_s=None,
+            waiting_on=(),
+            jobs=(),
+            timers=0,
+            processed=self.processed,
+            failed=self.failed,
+            summary=None,
+        )
+
+    def settle(self, error: Exception | None) -> None:
+        """Say how the start ended, if somebody wants to know."""
+        settled, self.settled = self.settled, None
+        if settled is not None:
+            settled(error)
+
+
+@dataclass(frozen=True, slots=True)
+class Exited:
+    """System message to a supervisor: a child ended without having been told to."""
+
+    child: Child
+    reason: ExitReason
+    ran_s: float
+
+
+class Keeper(Protocol):
+    """What a running actor tells its supervisor."""
+
+    def child_started(self, child: Child) -> None:
+        """The start is acknowledged."""
+        ...
+
+    def child_ended(self, child: Child, reason: ExitReason) -> None:
+        """The incarnation is over."""
+        ...
+
+    def find(self, name: str) -> ActorRef[object]:
+        """The child of that name. Errors: `NotFound`."""
+        ...
+
+    def child(self, name: str) -> Child | None:
+        """The books' entry for the child of that name."""
+        ...
+
+    async def start(self, spec: ChildSpec) -> ActorRef[object]:
+        """Start a child and wait for it."""
+        ...
+
+    def end(self, name: str, ended: Callable[[], object], reason: Shutdown) -> None:
+        """Stop a child in order and forget it, then call `ended`. Errors: `NotFound`."""
+        ...

@@ -1,0 +1,314 @@
+"""Supervision: starting children in order, deciding about those that end, stopping them in reverse.
+
+Any actor may have children; a `Supervisor` has nothing else. What is done about an unexpected end is decided in the
+supervisor's own turn (`Exited` on its system lane), so decisions come one after the other; carrying a restart out
+(stopping siblings, the backoff, the starts) is a job, so one bad child never keeps the supervisor from its other
+children, and a shutdown can always get in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import anyio
+
+from repertory.errors import ActorDead, AlreadyExists, NotFound, RestartLimitReached, StartFailed
+from repertory.runtime.child import Child, Exited
+from repertory.runtime.exit import ExitReason, Failed, Killed, LimitReached, Shutdown
+from repertory.runtime.jobs import Jobs
+from repertory.runtime.lifecycle import Happening
+from repertory.runtime.parking import Waiter
+from repertory.runtime.ref import ActorRef
+from repertory.runtime.restart import Ending, Forget, GiveUp, RestartWithin, decide_restart
+from repertory.runtime.services import Services
+from repertory.runtime.spec import ChildSpec, Restart, Strategy, SupervisorSettings
+from repertory.runtime.tree import ActorInfo
+from repertory.runtime.watch import announce_end
+
+_ASKED = Shutdown("asked to")
+
+Settled = Callable[[Exception | None], None]
+
+
+class _Recovery:
+    """One restart that is being carried out. `pending` are the children that it has yet to start."""
+
+    __slots__ = ("pending",)
+
+    def __init__(self, pending: list[Child]) -> None:
+        self.pending = pending
+
+
+class Children:
+    """The children of one incarnation, in the order in which they were first started."""
+
+    def __init__(self, owner: ActorRef[object], services: Services, jobs: Jobs) -> None:
+        self._owner = owner
+        self._services = services
+        self._jobs = jobs
+        self._by_name: dict[str, Child] = {}
+        self._restarts: tuple[float, ...] = ()
+        self._recoveries: list[_Recovery] = []
+        self._closed = False
+        self._reason = _ASKED
+        self.settings = SupervisorSettings()
+
+    def __iter__(self) -> Iterator[Child]:
+        return iter(tuple(self._by_name.values()))
+
+    def infos(self) -> tuple[ActorInfo, ...]:
+        """What they do right now."""
+        return tuple(child.info() for child in self._by_name.values())
+
+    def find(self, name: str) -> ActorRef[object]:
+        """The child of that name. Errors: `NotFound`."""
+        child = self._by_name.get(name)
+        if child is None:
+            raise NotFound("no such child", supervisor=self._owner.path, name=name, children=list(self._by_name))
+        return child.ref
+
+    def child(self, name: str) -> Child | None:
+        """The books' entry for the child of that name."""
+        return self._by_name.get(name)
+
+    def refs(self) -> dict[str, ActorRef[object]]:
+        """All of them by name, in order."""
+        return {name: child.ref for name, child in self._by_name.items()}
+
+    # ------------------------------------------------------------------------------------------------ start and stop
+
+    def begin(self, spec: ChildSpec, settled: Settled) -> ActorRef[object]:
+        """Start a child after the others; `settled` is called once with None or the error, when nothing of it is left.
+
+        Errors: `AlreadyExists`; `ActorDead` when this supervisor is stopping.
+        """
+        if self._closed:
+            raise ActorDead("the supervisor is stopping and starts nothing", supervisor=self._owner.path)
+        if spec.name in self._by_name:
+            raise AlreadyExists("a child of that name exists", supervisor=self._owner.path, name=spec.name)
+        parent = "" if self._owner.path == "/" else self._owner.path
+        child = self._services.address(parent, spec)
+        self._by_name[spec.name] = child
+        self._launch(child, settled)
+        return child.ref
+
+    async def start(self, spec: ChildSpec) -> ActorRef[object]:
+        """Start a child and wait for it. Cancelled, it is killed. Errors: as `begin`; `StartFailed`."""
+        waiter = self._waiter()
+        outcome: list[Exception | None] = []
+
+        def settled(error: Exception | None) -> None:
+            outcome.append(error)
+            _complete(waiter)
+
+        ref = self.begin(spec, settled)
+        try:
+            await waiter
+        except BaseException:
+            self._discard(spec.name)
+            raise
+        if outcome[0] is not None:
+            raise outcome[0]
+        return ref
+
+    def end(self, name: str, ended: Callable[[], object], reason: Shutdown = _ASKED) -> None:
+        """Stop a child in order and forget it, then call `ended`. Errors: `NotFound`."""
+        self.find(name)
+        child = self._by_name[name]
+        child.doomed = True
+        if child.cell is None:
+            self._forget(child, reason)
+            ended()
+        else:
+            child.enders.append(ended)
+            child.stopping = True
+            child.cell.request_stop(reason, keep_queue=False)
+
+    async def stop(self, name: str) -> None:
+        """Stop a child in order and forget it. Errors: `NotFound`."""
+        self.find(name)
+        child = self._by_name[name]
+        child.doomed = True
+        await self._stop(child, keep_queue=False)
+
+    async def close(self, reason: ExitReason) -> None:
+        """The supervisor ends for `reason`: stop all for good, the last first, each as long as its spec allows.
+
+        A supervisor that is killed kills them.
+        """
+        self._closed = True
+        self._reason = reason if isinstance(reason, Shutdown) else Shutdown("the supervisor ended")
+        last_first = list(reversed(self._by_name.values()))
+        for child in last_first:
+            child.doomed = True
+        if isinstance(reason, Killed):
+            self.kill()
+        elif self.settings.stop_together:
+            for child in last_first:
+                self._request_stop(child, keep_queue=False)
+        for child in last_first:
+            await self._stop(child, keep_queue=False)
+
+    def kill(self) -> None:
+        """Cut all short, without waiting."""
+        self._closed = True
+        for child in self._by_name.values():
+            child.doomed = True
+            if child.cell is not None:
+                child.stopping = True
+                child.cell.kill()
+
+    # ---------------------------------------------------------------------------------------- what children report
+
+    def child_started(self, child: Child) -> None:
+        """The start is acknowledged."""
+        child.started_at = self._services.now()
+        child.settle(None)
+
+    def child_ended(self, child: Child, reason: ExitReason) -> None:
+        """The incarnation is over: note it, and unless it was expected have it decided in the supervisor's next turn."""
+        acknowledged, started_at = child.started_at is not None, child.started_at or 0.0
+        first = not acknowledged and child.restarts == 0
+        expected, child.stopping = child.stopping, False
+        child.cell = child.started_at = None
+        if child.doomed or first:
+            self._forget(child, reason)
+        elif not expected and not self._is_pending(child):
+            ran_s = self._services.now() - started_at if acknowledged else 0.0
+            self._owner.mailbox.offer_system(Exited(child, reason, ran_s))
+        child.settle(None if acknowledged else _start_failed(child, reason))
+        enders, child.enders = child.enders, []
+        for ended in enders:
+            ended()
+
+    def decide(self, exited: Exited) -> None:
+        """Do what the settings say about a child that ended. Errors: `RestartLimitReached` when they say to give up."""
+        child = exited.child
+        if self._closed or child.doomed or child.cell is not None or self._is_pending(child):
+            return
+        ending = Ending(restart=child.spec.restart, reason=exited.reason, failures=child.failures, ran_s=exited.ran_s)
+        match decide_restart(ending, self.settings, self._restarts, self._services.now()):
+            case Forget():
+                self._forget(child, exited.reason)
+            case GiveUp(why=why):
+                raise _gave_up(child, exited.reason, why)
+            case RestartWithin(ceiling_s=ceiling_s, failures=failures, restarts=restarts):
+                child.failures, self._restarts = failures, restarts
+                self._recover(child, self._services.rng.uniform(0.0, ceiling_s))
+
+    # ------------------------------------------------------------------------------------------------------ recovery
+
+    def _recover(self, failed: Child, delay_s: float) -> None:
+        victims = [failed]
+        if self.settings.strategy is not Strategy.ONE_FOR_ONE:
+            victims = self._victims(failed)
+            self._recoveries.clear()  # A recovery under way stops at its next step; this one includes its victims.
+        recovery = _Recovery(victims)
+        self._recoveries.append(recovery)
+        self._jobs.start(partial(self._carry_out, recovery, delay_s), name=f"restart {failed.spec.name}")
+
+    def _victims(self, failed: Child) -> list[Child]:
+        """Who is restarted with `failed`, in starting order; whoever an unfinished recovery has not started yet
+        included."""
+        children = list(self._by_name.values())
+        if self.settings.strategy is Strategy.ONE_FOR_ALL:
+            return children
+        pending = [child for recovery in self._recoveries for child in recovery.pending]
+        return children[min(children.index(child) for child in [failed, *pending] if child in children) :]
+
+    async def _carry_out(self, recovery: _Recovery, delay_s: float) -> None:
+        for child in reversed(tuple(recovery.pending)):
+            await self._stop(child, keep_queue=True)
+            if recovery not in self._recoveries:
+                return
+            if child.spec.restart is Restart.TEMPORARY or child.doomed:
+                recovery.pending.remove(child)
+                self._forget(child, Shutdown())
+        await anyio.sleep(delay_s)
+        while recovery in self._recoveries and recovery.pending:
+            child = recovery.pending.pop(0)
+            if not child.doomed and not await self._start_again(child):
+                break
+        if recovery in self._recoveries:
+            self._recoveries.remove(recovery)
+
+    async def _start_again(self, child: Child) -> bool:
+        """Whether the child is up again. If not, its end is on the supervisor's system lane."""
+        waiter = self._waiter()
+        outcome: list[Exception | None] = []
+
+        def settled(error: Exception | None) -> None:
+            outcome.append(error)
+            _complete(waiter)
+
+        child.restarts += 1
+        self._services.totals.restarts += 1
+        child.advance(Happening.RESTART)
+        child.advance(Happening.START)
+        self._launch(child, settled)
+        await waiter
+        return outcome[0] is None
+
+    def _is_pending(self, child: Child) -> bool:
+        return any(child in recovery.pending for recovery in self._recoveries)
+
+    # ------------------------------------------------------------------------------------------------------- details
+
+    def _launch(self, child: Child, settled: Settled) -> None:
+        child.settled = settled
+        child.cell = self._services.incarnate(child, self)
+        child.cell.launch()
+
+    def _request_stop(self, child: Child, *, keep_queue: bool) -> None:
+        if child.cell is not None:
+            child.stopping = True
+            child.cell.request_stop(self._reason, keep_queue=keep_queue)
+
+    async def _stop(self, child: Child, *, keep_queue: bool) -> None:
+        """Stop the incarnation and wait for its end, however long its spec allows."""
+        self._request_stop(child, keep_queue=keep_queue)
+        while child.cell is not None:
+            waiter = self._waiter()
+            child.enders.append(partial(_complete, waiter))
+            await waiter
+        if child.doomed:
+            self._forget(child, Shutdown())
+
+    def _discard(self, name: str) -> None:
+        """Nobody waits for the child's start any more."""
+        child = self._by_name.get(name)
+        if child is not None:
+            child.settled = None
+            child.doomed = True
+            if child.cell is not None:
+                child.cell.kill()
+
+    def _forget(self, child: Child, reason: ExitReason) -> None:
+        """The address ends here."""
+        if self._by_name.get(child.spec.name) is child:
+            del self._by_name[child.spec.name]
+            self._services.totals.processed += child.processed
+            self._services.totals.failed += child.failed
+            child.ref.mailbox.close()
+            announce_end(child.ref, reason)
+
+    def _waiter(self) -> Waiter:
+        return self._services.post.parking.waiter()
+
+
+def _complete(waiter: Waiter) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
+def _start_failed(child: Child, reason: ExitReason) -> StartFailed:
+    error = StartFailed("the actor did not start", actor=child.ref.path, reason=type(reason).__name__)
+    error.__cause__ = reason.error if isinstance(reason, Failed | LimitReached) else None
+    return error
+
+
+def _gave_up(child: Child, reason: ExitReason, why: str) -> RestartLimitReached:
+    error = RestartLimitReached("the supervisor gave up", child=child.ref.path, why=why)
+    error.__cause__ = reason.error if isinstance(reason, Failed | LimitReached) else None
+    return error

@@ -1,0 +1,142 @@
+"""Stopping a system in phases, each with a deadline, and saying what could not be finished."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Protocol, TypeAlias
+
+import anyio
+
+from repertory.errors import Invalid
+from repertory.runtime.cell import attempt
+from repertory.runtime.phase import Phase, phase_deadline
+from repertory.runtime.report import DrainReport, PhaseReport
+
+Hook: TypeAlias = Callable[[], Awaitable[object]]
+
+
+class Actors(Protocol):
+    """All actors of a system, as something that can be stopped."""
+
+    @property
+    def ended(self) -> anyio.Event:
+        """Set when the last one has ended."""
+        ...
+
+    def request_stop(self, why: str) -> None:
+        """Stop them in order."""
+        ...
+
+    def kill(self) -> tuple[str, ...]:
+        """Cut them short; the paths of those that still ran."""
+        ...
+
+
+class Hooks:
+    """What is to be done in each phase besides stopping actors."""
+
+    def __init__(self, phases: Sequence[Phase]) -> None:
+        self._by_phase: dict[str, list[Hook]] = {phase.name: [] for phase in phases}
+
+    def add(self, phase: str, hook: Hook) -> None:
+        """Run `hook` in that phase, beside its other hooks. Too late once the phase has begun. Errors: `Invalid`."""
+        if phase not in self._by_phase:
+            raise Invalid("no such phase", phase=phase, phases=list(self._by_phase))
+        self._by_phase[phase].append(hook)
+
+    def of(self, phase: str) -> list[Hook]:
+        """The hooks of that phase."""
+        return list(self._by_phase[phase])
+
+
+class Drain:
+    """One drain on its way.
+
+    It runs in a task of its own, so that cancelling whoever waits for it does not cancel it.
+    """
+
+    def __init__(self, phases: Sequence[Phase], grace_s: float, hooks: Hooks, actors: Actors) -> None:
+        self._phases = phases
+        self._grace_s = grace_s
+        self._hooks = hooks
+        self._actors = actors
+        self._index = 0
+        self._scope: anyio.CancelScope | None = None
+        self._cut_short = False
+
+    def cut_short(self) -> None:
+        """Go straight to the phases that have a reserve, and give each no more than that. Nothing else changes."""
+        self._cut_short = True
+        if self._scope is not None:
+            deadline = self._deadline(anyio.current_time(), 0.0)
+            self._scope.deadline = min(self._scope.deadline, deadline)
+
+    async def run(self, reason: str, dead_letters: Callable[[], Mapping[str, int]]) -> DrainReport:
+        """All phases, in order. Whatever a hook raises stands in the report; the next phase comes all the same."""
+        before = dead_letters()
+        began = anyio.current_time()
+        reports: list[PhaseReport] = []
+        for index, phase in enumerate(self._phases):
+            self._index = index
+            if self._cut_short and phase.reserve_s == 0 and not phase.stops_actors:
+                names = tuple(_name(hook) for hook in self._hooks.of(phase.name))
+                reports.append(PhaseReport(name=phase.name, duration_s=0.0, completed=not names, unfinished=names))
+            else:
+                reports.append(await self._run_phase(phase, began + self._grace_s, reason))
+        return DrainReport(
+            reason=reason,
+            phases=tuple(reports),
+            duration_s=anyio.current_time() - began,
+            cut_short=self._cut_short,
+            dead_letters=dict(Counter(dead_letters()) - Counter(before)),
+        )
+
+    async def _run_phase(self, phase: Phase, end: float, reason: str) -> PhaseReport:
+        began = anyio.current_time()
+        errors: list[str] = []
+        unfinished: list[str] = []
+        with anyio.CancelScope(deadline=self._deadline(began, end)) as self._scope:
+            await self._run_hooks(self._hooks.of(phase.name), errors, unfinished)
+            if phase.stops_actors:
+                self._actors.request_stop(reason)
+                await self._actors.ended.wait()
+        self._scope = None
+        if phase.stops_actors and not self._actors.ended.is_set():
+            unfinished += self._actors.kill()
+            await self._actors.ended.wait()
+        return PhaseReport(
+            name=phase.name,
+            duration_s=anyio.current_time() - began,
+            completed=not errors and not unfinished,
+            errors=tuple(errors),
+            unfinished=tuple(unfinished),
+        )
+
+    async def _run_hooks(self, hooks: Sequence[Hook], errors: list[str], unfinished: list[str]) -> None:
+        """All at once. A hook that was cut stays in `unfinished`."""
+        unfinished += map(_name, hooks)
+        async with anyio.create_task_group() as group:
+            for hook in hooks:
+                group.start_soon(self._run_hook, hook, errors, unfinished)
+
+    async def _run_hook(self, hook: Hook, errors: list[str], unfinished: list[str]) -> None:
+        ended = False
+
+        async def to_its_end() -> None:
+            nonlocal ended
+            await hook()
+            ended = True
+
+        error = await attempt(to_its_end)
+        if error is not None:
+            errors.append(f"{_name(hook)}: {error!r}")
+        if ended or error is not None:
+            unfinished.remove(_name(hook))
+
+    def _deadline(self, now: float, end: float) -> float:
+        return phase_deadline(self._phases, self._index, now, end, cut_short=self._cut_short)
+
+
+def _name(hook: Hook) -> str:
+    return getattr(hook, "__qualname__", repr(hook))

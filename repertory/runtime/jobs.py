@@ -1,0 +1,92 @@
+"""Background work of one incarnation: tasks that are cancelled and joined before the actor stops.
+
+They run in the system's task group, so an actor without jobs pays nothing and one with jobs pays one task each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import TypeAlias
+
+import anyio
+
+from repertory.runtime.origin import ORIGIN, Origin
+from repertory.runtime.waits import Waits
+
+Work: TypeAlias = Callable[[], Awaitable[object]]
+Spawn: TypeAlias = Callable[[Coroutine[object, object, None], str], anyio.TaskHandle[None]]
+Attempt: TypeAlias = Callable[[Work], Awaitable[Exception | None]]
+"""Runs work to its end; the exception that it raised, or None. Cancellation ends it quietly: the task ends with it."""
+
+
+class Job:
+    """A background task of an actor."""
+
+    __slots__ = ("_handle", "name")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._handle: anyio.TaskHandle[None] | None = None
+
+    def attach(self, handle: anyio.TaskHandle[None]) -> None:
+        """The runtime's own: the job's task exists."""
+        self._handle = handle
+
+    @property
+    def done(self) -> bool:
+        """Whether it has ended, in whatever way."""
+        status = anyio.TaskHandle.Status
+        return self._handle is not None and self._handle.status not in {status.PENDING, status.CANCELLING}
+
+    def cancel(self) -> None:
+        """Cancel it; it has ended when `wait` returns. Allowed more than once."""
+        if self._handle is not None:
+            self._handle.cancel()
+
+    async def wait(self) -> None:
+        """Wait until it has ended."""
+        if self._handle is not None:
+            await self._handle.wait()
+
+
+class Jobs:
+    """The jobs of one incarnation."""
+
+    __slots__ = ("_attempt", "_on_failure", "_owner", "_running", "_spawn")
+
+    def __init__(self, owner: Waits, spawn: Spawn, attempt: Attempt, on_failure: Callable[[Exception], None]) -> None:
+        self._owner = owner
+        self._spawn = spawn
+        self._attempt = attempt
+        self._on_failure = on_failure
+        self._running: set[Job] = set()
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    def names(self) -> tuple[str, ...]:
+        """What runs now."""
+        return tuple(job.name for job in self._running)
+
+    def start(self, work: Work, name: str) -> Job:
+        """Run `work` beside the actor's turns. An exception in it goes to `on_failure`."""
+        job = Job(name)
+        self._running.add(job)
+        job.attach(self._spawn(self._run(job, work), f"{self._owner.path}#{name}"))
+        return job
+
+    async def close(self) -> None:
+        """Cancel all and wait until they have ended."""
+        for job in tuple(self._running):
+            job.cancel()
+        for job in tuple(self._running):
+            await job.wait()
+
+    async def _run(self, job: Job, work: Work) -> None:
+        ORIGIN.set(Origin(self._owner, None, ORIGIN.get().trace))
+        try:
+            error = await self._attempt(work)
+        finally:
+            self._running.discard(job)
+        if error is not None:
+            self._on_failure(error)

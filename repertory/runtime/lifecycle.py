@@ -1,0 +1,73 @@
+"""The life cycle of an actor's address, as a table.
+
+    starting --started--> running --stop--> draining --drained--> stopping --ended--> stopped
+        |                    |                 |                      ^                  |
+        `------ stop, end ---+------ end ------+-------- end ---------'               restart
+                                                                                         |
+    starting <--start-- restarting <-----------------------------------------------------'
+                            |
+                            `--stop--> stopped
+
+`end` is a failure, a kill or the actor's own wish. A `stop` may arrive in every state; `started` after it may not,
+which is how a start that is overtaken by a shutdown cannot bring the actor back.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final
+
+from repertory.errors import Invalid
+
+
+class State(Enum):
+    """Where an actor's address is in its life."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    DRAINING = "draining"
+    """No new messages; what waits is still handled."""
+    STOPPING = "stopping"
+    """No more messages: jobs, children and `on_stop` come to their end."""
+    STOPPED = "stopped"
+    RESTARTING = "restarting"
+    """Between two incarnations; messages are queued."""
+
+
+class Happening(Enum):
+    """What moves an actor's address from one state to the next."""
+
+    STARTED = "started"
+    STOP = "stop"
+    DRAINED = "drained"
+    END = "end"
+    ENDED = "ended"
+    RESTART = "restart"
+    START = "start"
+
+
+TRANSITIONS: Final[dict[tuple[State, Happening], State]] = {
+    (State.STARTING, Happening.STARTED): State.RUNNING,
+    (State.STARTING, Happening.STOP): State.STOPPING,
+    (State.STARTING, Happening.END): State.STOPPING,
+    (State.RUNNING, Happening.STOP): State.DRAINING,
+    (State.RUNNING, Happening.END): State.STOPPING,
+    (State.DRAINING, Happening.STOP): State.DRAINING,
+    (State.DRAINING, Happening.DRAINED): State.STOPPING,
+    (State.DRAINING, Happening.END): State.STOPPING,
+    (State.STOPPING, Happening.STOP): State.STOPPING,
+    (State.STOPPING, Happening.END): State.STOPPING,
+    (State.STOPPING, Happening.ENDED): State.STOPPED,
+    (State.STOPPED, Happening.STOP): State.STOPPED,
+    (State.STOPPED, Happening.RESTART): State.RESTARTING,
+    (State.RESTARTING, Happening.START): State.STARTING,
+    (State.RESTARTING, Happening.STOP): State.STOPPED,
+}
+
+
+def advance(state: State, happening: Happening) -> State:
+    """The next state. Errors: `Invalid` when the table has no such step."""
+    try:
+        return TRANSITIONS[state, happening]
+    except KeyError:
+        raise Invalid("no such step in an actor's life", state=state.value, happening=happening.value) from None

@@ -1,0 +1,234 @@
+"""What waits for an actor: a bounded lane of messages and a lane of system messages, which go first.
+
+The mailbox belongs to the address, so a restart keeps what waits in it. Taking a message and beginning its turn are one
+step without an await, and parking carries no payload: nothing can be lost between the two.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+
+from repertory.errors import Invalid, MailboxFull
+from repertory.runtime.dead_letters import DeadLetter, DeadLetters, Reason
+from repertory.runtime.envelope import Envelope, undelivered
+from repertory.runtime.origin import ORIGIN
+from repertory.runtime.parking import Waiter
+from repertory.runtime.waits import Waits
+
+
+class Overflow(StrEnum):
+    """What happens to a message when the mailbox is full."""
+
+    WAIT = "wait"
+    """`send` and `ask` wait for room; `tell` raises `MailboxFull`."""
+    REJECT = "reject"
+    """`MailboxFull`, whoever sends."""
+    DROP_OLDEST = "drop_oldest"
+    """The oldest becomes a dead letter."""
+    DROP_NEWEST = "drop_newest"
+    """This one becomes a dead letter."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MailboxSettings:
+    """How much may wait."""
+
+    capacity: int = 1000
+    """Messages, not counting system messages. At least 1."""
+    overflow: Overflow | str = Overflow.WAIT
+
+    def __post_init__(self) -> None:
+        if self.capacity < 1:
+            raise Invalid("a mailbox holds at least one message", capacity=self.capacity)
+        if self.overflow not in {policy.value for policy in Overflow}:
+            raise Invalid("no such overflow policy", overflow=self.overflow, known=[p.value for p in Overflow])
+
+
+class Intake(Enum):
+    """Whose messages are taken."""
+
+    OPEN = "open"
+    OWN = "own"
+    """Only those of the actor itself and its jobs: it is draining."""
+    CLOSED = "closed"
+
+
+class Mailbox:
+    """The queue of one address."""
+
+    __slots__ = (
+        "_capacity",
+        "_dead_letters",
+        "_intake",
+        "_make_waiter",
+        "_overflow",
+        "_reserved",
+        "_room",
+        "_waiter",
+        "kind",
+        "lane",
+        "queue",
+        "senders",
+        "waits",
+    )
+
+    def __init__(
+        self, path: str, settings: MailboxSettings, dead_letters: DeadLetters, waiter: Callable[[], Waiter]
+    ) -> None:
+        self._capacity = settings.capacity
+        self._overflow = Overflow(settings.overflow)
+        self._dead_letters = dead_letters
+        self._make_waiter = waiter
+        self._waiter: Waiter | None = None
+        self._intake = Intake.OPEN
+        self._reserved = 0
+        self._room = settings.capacity  # The length from which on a sender must look closer: full, reserved or closed.
+        self.waits = Waits(path)
+        self.kind = ""
+        """The actor's class, for statistics."""
+        self.queue: deque[Envelope] = deque()
+        self.lane: deque[object] | None = None
+        """System messages."""
+        self.senders: deque[Waiter] | None = None
+        """Those who wait for room, in order."""
+
+    def offer(self, envelope: Envelope) -> bool:
+        """Take the envelope in, or dispose of it as the policy says. False when its sender has to wait for room.
+
+        Errors: `MailboxFull` under the policy `reject`.
+        """
+        if len(self.queue) >= self._room:
+            return self._offer_at_limit(envelope)
+        self.queue.append(envelope)
+        waiter = self._waiter
+        if waiter is not None:
+            self._waiter = None
+            if not waiter.done():
+                waiter.set_result(None)
+        return True
+
+    def offer_system(self, message: object) -> None:
+        """Take a system message in: never refused, handled before all others."""
+        if self.lane is None:
+            self.lane = deque()
+        self.lane.append(message)
+        self.wake()
+
+    async def offer_patiently(self, envelope: Envelope) -> None:
+        """Take the envelope in, waiting for room if need be. Cancelled, it was not taken in. Errors: as `offer`."""
+        if self.offer(envelope):
+            return
+        waiter = self._make_waiter()
+        if self.senders is None:
+            self.senders = deque()
+        self.senders.append(waiter)
+        try:
+            await waiter
+        except BaseException:
+            self._give_up_waiting(waiter)
+            raise
+        self._reserve(-1)
+        if self._takes_from_here():
+            self._append(envelope)
+        else:
+            self.bury(envelope, Reason.STOPPED)
+
+    def admit(self) -> None:
+        """There is room again: each free place is kept for one waiting sender, who fills it in its own step."""
+        while self.senders and len(self.queue) + self._reserved < self._capacity:
+            waiter = self.senders.popleft()
+            if not waiter.done():
+                self._reserve(1)
+                waiter.set_result(None)
+
+    def wake(self) -> None:
+        """Let the actor look around."""
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    def park(self) -> Waiter:
+        """What the actor awaits when there is nothing to do."""
+        waiter = self._waiter = self._make_waiter()
+        return waiter
+
+    def drain(self) -> None:
+        """Take no more messages but the actor's own."""
+        self._intake = Intake.OWN
+        self._let_senders_go()
+
+    def reopen(self) -> None:
+        """Take messages in again: the address has a new incarnation coming."""
+        self._intake = Intake.OPEN
+        self._reserve(0)
+
+    def close(self) -> None:
+        """Take nothing more. What waits becomes dead letters."""
+        self._intake = Intake.CLOSED
+        self._let_senders_go()
+        self.lane = None
+        while self.queue:
+            self.bury(self.queue.popleft(), Reason.STOPPED)
+
+    def bury(self, envelope: Envelope, reason: Reason) -> None:
+        """Make a dead letter of an envelope, and tell whoever waits for its answer."""
+        letter = DeadLetter(self.waits.path, self.kind, envelope.message, reason, envelope.asked)
+        self._dead_letters.add(letter)
+        envelope.fail(undelivered(envelope, reason, self.waits.path))
+
+    def note_late_reply(self) -> None:
+        """An answer came when nobody waited for it any more."""
+        self._dead_letters.late_replies += 1
+
+    def full(self) -> MailboxFull:
+        """The error of a sender that does not wait."""
+        return MailboxFull("the mailbox is at its bound", actor=self.waits.path, capacity=self._capacity)
+
+    def _offer_at_limit(self, envelope: Envelope) -> bool:
+        if self._intake is not Intake.OPEN:
+            if self._takes_from_here():
+                self._append(envelope)
+            else:
+                self.bury(envelope, Reason.STOPPED)
+            return True
+        match self._overflow:
+            case Overflow.WAIT:
+                return False
+            case Overflow.REJECT:
+                raise self.full()
+            case Overflow.DROP_NEWEST:
+                self.bury(envelope, Reason.FULL)
+            case Overflow.DROP_OLDEST:
+                self.bury(self.queue.popleft(), Reason.DROPPED)
+                self._append(envelope)
+        return True
+
+    def _takes_from_here(self) -> bool:
+        return self._intake is Intake.OPEN or (self._intake is Intake.OWN and ORIGIN.get().owner is self.waits)
+
+    def _append(self, envelope: Envelope) -> None:
+        self.queue.append(envelope)
+        self.wake()
+
+    def _reserve(self, places: int) -> None:
+        self._reserved += places
+        self._room = self._capacity - self._reserved if self._intake is Intake.OPEN else 0
+
+    def _give_up_waiting(self, waiter: Waiter) -> None:
+        """A waiting sender was cancelled: if a place was kept for it, the next one gets it."""
+        if self.senders is not None and waiter in self.senders:
+            self.senders.remove(waiter)
+        else:
+            self._reserve(-1)
+            self.admit()
+
+    def _let_senders_go(self) -> None:
+        while self.senders:
+            waiter = self.senders.popleft()
+            if not waiter.done():
+                self._reserve(1)
+                waiter.set_result(None)
+        self._reserve(0)

@@ -1,0 +1,186 @@
+"""How an actor is spoken to: its address, which outlives its incarnations.
+
+All of it must be called in the loop's thread, `tell_threadsafe` apart. Messages of one sender arrive in order; each is
+handled at most once. Every ask ends: with its answer or with one of the errors below.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar, cast
+
+import anyio
+
+from repertory.errors import Deadlock, Invalid, MailboxFull
+from repertory.runtime.alarms import Alarms, Expiring
+from repertory.runtime.channel import EventStream, StreamCall
+from repertory.runtime.dead_letters import Reason
+from repertory.runtime.envelope import Call, Envelope, Request, timed_out
+from repertory.runtime.exit import ExitReason
+from repertory.runtime.mailbox import Mailbox
+from repertory.runtime.message import Ask, Stream
+from repertory.runtime.origin import ORIGIN
+from repertory.runtime.parking import Parking
+from repertory.runtime.waits import Waits, find_circle
+
+M_contra = TypeVar("M_contra", contravariant=True)
+R = TypeVar("R")
+E_co = TypeVar("E_co", covariant=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Post:
+    """What every ref of a system needs to carry messages."""
+
+    parking: Parking
+    alarms: Alarms
+
+
+class ActorRef(Generic[M_contra]):
+    """An actor's address. Refs are compared by identity; there is one per address.
+
+    A ref of any messages stands wherever a ref of some is wanted, so what the runtime hands out (`ActorRef[object]`)
+    needs no cast.
+    """
+
+    __slots__ = ("_make_waiter", "_now", "_post", "ended", "mailbox", "path", "watchers")
+
+    def __init__(self, path: str, mailbox: Mailbox, post: Post) -> None:
+        self.path = path
+        """The names from the root, such as `/sessions/user-1/agent`."""
+        self.mailbox = mailbox
+        """The runtime's own."""
+        self.ended: ExitReason | None = None
+        """Why it has ended for good; None while it lives, restarts included."""
+        self.watchers: tuple[ActorRef[object], ...] = ()
+        """The runtime's own: whom to tell of its end."""
+        self._post = post
+        self._make_waiter = post.parking.waiter
+        self._now = post.parking.now
+
+    def __repr__(self) -> str:
+        return f"<ActorRef {self.path}>"
+
+    @property
+    def name(self) -> str:
+        """The last part of the path: unique among its siblings."""
+        return self.path.rpartition("/")[2]
+
+    def tell(self, message: M_contra) -> None:
+        """Put a message into the mailbox and go on. Never waits, never fails for the receiver's state.
+
+        A message to an actor that has stopped becomes a dead letter. Errors: `MailboxFull` under the policies `wait`
+        and `reject`.
+        """
+        if not self.mailbox.offer(Envelope(message, self._now(), ORIGIN.get().trace)):
+            raise self.mailbox.full()
+
+    async def send(self, message: M_contra) -> None:
+        """Put a message into the mailbox, waiting for room under the policy `wait`. Cancelled, it was not put there.
+
+        Errors: `MailboxFull` under the policy `reject`.
+        """
+        await self.mailbox.offer_patiently(Envelope(message, self._now(), ORIGIN.get().trace))
+
+    def tell_threadsafe(self, message: M_contra) -> None:
+        """`tell`, from any thread. A full mailbox is not reported: the message becomes a dead letter (`full`)."""
+        self._post.parking.call_threadsafe(lambda: self._tell_or_bury(message))
+
+    async def ask(self, message: Ask[R], *, timeout_s: float) -> R:
+        """The answer. `timeout_s` counts from now and includes waiting for room; inside a turn that was itself asked,
+        the earlier deadline holds. Deadlines are noticed within 50 ms; `math.inf` waits for ever.
+
+        Cancelled or timed out, the message is not run if it still waits; if it runs, its `on_abandon` decides.
+        Errors: `AskTimeout`; `ActorDead` (stopped before it answered); `ActorFailed` (the handler raised: `__cause__`);
+        `Deadlock` (the ask would wait for itself); `MailboxFull` (policy `reject`, or dropped); and whatever the
+        handler refused with.
+        """
+        origin = ORIGIN.get()
+        at = self._now()
+        deadline = at + timeout_s
+        if origin.deadline < deadline:
+            deadline = origin.deadline
+        waiter = self._make_waiter()
+        call = Call(message, at, origin.trace, deadline, self.mailbox, waiter)
+        if origin.waits is not None:
+            self._draw_edge(call, origin.waits)
+        bucket = None
+        try:
+            if deadline < math.inf:
+                bucket = self._post.alarms.expire_at(deadline, call)
+            if not self.mailbox.offer(call):
+                await self._offer_in_time(call)
+            await waiter
+        finally:
+            if bucket is not None:
+                bucket.discard(call)
+            if origin.waits is not None:
+                call.lift_edge()
+            if not call.answered:
+                call.leave(Reason.ABANDONED)
+        if call.error is not None:
+            raise call.error
+        return cast("R", call.value)
+
+    def stream(self, message: Stream[E_co], *, timeout_s: float, buffer: int = 16) -> EventStream[E_co]:
+        """A stream of answers: `async with ref.stream(message, timeout_s=60) as events: async for event in events:
+        ...`.
+
+        `timeout_s` bounds the whole stream, as in `ask`; at most `buffer` events wait for the reader, then the producer
+        waits. Leaving the block closes the stream: the producer is told, and what was not read is gone.
+        Errors: as `ask`, while reading; and whatever the producer failed with, after the events before it.
+        """
+        return EventStream(self._stream_call(message, timeout_s, buffer), self._open)
+
+    def _stream_call(self, message: object, timeout_s: float, buffer: int) -> StreamCall:
+        if buffer < 1:
+            raise Invalid("a stream buffers at least one event", buffer=buffer)
+        origin = ORIGIN.get()
+        at = self._now()
+        deadline = min(at + timeout_s, origin.deadline)
+        call = StreamCall(message, at, origin.trace, deadline, self.mailbox, self._make_waiter)
+        call.capacity = buffer
+        return call
+
+    async def _open(self, call: StreamCall) -> Callable[[], object]:
+        """Put the request into the mailbox; the result takes back what was set up for it."""
+        asker = ORIGIN.get().waits
+        if asker is not None:
+            self._draw_edge(call, asker)
+        try:
+            await self._offer_in_time(call)
+        except BaseException:
+            call.lift_edge()
+            raise
+        bucket: set[Expiring] = set()
+        if call.deadline < math.inf:
+            bucket = self._post.alarms.expire_at(call.deadline, call)
+
+        def close() -> None:
+            bucket.discard(call)
+            call.lift_edge()
+
+        return close
+
+    async def _offer_in_time(self, request: Request) -> None:
+        with anyio.CancelScope(deadline=request.deadline):
+            await self.mailbox.offer_patiently(request)
+            return
+        raise timed_out(request)
+
+    def _draw_edge(self, request: Request, asker: Waits) -> None:
+        target = self.mailbox.waits
+        if target is asker or target.waiting_on:
+            circle = find_circle(asker, target)
+            if circle is not None:
+                path = [asker.path, *(node.path for node in circle)]
+                raise Deadlock("the ask would wait for itself", path=" -> ".join(path))
+        request.draw_edge(asker)
+
+    def _tell_or_bury(self, message: M_contra) -> None:
+        try:
+            self.tell(message)
+        except MailboxFull:
+            self.mailbox.bury(Envelope(message, self._now(), None), Reason.FULL)

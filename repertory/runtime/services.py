@@ -1,0 +1,48 @@
+"""What all actors of one system share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from repertory.runtime.child import Child, Incarnation, Keeper
+from repertory.runtime.clock import Clock, Rng
+from repertory.runtime.dead_letters import DeadLetters
+from repertory.runtime.jobs import Spawn
+from repertory.runtime.mailbox import Mailbox
+from repertory.runtime.ref import ActorRef, Post
+from repertory.runtime.spec import ChildSpec
+
+
+@dataclass(slots=True)
+class Totals:
+    """Counts that outlive the actors that they come from."""
+
+    processed: int = 0
+    failed: int = 0
+    restarts: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """Handed to every actor's cell; what users see of it is the actor's context."""
+
+    post: Post
+    dead_letters: DeadLetters
+    clock: Clock
+    """What actors read; deadlines read the loop's own."""
+    rng: Rng
+    spawn: Spawn
+    """Starts a task of the system, in a copy of the context that the system was opened in."""
+    incarnate: Callable[[Child, Keeper], Incarnation]
+    totals: Totals
+
+    def now(self) -> float:
+        """The loop's clock."""
+        return self.post.parking.now()
+
+    def address(self, parent: str, spec: ChildSpec) -> Child:
+        """A new address below `parent`."""
+        path = f"{parent}/{spec.name}"
+        mailbox = Mailbox(path, spec.mailbox, self.dead_letters, self.post.parking.waiter)
+        return Child(spec, ActorRef(path, mailbox, self.post))

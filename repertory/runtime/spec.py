@@ -1,0 +1,92 @@
+"""What a supervisor is told: which children, and what to do when one ends. Frozen data, in OTP's words."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Never, Protocol
+
+from repertory.errors import Invalid
+from repertory.runtime.mailbox import MailboxSettings
+from repertory.runtime.next import Next
+
+
+class Behaviour(Protocol):
+    """What a factory makes: an `Actor`, whatever its messages."""
+
+    def handle(self, message: Never, /) -> Awaitable[Next]: ...
+
+    async def on_start(self) -> None: ...
+
+
+class Restart(Enum):
+    """When a child that ended is started again."""
+
+    PERMANENT = "permanent"
+    """Always."""
+    TRANSIENT = "transient"
+    """Unless it ended for the reason `Normal` or `Shutdown`."""
+    TEMPORARY = "temporary"
+    """Never, not even when a sibling's end took it down."""
+
+
+class Strategy(Enum):
+    """Who is restarted with a child that is restarted."""
+
+    ONE_FOR_ONE = "one_for_one"
+    """Nobody."""
+    ONE_FOR_ALL = "one_for_all"
+    """All its siblings."""
+    REST_FOR_ONE = "rest_for_one"
+    """The siblings that were started after it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildSpec:
+    """One child of a supervisor."""
+
+    name: str
+    """Unique among the supervisor's children; no `/`."""
+    factory: Callable[[], Behaviour]
+    """Makes a new actor for each incarnation.
+
+    It must not do anything that can fail or take long: that is `on_start`'s.
+    """
+    restart: Restart = Restart.PERMANENT
+    mailbox: MailboxSettings = field(default_factory=MailboxSettings)
+    start_timeout_s: float = 10.0
+    """How long `on_start` may take."""
+    stop_timeout_s: float = 5.0
+    """How long a stopping actor may handle what waits; `on_stop` then has as long again."""
+
+    def __post_init__(self) -> None:
+        if not self.name or "/" in self.name:
+            raise Invalid("a child's name is not empty and has no slash", name=self.name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backoff:
+    """How long to wait before a restart: a random time up to `min(limit_s, base_s * 2 ** failures)`, known as full
+    jitter."""
+
+    base_s: float = 0.1
+    limit_s: float = 30.0
+    healthy_s: float = 60.0
+    """A child that ran this long has no failures behind it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SupervisorSettings:
+    """How a supervisor treats its children."""
+
+    strategy: Strategy = Strategy.ONE_FOR_ONE
+    intensity: int = 5
+    """Restarts, of all children together, that are allowed within `period_s`; one more and the supervisor gives up."""
+    period_s: float = 30.0
+    failures_max: int = 8
+    """Failures of one child without a healthy run after which the supervisor gives up, however far apart they are."""
+    backoff: Backoff = Backoff()
+    stop_together: bool = False
+    """Stop all children at once instead of one after the other in reverse order: for many alike that need not be
+    ordered."""

@@ -1,0 +1,86 @@
+"""A supervisor: an ordinary actor whose only work is its children."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeAlias, assert_never
+
+from repertory.errors import RepertoryError
+from repertory.runtime.actor import Actor
+from repertory.runtime.message import Ask
+from repertory.runtime.next import Next, carry_on, refuse
+from repertory.runtime.ref import ActorRef
+from repertory.runtime.reply import ReplySlot
+from repertory.runtime.spec import ChildSpec, SupervisorSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartChild(Ask[ActorRef[object]]):
+    """Start a child after the others; answers when it has started.
+
+    Errors: `StartFailed`, `AlreadyExists`, `ActorDead`.
+    """
+
+    spec: ChildSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopChild(Ask[None]):
+    """Stop a child in order and forget it; answers when it has ended. Errors: `NotFound`."""
+
+    name: str
+
+
+SupervisorMessage: TypeAlias = StartChild | StopChild
+
+
+class Supervisor(Actor[SupervisorMessage]):
+    """Starts its children in order, restarts them as the settings say, stops them in reverse order.
+
+    When one of the first children does not start, neither does the supervisor, and those before it are stopped again.
+    """
+
+    def __init__(self, children: Sequence[ChildSpec] = (), settings: SupervisorSettings | None = None) -> None:
+        self._first = children
+        self._settings = settings or SupervisorSettings()
+
+    async def on_start(self) -> None:
+        self.context.supervise(self._settings)
+        for spec in self._first:
+            await self.context.start_child(spec)
+
+    async def handle(self, message: SupervisorMessage) -> Next:
+        match message:
+            case StartChild(spec=spec):
+                return self._start(spec)
+            case StopChild(name=name):
+                return self._stop(name)
+            case _:
+                assert_never(message)
+
+    def _start(self, spec: ChildSpec) -> Next:
+        """Start without waiting here, so that a slow start holds nobody up."""
+        slot: ReplySlot[ActorRef[object]] = self.context.defer()
+        started: list[ActorRef[object]] = []
+        try:
+            started.append(self.context.supervision.begin(spec, lambda error: _settle(slot, started, error)))
+        except RepertoryError as error:
+            return refuse(error)
+        return carry_on()
+
+    def _stop(self, name: str) -> Next:
+        slot: ReplySlot[None] = self.context.defer()
+        try:
+            self.context.supervision.end(name, partial(slot.reply, None))
+        except RepertoryError as error:
+            return refuse(error)
+        return carry_on()
+
+
+def _settle(slot: ReplySlot[ActorRef[object]], started: list[ActorRef[object]], error: Exception | None) -> None:
+    if error is None:
+        slot.reply(started[0])
+    else:
+        slot.fail(error)

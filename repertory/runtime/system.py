@@ -1,0 +1,292 @@
+"""A whole system of actors: opened, looked at, drained.
+
+    host task                    `async with ActorSystem()`: may be cancelled by anybody, at any time
+    `- root task                 shielded, so that nobody's cancellation reaches the actors
+       |- alarms                 timers and deadlines
+       |- one task per actor
+       |- one task per job
+       `- the drain              a task of its own for the same reason
+
+A cancelled host, natively or by a scope, does not lose what actors have in hand: leaving the block then runs the part
+of the drain that has a reserve, and only then lets the cancellation go on.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import os
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Literal, TypeAlias
+
+import anyio
+
+from repertory.errors import Invalid, NotFound
+from repertory.runtime.alarms import Alarms
+from repertory.runtime.cell import Cell
+from repertory.runtime.child import Child, Incarnation, Keeper
+from repertory.runtime.clock import Clock, Rng, unseeded
+from repertory.runtime.dead_letters import DeadLetters
+from repertory.runtime.drain import Drain, Hook, Hooks
+from repertory.runtime.exit import Shutdown
+from repertory.runtime.parking import parking_here
+from repertory.runtime.phase import Phase
+from repertory.runtime.ref import ActorRef, Post
+from repertory.runtime.report import DrainReport
+from repertory.runtime.root import Root
+from repertory.runtime.services import Services, Totals
+from repertory.runtime.signals import end_by_signal, serve_signals
+from repertory.runtime.spec import ChildSpec, SupervisorSettings
+from repertory.runtime.tree import ActorInfo, SystemStats
+
+OnFatal: TypeAlias = Literal["raise", "signal"] | Callable[[Exception], object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SystemSettings:
+    """How a system behaves as a whole."""
+
+    phases: tuple[Phase, ...] = (Phase(name="stop actors", timeout_s=20.0, reserve_s=5.0, stops_actors=True),)
+    """What a drain does, in order."""
+    grace_s: float = 25.0
+    """How long a whole drain may take. Below the usual 30 s after which a process is killed."""
+    force_after_s: float = 5.0
+    """Under `serve_signals`: how long after the grace the process is ended by force."""
+    supervision: SupervisorSettings = field(default_factory=SupervisorSettings)
+    """How the root treats its children."""
+    on_fatal: OnFatal = "raise"
+    """When the root gives up: `raise` out of the block; `signal`: send SIGTERM to this process, for servers that would
+    go on answering without their actors; or a function that is called with the error."""
+    dead_letters_kept: int = 256
+
+    def __post_init__(self) -> None:
+        names = [phase.name for phase in self.phases]
+        if len(set(names)) < len(names):
+            raise Invalid("two phases have the same name", phases=names)
+        if sum(phase.stops_actors for phase in self.phases) != 1:
+            raise Invalid("exactly one phase stops the actors", phases=names)
+        if sum(phase.reserve_s for phase in self.phases) > self.grace_s:
+            raise Invalid("the phases reserve more time than the drain has", grace_s=self.grace_s)
+
+
+class ActorSystem:
+    """`async with ActorSystem() as system: ref = await system.start(ChildSpec(...))`. Enter and leave it in one task.
+
+    Leaving the block drains. `clock` is what actors read; deadlines always follow the loop's own clock, the default of
+    `clock` too.
+    """
+
+    def __init__(
+        self, settings: SystemSettings | None = None, *, clock: Clock | None = None, rng: Rng | None = None
+    ) -> None:
+        self._settings = settings or SystemSettings()
+        self._clock = clock
+        self._rng = rng or unseeded()
+        self._hooks = Hooks(self._settings.phases)
+        self._drain: Drain | None = None
+        self._report: DrainReport | None = None
+        self._fatal: Exception | None = None
+
+    async def __aenter__(self) -> ActorSystem:
+        parking = parking_here()
+        self._base = contextvars.copy_context()
+        self._alarms = Alarms(parking.now)
+        self._drained = anyio.Event()
+        self._services = Services(
+            post=Post(parking=parking, alarms=self._alarms),
+            dead_letters=DeadLetters(parking.now, self._settings.dead_letters_kept),
+            clock=self._clock or parking.now,
+            rng=self._rng,
+            spawn=self._spawn,
+            incarnate=self._incarnate,
+            totals=Totals(),
+        )
+        self._root = Root(self._services, self._settings.supervision, self._lose)
+        self._host = anyio.create_task_group()
+        await self._host.__aenter__()
+        self._host.start_soon(self._run, name="actor system")
+        try:
+            await self._root.started.wait()
+        except BaseException as error:
+            self._drained.set()
+            await self._host.__aexit__(type(error), error, error.__traceback__)
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        cancelled = isinstance(error, anyio.get_cancelled_exc_class())
+        interrupted = await self._drain_whatever_happens(cut_short=cancelled)
+        if not cancelled:  # The group need not know of the body's error, which goes on by itself.
+            kind, error, traceback = type(interrupted) if interrupted else None, interrupted, None
+        try:
+            suppress = await self._host.__aexit__(kind, error, traceback)
+            return suppress if kind is not None else None
+        except BaseExceptionGroup as group:
+            if self._fatal is not None and group.exceptions == (self._fatal,):
+                raise self._fatal from self._fatal.__cause__
+            raise
+
+    # ----------------------------------------------------------------------------------------------- actors come and go
+
+    async def start(self, spec: ChildSpec, *, under: ActorRef[object] | None = None) -> ActorRef[object]:
+        """Start an actor under the root supervisor, or under another actor, and wait until it has started.
+
+        Cancelled, it is killed. Errors: `StartFailed` (its `__cause__`); `AlreadyExists`; `ActorDead` when that
+        supervisor, or the system, is stopping; `NotFound` when it has ended.
+        """
+        return await self._keeper_at("/" if under is None else under.path).start(spec)
+
+    async def stop(self, ref: ActorRef[object], why: str = "") -> None:
+        """Stop an actor in order, with everything below it, and wait for its end. Cancelled, the stop goes on.
+
+        Its supervisor forgets it. One that has ended is left alone. `why` reaches `on_stop` as `Shutdown(why)`.
+        """
+        if ref.ended is not None:
+            return
+        ended = anyio.Event()
+        keeper = self._keeper_at(ref.path.rpartition("/")[0])
+        keeper.end(ref.name, ended.set, Shutdown(why))
+        await ended.wait()
+
+    # ------------------------------------------------------------------------------------------------------ looking
+
+    @property
+    def healthy(self) -> bool:
+        """Whether it runs and takes work: neither lost nor draining. What a readiness probe should say."""
+        return self._fatal is None and self._drain is None
+
+    @property
+    def dead_letters(self) -> DeadLetters:
+        """The messages that nobody handled."""
+        return self._services.dead_letters
+
+    def tree(self) -> ActorInfo:
+        """Every actor, from the root down, at this instant. Asks nobody, so it works on stuck actors too."""
+        return self._root.info()
+
+    def stats(self) -> SystemStats:
+        """The sums over the tree, and over the actors that are gone."""
+        letters, totals = self._services.dead_letters, self._services.totals
+        reasons = Counter[str]()
+        for (_, reason), count in letters.counts.items():
+            reasons[reason.value] += count
+        actors = list(self.tree().walk())
+        return SystemStats(
+            actors=len(actors),
+            queued=sum(actor.queued for actor in actors),
+            processed=totals.processed + sum(actor.processed for actor in actors),
+            failed=totals.failed + sum(actor.failed for actor in actors),
+            restarts=totals.restarts,
+            jobs=sum(len(actor.jobs) for actor in actors),
+            timers=sum(actor.timers for actor in actors),
+            dead_letters=dict(reasons),
+            dead_tells=letters.tells,
+            late_replies=letters.late_replies,
+        )
+
+    # -------------------------------------------------------------------------------------------------------- the end
+
+    def on_shutdown(self, phase: str, hook: Hook) -> None:
+        """Run `hook` in that phase of the drain, beside the phase's other hooks. Too late once the phase has begun.
+
+        Errors: `Invalid` for a phase that the settings do not have.
+        """
+        self._hooks.add(phase, hook)
+
+    async def drain(self, reason: str = "drain") -> DrainReport:
+        """Stop everything, phase by phase. The first call decides; all calls get its report.
+
+        Cancelled, the drain goes on.
+        """
+        self._begin_drain(reason)
+        await self._drained.wait()
+        assert self._report is not None
+        return self._report
+
+    def cut_short(self) -> None:
+        """Let a drain that is under way do only what has a reserve. Without one, nothing happens."""
+        if self._drain is not None:
+            self._drain.cut_short()
+
+    async def serve_signals(self) -> DrainReport:
+        """Wait for SIGTERM or SIGINT and drain; a second signal cuts the drain short, a third ends the process (128 +
+        n).
+
+        Only for programs that own their process.
+        """
+        return await serve_signals(self, self._settings.grace_s + self._settings.force_after_s, os._exit)
+
+    # -------------------------------------------------------------------------------------------------------- details
+
+    async def _run(self) -> None:
+        """The root task."""
+        with anyio.CancelScope(shield=True):
+            async with anyio.create_task_group() as self._group:
+                self._group.create_task(self._alarms.run(), name="alarms", context=self._base)
+                self._root.launch()
+                await self._drained.wait()
+                self._group.cancel_scope.cancel()
+        if self._fatal is not None and self._settings.on_fatal == "raise":
+            raise self._fatal
+
+    def _spawn(self, work: Coroutine[object, object, None], name: str) -> anyio.TaskHandle[None]:
+        return self._group.create_task(work, name=name, context=self._base)
+
+    def _incarnate(self, child: Child, keeper: Keeper) -> Incarnation:
+        return Cell(child, keeper, self._services)
+
+    def _lose(self, error: Exception) -> None:
+        """The root has given up: nothing restarts any more."""
+        self._fatal = error
+        match self._settings.on_fatal:
+            case "raise":
+                self._drained.set()
+            case "signal":
+                end_by_signal()
+            case callback:
+                callback(error)
+
+    def _begin_drain(self, reason: str) -> None:
+        if self._drain is None:
+            self._drain = Drain(self._settings.phases, self._settings.grace_s, self._hooks, self._root)
+            self._spawn(self._carry_out_drain(self._drain, reason), "drain")
+
+    async def _carry_out_drain(self, drain: Drain, reason: str) -> None:
+        try:
+            self._report = await drain.run(reason, lambda: self.stats().dead_letters)
+        finally:
+            self._drained.set()
+
+    async def _drain_whatever_happens(self, *, cut_short: bool) -> BaseException | None:
+        """Drain to the end.
+
+        A cancellation that comes meanwhile cuts the drain short, and is handed back to go on afterwards.
+        """
+        interrupted: BaseException | None = None
+        if not self._drained.is_set():
+            self._begin_drain("the system's block was left")
+        while not self._drained.is_set():
+            if cut_short:
+                self.cut_short()
+            try:
+                with anyio.CancelScope(shield=True):
+                    await self._drained.wait()
+            except anyio.get_cancelled_exc_class() as error:
+                interrupted, cut_short = error, True
+        return interrupted
+
+    def _keeper_at(self, path: str) -> Keeper:
+        """What keeps the children of the actor at that path."""
+        keeper = self._root.keeper
+        for name in path.split("/"):
+            if name:
+                child = keeper.child(name)
+                below = None if child is None or child.cell is None else child.cell.keeping
+                if below is None:
+                    raise NotFound("no actor with children there", path=path)
+                keeper = below
+        return keeper

@@ -1,0 +1,67 @@
+"""Clocks that jump: when every task waits for time to pass, it has passed. On asyncio and on trio.
+
+Caveat, the same on both loops: while a worker thread runs *and* a timer is pending, the clock may jump past the thread.
+Tests that mix real threads, files or sockets with timeouts need a real clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypedDict
+
+if TYPE_CHECKING:
+    import trio.abc
+
+_OUTSIDE_POLL_S = 0.05
+
+
+class AsyncioOptions(TypedDict):
+    """What `anyio.run(..., backend_options=...)` takes on asyncio."""
+
+    loop_factory: Callable[[], asyncio.AbstractEventLoop]
+
+
+class TrioOptions(TypedDict):
+    """What `anyio.run(..., backend_options=...)` takes on trio."""
+
+    clock: trio.abc.Clock
+
+
+class JumpingSelector(selectors.DefaultSelector):
+    """When the loop would wait, advance the loop's clock instead."""
+
+    virtual_s = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        ready = super().select(0)
+        if ready:
+            return ready
+        if timeout is None:
+            return super().select(_OUTSIDE_POLL_S)  # Only a thread or the outside can wake us.
+        self.virtual_s += max(timeout, 0.0)
+        return ready
+
+
+class VirtualTimeLoop(asyncio.SelectorEventLoop):
+    """An asyncio loop whose clock starts at 0 and jumps to the next timer whenever nothing else can run."""
+
+    def __init__(self) -> None:
+        self._jumping = JumpingSelector()
+        super().__init__(self._jumping)
+
+    def time(self) -> float:
+        return self._jumping.virtual_s
+
+
+def virtual_asyncio() -> tuple[str, AsyncioOptions]:
+    """Backend name and options for anyio: asyncio on virtual time."""
+    return "asyncio", {"loop_factory": VirtualTimeLoop}
+
+
+def virtual_trio() -> tuple[str, TrioOptions]:
+    """Backend name and options for anyio: trio on virtual time. A clock serves one run, so call this anew for each."""
+    import trio.testing
+
+    return "trio", {"clock": trio.testing.MockClock(autojump_threshold=0)}

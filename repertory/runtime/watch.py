@@ -1,0 +1,38 @@
+"""Being told when another actor has ended for good. A restart is not an end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from repertory.runtime.exit import ExitReason
+from repertory.runtime.ref import ActorRef
+
+
+@dataclass(frozen=True, slots=True)
+class Down:
+    """An actor that was watched has stopped and will not be restarted. Handled by `on_down`."""
+
+    ref: ActorRef[object]
+    reason: ExitReason
+
+
+def watch(watcher: ActorRef[object], target: ActorRef[object]) -> None:
+    """Have `Down` put into the watcher's system lane when the target ends; at once if it has ended. Once per pair."""
+    if target.ended is not None:
+        watcher.mailbox.offer_system(Down(target, target.ended))
+    elif watcher not in target.watchers:
+        target.watchers = (*target.watchers, watcher)
+
+
+def unwatch(watcher: ActorRef[object], target: ActorRef[object]) -> None:
+    """Undo `watch`."""
+    target.watchers = tuple(other for other in target.watchers if other is not watcher)
+
+
+def announce_end(target: ActorRef[object], reason: ExitReason) -> None:
+    """The target has ended for good: tell who watches."""
+    target.ended = reason
+    watchers, target.watchers = target.watchers, ()
+    for watcher in watchers:
+        if watcher.ended is None:
+            watcher.mailbox.offer_system(Down(target, reason))

@@ -1,0 +1,91 @@
+"""Places where a process kills itself, numbered in the order in which it reaches them.
+
+A test starts a child with a number; the child runs until it reaches the point with this number and is gone, as by
+`kill -9`, with nothing flushed and nothing closed. The next child takes the next number, until one survives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from repertory.backends.ports import Batch, Lease, Position, SessionInfo, SessionStore
+from repertory.core.journal.rows import Row
+from repertory.errors import LeaseLost
+
+
+class CrashPoints:
+    """Counts the points that are reached and crashes at one of them."""
+
+    def __init__(self, crash_at: int | None, crash: Callable[[], None] | None = None) -> None:
+        """`crash_at` counts from 1; None never crashes. `crash` must not return; without one, SIGKILL to this
+        process.
+        """
+        self._crash_at = crash_at
+        self._crash = crash or _kill_self
+        self.reached_count = 0
+        """Points reached so far: what a run that survived needed to go through."""
+
+    def reach(self, label: str) -> None:
+        """Be at a point. `label` is for the reader of the test."""
+        del label
+        self.reached_count += 1
+        if self.reached_count == self._crash_at:
+            self._crash()
+
+
+class CrashingSessionStore:
+    """Wraps any store with a crash point before and one after each call that changes something."""
+
+    def __init__(self, store: SessionStore, points: CrashPoints) -> None:
+        self._store = store
+        self._points = points
+
+    @property
+    def name(self) -> str:
+        """The wrapped store's."""
+        return self._store.name
+
+    async def acquire(self, session_id: str, *, takeover: bool = False) -> Lease:
+        """As the wrapped store."""
+        self._points.reach("before acquire")
+        lease = await self._store.acquire(session_id, takeover=takeover)
+        self._points.reach("after acquire")
+        return lease
+
+    async def release(self, lease: Lease) -> None:
+        """As the wrapped store."""
+        self._points.reach("before release")
+        await self._store.release(lease)
+        self._points.reach("after release")
+
+    async def append(self, batches: Sequence[Batch]) -> Sequence[Position | LeaseLost]:
+        """As the wrapped store."""
+        self._points.reach("before append")
+        outcomes = await self._store.append(batches)
+        self._points.reach("after append")
+        return outcomes
+
+    async def load(self, session_id: str, agent_id: str, *, whole: bool = False) -> Sequence[Row]:
+        """As the wrapped store."""
+        return await self._store.load(session_id, agent_id, whole=whole)
+
+    async def sessions(self) -> Sequence[SessionInfo]:
+        """As the wrapped store."""
+        return await self._store.sessions()
+
+    async def delete(self, session_id: str) -> None:
+        """As the wrapped store."""
+        self._points.reach("before delete")
+        await self._store.delete(session_id)
+        self._points.reach("after delete")
+
+    async def aclose(self) -> None:
+        """Close the wrapped store."""
+        await self._store.aclose()
+
+
+def _kill_self() -> None:
+    import os
+    import signal
+
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,100 @@
+"""A `SessionStore` that fails as the world does: refused calls, slow calls, and commits whose acknowledgement is
+lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import anyio
+
+from repertory.backends.ports import Batch, Lease, Position, SessionInfo, SessionStore
+from repertory.core.journal.rows import Row
+from repertory.errors import LeaseLost, Unavailable
+
+T = TypeVar("T")
+
+
+class Chance(Protocol):
+    """A seeded generator. `random.Random` is one."""
+
+    def random(self) -> float:
+        """The next number in [0, 1)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultSettings:
+    """How often what goes wrong, per call. Rates are between 0 and 1."""
+
+    error_rate: float = 0.0
+    """`Unavailable`, and nothing was done."""
+    lost_rate: float = 0.0
+    """`Unavailable` although it was done: the answer got lost."""
+    slow_rate: float = 0.0
+    """The call takes up to `slow_s` longer before it does anything."""
+    slow_s: float = 1.0
+
+
+class FaultySessionStore:
+    """Wraps any store. The same seed and the same calls give the same faults; `faults` lists them as they happened.
+
+    `settings` may be exchanged at any time, for example to let a store recover. `aclose` never fails.
+    """
+
+    def __init__(self, store: SessionStore, chance: Chance, settings: FaultSettings) -> None:
+        self._store = store
+        self._chance = chance
+        self.settings = settings
+        self.faults: list[str] = []
+
+    @property
+    def name(self) -> str:
+        """The wrapped store's."""
+        return self._store.name
+
+    async def acquire(self, session_id: str, *, takeover: bool = False) -> Lease:
+        """As the wrapped store, or `Unavailable`."""
+        return await self._call("acquire", lambda: self._store.acquire(session_id, takeover=takeover))
+
+    async def release(self, lease: Lease) -> None:
+        """As the wrapped store, or `Unavailable`."""
+        await self._call("release", lambda: self._store.release(lease))
+
+    async def append(self, batches: Sequence[Batch]) -> Sequence[Position | LeaseLost]:
+        """As the wrapped store, or `Unavailable`: the group may be stored all the same."""
+        return await self._call("append", lambda: self._store.append(batches))
+
+    async def load(self, session_id: str, agent_id: str, *, whole: bool = False) -> Sequence[Row]:
+        """As the wrapped store, or `Unavailable`."""
+        return await self._call("load", lambda: self._store.load(session_id, agent_id, whole=whole))
+
+    async def sessions(self) -> Sequence[SessionInfo]:
+        """As the wrapped store, or `Unavailable`."""
+        return await self._call("sessions", self._store.sessions)
+
+    async def delete(self, session_id: str) -> None:
+        """As the wrapped store, or `Unavailable`: the session may be gone all the same."""
+        await self._call("delete", lambda: self._store.delete(session_id))
+
+    async def aclose(self) -> None:
+        """Close the wrapped store."""
+        await self._store.aclose()
+
+    async def _call(self, name: str, call: Callable[[], Awaitable[T]]) -> T:
+        # Three draws per call, whatever comes of them: a change of one rate leaves the other faults where they were.
+        slow, refused, lost = (self._chance.random() for _ in range(3))
+        settings = self.settings
+        if slow < settings.slow_rate:
+            self.faults.append(f"{name}: slow")
+            await anyio.sleep(settings.slow_s * slow / settings.slow_rate)
+        if refused < settings.error_rate:
+            self.faults.append(f"{name}: refused")
+            raise Unavailable("injected fault: the call was refused", call=name)
+        result = await call()
+        if lost < settings.lost_rate:
+            self.faults.append(f"{name}: lost")
+            raise Unavailable("injected fault: the answer was lost", call=name)
+        return result

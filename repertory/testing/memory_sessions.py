@@ -1,0 +1,154 @@
+"""A `SessionStore` in memory, held to the same contract as the real ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from anyio.lowlevel import checkpoint
+
+from repertory.backends.ports import Batch, Lease, Position, SessionInfo
+from repertory.core.ids import check_id
+from repertory.core.journal.codec import at_of
+from repertory.core.journal.rows import Row
+from repertory.errors import Invalid, LeaseLost, NotFound, SessionBusy
+
+
+@dataclass(slots=True)
+class _Session:
+    generation: int
+    owner: str | None
+    journals: dict[str, list[Row]] = field(default_factory=dict[str, list[Row]])
+
+    def times(self) -> list[float]:
+        rows = (row for journal in self.journals.values() for row in journal if not row.erased)
+        return [at_of(row.body) or 0.0 for row in rows] or [0.0]
+
+
+class SessionShelf:
+    """What several `MemorySessionStore`s share, as several processes share a database. Not for use across threads."""
+
+    def __init__(self) -> None:
+        self.sessions: dict[str, _Session] = {}
+        self.alive: set[str] = set()
+        """Owners whose store is open. Taking one out is what a kill does to it."""
+        self.last_generation = 0
+
+    def next_generation(self) -> int:
+        """Higher than every one before."""
+        self.last_generation += 1
+        return self.last_generation
+
+
+class MemorySessionStore:
+    """Keeps sessions on a shelf. Commits are instant; each call is one checkpoint."""
+
+    def __init__(self, shelf: SessionShelf | None = None, *, owner: str = "memory") -> None:
+        self._shelf = shelf if shelf is not None else SessionShelf()
+        self._owner = owner
+        self._closed = False
+
+    @property
+    def name(self) -> str:
+        """Two stores with the same name hold the same sessions."""
+        return f"memory:{id(self._shelf):x}"
+
+    async def acquire(self, session_id: str, *, takeover: bool = False) -> Lease:
+        """Become the owner. An earlier lease of this very object is fenced. Errors: `SessionBusy`."""
+        check_id(session_id, "session id")
+        await self._enter()
+        session = self._shelf.sessions.get(session_id)
+        if session is not None and not takeover and self._in_other_hands(session):
+            raise SessionBusy("another live owner has the session", session=session_id, owner=session.owner)
+        generation = self._shelf.next_generation()
+        if session is None:
+            session = self._shelf.sessions[session_id] = _Session(generation, self._owner)
+        session.generation, session.owner = generation, self._owner
+        self._shelf.alive.add(self._owner)
+        return Lease(session_id=session_id, owner=self._owner, generation=generation)
+
+    async def release(self, lease: Lease) -> None:
+        """Give the session up. A lease that is no longer current is ignored."""
+        await self._enter()
+        session = self._current(lease)
+        if session is not None:
+            session.owner = None
+
+    async def append(self, batches: Sequence[Batch]) -> Sequence[Position | LeaseLost]:
+        """Keep one group; one outcome per batch, in order."""
+        await self._enter()
+        return [self._append(batch) for batch in batches]
+
+    async def load(self, session_id: str, agent_id: str, *, whole: bool = False) -> Sequence[Row]:
+        """Rows in order, from the last row's `low` on, or all of them."""
+        check_id(session_id, "session id")
+        await self._enter()
+        session = self._shelf.sessions.get(session_id)
+        rows = session.journals.get(agent_id, []) if session is not None else []
+        return rows[rows[-1].low - 1 :] if rows and not whole else list(rows)
+
+    async def sessions(self) -> Sequence[SessionInfo]:
+        """Every session that holds records, the most recently changed first."""
+        await self._enter()
+        infos = [self._info(name, session) for name, session in self._shelf.sessions.items() if session.journals]
+        return sorted(infos, key=lambda info: info.updated_at, reverse=True)
+
+    async def delete(self, session_id: str) -> None:
+        """Erase a session. Errors: `NotFound`, `SessionBusy`."""
+        check_id(session_id, "session id")
+        await self._enter()
+        session = self._shelf.sessions.get(session_id)
+        if session is None:
+            raise NotFound("no such session", session=session_id)
+        if self._in_other_hands(session):
+            raise SessionBusy("another live owner has the session", session=session_id, owner=session.owner)
+        del self._shelf.sessions[session_id]
+
+    async def aclose(self) -> None:
+        """Close. Leases held by this object end."""
+        await checkpoint()
+        if not self._closed:
+            self._closed = True
+            self._shelf.alive.discard(self._owner)
+
+    async def _enter(self) -> None:
+        if self._closed:
+            raise Invalid("this was closed before", name=self.name)
+        await checkpoint()
+
+    def _append(self, batch: Batch) -> Position | LeaseLost:
+        session = self._current(batch.lease)
+        if session is None:
+            fields = {"session": batch.lease.session_id, "generation": batch.lease.generation}
+            return LeaseLost("the session has another owner now", **fields)
+        ends = {agent_id: len(rows) for agent_id, rows in session.journals.items()}
+        for row in batch.rows:
+            if row.seq != ends.get(row.agent_id, 0) + 1:
+                return LeaseLost("rows do not follow what is stored", session=batch.lease.session_id, seq=row.seq)
+            ends[check_id(row.agent_id, "agent id")] = row.seq
+        for row in batch.rows:
+            session.journals.setdefault(row.agent_id, []).append(row)
+        for agent_id, seq in batch.erase:
+            rows = session.journals.get(agent_id, [])
+            if 0 < seq <= len(rows):
+                rows[seq - 1] = rows[seq - 1].without_content()
+        agent_id = batch.rows[-1].agent_id if batch.rows else (batch.erase[-1][0] if batch.erase else "")
+        return Position(agent_id=agent_id, seq=ends.get(agent_id, 0))
+
+    def _info(self, name: str, session: _Session) -> SessionInfo:
+        times = session.times()
+        return SessionInfo(
+            session_id=name,
+            agents={agent_id: len(rows) for agent_id, rows in session.journals.items()},
+            created_at=times[0],
+            updated_at=max(times),
+            owner=session.owner if session.owner in self._shelf.alive else None,
+        )
+
+    def _current(self, lease: Lease) -> _Session | None:
+        session = self._shelf.sessions.get(lease.session_id)
+        current = session is not None and (session.generation, session.owner) == (lease.generation, lease.owner)
+        return session if current else None
+
+    def _in_other_hands(self, session: _Session) -> bool:
+        return session.owner != self._owner and session.owner in self._shelf.alive

@@ -1,0 +1,355 @@
+"""What every `SessionStore` must do, as tests. Subclass it next to your store's own tests:
+
+    class TestMyStore(SessionStoreContract):
+        def open_store(self, place: Path, owner: str) -> SessionStore:
+            return MyStore(place / "sessions", owner=owner)
+
+Each test runs on the event loops that the project's `anyio_backend` fixture offers. Needs pytest.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+
+from repertory.backends.ports import Batch, Lease, Position, SessionStore
+from repertory.core.journal.appender import Appender
+from repertory.core.journal.fold import Fold
+from repertory.core.journal.records import MessageAdded, SnapshotTaken, StateChanged
+from repertory.core.journal.restore import restore
+from repertory.core.journal.rows import Row
+from repertory.core.journal.verify import verify
+from repertory.errors import Invalid, LeaseLost, NotFound, SessionBusy
+
+WAIT_S = 20.0
+"""Bound on every test."""
+
+
+def grow(count: int, agent_id: str = "default", *, at: float = 1.0, after: Sequence[Row] = ()) -> list[Row]:
+    """Rows of a conversation that goes on after `after` (all rows of the agent so far)."""
+    fold = restore(after).fold
+    appender = Appender(agent_id, fold, after[-1].link if after else None, lambda size: b"s" * size)
+    return [_say(appender, at) for _ in range(count)]
+
+
+def _say(appender: Appender, at: float) -> Row:
+    fold = appender.fold
+    prompt = fold.last_message is None or fold.last_message["role"] == "assistant"
+    text = f"{appender.agent_id} says {fold.message_count}"
+    return appender.append(
+        MessageAdded(
+            at=at + fold.message_count,
+            message={"role": "user" if prompt else "assistant", "content": [{"text": text}]},
+            turn=fold.turns + prompt,
+            index=fold.message_count,
+        )
+    )
+
+
+class SessionStoreContract(ABC):
+    """The contract. Two stores opened on the same place share their sessions, as two processes would."""
+
+    pytestmark = pytest.mark.anyio
+
+    @abstractmethod
+    def open_store(self, place: Path, owner: str) -> SessionStore:
+        """A new store over the sessions in `place`, owning under this name."""
+
+    @asynccontextmanager
+    async def stores(self, place: Path, *owners: str) -> AsyncGenerator[list[SessionStore]]:
+        """One store per owner, closed in the end, all within the bound."""
+        with anyio.fail_after(WAIT_S):
+            async with AsyncExitStack() as stack:
+                opened = [self.open_store(place, owner) for owner in owners]
+                for store in opened:
+                    stack.push_async_callback(store.aclose)
+                yield opened
+
+    async def test_what_was_appended_is_loaded_again(self, tmp_path: Path) -> None:
+        async with self.stores(tmp_path, "one") as (store,):
+            rows = grow(5)
+            lease = await store.acquire("session")
+            outcomes = await store.append([Batch(lease=lease, rows=rows[:2])])
+            assert outcomes == [Position(agent_id="default", seq=2)]
+            assert await store.append([Batch(lease=lease, rows=rows[2:])]) == [Position(agent_id="default", seq=5)]
+            assert list(await store.load("session", "default", whole=True)) == rows
+
+    async def test_a_store_opened_later_finds_everything(self, tmp_path: Path) -> None:
+        rows = grow(30)
+        async with self.stores(tmp_path, "one") as (store,):
+            lease = await store.acquire("session")
+            await store.append([Batch(lease=lease, rows=rows)])
+        async with self.stores(tmp_path, "two") as (store,):
+            loaded = list(await store.load("session", "default", whole=True))
+        assert loaded == rows
+        verify(loaded, session_id="session")
+
+    async def test_nothing_is_loaded_of_what_was_never_stored(self, tmp_path: Path) -> None:
+        async with self.stores(tmp_path, "one") as (store,):
+            assert list(await store.load("session", "default")) == []
+            await store.acquire("session")
+            assert list(await store.load("session", "default", whole=True)) == []
+            assert list(await store.sessions()) == []
+
+    async def test_load_begins_at_the_last_rows_low(self, tmp_path: Path) -> None:
+        appender = Appender("default", Fold(), None, lambda size: b"s" * size)
+        rows = [appender.append(StateChanged(at=1.0, full={"n": n})) for n in range(9)]
+        rows.append(appender.append(SnapshotTaken(at=2.0, label="here")))
+        async with self.stores(tmp_path, "one") as (store,):
+            lease = await store.acquire("session")
+            await store.append([Batch(lease=lease, rows=rows)])
+            loaded = list(await store.load("session", "default"))
+        assert rows[-1].low == 8
+        assert loaded == rows[7:]
+        assert restore(loaded).fold.image() == appender.fold.image()
+
+    async def test_agents_of_a_session_have_journals_of_their_own(self, tmp_path: Path) -> None:
+        first, second = grow(3, "first"), grow(2, "second")
+        async with self.stores(tmp_path, "one") as (store,):
+            lease = await store.acquire("session")
+            mixed = [first[0], second[0], first[1], second[1], first[2]]
+            assert await store.append([Batch(lease=lease, rows=mixed)]) == [Position(agent_id="first", seq=3)]
+            assert list(await store.load("session", "first", whole=True)) == first
+            assert list(await store.load("session", "second", whole=True)) == second
+
+    async def test_many_sessions_are_committed_in_one_group(self, tmp_path: Path) -> None:
+        async with self.stores(tmp_path, "one") as (store,):
+            journals = {f"session-{n}": grow(4, at=float(n)) for n in range(20)}
+            leases = {name: await store.acquire(name) for name in journals}
+            for part in (slice(0, 1), slice(1, 4)):
+                await store.append([Batch(lease=leases[name], rows=rows[part]) for name, rows in journals.items()])
+            for name, rows in journals.items():
+                assert list(await store.load(name, "default", whole=True)) == rows
+
+    async def test_concurrent_appends_of_many_sessions_are_all_kept(self, tmp_path: Path) -> None:
+        async with self.stores(tmp_path, "one") as (store,):
+            journals = {f"session-{n}": grow(6) for n in range(10)}
+
+            async def run(name: str, rows: Sequence[Row]) -> None:
+                lease = await store.acquire(name)
+                for row in rows:
+                    await store.append([Batch(lease=lease, rows=[row])])
+
+            async with anyio.create_task_group() as tasks:
+                for name, rows in journals.items():
+                    tasks.start_soon(run, name, rows)
+            for name, rows in journals.items():
+                assert list(await store.load(name, "default", whole=True)) == rows
+
+    async def test_a_session_in_live_hands_is_busy(self, tmp_path: Path) -> None:
+        async with self.stores(tmp_path, "one", "two") as (one, two):
+            await one.acquire("session")
+            with pytest.raises(SessionBusy):
+                await two.acquire("session")
+            assert (await two.acquire("other")).owner == "two"
+
+    async def test_a_released_session_is_free_and_its_generation_rises(self, tmp_path: Path) -> None:
+        async with self.stores(tmp_path, "one", "two") as (one, two):
+            first = await one.acquire("session")
+            await one.release(first)
+            second = await two.acquire("session")
+            assert second.generation > first.generation
+            assert (second.session_id, second.owner) == ("session", "two")
+
+    async def test_the_sessions_of_a_closed_store_are_free(self, tmp_path: Path) -> None:
+        async with self.stores(tmp_path, "one", "two") as (one, two):
+            await one.acquire("session")
+            await one.aclose()
+            await two.acquire("session")
+
+    async def test_a_takeover_fences_the_owner_before(self, tmp_path: Path) -> None:
+        rows = grow(4)
+        async with self.stores(tmp_path, "one", "two") as (one, two):
+            old = await one.acquire("session")
+            await one.append([Batch(lease=old, rows=rows[:1])])
+            new = await two.acquire("session", takeover=True)
+            assert isinstance((await one.append([Batch(lease=old, rows=rows[1:2])]))[0], LeaseLost)
+            await two.append([Batch(lease=new, rows=rows[1:3])])
+            assert isinstance((await one.append([Batch(lease=old, rows=rows[3:])]))[0], LeaseLost)
+            assert list(await one.load("session", "default", whole=True)) == rows[:3]
+
+    async def test_a_stale_release_changes_nothing(self, tmp_path: Path) -> None:
+        async with self.stores(tmp_path, "one", "two") as (one, two):
+            old = await one.acquire("session")
+            await two.acquire("session", takeover=True)
+            await one.release(old)
+            with pytest.raises(SessionBusy):
+                await one.acquire("session")
+
+    async def test_acquiring_again_in_the_same_store_fences_the_earlier_lease(self, tmp_path: Path) -> None:
+        """A restarted actor takes its session back without waiting for itself."""
+        rows = grow(2)
+        async with self.stores(tmp_path, "one") as (store,):
+            old = await store.acquire("session")
+            new = await store.acquire("session")
+            assert new.generation > old.generation
+            outcomes = await store.append([Batch(lease=old, rows=rows), Batch(lease=new, rows=rows)])
+            assert isinstance(outcomes[0], LeaseLost)
+            assert outcomes[1] == Position(agent_id="default", seq=2)
+
+    @pytest.mark.parametrize("first_seq", [2, 4, 5])
+    async def test_rows_that_do_not_follow_are_refused_whole(self, tmp_path: Path, first_seq: int) -> None:
+        rows = grow(6)
+        async with self.stores(tmp_path, "one") as (store,):
+            lease = await store.acquire("session")
+            await store.append([Batch(lease=lease, rows=rows[:2])])
+            outcomes = await store.append([Batch(lease=lease, rows=rows[first_seq - 1 :])])
+            assert isinstance(outcomes[0], LeaseLost)
+            gap = [rows[2], rows[4]]
+            assert isinstance((await store.append([Batch(lease=lease, rows=gap)]))[0], LeaseLost)
+            assert list(await store.load("session", "default", whole=True)) == rows[:2]
+
+    async def test_a_refused_batch_does_not_hinder_the_others(self, tmp_path: Path) -> None:
+        rows = grow(2)
+        stale = Lease(session_id="lost", owner="nobody", generation=1)
+        async with self.stores(tmp_path, "one") as (store,):
+            first, second = await store.acquire("first"), await store.acquire("second")
+            outcomes = await store.append(
+                [
+                    Batch(lease=first, rows=rows),
+                    Batch(lease=stale, rows=rows),
+                    Batch(lease=second, rows=rows[1:]),
+                    Batch(lease=second, rows=rows),
+                ]
+            )
+            assert [type(outcome) for outcome in outcomes] == [Position, LeaseLost, LeaseLost, Position]
+            assert list(await store.load("first", "default", whole=True)) == rows
+            assert list(await store.load("second", "default", whole=True)) == rows
+            assert {info.session_id for info in await store.sessions()} == {"first", "second"}
+
+    async def test_one_group_may_hold_several_batches_of_one_session(self, tmp_path: Path) -> None:
+        rows = grow(3)
+        async with self.stores(tmp_path, "one") as (store,):
+            lease = await store.acquire("session")
+            await store.append([Batch(lease=lease, rows=rows[:1]), Batch(lease=lease, rows=rows[1:])])
+            assert list(await store.load("session", "default", whole=True)) == rows
+
+    async def test_an_erased_content_is_gone_and_the_chain_still_holds(self, tmp_path: Path) -> None:
+        rows = grow(5)
+        async with self.stores(tmp_path, "one") as (store,):
+            lease = await store.acquire("session")
+            await store.append([Batch(lease=lease, rows=rows[:4])])
+            erase = [("default", 2), ("default", 5), ("default", 9), ("nobody", 1)]
+            outcomes = await store.append([Batch(lease=lease, rows=rows[4:], erase=erase)])
+            assert outcomes == [Position(agent_id="default", seq=5)]
+            outcomes = await store.append([Batch(lease=lease, rows=[], erase=[("default", 2)])])
+            assert outcomes == [Position(agent_id="default", seq=5)]
+            loaded = list(await store.load("session", "default", whole=True))
+        assert loaded == [row.without_content() if row.seq in (2, 5) else row for row in rows]
+        verify(loaded, session_id="session")
+
+    async def test_nothing_is_erased_under_a_stale_lease(self, tmp_path: Path) -> None:
+        rows = grow(2)
+        async with self.stores(tmp_path, "one", "two") as (one, two):
+            old = await one.acquire("session")
+            await one.append([Batch(lease=old, rows=rows)])
+            await two.acquire("session", takeover=True)
+            assert isinstance((await one.append([Batch(lease=old, rows=[], erase=[("default", 1)])]))[0], LeaseLost)
+            assert list(await two.load("session", "default", whole=True)) == rows
+
+    async def test_sessions_are_listed_the_most_recently_changed_first(self, tmp_path: Path) -> None:
+        async with self.stores(tmp_path, "one", "two") as (one, two):
+            old, new = await one.acquire("old"), await one.acquire("new")
+            await one.append([Batch(lease=new, rows=grow(2, "agent", at=100.0))])
+            await one.append([Batch(lease=old, rows=[*grow(3, "first", at=10.0), *grow(1, "second", at=20.0)])])
+            await one.release(old)
+            infos = list(await two.sessions())
+        assert [info.session_id for info in infos] == ["new", "old"]
+        assert [info.owner for info in infos] == ["one", None]
+        assert [dict(info.agents) for info in infos] == [{"agent": 2}, {"first": 3, "second": 1}]
+        assert [(info.created_at, info.updated_at) for info in infos] == [(100.0, 101.0), (10.0, 20.0)]
+
+    async def test_a_deleted_session_is_gone_and_may_begin_anew(self, tmp_path: Path) -> None:
+        rows = grow(3)
+        async with self.stores(tmp_path, "one") as (store,):
+            kept, old = await store.acquire("kept"), await store.acquire("session")
+            await store.append([Batch(lease=kept, rows=rows), Batch(lease=old, rows=rows)])
+            await store.delete("session")
+            assert [info.session_id for info in await store.sessions()] == ["kept"]
+            assert list(await store.load("session", "default", whole=True)) == []
+            assert isinstance((await store.append([Batch(lease=old, rows=rows)]))[0], LeaseLost)
+            new = await store.acquire("session")
+            assert new.generation > old.generation
+            assert await store.append([Batch(lease=new, rows=rows[:1])]) == [Position(agent_id="default", seq=1)]
+            assert list(await store.load("kept", "default", whole=True)) == rows
+
+    async def test_delete_refuses_what_is_not_there_or_in_other_hands(self, tmp_path: Path) -> None:
+        async with self.stores(tmp_path, "one", "two") as (one, two):
+            with pytest.raises(NotFound):
+                await one.delete("session")
+            await one.acquire("session")
+            with pytest.raises(SessionBusy):
+                await two.delete("session")
+
+    async def test_two_stores_see_each_others_rows(self, tmp_path: Path) -> None:
+        rows = grow(40)
+        async with self.stores(tmp_path, "one", "two") as opened:
+            for step in range(10):
+                store = opened[step % 2]
+                lease = await store.acquire("session")
+                stored = list(await store.load("session", "default", whole=True))
+                assert stored == rows[: 4 * step]
+                part = rows[4 * step : 4 * step + 4]
+                await store.append([Batch(lease=lease, rows=part[:1])])
+                await store.append([Batch(lease=lease, rows=part[1:])])
+                await store.release(lease)
+
+    async def test_cancelling_an_append_waits_for_its_commit(self, tmp_path: Path) -> None:
+        rows = grow(20)
+        async with self.stores(tmp_path, "one") as (store,):
+            lease = await store.acquire("session")
+            acknowledged = 0
+
+            async def write() -> None:
+                nonlocal acknowledged
+                for row in rows:
+                    await store.append([Batch(lease=lease, rows=[row])])
+                    acknowledged = row.seq
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(write)
+                for _ in range(9):
+                    await anyio.lowlevel.checkpoint()
+                tasks.cancel_scope.cancel()
+            stored = len(await store.load("session", "default", whole=True))
+            assert stored in (acknowledged, acknowledged + 1)
+            await store.append([Batch(lease=lease, rows=rows[stored:])])
+            assert list(await store.load("session", "default", whole=True)) == rows
+
+    @pytest.mark.parametrize("bad", ["", ".", "..", "a/b", "a\\b", "nul\0", "line\n", "x" * 256])
+    async def test_bad_ids_are_refused(self, tmp_path: Path, bad: str) -> None:
+        async with self.stores(tmp_path, "one") as (store,):
+            for call in (store.acquire(bad), store.load(bad, "default"), store.delete(bad)):
+                with pytest.raises(Invalid):
+                    await call
+            lease = await store.acquire("session")
+            with pytest.raises(Invalid):
+                await store.append([Batch(lease=lease, rows=grow(1, bad))])
+
+    async def test_unusual_but_allowed_ids_work(self, tmp_path: Path) -> None:
+        rows = grow(1, "agent 'ünï' %s ?")
+        async with self.stores(tmp_path, "one") as (store,):
+            for session_id in ("Ärger", "a'b", "x" * 255, "-", "...", "%"):
+                lease = await store.acquire(session_id)
+                await store.append([Batch(lease=lease, rows=rows)])
+                assert list(await store.load(session_id, rows[0].agent_id)) == rows
+
+    async def test_a_closed_store_refuses_and_closes_twice(self, tmp_path: Path) -> None:
+        async with self.stores(tmp_path, "one") as (store,):
+            await store.acquire("session")
+            await store.aclose()
+            await store.aclose()
+            with pytest.raises(Invalid):
+                await store.acquire("session")
+
+    async def test_names_tell_places_apart(self, tmp_path: Path) -> None:
+        async with (
+            self.stores(tmp_path / "here", "one", "two") as (one, two),
+            self.stores(tmp_path / "there", "one") as (other,),
+        ):
+            assert one.name == two.name != other.name

@@ -1,0 +1,225 @@
+"""Agents on SQLite: what was acknowledged is there again, and restored equals live."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import anyio
+import pytest
+
+from repertory import (
+    Agent,
+    AgentSpec,
+    Runtime,
+    ScriptedModel,
+    SlidingWindowConversationManager,
+    SQLiteSessionManager,
+    SQLiteSessions,
+    tool,
+)
+from repertory.core.messages import text_of
+from repertory.errors import CorruptJournal, Invalid, LeaseLost, NotReady, RepertoryError, SessionBusy
+
+pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    return tmp_path / "agents.db"
+
+
+def agent_on(database: Path, *replies: object, session: str = "s1", **options: object) -> Agent:
+    return Agent(
+        ScriptedModel(list(replies)),
+        session_manager=SQLiteSessionManager(session, path=database),
+        callback_handler=None,
+        **options,  # type: ignore[arg-type] - keywords of the constructor
+    )
+
+
+async def test_a_second_agent_continues_where_the_first_left_off(database: Path) -> None:
+    """Documented sample: a new agent with the same session continues the conversation."""
+    await agent_on(database, "Hello Ann").invoke_async("I am Ann")
+    second = agent_on(database, "You are Ann")
+    await second.invoke_async("Who am I?")
+    assert [text_of(message) for message in second.messages] == ["I am Ann", "Hello Ann", "Who am I?", "You are Ann"]
+
+
+async def test_one_session_manager_serves_two_agents_in_turn(database: Path) -> None:
+    manager = SQLiteSessionManager("s1", path=database)
+    await Agent(ScriptedModel(["one"]), session_manager=manager, callback_handler=None).invoke_async("1")
+    second = Agent(ScriptedModel(["two"]), session_manager=manager, callback_handler=None)
+    await second.invoke_async("2")
+    assert len(second.messages) == 4
+
+
+async def test_messages_before_opening_inside_a_loop_say_how_to_open(database: Path) -> None:
+    await agent_on(database, "a").invoke_async("q")
+    agent = agent_on(database, "b")
+    with pytest.raises(NotReady, match="ready"):
+        _ = agent.messages
+    await agent.ready()
+    assert len(agent.messages) == 2
+
+
+async def test_state_is_restored_and_stored_state_wins_over_the_constructor(database: Path) -> None:
+    @tool(effects=False)
+    async def count(agent: Agent) -> str:
+        """Count."""
+        seen = agent.state.get("count")
+        agent.state.set("count", (seen if isinstance(seen, int) else 0) + 1)
+        return "counted"
+
+    use = {"toolUse": {"name": "count", "input": {}}}
+    first = agent_on(database, use, "ok", tools=[count], state={"count": 5, "theme": "dark"})
+    await first.invoke_async("go")
+    second = agent_on(database, "ok", state={"count": 0})
+    await second.ready()
+    assert second.state.get() == {"count": 6, "theme": "dark"}
+
+
+async def test_restored_equals_live_after_the_window_slid(database: Path) -> None:
+    manager = SlidingWindowConversationManager(window_size=5)
+    live = agent_on(database, *(f"a{n}" for n in range(8)), conversation_manager=manager)
+    async with live:
+        for number in range(8):
+            await live.invoke_async(f"q{number}")
+        shown = live.messages
+    restored = agent_on(database, "x", conversation_manager=manager)
+    await restored.ready()
+    assert restored.messages == shown
+    assert [text_of(message) for message in await restored.history()] == [
+        text for n in range(8) for text in (f"q{n}", f"a{n}")
+    ]
+
+
+async def test_a_manager_may_change_on_a_live_session(database: Path) -> None:
+    await agent_on(database, "a").invoke_async("q")
+    other = agent_on(database, "b", conversation_manager=SlidingWindowConversationManager(window_size=2))
+    await other.invoke_async("r")
+    assert [text_of(message) for message in other.messages] == ["r", "b"]
+
+
+async def test_two_facades_on_one_session_take_turns(database: Path) -> None:
+    one, two = agent_on(database, "a"), agent_on(database, "b")
+    async with anyio.create_task_group() as group:
+        group.start_soon(one.invoke_async, "1")
+        group.start_soon(two.invoke_async, "2")
+    reader = agent_on(database, "x")
+    assert len(await reader.history()) == 4
+
+
+async def test_two_agents_share_a_session(database: Path) -> None:
+    async with Runtime(sessions=SQLiteSessions(database)) as runtime:
+        one = runtime.agent(AgentSpec(name="one", model=ScriptedModel(["1", "1"])))
+        two = runtime.agent(AgentSpec(name="two", model=ScriptedModel(["2", "2"])))
+        for _ in range(2):
+            await one.session("s").invoke("hi")
+            await two.session("s").invoke("ho")
+        assert len(await one.session("s").history()) == 4
+
+
+async def test_another_owner_is_told_that_the_session_is_busy(database: Path) -> None:
+    other = SQLiteSessions(database).open_store()
+    try:
+        await other.acquire("s1")
+        with pytest.raises(SessionBusy):
+            await agent_on(database, "a").invoke_async("q")
+    finally:
+        await other.aclose()
+
+
+async def test_a_fenced_owner_loses_before_its_model_is_called_and_nothing_is_overwritten(database: Path) -> None:
+    model = ScriptedModel(["first", "never"])
+    stale = Agent(
+        model, session_manager=SQLiteSessionManager("s1", path=database), callback_handler=None, durability="strict"
+    )
+    async with stale:
+        await stale.invoke_async("1")
+        other = SQLiteSessions(database).open_store()
+        try:
+            await other.acquire("s1", takeover=True)
+            with pytest.raises(LeaseLost):
+                await stale.invoke_async("2")
+        finally:
+            await other.aclose()
+    assert len(model.calls) == 1
+    assert len(await agent_on(database, "x").history()) == 2
+
+
+async def test_a_damaged_record_is_named_and_nothing_is_changed(database: Path) -> None:
+    await agent_on(database, "a").invoke_async("q")
+    connection = sqlite3.connect(database)
+    tables = [name for (name,) in connection.execute("select name from sqlite_master where type = 'table'")]
+    assert tables
+    holding = [t for t in tables if any(row[1] == "body" for row in connection.execute(f"pragma table_info({t})"))]
+    connection.execute(f"update {holding[0]} set body = cast('{{}}' as blob)")
+    connection.commit()
+    connection.close()
+    with pytest.raises(CorruptJournal, match="s1"):
+        await agent_on(database, "b").invoke_async("r")
+
+
+async def test_a_file_that_is_no_database_is_refused_and_left_alone(database: Path) -> None:
+    file = anyio.Path(database)
+    await file.write_bytes(b"this is not a database, it is a shopping list" * 50)
+    before = await file.read_bytes()
+    with pytest.raises(RepertoryError, match=r"agents\.db"):
+        await agent_on(database, "a").invoke_async("q")
+    assert await file.read_bytes() == before
+
+
+@pytest.mark.parametrize("session_id", ["", ".", "..", "a/b", "a\\b", "a\0b", "a\nb", "x" * 256])
+async def test_ids_that_are_no_names_are_refused(session_id: str) -> None:
+    with pytest.raises(Invalid):
+        SQLiteSessionManager(session_id)
+
+
+@pytest.mark.parametrize("durability", ["pipelined", "strict", "relaxed"])
+async def test_every_durability_keeps_everything_at_an_orderly_end(database: Path, durability: str) -> None:
+    async with agent_on(database, "a", "b", durability=durability) as agent:
+        await agent.invoke_async("1")
+        await agent.invoke_async("2")
+    assert len(await agent_on(database, "x").history()) == 4
+
+
+async def test_passivation_gives_the_session_up_and_the_next_message_wakes_it(database: Path) -> None:
+    async with Runtime(sessions=SQLiteSessions(database), idle_timeout_s=0.05) as runtime:
+        session = runtime.agent(AgentSpec(model=ScriptedModel(["a", "b"]))).session("s1")
+        await session.invoke("1")
+        other = SQLiteSessions(database).open_store()
+        try:
+            with anyio.fail_after(5):
+                while True:
+                    try:
+                        lease = await other.acquire("s1")
+                        break
+                    except SessionBusy:
+                        await anyio.sleep(0.02)
+            await other.release(lease)
+        finally:
+            await other.aclose()
+        assert str(await session.invoke("2")) == "b"
+        assert len(await session.history()) == 4
+
+
+async def test_many_sessions_run_at_once_and_nothing_is_mixed_up(database: Path) -> None:
+    def echo(messages: object, *_: object) -> str:
+        assert isinstance(messages, list)
+        return f"you said {messages[-1]['content'][0]['text']}"
+
+    async with Runtime(sessions=SQLiteSessions(database)) as runtime:
+        agent = runtime.agent(AgentSpec(model=ScriptedModel([echo], loop=True)))
+
+        async def talk(session_id: str) -> None:
+            for number in range(5):
+                result = await agent.session(session_id).invoke(f"{session_id}.{number}")
+                assert str(result) == f"you said {session_id}.{number}"
+
+        async with anyio.create_task_group() as group:
+            for number in range(20):
+                group.start_soon(talk, f"s{number}")
+    listed = await SQLiteSessions(database).list()
+    assert sorted(info.session_id for info in listed) == sorted(f"s{n}" for n in range(20))
+    assert all(info.owner is None for info in listed)

@@ -1,0 +1,40 @@
+"""Every session store keeps the contract, the fake one included."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from repertory.backends.ports import SessionStore
+from repertory.backends.sessions.sqlite import SQLiteSessionStore
+from repertory.testing.faulty_sessions import FaultSettings, FaultySessionStore
+from repertory.testing.memory_sessions import MemorySessionStore, SessionShelf
+from repertory.testing.session_contract import SessionStoreContract
+
+
+class _NoChance:
+    def random(self) -> float:
+        return 0.5
+
+
+class TestMemorySessionStore(SessionStoreContract):
+    @pytest.fixture(autouse=True)
+    def shelves(self) -> None:
+        self._shelves: dict[Path, SessionShelf] = {}
+
+    def open_store(self, place: Path, owner: str) -> SessionStore:
+        return MemorySessionStore(self._shelves.setdefault(place, SessionShelf()), owner=owner)
+
+
+class TestFaultySessionStore(TestMemorySessionStore):
+    """Without faults, the wrapper changes nothing."""
+
+    def open_store(self, place: Path, owner: str) -> SessionStore:
+        return FaultySessionStore(super().open_store(place, owner), _NoChance(), FaultSettings())
+
+
+@pytest.mark.real_time
+class TestSQLiteSessionStore(SessionStoreContract):
+    def open_store(self, place: Path, owner: str) -> SessionStore:
+        return SQLiteSessionStore(place / "home" / "sessions.db", owner=owner)

@@ -1,0 +1,58 @@
+"""What every test gets: both event loops, clocks that jump, printed seeds, no blocking calls of ours on a loop.
+
+A test marked `real_time` runs on plain loops with a real clock, so that threads, files, sockets and processes work.
+`@pytest.mark.parametrize("anyio_backend", ["asyncio", "uvloop", "trio"], indirect=True)` adds uvloop (on a real clock).
+`REPERTORY_SEED=123` repeats a run whose failure printed `seed 123`.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+
+import pytest
+import trio._core._run as trio_run
+from blockbuster import blockbuster_ctx
+
+from repertory.runtime.testing.virtual_time import virtual_asyncio, virtual_trio
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def anyio_backend(request: pytest.FixtureRequest, seed: int) -> object:
+    """The loop that a test runs on, as anyio's pytest plugin takes it. Virtual time unless the test is `real_time`."""
+    name = str(request.param)
+    real = request.node.get_closest_marker("real_time") is not None
+    if name == "uvloop":
+        return "asyncio", {"use_uvloop": True}
+    if name == "trio":
+        _seed_trio(seed)
+        return "trio" if real else virtual_trio()
+    return "asyncio" if real else virtual_asyncio()
+
+
+def _seed_trio(seed: int) -> None:
+    """Trio runs ready tasks in random order; the same seed gives the same order again."""
+    trio_run._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[misc]
+    trio_run._r.seed(seed)
+
+
+@pytest.fixture
+def seed() -> int:
+    """A number for every random choice of a test, printed so that a failure can be repeated with REPERTORY_SEED."""
+    value = int(os.environ.get("REPERTORY_SEED") or random.SystemRandom().randrange(2**32))
+    print(f"seed {value}")
+    return value
+
+
+@pytest.fixture
+def rng(seed: int) -> random.Random:
+    """A seeded generator."""
+    return random.Random(seed)
+
+
+@pytest.fixture(autouse=True)
+def no_blocking_calls() -> Iterator[None]:
+    """A blocking call of ours inside an asyncio loop raises `BlockingError`. Under trio it passes unseen."""
+    with blockbuster_ctx("repertory"):
+        yield

@@ -1,0 +1,222 @@
+"""A driver that grows a journal by random but reachable commands, the way that a session does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from repertory.core.journal.appender import Appender
+from repertory.core.journal.fold import Fold
+from repertory.core.journal.image import Image
+from repertory.core.journal.records import (
+    Branched,
+    CursorMoved,
+    Interrupted,
+    MessageAdded,
+    NodeChanged,
+    OwnerChanged,
+    Record,
+    Resumed,
+    SnapshotTaken,
+    StateChanged,
+    ToolFinished,
+    ToolStarted,
+)
+from repertory.core.journal.redaction import redact
+from repertory.core.journal.restore import messages_of, records_of, restore
+from repertory.core.journal.rows import Row
+from repertory.core.journal.shown import SUMMARY_SEQ
+from repertory.core.journal.view_change import view_change
+from repertory.core.messages import Message, ToolResult, tool_results, tool_uses
+from repertory.core.opening import Interrupt
+from repertory.core.window.plan import WindowPlan
+
+COMMANDS = (
+    "prompt", "answer", "answer", "ask", "start", "finish", "results", "results", "drop", "drop", "truncate", "summarise",
+    "state", "state_full", "interrupt", "resume", "cursor", "node", "snapshot", "owner", "redact", "rewind", "idle",
+)  # fmt: skip
+
+
+class Driver:
+    """Keeps the rows as a store would, erased ones included."""
+
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+        self.appender = Appender("agent", Fold(), None, lambda count: bytes([len(self.rows) % 256]) * count)
+        self._ids = 0
+
+    @property
+    def fold(self) -> Fold:
+        return self.appender.fold
+
+    def image(self) -> Image:
+        return self.fold.image()
+
+    def run(self, commands: Sequence[tuple[str, int]]) -> None:
+        for name, number in commands:
+            getattr(self, f"do_{name}")(number)
+            self.rows.extend(self.appender.restate(self.at()))
+
+    def at(self) -> float:
+        return 1_700_000_000.5 + len(self.rows)
+
+    def append(self, *records: Record) -> None:
+        self.rows.extend(self.appender.append_all(records))
+
+    def say(self, message: Message, *, new_turn: bool = False, token: str | None = None) -> None:
+        turn = self.fold.turns + (1 if new_turn or not self.fold.turns else 0)
+        self.append(
+            MessageAdded(
+                at=self.at(), message=message, turn=turn, index=self.fold.message_count, idempotency_token=token
+            )
+        )
+
+    def waiting(self) -> list[str]:
+        last = self.fold.last_message
+        return [use["toolUseId"] for use in tool_uses(last)] if last is not None else []
+
+    def do_prompt(self, number: int) -> None:
+        if not self.waiting():
+            token = f"token-{number % 7}" if number % 2 else None
+            self.say({"role": "user", "content": [{"text": f"prompt {number}"}]}, new_turn=True, token=token)
+
+    def do_answer(self, number: int) -> None:
+        if not self.waiting():
+            self.say({"role": "assistant", "content": [{"text": f"answer {number}"}]})
+
+    def do_ask(self, number: int) -> None:
+        if self.waiting():
+            return
+        self._ids += 1
+        ids = [f"use-{self._ids}-{n}" for n in range(1 + number % 3)]
+        content = [{"toolUse": {"toolUseId": each, "name": "tool", "input": {"n": number}}} for each in ids]
+        self.say({"role": "assistant", "content": content})  # type: ignore[typeddict-item]
+
+    def do_start(self, number: int) -> None:
+        for use_id in self.waiting()[: 1 + number % 2]:
+            self.append(ToolStarted(at=self.at(), tool_use_id=use_id, name="tool", idempotency_key=f"key-{use_id}"))
+
+    def do_finish(self, number: int) -> None:
+        for use_id in list(self.fold.open_tools)[:1]:
+            self.append(ToolFinished(at=self.at(), tool_use_id=use_id, result=result_of(use_id, number)))
+
+    def do_results(self, number: int) -> None:
+        ids = self.waiting()
+        if ids:
+            content = [{"toolResult": self.fold.finished_tools.get(each, result_of(each, number))} for each in ids]
+            self.say({"role": "user", "content": content})  # type: ignore[typeddict-item]
+
+    def plan(self, plan: WindowPlan, summary: Message | None = None) -> None:
+        state = {"removed": plan.drop}
+        shown = list(self.fold.shown)
+        stays = [*plan.pinned, *range(plan.drop, len(shown))]
+        expected = [
+            plan.replaced.get(each, shown[each][1])
+            for each in stays
+            if summary is None or shown[each][0] != SUMMARY_SEQ
+        ]
+        self.append(view_change(self.fold, plan, manager="Sliding", manager_state=state, at=self.at(), summary=summary))
+        assert self.fold.shown.messages() == ([] if summary is None else [summary]) + expected
+
+    def do_drop(self, number: int) -> None:
+        shown = len(self.fold.shown)
+        drop = number % (shown + 1)
+        pinned = tuple(position for position in (0, 1) if position < drop and number & (1 << position))
+        self.plan(WindowPlan(drop=drop, pinned=pinned, reason="drop"))
+
+    def do_truncate(self, number: int) -> None:
+        shown = self.fold.shown.messages()
+        if shown:
+            position = number % len(shown)
+            self.plan(WindowPlan(replaced={position: shortened(shown[position], number)}, reason="truncate"))
+
+    def do_summarise(self, number: int) -> None:
+        shown = len(self.fold.shown)
+        summary: Message = {"role": "user", "content": [{"text": f"summary {number}"}]}
+        self.plan(WindowPlan(drop=number % (shown + 1), reason="summary"), summary)
+
+    def do_state(self, number: int) -> None:
+        key = f"key-{number % 5}"
+        if number % 3:
+            self.append(StateChanged(at=self.at(), set={key: number}))
+        else:
+            self.append(StateChanged(at=self.at(), delete=(key,)))
+
+    def do_state_full(self, number: int) -> None:
+        self.append(StateChanged(at=self.at(), full={} if number % 4 == 0 else {"key": number}))
+
+    def do_interrupt(self, number: int) -> None:
+        one = Interrupt(id=f"interrupt-{number % 4}", name="ask", reason={"n": number})
+        self.append(Interrupted(at=self.at(), interrupts=(one,)))
+
+    def do_resume(self, number: int) -> None:
+        for interrupt in self.fold.interrupts[:1]:
+            self.append(Resumed(at=self.at(), responses={interrupt.id: number}))
+
+    def do_cursor(self, number: int) -> None:
+        positions = {**self.fold.cursors, f"store-{number % 2}": self.fold.last_seq}
+        self.append(CursorMoved(at=self.at(), positions=positions if number % 5 else {}))
+
+    def do_node(self, number: int) -> None:
+        run = self.fold.run + (number % 4 == 0 or not self.fold.run)
+        node = f"node-{number % 3}"
+        self.append(NodeChanged(at=self.at(), run=run, node=node, status="completed", frontier=(node,), result=number))
+
+    def do_snapshot(self, number: int) -> None:
+        self.append(SnapshotTaken(at=self.at(), label=f"label {number}"))
+
+    def do_owner(self, number: int) -> None:
+        self.append(OwnerChanged(at=self.at(), owner="owner", generation=number))
+
+    def do_redact(self, number: int) -> None:
+        said = messages_of(records_of(self.rows))
+        targets = [seq for seq in said if seq != self.fold.last_message_seq or not any(tool_uses(said[seq]))]
+        if not targets:
+            return
+        target = targets[number % len(targets)]
+        redaction = redact(self.appender, self.rows, target, shortened(said[target], -1), self.at())
+        for seq in redaction.erase:
+            self.rows[seq - 1] = self.rows[seq - 1].without_content()
+        self.rows.extend(redaction.rows)
+
+    def do_rewind(self, number: int) -> None:
+        if self.waiting() or not self.rows:
+            return
+        position = 1 + number % len(self.rows)
+        earlier = restore(self.rows[:position]).fold if not self.erased_branch(position) else self.fold
+        if earlier.last_message is not None and any(tool_uses(earlier.last_message)):
+            return
+        record = Branched(
+            at=self.at(),
+            position=earlier.last_seq,
+            last=earlier.last_message_seq,
+            message_count=self.fold.message_count,
+            turns=self.fold.turns,
+            run=self.fold.run,
+            view=earlier.shown.view,
+            state=dict(earlier.state),
+        )
+        before = list(earlier.shown)
+        self.rows.append(self.appender.rewind(record, messages_of(records_of(self.rows))))
+        assert list(self.fold.shown) == before
+
+    def erased_branch(self, position: int) -> bool:
+        return any(row.erased for row in self.rows[:position])
+
+    def do_idle(self, number: int) -> None:
+        for _ in range(number % 70):
+            self.append(SnapshotTaken(at=self.at(), label="idle"))
+
+
+def result_of(use_id: str, number: int) -> ToolResult:
+    return {"toolUseId": use_id, "status": "success", "content": [{"text": f"result {number}"}]}
+
+
+def shortened(message: Message, number: int) -> Message:
+    """The same tools with other contents."""
+    content: list[object] = []
+    content.extend({"toolUse": {**use, "input": number}} for use in tool_uses(message))
+    content.extend({"toolResult": result_of(each["toolUseId"], number)} for each in tool_results(message))
+    return {"role": message["role"], "content": content or [{"text": f"short {number}"}]}  # type: ignore[typeddict-item]
+
+
+Command = Callable[[int], None]

@@ -1,0 +1,110 @@
+"""Reads the fenced blocks and the links of the project's documents.
+
+A comment on the line before a fence says what a block is:
+
+- `<!-- not executed -->`: only shown;
+- `<!-- continues -->`: goes on from the program before it, names and all;
+- `<!-- prints -->`: what the program before it prints;
+- `<!-- tree -->`: a drawing of folders.
+
+Without one, a `python` block is a program of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.source_tree import ROOT
+
+_FENCE = re.compile(
+    r"(?:^<!-- (?P<mark>[a-z ]+) -->\n+)?^```(?P<language>[a-z]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
+)
+_LINK = re.compile(r"\]\((?!https?://|mailto:)(?P<path>[^)#\s]*)(?:#(?P<anchor>[^)\s]*))?\)")
+
+
+@dataclass(frozen=True)
+class Block:
+    """One fenced block of a document."""
+
+    document: Path
+    line: int
+    """The line of its first line of text, from 1."""
+    language: str
+    mark: str
+    text: str
+
+    @property
+    def place(self) -> str:
+        """Where it stands, in the form that terminals turn into a link."""
+        return f"{self.document.relative_to(ROOT).as_posix()}:{self.line}"
+
+
+@dataclass(frozen=True)
+class Example:
+    """A program in a document: one block, and those that continue it."""
+
+    blocks: tuple[Block, ...]
+    prints: str | None
+
+    @property
+    def place(self) -> str:
+        """Where it begins."""
+        return self.blocks[0].place
+
+    @property
+    def source(self) -> str:
+        """The program, each line on the line number that it has in the document."""
+        lines: list[str] = []
+        for block in self.blocks:
+            lines += [""] * (block.line - 1 - len(lines)) + block.text.splitlines()
+        return "\n".join(lines) + "\n"
+
+
+def documents() -> list[Path]:
+    """Every document that we publish."""
+    return [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def blocks(document: Path) -> list[Block]:
+    """The fenced blocks of one document, in order."""
+    text = document.read_text(encoding="utf-8")
+    return [
+        Block(
+            document=document,
+            line=text.count("\n", 0, match.start("text")) + 1,
+            language=match["language"],
+            mark=match["mark"] or "",
+            text=match["text"],
+        )
+        for match in _FENCE.finditer(text)
+    ]
+
+
+def examples(document: Path) -> list[Example]:
+    """The programs of one document, in order. Design notes sketch, so they have none."""
+    if document.parent == ROOT / "docs/design":
+        return []
+    found: list[Example] = []
+    for block in blocks(document):
+        if block.mark == "prints":
+            found[-1] = Example(found[-1].blocks, prints=block.text)
+        elif block.language == "python" and block.mark == "continues":
+            found[-1] = Example((*found[-1].blocks, block), prints=None)
+        elif block.language == "python" and block.mark != "not executed":
+            found.append(Example((block,), prints=None))
+    return found
+
+
+def links(document: Path) -> list[tuple[str, str]]:
+    """The links of a document into the project: (path as written, anchor). Code is not searched."""
+    prose = _FENCE.sub("", document.read_text(encoding="utf-8"))
+    return [(match["path"], match["anchor"] or "") for match in _LINK.finditer(prose)]
+
+
+def anchors(document: Path) -> set[str]:
+    """The anchors that a reader can link to: one per heading, spelled as the usual renderers spell it."""
+    prose = _FENCE.sub("", document.read_text(encoding="utf-8"))
+    headings = re.findall(r"^#+ (.+)$", prose, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}

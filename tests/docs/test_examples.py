@@ -1,0 +1,84 @@
+"""The programs in the documents and in examples/ run, each in a fresh interpreter, offline, in an empty folder."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.docs.markdown import Example, documents, examples
+from tests.source_tree import ROOT
+
+pytestmark = pytest.mark.real_time
+
+PROGRAMS = [example for document in documents() for example in examples(document)]
+FILES = sorted(path for path in (ROOT / "examples").rglob("*.py") if not path.name.startswith("_"))
+
+RUN = """
+import ast, inspect, linecache, sys, types
+
+name, path = sys.argv[1], sys.argv[2]
+with open(path, encoding="utf-8") as file:
+    text = file.read()
+linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+program = compile(text, name, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+module = sys.modules["__main__"] = types.ModuleType("__main__")
+if program.co_flags & inspect.CO_COROUTINE:
+    import anyio
+    async def main():
+        await eval(program, vars(module))
+    anyio.run(main)
+else:
+    exec(program, vars(module))
+"""
+
+
+def _run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    """Run Python in a folder that is also its home, without anybody's credentials."""
+    inherited = {name: os.environ[name] for name in ("PATH", "LANG", "SYSTEMROOT", "TMPDIR") if name in os.environ}
+    environment = {
+        **inherited,
+        "HOME": str(folder),
+        "REPERTORY_HOME": str(folder / ".repertory"),
+        "PYTHONPATH": str(ROOT),
+        "PYTHONWARNINGS": "error::DeprecationWarning:__main__",
+    }
+    return subprocess.run(
+        [sys.executable, *command],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        check=False,
+        timeout=50,
+    )
+
+
+def test_the_readme_shows_programs() -> None:
+    assert any(example.place.startswith("README.md:") for example in PROGRAMS)
+
+
+@pytest.mark.parametrize("example", PROGRAMS, ids=lambda example: example.place)
+def test_program_in_a_document_runs_and_prints_what_is_shown(example: Example, tmp_path: Path) -> None:
+    program = tmp_path / "example.txt"
+    program.write_text(example.source, encoding="utf-8")
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    done = _run(folder, "-c", RUN, example.place.rpartition(":")[0], str(program))
+    assert done.returncode == 0, f"{example.place}\n{done.stdout}{done.stderr}"
+    if example.prints is not None:
+        assert done.stdout.strip() == example.prints.strip(), example.place
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_example_file_runs(path: Path, tmp_path: Path) -> None:
+    done = _run(tmp_path, str(path))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_there_are_example_files() -> None:
+    assert FILES

@@ -1,0 +1,426 @@
+"""The style of the package, held by machine. The demands are our decisions; ARCHITECTURE.md says why.
+
+Every number that may only fall, and every list of permitted exceptions, stands in the tables at the head of this file.
+A file or function that is larger than its limit is named, with its reason, in `docs/design/exceptions.md`.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import is_dataclass
+from types import UnionType
+from typing import Union, get_args, get_origin
+
+import pytest
+
+from tests.source_tree import (
+    PACKAGE,
+    ROOT,
+    FunctionNode,
+    SourceFile,
+    body_lines,
+    cycles,
+    dataclass_flags,
+    imports,
+    methods,
+    name_of,
+    read,
+)
+
+# ------------------------------------------------------------------------------------------------------------ ratchets
+
+FILE_LINES = 500
+FUNCTION_LINES = {"core": 40}
+FUNCTION_LINES_ELSEWHERE = 70
+PARAMETERS = 6
+PROTOCOL_METHODS = 8
+CYCLES_WITH_TYPE_CHECKING = 0
+SUPPRESSIONS = 28
+UNDOCUMENTED = 0
+
+# ------------------------------------------------------------------------------------------------- permitted exceptions
+
+BROAD_EXCEPTS: dict[str, str] = {
+    "repertory/actors/model_call.py": "a model may be anybody's code; what it raises is the cause of `ModelFailed`",
+    "repertory/actors/tool_step.py": "a tool may be anybody's code; what it raises is an answer to the model",
+    "repertory/backends/tools/function_tool.py": "a tool's function is the user's code; the same",
+    "repertory/runtime/cell.py": "the one place where any failure becomes an exit reason",
+}
+KEYWORDS_FOR_LATER: dict[str, str] = {
+    "repertory/app/printing.py": "a callback handler is given the fields of an event as keywords",
+    "repertory/backends/tools/function_tool.py": "calling a tool as a function passes the function's own arguments",
+    "repertory/errors.py": "the fields of an error are its own",
+}
+NAMED_KEYWORDS = {"Unpack", "kwargs"}
+MODEL_METHODS = {"stream", "update_config"}
+"""`Model` passes a provider's own options through, so these take any keyword wherever a model is implemented."""
+ANY_AT_THE_EDGE: dict[str, str] = {
+    "repertory/actors/agent.py": "the invocation state is the caller's own and passes through",
+    "repertory/actors/call.py": "the invocation state is the caller's own and passes through",
+    "repertory/actors/turn_driver.py": "the invocation state and the agent that tools see are the caller's own",
+}
+DATACLASSES_THAT_CHANGE: dict[str, str] = {}
+
+# ---------------------------------------------------------------------------------------------------------------- words
+
+BANNED_FILE_NAMES = {"utils", "util", "helpers", "helper", "common", "types", "managers", "manager", "misc", "base"}
+PURE_ROOMS = {"core"}
+ROOMS_WITH_SETTINGS = {"core", "runtime", "actors"}
+TYPED_ROOMS = {"core", "runtime", "actors"}
+NO_SUCH_RAISE = {"BaseException", "EnvironmentError", "Exception", "IOError", "OSError", "RuntimeError"}
+REJECTED_WORDS = {
+    r"check_?point": "snapshot",
+    r"prox(y|ies)": "ref",
+    r"queue_?item": "envelope",
+    r"memory_?item": "fact",
+    r"event_?list|history_?store": "journal",
+    r"sub_?process_?handle|actor_?handle": "ref",
+    r"exit_?status": "exit reason",
+}
+ROOMS_WHERE_WORDS_COUNT = {"core", "runtime", "actors"}
+TEST_FOLDERS = {
+    "actors",
+    "app",
+    "backends",
+    "core",
+    "docs",
+    "golden",
+    "peers",
+    "runtime",
+    "simulation",
+    "testing",
+    "typing",
+}
+TEST_FILES_AT_THE_ROOT = {
+    "__init__.py",
+    "conftest.py",
+    "requirements.py",
+    "source_tree.py",
+    "test_architecture.py",
+    "test_import.py",
+    "test_requirements.py",
+}
+REPEATED_TEST_FILES = {"__init__.py", "conftest.py"}
+BANNED_IN_TESTS = {
+    "unittest.mock": "use a fake from repertory.testing",
+    "time.sleep": "use virtual time, or wait for an event",
+    "random.seed": "use a random.Random(seed) of your own, and print the seed",
+    "random.random": "use a random.Random(seed) of your own, and print the seed",
+    "random.choice": "use a random.Random(seed) of your own, and print the seed",
+    "random.randint": "use a random.Random(seed) of your own, and print the seed",
+    "random.shuffle": "use a random.Random(seed) of your own, and print the seed",
+}
+
+SOURCES = read(PACKAGE)
+TESTS = read(ROOT / "tests")
+MODULES = {file.module for file in SOURCES}
+
+Findings = Iterable[str]
+Rule = Callable[[SourceFile], Findings]
+
+
+# ----------------------------------------------------------------------------------------------- rules about one file
+
+
+def file_is_within_its_size(file: SourceFile) -> Findings:
+    lines = file.text.count("\n")
+    if lines > FILE_LINES and file.name not in exceptions():
+        yield f"{file.name}: {lines} lines, the limit is {FILE_LINES}"
+
+
+def functions_are_within_their_size(file: SourceFile) -> Findings:
+    limit = FUNCTION_LINES.get(file.room, FUNCTION_LINES_ELSEWHERE)
+    for function in file.functions():
+        if body_lines(function) > limit and f"{file.name}:{function.name}" not in exceptions():
+            yield f"{file.at(function)}: {function.name} has {body_lines(function)} lines, the limit is {limit}"
+
+
+def functions_take_few_parameters(file: SourceFile) -> Findings:
+    """Below the edge where users call; more parameters are a record of settings."""
+    for function in file.functions() if file.room in ROOMS_WITH_SETTINGS else ():
+        arguments = function.args
+        names = {a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)} - {"self", "cls"}
+        if len(names) > PARAMETERS:
+            yield f"{file.at(function)}: {function.name} takes {len(names)} parameters, the limit is {PARAMETERS}"
+
+
+def file_is_named_by_a_noun(file: SourceFile) -> Findings:
+    if file.path.stem in BANNED_FILE_NAMES or file.path.parent.name in BANNED_FILE_NAMES:
+        yield f"{file.name}: name it by the one thing that it holds"
+
+
+def core_has_no_async_code(file: SourceFile) -> Findings:
+    if file.room in PURE_ROOMS:
+        for node in file.nodes:
+            if isinstance(node, ast.AsyncFunctionDef | ast.Await | ast.AsyncFor | ast.AsyncWith):
+                yield f"{file.at(node)}: a decision does not wait"
+
+
+def failures_are_caught_by_name(file: SourceFile) -> Findings:
+    """Clean-up that ends in a bare `raise` is not a catch."""
+    if file.name in BROAD_EXCEPTS:
+        return
+    for node in file.nodes:
+        if isinstance(node, ast.ExceptHandler) and _is_broad(node.type) and not _raises_again(node):
+            yield f"{file.at(node)}: catch what can be named, or let it crash"
+
+
+def raised_errors_are_named(file: SourceFile) -> Findings:
+    for node in file.nodes:
+        if isinstance(node, ast.Raise) and name_of(node.exc) in NO_SUCH_RAISE:
+            yield f"{file.at(node)}: raise an error from repertory.errors, TypeError or ValueError"
+
+
+def no_keywords_for_later(file: SourceFile) -> Findings:
+    """Keywords that a TypedDict or a wrapped function names (`Unpack[...]`, `P.kwargs`) are named."""
+    for function in file.functions():
+        keywords = function.args.kwarg
+        named = keywords is None or name_of(keywords.annotation) in NAMED_KEYWORDS or file.name in KEYWORDS_FOR_LATER
+        if not named and not (file.room == "backends" and function.name in MODEL_METHODS):
+            yield f"{file.at(function)}: {function.name} takes any keyword; name its parameters"
+
+
+def nothing_is_of_type_any(file: SourceFile) -> Findings:
+    if file.room in TYPED_ROOMS and file.name not in ANY_AT_THE_EDGE:
+        for node in file.nodes:
+            if isinstance(node, ast.alias) and node.name == "Any":
+                yield f"{file.at(node)}: say the type; foreign data is `object` until it has been looked at"
+
+
+def folder_init_says_what_the_folder_is_for(file: SourceFile) -> Findings:
+    if file.path.name == "__init__.py" and file.path.parent != PACKAGE:
+        if ast.get_docstring(file.tree) is None:
+            yield f"{file.name}: say what the room is for, what may enter, and where to start reading"
+        if len(file.tree.body) > 1:
+            yield f"{file.name}: holds more than its docstring; public names live in repertory/__init__.py"
+
+
+def core_records_do_not_change(file: SourceFile) -> Findings:
+    if file.room in PURE_ROOMS:
+        for node in file.classes():
+            flags = dataclass_flags(node)
+            if flags is not None and not {"frozen", "slots"} <= flags and node.name not in DATACLASSES_THAT_CHANGE:
+                yield f"{file.at(node)}: {node.name} is not frozen and slotted"
+
+
+def protocols_are_small(file: SourceFile) -> Findings:
+    for node in file.classes():
+        if "Protocol" in map(name_of, node.bases) and len(methods(node)) > PROTOCOL_METHODS:
+            yield f"{file.at(node)}: {node.name} asks for {len(methods(node))} methods, the limit is {PROTOCOL_METHODS}"
+
+
+def handlers_cover_every_message(file: SourceFile) -> Findings:
+    """A `match` in an actor's `handle` ends in `assert_never`, so that both type checkers prove it complete."""
+    if file.room != "actors":
+        return
+    for function in file.functions():
+        for node in ast.walk(function) if function.name == "handle" else ():
+            if isinstance(node, ast.Match) and "assert_never" not in ast.dump(node.cases[-1]):
+                yield f"{file.at(node)}: the last case of a handler's match is `assert_never`"
+
+
+def words_are_those_of_the_glossary(file: SourceFile) -> Findings:
+    if file.room in ROOMS_WHERE_WORDS_COUNT:
+        for node in (*file.functions(), *file.classes()):
+            for word, instead in REJECTED_WORDS.items():
+                if re.search(word, node.name, re.IGNORECASE):
+                    yield f"{file.at(node)}: {node.name}: we say {instead}"
+
+
+RULES: list[Rule] = [
+    file_is_within_its_size,
+    functions_are_within_their_size,
+    functions_take_few_parameters,
+    file_is_named_by_a_noun,
+    core_has_no_async_code,
+    failures_are_caught_by_name,
+    raised_errors_are_named,
+    no_keywords_for_later,
+    nothing_is_of_type_any,
+    folder_init_says_what_the_folder_is_for,
+    core_records_do_not_change,
+    protocols_are_small,
+    handlers_cover_every_message,
+    words_are_those_of_the_glossary,
+]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_package_keeps_the_rule(rule: Rule) -> None:
+    _nothing(finding for file in SOURCES for finding in rule(file))
+
+
+def _is_broad(caught: ast.expr | None) -> bool:
+    names = map(name_of, caught.elts) if isinstance(caught, ast.Tuple) else [name_of(caught)]
+    return caught is None or bool({"Exception", "BaseException"} & set(names))
+
+
+def _raises_again(handler: ast.ExceptHandler) -> bool:
+    last = handler.body[-1]
+    return isinstance(last, ast.Raise) and last.exc is None
+
+
+def _nothing(findings: Findings) -> None:
+    """Fail with one line per finding."""
+    listed = "\n".join(findings)
+    assert not listed, f"\n{listed}"
+
+
+# ------------------------------------------------------------------------------------------ rules about the whole tree
+
+
+def exceptions() -> set[str]:
+    """What `docs/design/exceptions.md` permits: the first code span of each list item."""
+    text = (ROOT / "docs/design/exceptions.md").read_text(encoding="utf-8")
+    return set(re.findall(r"^- `([^`]+)`: .", text, re.MULTILINE))
+
+
+def test_every_permitted_exception_is_still_needed() -> None:
+    sizes = {file.name: file.text.count("\n") > FILE_LINES for file in SOURCES}
+    for file in SOURCES:
+        limit = FUNCTION_LINES.get(file.room, FUNCTION_LINES_ELSEWHERE)
+        sizes.update({f"{file.name}:{f.name}": True for f in file.functions() if body_lines(f) > limit})
+    _nothing(f"{name}: no longer an exception" for name in sorted(exceptions()) if not sizes.get(name))
+    named = {*BROAD_EXCEPTS, *KEYWORDS_FOR_LATER, *ANY_AT_THE_EDGE}
+    _nothing(f"{name}: permitted, but does not exist" for name in sorted(named) if not (ROOT / name).is_file())
+
+
+@pytest.mark.parametrize(("everything", "most"), [(False, 0), (True, CYCLES_WITH_TYPE_CHECKING)])
+def test_modules_do_not_import_each_other_in_a_circle(everything: bool, most: int) -> None:
+    """Counted twice: imports that run, and all of them. The list of public names is nobody's dependency."""
+    inner = [file for file in SOURCES if file.module != "repertory"]
+    known = {file.module for file in inner}
+    graph = {file.module: imports(file, MODULES, everything=everything) & known for file in inner}
+    found = cycles(graph)
+    assert len(found) <= most, "\n".join(" <-> ".join(group) for group in found)
+
+
+def test_suppressions_only_become_fewer_and_each_names_its_rule() -> None:
+    mark = re.compile(r"#\s*(?:noqa|type:\s*ignore|pyright:\s*ignore)")
+    lines = [(file, number, line) for file in SOURCES for number, line in enumerate(file.text.splitlines(), 1)]
+    marked = [(f"{file.name}:{number}", line) for file, number, line in lines if mark.search(line)]
+    bare = re.compile(r"#\s*(?:noqa(?!:)|(?:type|pyright):\s*ignore(?!\[))")
+    _nothing(f"{place}: name the rule" for place, line in marked if bare.search(line))
+    assert len(marked) <= SUPPRESSIONS, "\n".join(place for place, _ in marked)
+
+
+def test_public_names_have_docstrings() -> None:
+    missing = [
+        f"{file.at(node)}: {node.name}"
+        for file in SOURCES
+        for node in file.tree.body
+        if isinstance(node, FunctionNode | ast.ClassDef)
+        and not node.name.startswith("_")
+        and ast.get_docstring(node) is None
+        and "overload" not in map(name_of, node.decorator_list)
+    ]
+    assert len(missing) <= UNDOCUMENTED, "\n".join(missing)
+
+
+def test_text_has_no_promises_for_later() -> None:
+    promise = re.compile(r"\b(?:TO" + r"DO|FIX" + r"ME|X" + r"XX|HA" + r"CK)\b")
+    folders = ("repertory", "tests", "docs", "examples", "bench", "scripts")
+    files = [path for folder in folders for path in sorted((ROOT / folder).rglob("*")) if path.is_file()]
+    texts = [path for path in files if path.suffix in {".py", ".md", ".txt", ""} and "node_modules" not in path.parts]
+    _nothing(
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in [*texts, *ROOT.glob("*.md")]
+        for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1)
+        if promise.search(line)
+    )
+
+
+def test_design_notes_are_numbered_without_gaps() -> None:
+    notes = sorted(path.name for path in (ROOT / "docs/design").glob("[0-9]*.md"))
+    assert [int(name[:4]) for name in notes] == list(range(1, len(notes) + 1)), notes
+
+
+# ------------------------------------------------------------------------------------------------------ actors, ports
+
+
+def _message_unions() -> Iterator[tuple[str, type]]:
+    """Every member of every module-level union named `...Message`, in the rooms where actors live."""
+    for file in SOURCES:
+        if file.room in {"runtime", "actors"} and file.path.name != "__init__.py":
+            module = importlib.import_module(file.module)
+            for name, value in vars(module).items():
+                if name.endswith("Message") and (isinstance(value, UnionType) or get_origin(value) is Union):
+                    yield from ((f"{file.name}: {name}", get_origin(member) or member) for member in get_args(value))
+
+
+def test_messages_are_frozen_slotted_dataclasses() -> None:
+    members = list(_message_unions())
+    assert members, "no actor has a union of messages"
+    for where, member in members:
+        assert is_dataclass(member), f"{where}: {member.__name__} is not a dataclass"
+        assert vars(member)["__dataclass_params__"].frozen, f"{where}: {member.__name__} is not frozen"
+        assert "__slots__" in vars(member), f"{where}: {member.__name__} has no slots"
+
+
+def _protocols_and_implementations() -> Iterator[tuple[str, SourceFile, ast.ClassDef]]:
+    """Every class in backends/ that has all methods of a storage port: the ports whose name ends in `Store`."""
+    ports = [node for file in SOURCES if file.name == "repertory/backends/ports.py" for node in file.classes()]
+    stores = {node.name: methods(node) for node in ports if node.name.endswith("Store")}
+    assert stores, "there is no storage port"
+    for file in SOURCES:
+        if file.room in {"backends", "testing"} and file.path.name != "ports.py":
+            for node in file.classes():
+                bases = set(map(name_of, node.bases))
+                for port, wanted in stores.items():
+                    if "Protocol" not in bases and (port in bases or wanted <= methods(node)):
+                        yield port, file, node
+
+
+def test_every_store_is_held_to_the_contract_of_its_port() -> None:
+    """A class that implements a storage port appears in a contract test: a file `*contract*.py` in tests/backends."""
+    contracts = "\n".join(file.text for file in TESTS if "contract" in file.path.name and "backends" in file.name)
+    found = list(_protocols_and_implementations())
+    assert found, "nothing implements a storage port"
+    _nothing(
+        f"{file.at(node)}: {node.name} implements {port} and is in no contract test"
+        for port, file, node in found
+        if not node.name.startswith("_") and not re.search(rf"\b{node.name}\b", contracts)
+    )
+
+
+# --------------------------------------------------------------------------------------------------------------- tests
+
+
+def test_tests_live_in_known_folders() -> None:
+    for file in TESTS:
+        parts = file.path.relative_to(ROOT / "tests").parts
+        known = parts[0] in (TEST_FOLDERS if len(parts) > 1 else TEST_FILES_AT_THE_ROOT)
+        assert known, f"{file.name}: which kind of promise does it prove?"
+
+
+def test_no_two_test_files_have_the_same_name() -> None:
+    """They are imported by their bare names, so that a test can import the tools that lie beside it."""
+    names = Counter(file.path.name for file in TESTS)
+    _nothing(file.name for file in TESTS if names[file.path.name] > 1 and file.path.name not in REPEATED_TEST_FILES)
+
+
+def test_tests_use_no_mocks_no_real_sleeps_and_no_shared_randomness() -> None:
+    _nothing(
+        f"{file.at(node)}: {name}: {BANNED_IN_TESTS[name]}"
+        for file in TESTS
+        for node in file.nodes
+        for name in _mentioned(node)
+        if name in BANNED_IN_TESTS
+    )
+
+
+def _mentioned(node: ast.AST) -> list[str]:
+    """The dotted names that a node imports or reads: `a.b` for `import a.b`, `from a import b` and `a.b`."""
+    match node:
+        case ast.Import(names=names):
+            return [alias.name for alias in names]
+        case ast.ImportFrom(module=str(module), names=names):
+            return [module, *(f"{module}.{alias.name}" for alias in names)]
+        case ast.Attribute(value=ast.Name(id=owner), attr=name):
+            return [f"{owner}.{name}"]
+        case _:
+            return []
