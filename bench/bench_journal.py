@@ -32,9 +32,9 @@ from repertory.core.messages import Message
 from repertory.core.window.plan import WindowPlan
 
 TEXT = "The journal is the truth: everything else is a fold over it. " * 6
-TURNS = 400
+TURNS = 1000
 SESSIONS = 50
-GROUPS = 20
+GROUPS = 100
 WINDOW = 40
 
 

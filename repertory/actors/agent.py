@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias, assert_never
 
+import anyio
+
 from repertory.actors.call import Busy, Call, Invocation, SinkOutlet, SlotOutlet
 from repertory.actors.conversation import Entry, LoadView
 from repertory.actors.ledger import Ledger
@@ -28,6 +30,7 @@ from repertory.core.prompt import Answers, read_prompt
 from repertory.core.result import AgentResult
 from repertory.errors import AgentBusy, Invalid, RepertoryError
 from repertory.runtime.actor import Actor
+from repertory.runtime.exit import ExitReason
 from repertory.runtime.message import Ask, Stream
 from repertory.runtime.next import Next, carry_on, refuse
 
@@ -90,6 +93,8 @@ class AgentActor(Actor[AgentMessage]):
         self._running: Call | None = None
         self._driver: TurnDriver | None = None
         self._busy = False
+        self._called: anyio.Event | None = None
+        """Set when somebody calls while the turns' job is idle."""
         self._closing: list[Callable[[], None]] = []
         self._refusing = False
         self._standing = Standing(last=None)
@@ -105,7 +110,7 @@ class AgentActor(Actor[AgentMessage]):
     async def on_start(self) -> None:
         persister = self.context.sibling("persister")
         image = await persister.ask(ReadImage(), timeout_s=math.inf)
-        self._ledger = Ledger(persister, image.last_seq, self._wall)
+        self._ledger = Ledger(persister, image.last_seq, self._wall, durable=self._settings.durable)
         self._conversation = self.context.sibling("conversation")
         if image.last_seq:
             self._parts.state.restore(image.state)
@@ -125,6 +130,11 @@ class AgentActor(Actor[AgentMessage]):
         driver.message_count = self._message_count
         driver.added, self._unshown = self._unshown, []
         return driver
+
+    async def on_stop(self, reason: ExitReason) -> None:
+        """A turn that was cut short leaves records: the persister stops after this actor and takes them."""
+        del reason
+        self._ledger.hand_over(soon=True)
 
     def _write_first_records(self) -> None:
         """A new journal begins with the state and the messages that the agent was built with."""
@@ -183,9 +193,11 @@ class AgentActor(Actor[AgentMessage]):
             self._cancel_running()
         else:
             self._waiting.append(call)
-        if not self._busy:
-            self._busy = True
-            self.context.job(self._run_turns, name="turn")
+        self._busy = True
+        if self._called is None:
+            self._called = anyio.Event()
+            self.context.job(self._run_turns, name="turns")
+        self._called.set()
 
     def _steer(self, call: Call) -> bool:
         """Add the call's words to the running turn, whose result it then shares."""
@@ -225,12 +237,15 @@ class AgentActor(Actor[AgentMessage]):
         return carry_on()
 
     async def _run_turns(self) -> None:
-        """Turn after turn until nobody waits."""
-        while self._waiting:
-            await self._run_turn(self._waiting.popleft())
-        self._busy = False
-        while self._closing:
-            self._closing.pop()()
+        """Turn after turn. One job for all of them: starting one costs more than a plain turn's messages."""
+        while True:
+            while self._waiting:
+                await self._run_turn(self._waiting.popleft())
+            self._busy = False
+            while self._closing:
+                self._closing.pop()()
+            self._called = anyio.Event()
+            await self._called.wait()
 
     async def _run_turn(self, call: Call) -> None:
         driver = self._new_driver()

@@ -138,17 +138,9 @@ class ConversationActor(Actor[ConversationMessage]):
         if not plan.changes:
             return reply(Shown(messages=self._window.messages.copy()))
         window = self._window
-        kept = set(plan.pinned)
         pinned = {window.seqs[position]: window.messages[position] for position in plan.pinned}
         replaced = {window.seqs[position]: shorter for position, shorter in plan.replaced.items()}
-        self._window = _Window(
-            apply_plan(window.messages, plan),
-            [
-                window.seqs[position]
-                for position in range(len(window.seqs))
-                if position >= plan.drop or position in kept
-            ],
-        )
+        self._window = _Window(apply_plan(window.messages, plan), [*pinned, *window.seqs[plan.drop :]])
         self._removed += plan.drop - len(plan.pinned)
         if plan.drop:
             self._first_shown = window.seqs[plan.drop] if plan.drop < len(window.seqs) else self._next_seq

@@ -17,12 +17,18 @@ from repertory.runtime.ref import ActorRef
 class Ledger:
     """Gathers records until somebody has to wait, so that what belongs together is committed together."""
 
-    def __init__(self, persister: ActorRef[PersisterMessage], last_seq: int, wall: Callable[[], float]) -> None:
-        """`last_seq` is the sequence number of the last record there is; `wall` gives epoch seconds."""
+    def __init__(
+        self, persister: ActorRef[PersisterMessage], last_seq: int, wall: Callable[[], float], *, durable: bool
+    ) -> None:
+        """`last_seq` is the sequence number of the last record there is; `wall` gives epoch seconds.
+
+        Without `durable` there is nothing to wait for: records are handed over with each commit, and that is all.
+        """
         self._persister = persister
         self._last_seq = last_seq
         self._gathered: list[Record] = []
-        self._confirmed_at = -math.inf
+        self._confirmed_at = -math.inf if durable else math.inf
+        self._durable = durable
         self.wall = wall
 
     def add(self, record: Record) -> int:
@@ -32,7 +38,14 @@ class Ledger:
         return self._last_seq
 
     def hand_over(self, *, soon: bool = False) -> None:
-        """Give what was gathered to the persister, which writes it in the background: at once when `soon`."""
+        """Give what was gathered to the persister, which writes it in the background: at once when `soon`.
+
+        Without a store there is no hurry, so that only `soon` does it.
+        """
+        if self._durable or soon:
+            self._pass_on(soon=soon)
+
+    def _pass_on(self, *, soon: bool) -> None:
         if self._gathered:
             records, self._gathered = tuple(self._gathered), []
             self._persister.tell(Append(records=records, soon=soon))
@@ -42,6 +55,9 @@ class Ledger:
 
         Cancelled, it leaves the records with the persister, which still writes them.
         """
+        if not self._durable:
+            self._pass_on(soon=False)
+            return
         records, self._gathered = tuple(self._gathered), []
         self._last_seq = await self._persister.ask(Commit(records=records), timeout_s=math.inf)
         self._confirmed_at = self.wall()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, assert_never
 
 import anyio
@@ -71,6 +71,8 @@ class AgentSettings:
     """`pipelined`: durable before a tool with effects starts and before the answer is returned; `strict`: before each
     next step; `relaxed`: the answer may return first."""
     tools: ToolStepSettings = field(default_factory=ToolStepSettings)
+    durable: bool = True
+    """Whether there is a store to wait for."""
     confirm_s: float = 1.0
     """Ownership is confirmed by a commit before a model is called when the last confirmation is older than this."""
 
@@ -114,7 +116,10 @@ class TurnDriver:
         self.added: list[Entry] = []
         self._scope: anyio.CancelScope | None = None
         self._cancelled = False
-        self._metrics = TurnMetrics()
+        self._input_tokens = 0
+        self._output_tokens = 0
+        self._latency_ms = 0.0
+        self._tool_calls: dict[str, int] = {}
 
     async def run(self, opening: Began | Continued) -> AgentResult:
         """The turn's result, durable as the settings say. Errors: those of the model, the view and the store."""
@@ -209,16 +214,11 @@ class TurnDriver:
 
     def _answered(self, answer: Answer) -> Answered:
         usage = answer.usage
-        metrics = self._metrics
-        self._metrics = replace(
-            metrics,
-            steps=metrics.steps + 1,
-            input_tokens=metrics.input_tokens + usage["inputTokens"],
-            output_tokens=metrics.output_tokens + usage["outputTokens"],
-            model_latency_ms=metrics.model_latency_ms + (answer.latency_ms or 0.0),
-        )
-        message: Message = {**answer.message, "metadata": {"usage": usage}}
-        return Answered(replace(answer, message=message))
+        self._input_tokens += usage["inputTokens"]
+        self._output_tokens += usage["outputTokens"]
+        self._latency_ms += answer.latency_ms or 0.0
+        answer.message["metadata"] = {"usage": usage}
+        return Answered(answer)
 
     async def _reduce(self, error: ContextWindowOverflowException) -> Event:
         try:
@@ -236,10 +236,8 @@ class TurnDriver:
             self._scope.cancel()
         ended = await tool_step.run(command, self.attempts, self._scope)
         self.attempts = {}
-        counts = dict(self._metrics.tool_calls)
         for name, times in tool_step.ran.items():
-            counts[name] = counts.get(name, 0) + times
-        self._metrics = replace(self._metrics, tool_calls=counts)
+            self._tool_calls[name] = self._tool_calls.get(name, 0) + times
         self._note_state()
         return ended
 
@@ -263,7 +261,14 @@ class TurnDriver:
             self._ledger.hand_over()
         else:
             await self._ledger.commit()
-        return AgentResult(stop_reason=reason, message=message, metrics=self._metrics)
+        metrics = TurnMetrics(
+            steps=self._machine.steps,
+            input_tokens=self._input_tokens,
+            output_tokens=self._output_tokens,
+            model_latency_ms=self._latency_ms,
+            tool_calls=self._tool_calls,
+        )
+        return AgentResult(stop_reason=reason, message=message, metrics=metrics)
 
     async def _settle(self) -> None:
         """The turn failed: what was said until then stays, and is written down."""

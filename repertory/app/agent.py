@@ -156,6 +156,8 @@ class Agent:
         """
         invocation = Invocation(prompt=prompt, busy=busy, invocation_state=invocation_state or {})
         if self.callback_handler is None:
+            if self._held is not None:
+                return await self._held.invoke(invocation)
             async with self._session(busy) as session:
                 return await session.invoke(invocation)
         request_state: dict[str, object] = {}
@@ -263,6 +265,7 @@ class Agent:
             system_prompt=self.system_prompt,
             durability=self._durability,
             initial=self._initial,
+            durable=manager is not None,
         )
         parts = AgentParts(model=self.model, tools=self._tools, state=self._state, mirror=self._mirror, owner=self)
         return Blueprint(

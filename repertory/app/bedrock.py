@@ -6,7 +6,7 @@ from repertory.backends.ports import Model
 from repertory.errors import Invalid
 
 
-def default_model(model: Model | str | None) -> Model:
+def default_model(model: object) -> Model:
     """The model itself, or Bedrock's for an id or for None. Nothing is connected before the first call.
 
     Errors: `Invalid` for anything else; `ImportError` naming what to install when Bedrock's client is missing.

@@ -92,8 +92,6 @@ def talk(settings: ChatSettings, model: Model, terminal: Terminal, *, label: str
                 Chat(agent, terminal).run(f"session {harmless(settings.session_id)}, {label}")
         except KeyboardInterrupt:
             terminal.remark("")
-        finally:
-            blocking_host().run(model.aclose)
     return 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import signal
 import sys
@@ -47,6 +48,7 @@ def _add_database(parser: argparse.ArgumentParser) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command. Returns the exit code: 0 done, 1 it failed, 2 it was used wrongly or there is no model."""
     options = build_parser().parse_args(arguments)
+    logging.getLogger("repertory").addHandler(logging.NullHandler())  # commands say themselves what failed
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # what a model says may not fit the terminal's encoding

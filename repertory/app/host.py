@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -48,7 +47,9 @@ class HostSettings:
     ambient: bool = True
     """Whether agents called in the same event loop share this host."""
     closes_models: bool = True
-    """Whether the end of the host closes the models that were used: a host for one call leaves them open for the next."""
+    """Whether the end of the host closes the models that were used: a host for one call leaves them open for the
+    next.
+    """
 
 
 @dataclass(slots=True)
@@ -65,7 +66,8 @@ class _Place:
 
 
 class Host:
-    """An actor system with sessions on it. An async context manager; everything it started has ended when it is left."""
+    """An actor system with sessions on it. An async context manager; everything it started has ended when it is left.
+    """
 
     def __init__(self, settings: HostSettings) -> None:
         self._settings = settings
@@ -93,44 +95,42 @@ class Host:
             _ambient.set(self._outer)
         return await self.system.__aexit__(*exc_info)
 
-    @asynccontextmanager
-    async def session(self, blueprint: Blueprint) -> AsyncGenerator[ActiveSession]:
-        """The session, active for as long as the block.
+    def session(self, blueprint: Blueprint) -> SessionUse:
+        """The session, active for as long as the block: `async with host.session(blueprint) as session`.
 
         Errors: what opening it met (`SessionBusy`, `Corrupt`, `Unavailable`, `Invalid`).
         """
-        place = self._places.setdefault(blueprint.key, _Place())
-        active = await self._enter(place, blueprint)
-        try:
-            yield active
-        finally:
-            with anyio.CancelScope(shield=True):
-                await self._leave(blueprint.key, place)
+        return SessionUse(self, blueprint)
 
-    async def _enter(self, place: _Place, blueprint: Blueprint) -> ActiveSession:
+    async def enter(self, blueprint: Blueprint) -> ActiveSession:
+        """One more user of the session, which is brought to life if need be. Each `enter` needs one `leave`."""
+        place = self._places.setdefault(blueprint.key, _Place())
         place.users += 1
+        active = place.active
+        if active is not None and active.alive and not place.lock.locked():
+            return active
         try:
             async with place.lock:
                 if place.active is not None and not place.active.alive:
                     await self._forget(place)
-                if place.active is None:
-                    await self._activate(place, blueprint)
-                assert place.active is not None
-                return place.active
+                return place.active or await self._activate(place, blueprint)
         except BaseException:
             place.users -= 1
             raise
 
-    async def _leave(self, key: Key, place: _Place) -> None:
+    async def leave(self, blueprint: Blueprint) -> None:
+        """One user less; the last one puts the session to rest, unless it may idle. Cancellation waits for it."""
+        place = self._places[blueprint.key]
         place.users -= 1
         place.idle_since = time.monotonic()
         if place.users or self._settings.idle_timeout_s > 0:
             return
-        async with place.lock:
-            if not place.users:
-                await self._rest(key, place)
+        with anyio.CancelScope(shield=True):
+            async with place.lock:
+                if not place.users:
+                    await self._rest(blueprint.key, place)
 
-    async def _activate(self, place: _Place, blueprint: Blueprint) -> None:
+    async def _activate(self, place: _Place, blueprint: Blueprint) -> ActiveSession:
         if len(blueprint.parts.tools):
             await load_schema_library()
             await blueprint.parts.tools.prepare()
@@ -175,6 +175,7 @@ class Host:
             mirror=blueprint.parts.mirror,
             state=blueprint.parts.state,
         )
+        return place.active
 
     async def _rest(self, key: Key, place: _Place) -> None:
         """Put a session to rest: stop its actors, which commits and releases, and leave its store."""
@@ -231,6 +232,22 @@ class Host:
         await self._stores.close_all()
         for model in self._models.values():
             await model.aclose()
+
+
+class SessionUse:
+    """One user of a session. A class and not a generator: it is made for every call."""
+
+    __slots__ = ("_blueprint", "_host")
+
+    def __init__(self, host: Host, blueprint: Blueprint) -> None:
+        self._host = host
+        self._blueprint = blueprint
+
+    async def __aenter__(self) -> ActiveSession:
+        return await self._host.enter(self._blueprint)
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self._host.leave(self._blueprint)
 
 
 async def _finish(session: ActiveSession) -> None:

@@ -15,6 +15,7 @@ from repertory.runtime.spec import ChildSpec
 
 if TYPE_CHECKING:
     from repertory.app.sessions import SQLiteSessions
+    from repertory.runtime.ref import ActorRef
     from repertory.runtime.system import ActorSystem
 
 
@@ -25,6 +26,7 @@ _MAILBOX = MailboxSettings(capacity=100_000)
 @dataclass(slots=True)
 class _OpenStore:
     durable: Durable
+    writer: ActorRef[object]
     users: int = 0
 
 
@@ -70,9 +72,9 @@ class OpenStores:
         self._started += 1
         spec = ChildSpec(name=f"writer {self._started}", factory=writer, mailbox=_MAILBOX)
         ref = await self._system.start(spec)
-        return _OpenStore(Durable(store=store, leases=Leases(store), writer=ref))
+        return _OpenStore(Durable(store=store, leases=Leases(store), writer=ref), ref)
 
     async def _close(self, key: str) -> None:
         entry = self._open.pop(key)
-        await self._system.stop(entry.durable.writer)
+        await self._system.stop(entry.writer)
         await entry.durable.store.aclose()

@@ -111,6 +111,7 @@ class HostedAgent:
             system_prompt=self._spec.system_prompt,
             durability=self._spec.durability,
             initial=self._initial,
+            durable=self._sessions is not None,
         )
         parts = AgentParts(model=self._model, tools=self._tools, state=AgentState(self._spec.state), mirror=Mirror())
         calls = CallSettings(busy=self._spec.busy, unknown_outcome=self._spec.unknown_tool_outcome)

@@ -18,10 +18,10 @@ def check_id(value: object, what: str) -> str:
     id.
     """
     if not isinstance(value, str):
-        raise Invalid(f"a {what} is a string", got=type(value).__name__)
+        raise Invalid(f"{_article(what)} {what} is a string", got=type(value).__name__)
     reason = _fault(value)
     if reason is not None:
-        raise Invalid(f"a {what} {reason}", got=value)
+        raise Invalid(f"{_article(what)} {what} {reason}", got=value)
     return value
 
 
@@ -44,3 +44,7 @@ def _fault(value: str) -> str | None:
 def _is_control(character: str) -> bool:
     code = ord(character)
     return code < 0x20 or 0x7F <= code < 0xA0
+
+
+def _article(what: str) -> str:
+    return "an" if what[0] in "aeiou" else "a"

@@ -6,7 +6,7 @@ stored and again where a journal is folded. Histories made elsewhere are mended 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import cast
 
 from repertory.core.messages import ContentBlock, Message, error_result, tool_results, tool_uses
@@ -18,20 +18,30 @@ INTERRUPTED_TEXT = "Tool was interrupted."
 
 def check_next(previous: Message | None, message: Message) -> None:
     """Raise `UnpairedTools` unless `message` may follow `previous` (None: it is the first one)."""
-    asked = _ids(use["toolUseId"] for use in tool_uses(previous)) if previous is not None else ()
-    answered = _ids(result["toolUseId"] for result in tool_results(message))
-    if asked and message["role"] != "user":
-        raise UnpairedTools("tool uses are answered by a user message", missing=list(asked))
-    if answered and message["role"] != "user":
-        raise UnpairedTools("tool results stand in user messages only", found=list(answered))
-    if message["role"] == "user" and any(tool_uses(message)):
-        raise UnpairedTools("tool uses stand in assistant messages only")
+    content = message["content"]
+    asked = [block["toolUse"]["toolUseId"] for block in previous["content"] if "toolUse" in block] if previous else []
+    answered = [block["toolResult"]["toolUseId"] for block in content if "toolResult" in block]
+    asks = [block["toolUse"]["toolUseId"] for block in content if "toolUse" in block]
+    if asked or answered:
+        _check_results(message, asked, answered)
+    if asks:
+        _check_uses(message, asks)
+
+
+def _check_results(message: Message, asked: list[str], answered: list[str]) -> None:
+    if message["role"] != "user":
+        raise UnpairedTools("tool uses are answered by a user message", asked=asked, answered=answered)
     if asked != answered and sorted(asked) != sorted(answered):
         missing = sorted(set(asked) - set(answered))
         unexpected = sorted(set(answered) - set(asked))
         raise UnpairedTools("tool results do not answer the tool uses", missing=missing, unexpected=unexpected)
-    if message["role"] == "assistant":
-        _ids(use["toolUseId"] for use in tool_uses(message))
+
+
+def _check_uses(message: Message, asks: list[str]) -> None:
+    if message["role"] != "assistant":
+        raise UnpairedTools("tool uses stand in assistant messages only", found=asks)
+    if len(asks) > 1 and len(set(asks)) != len(asks):
+        raise UnpairedTools("tool use ids repeat within one message", ids=asks)
 
 
 def check_message(message: object) -> Message:
@@ -84,10 +94,3 @@ def _without_results(message: Message) -> list[Message]:
         return [message]
     others = [block for block in message["content"] if "toolResult" not in block]
     return [{**message, "content": others}] if others else []
-
-
-def _ids(ids: Iterable[str]) -> tuple[str, ...]:
-    found = tuple(ids)
-    if len(found) > 1 and len(set(found)) != len(found):
-        raise UnpairedTools("tool use ids repeat within one message", ids=list(found))
-    return found

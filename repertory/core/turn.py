@@ -20,9 +20,9 @@ Any other pair is a mistake of the driver and raises `AssertionError`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from repertory.core.messages import ContentBlock, Message, ToolResult, ToolUse, tool_uses
 
@@ -168,8 +168,7 @@ class TurnLimits:
     """How often one model call may be retried with a shorter view."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+class Turn(NamedTuple):
     """A turn in progress. Immutable: a step returns the next one."""
 
     phase: Phase = Phase.READY
@@ -195,50 +194,50 @@ def step(turn: Turn, event: Event) -> Step:
 
 
 def _began(turn: Turn, event: Began) -> Step:
-    return replace(turn, phase=Phase.MODEL), (*map(Append, event.messages), CallModel())
+    return turn._replace(phase=Phase.MODEL), (*map(Append, event.messages), CallModel())
 
 
 def _continued(turn: Turn, event: Continued) -> Step:
-    return replace(turn, phase=Phase.TOOLS), (RunTools(uses=event.uses, known=event.known, invalid={}),)
+    return turn._replace(phase=Phase.TOOLS), (RunTools(uses=event.uses, known=event.known, invalid={}),)
 
 
 def _answered(turn: Turn, event: Answered) -> Step:
     answer = event.answer
     message = answer.message
-    turn = replace(turn, steps=turn.steps + 1, reductions=0)
+    turn = turn._replace(steps=turn.steps + 1, reductions=0)
     uses = tuple(tool_uses(message))
     if uses:
         run = RunTools(uses=uses, known={}, invalid=answer.invalid_inputs)
-        return replace(turn, phase=Phase.TOOLS), (Append(message), run)
+        return turn._replace(phase=Phase.TOOLS), (Append(message), run)
     if turn.steering:
         prompt: Message = {"role": "user", "content": list(turn.steering)}
-        turn = replace(turn, phase=Phase.MODEL, steering=())
+        turn = turn._replace(phase=Phase.MODEL, steering=())
         return turn, (Append(message), Append(prompt), CallModel())
-    return replace(turn, phase=Phase.OVER), (Append(message), Finish(answer.stop_reason, message))
+    return turn._replace(phase=Phase.OVER), (Append(message), Finish(answer.stop_reason, message))
 
 
 def _overflowed(turn: Turn, event: Overflowed) -> Step:
     if turn.reductions >= turn.limits.reductions_max:
         return _over(turn, Fail(event.error))
-    return replace(turn, phase=Phase.REDUCING, reductions=turn.reductions + 1), (Reduce(event.error),)
+    return turn._replace(phase=Phase.REDUCING, reductions=turn.reductions + 1), (Reduce(event.error),)
 
 
 def _reduced(turn: Turn, event: Reduced) -> Step:
     del event
-    return replace(turn, phase=Phase.MODEL), (CallModel(),)
+    return turn._replace(phase=Phase.MODEL), (CallModel(),)
 
 
 def _tools_ended(turn: Turn, event: ToolsEnded) -> Step:
     blocks: list[ContentBlock] = [{"toolResult": result} for result in event.results]
     message: Message = {"role": "user", "content": [*blocks, *turn.steering]}
-    turn = replace(turn, steering=())
+    turn = turn._replace(steering=())
     if event.cancelled:
-        return replace(turn, phase=Phase.OVER), (Append(message), Finish("cancelled", None))
-    return replace(turn, phase=Phase.MODEL), (Append(message), CallModel())
+        return turn._replace(phase=Phase.OVER), (Append(message), Finish("cancelled", None))
+    return turn._replace(phase=Phase.MODEL), (Append(message), CallModel())
 
 
 def _steered(turn: Turn, event: Steered) -> Step:
-    return replace(turn, steering=(*turn.steering, *event.content)), ()
+    return turn._replace(steering=(*turn.steering, *event.content)), ()
 
 
 def _cancelled(turn: Turn, event: Cancelled) -> Step:
@@ -252,7 +251,7 @@ def _erred(turn: Turn, event: Erred) -> Step:
 
 def _over(turn: Turn, command: Finish | Fail) -> Step:
     """End the turn. Steering that no message took stays in it, for the driver to hand back to who said it."""
-    return replace(turn, phase=Phase.OVER), (command,)
+    return turn._replace(phase=Phase.OVER), (command,)
 
 
 _TRANSITIONS: Mapping[tuple[Phase, type], Callable[..., Step]] = {

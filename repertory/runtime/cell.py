@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TypeAlias, cast
 
 import anyio
@@ -301,7 +302,7 @@ class Cell:
     # -------------------------------------------------------------------------------------------------------- the end
 
     def _leave_turn(self, reason: ExitReason) -> None:
-        """The incarnation ends in the middle of a turn, or between two: say so to whoever waits for the one under way."""
+        """The incarnation ends, perhaps in the middle of a turn: say so to whoever waits for its answer."""
         envelope, self._context.envelope = self._context.envelope, None
         if envelope is None or isinstance(envelope, Note):
             return
@@ -339,16 +340,18 @@ class Cell:
         When it does not end in time, or raises, that becomes the reason of an end that had been in order.
         """
         self._origin.deadline = math.inf
-        in_order = isinstance(reason, Normal | Shutdown)
-        try:
-            with anyio.move_on_after(self._child.spec.stop_timeout_s, shield=True) as self._hook:
-                await actor.on_stop(reason)
-                return reason
-        except Exception as error:
-            _LOG.exception("on_stop failed actor=%s", self._child.ref.path)
-            return Failed(error) if in_order else reason
-        _LOG.error("on_stop was cut short actor=%s", self._child.ref.path)
-        return Killed() if in_order else reason
+        error: Exception | None = None
+        with anyio.move_on_after(self._child.spec.stop_timeout_s, shield=True) as self._hook:
+            error = await attempt(partial(actor.on_stop, reason))
+        if error is not None:
+            _LOG.error("on_stop failed actor=%s", self._child.ref.path, exc_info=error)
+        elif self._hook.cancel_called:
+            _LOG.error("on_stop was cut short actor=%s", self._child.ref.path)
+        else:
+            return reason
+        if not isinstance(reason, Normal | Shutdown):
+            return reason
+        return Killed() if error is None else Failed(error)
 
     def _end(self, reason: ExitReason) -> None:
         """Whatever happened, leave nothing behind, and tell the supervisor. One step, so that nothing can cut it."""
@@ -359,7 +362,7 @@ class Cell:
         context.close(ActorDead("the actor stopped before it answered", actor=child.ref.path))
         if child.ref.mailbox.lane is not None:
             child.ref.mailbox.lane.clear()
-        child.processed += self._processed
+        child.processed += self._processed + context.taken
         child.failed += self._failed
         if child.state is not State.STOPPING:
             child.advance(Happening.END)
@@ -393,7 +396,7 @@ class Cell:
             waiting_on=tuple(other.path for other in mailbox.waits.waiting_on),
             jobs=() if context.jobs is None else context.jobs.names(),
             timers=0 if context.timers is None else len(context.timers),
-            processed=child.processed + self._processed,
+            processed=child.processed + self._processed + context.taken,
             failed=child.failed + self._failed,
             summary=None if self._actor is None else self._actor.summary(),
             children=() if context.own_children is None else context.own_children.infos(),
@@ -439,11 +442,12 @@ def _failure_in(error: BaseException) -> Exception | None:
     if not isinstance(error, BaseExceptionGroup):
         return None
     cancelled = anyio.get_cancelled_exc_class()
-    inner: list[BaseException] = [one for one in error.exceptions if not isinstance(one, cancelled)]
+    group = cast("BaseExceptionGroup[BaseException]", error)
+    inner = [one for one in group.exceptions if not isinstance(one, cancelled)]
     if len(inner) == 1:
         return _failure_in(inner[0])
     failures = [failure for failure in map(_failure_in, inner) if failure is not None]
-    return ExceptionGroup(error.message, failures) if len(failures) == len(inner) > 0 else None
+    return ExceptionGroup(group.message, failures) if len(failures) == len(inner) > 0 else None
 
 
 def _refusal_in(group: ExceptionGroup[Exception]) -> Refuse:

@@ -18,6 +18,7 @@ from repertory.runtime.child import Child, Exited
 from repertory.runtime.exit import ExitReason, Failed, Killed, LimitReached, Shutdown
 from repertory.runtime.jobs import Jobs
 from repertory.runtime.lifecycle import Happening
+from repertory.runtime.origin import ORIGIN
 from repertory.runtime.parking import Waiter
 from repertory.runtime.ref import ActorRef
 from repertory.runtime.restart import Ending, Forget, GiveUp, RestartWithin, decide_restart
@@ -103,11 +104,17 @@ class Children:
             _complete(waiter)
 
         ref = self.begin(spec, settled)
+        asker = ORIGIN.get().waits
+        if asker is not None:
+            asker.waiting_on.append(ref.mailbox.waits)
         try:
             await waiter
         except BaseException:
             self._discard(spec.name)
             raise
+        finally:
+            if asker is not None:
+                asker.waiting_on.remove(ref.mailbox.waits)
         if outcome[0] is not None:
             raise outcome[0]
         return ref
@@ -167,7 +174,7 @@ class Children:
         child.settle(None)
 
     def child_ended(self, child: Child, reason: ExitReason) -> None:
-        """The incarnation is over: note it, and unless it was expected have it decided in the supervisor's next turn."""
+        """The incarnation is over; unless that was expected, the supervisor's next turn decides what follows."""
         acknowledged, started_at = child.started_at is not None, child.started_at or 0.0
         first = not acknowledged and child.restarts == 0
         expected, child.stopping = child.stopping, False

@@ -41,6 +41,7 @@ class Context:
         "jobs",
         "kept",
         "self_ref",
+        "taken",
         "timers",
     )
 
@@ -57,6 +58,7 @@ class Context:
         # What follows is read by the actor's cell.
         self.envelope: Envelope | None = None
         self.kept: set[Request] | None = None
+        self.taken = 0
         self.jobs: Jobs | None = None
         self.timers: Timers | None = None
 
@@ -87,6 +89,11 @@ class Context:
         return self._keeper.find(name)
 
     # ------------------------------------------------------------------------------------------------ answering later
+
+    @property
+    def asked(self) -> bool:
+        """Whether somebody waits for an answer to the message that is being handled."""
+        return self.envelope is not None and self.envelope.asked
 
     def defer(self) -> ReplySlot[object]:
         """Answer the ask that is being handled after this turn; the handler then returns `carry_on()`.
@@ -151,10 +158,13 @@ class Context:
 
         They count as handled. If the turn fails they are gone with it, like the message being handled.
         """
-        queue = self.self_ref.mailbox.queue
+        mailbox = self.self_ref.mailbox
+        queue = mailbox.queue
         taken: list[object] = []
         while queue and len(taken) < limit and not queue[0].asked and isinstance(queue[0].message, kind):
             taken.append(queue.popleft().message)
+            mailbox.admit()
+        self.taken += len(taken)
         return taken
 
     # ------------------------------------------------------------------------------------------------- others' lives

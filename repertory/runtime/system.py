@@ -152,6 +152,13 @@ class ActorSystem:
         keeper.end(ref.name, ended.set, Shutdown(why))
         await ended.wait()
 
+    def kill(self, ref: ActorRef[object]) -> None:
+        """Cut an actor short now, with everything below it: no `on_stop`. Its supervisor decides what follows."""
+        if ref.ended is None:
+            child = self._keeper_at(ref.path.rpartition("/")[0]).child(ref.name)
+            if child is not None and child.cell is not None:
+                child.cell.kill()
+
     # ------------------------------------------------------------------------------------------------------ looking
 
     @property

@@ -31,8 +31,9 @@ from repertory.core.opening import Interrupt
 from repertory.core.window.plan import WindowPlan
 
 COMMANDS = (
-    "prompt", "answer", "answer", "ask", "start", "finish", "results", "results", "drop", "drop", "truncate", "summarise",
-    "state", "state_full", "interrupt", "resume", "cursor", "node", "snapshot", "owner", "redact", "rewind", "idle",
+    "prompt", "answer", "answer", "ask", "start", "finish", "results", "results", "drop", "drop", "truncate",
+    "summarise", "state", "state_full", "interrupt", "resume", "cursor", "node", "snapshot", "owner", "redact",
+    "rewind", "idle",
 )  # fmt: skip
 
 

@@ -78,7 +78,14 @@ def _run(options: argparse.Namespace, folder: Path) -> bool:
         kills=options.kills if options.kills is not None else max(2, round(options.seconds / 2)),
     )
     say(f"{settings.model.label}; {settings.sessions} sessions, {settings.kills} kills; seed {seed}")
-    outcome = anyio.run(Demonstration(settings, say).run)
+    outcome = None
+    try:
+        outcome = anyio.run(Demonstration(settings, say).run)
+    except* RepertoryError as errors:
+        for error in errors.exceptions:
+            print(f"demo: {error}", file=sys.stderr)
+    if outcome is None:
+        return False
     for line in report(outcome):
         print(line)
     return outcome.good
@@ -115,7 +122,7 @@ def _at_least_one(text: str) -> int:
 def _end(number: int, frame: FrameType | None) -> None:
     """SIGTERM ends the demonstration as Ctrl-C does: the worker is killed and the folder removed."""
     del number, frame
-    raise KeyboardInterrupt
+    signal.raise_signal(signal.SIGINT)
 
 
 if __name__ == "__main__":

@@ -43,5 +43,5 @@ def fate(messages: Sequence[Message], acknowledged: int, prompt: str) -> Fate:
     if len(stored) == acknowledged:
         return Fate.UNHEARD
     if len(stored) != acknowledged + 1 or stored[-1].prompt != prompt:
-        raise Corrupt("the history has turns that nobody asked for", stored=len(stored), acknowledged=acknowledged)
+        raise Corrupt("the history does not fit what was acknowledged", stored=len(stored), acknowledged=acknowledged)
     return Fate.UNANSWERED if stored[-1].answer is None else Fate.ANSWERED

@@ -17,9 +17,12 @@ import anyio
 from repertory.app.demo.exchange import Exchange, Fate, exchanges, fate
 from repertory.app.demo.orders import read_orders
 from repertory.app.demo.worker_process import Refused, WorkerLost, WorkerProcess
+from repertory.errors import Corrupt
 
+INEXPLICABLE = "the history did not fit what was acknowledged: gave up"
 FOUND = "unknown outcome: the order was in the book, so its receipt was given"
-NOT_FOUND = "unknown outcome: the order was not in the book, so it was placed now"
+NOT_INEXPLICABLE = "the history did not fit what was acknowledged: gave up"
+FOUND = "unknown outcome: the order was not in the book, so it was placed now"
 
 
 class Talker:
@@ -41,13 +44,19 @@ class Talker:
         self._uncertain = False
 
     async def talk(self, next_worker: Callable[[], Awaitable[WorkerProcess | None]]) -> None:
-        """Talk until there is no worker any more. Errors: `Refused` for a refusal that no drain explains."""
+        """Talk until there is no worker any more, or the history does not fit what was acknowledged.
+
+        Errors: `Refused` for a refusal that no drain explains.
+        """
         await anyio.sleep(next(self._pauses))
         while (worker := await next_worker()) is not None:
             try:
                 await self._take_turn(worker)
             except WorkerLost:
                 self._uncertain = self.in_flight is not None
+            except Corrupt:
+                self.resumed[INEXPLICABLE] += 1
+                return  # the checks say what is wrong
             except Refused as error:
                 if error.fields["kind"] not in ("AgentBusy", "ActorDead"):
                     raise
@@ -62,7 +71,7 @@ class Talker:
         reply = await (self._resume(worker, prompt) if self._uncertain else self._say(worker, prompt))
         while reply["stop_reason"] == "interrupt":
             responses = {interrupt["id"]: self._settle(interrupt) for interrupt in reply["interrupts"]}
-            reply = await worker.ask("answer", self.session_id, responses=responses)
+            reply = await worker.ask("answer", self.session_id, {"responses": responses})
         if reply["stop_reason"] != "cancelled":
             self.acknowledged.append(Exchange(prompt, reply["text"]))
             self.in_flight = None
@@ -70,10 +79,10 @@ class Talker:
         await anyio.sleep(next(self._pauses))
 
     async def _say(self, worker: WorkerProcess, prompt: str) -> Mapping[str, Any]:
-        return await worker.ask("say", self.session_id, prompt=prompt)
+        return await worker.ask("say", self.session_id, {"prompt": prompt})
 
     async def _resume(self, worker: WorkerProcess, prompt: str) -> Mapping[str, Any]:
-        """Find out what became of the prompt, and do what is left to do."""
+        """Find out what became of the prompt, and do what is left to do. Errors: `Corrupt` when nothing explains it."""
         messages = (await worker.ask("history", self.session_id))["messages"]
         what = fate(messages, len(self.acknowledged), prompt)
         match what:

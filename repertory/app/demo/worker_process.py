@@ -55,13 +55,13 @@ class WorkerProcess:
         """How it ended: negative for a signal; None while it runs."""
         return self._process.returncode
 
-    async def ask(self, do: str, session: str, **fields: object) -> Mapping[str, Any]:
-        """The worker's reply. Errors: `WorkerLost`; `Refused` when the worker answers with an error."""
+    async def ask(self, do: str, session: str, fields: Mapping[str, object] | None = None) -> Mapping[str, Any]:
+        """The worker's reply; `fields` are what the request needs beside. Errors: `WorkerLost`; `Refused` when the worker answers with an error."""
         number = next(self._ids)
         arrived = self._arrived[number] = anyio.Event()
         if self.gone.is_set():
             raise WorkerLost("the worker has ended", pid=self.pid)
-        request = {"id": number, "do": do, "session": session, **fields}
+        request = {"id": number, "do": do, "session": session, **(fields or {})}
         assert self._process.stdin is not None
         try:
             await self._process.stdin.send(f"{json.dumps(request)}\n".encode())

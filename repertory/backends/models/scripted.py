@@ -145,12 +145,17 @@ def _metadata(asked: int, blocks: list[ContentBlock]) -> StreamEvent:
 
 
 class _TokenLedger:
-    """Estimates of what the last call sent, by identity, so that a long conversation is not counted anew each time."""
+    """Estimates of what the last call sent, so that a conversation that grew or slid on is not counted anew each time.
 
-    __slots__ = ("_messages", "_rest", "_rest_tokens")
+    Messages are known by identity, and one in the middle is taken to be what it was: this is an estimate.
+    """
+
+    __slots__ = ("_counts", "_rest", "_rest_tokens", "_seen", "_total")
 
     def __init__(self) -> None:
-        self._messages: dict[int, tuple[Message, int]] = {}
+        self._seen: list[Message] = []
+        self._counts: list[int] = []
+        self._total = 0
         self._rest: tuple[Sequence[ToolSpec] | None, str | None] = (None, None)
         self._rest_tokens = 0
 
@@ -160,13 +165,23 @@ class _TokenLedger:
         if self._rest[0] is not tool_specs or self._rest[1] is not system_prompt:
             self._rest = (tool_specs, system_prompt)
             self._rest_tokens = estimate_tokens((), tool_specs, system_prompt)
-        known = self._messages
-        self._messages = {id(message): known.get(id(message)) or _counted(message) for message in messages}
-        return self._rest_tokens + sum([tokens for _, tokens in self._messages.values()])
+        self._forget_all_but(messages)
+        for message in messages[len(self._seen) :]:
+            tokens = estimate_tokens((message,))
+            self._seen.append(message)
+            self._counts.append(tokens)
+            self._total += tokens
+        return self._rest_tokens + self._total
 
-
-def _counted(message: Message) -> tuple[Message, int]:
-    return message, estimate_tokens((message,))
+    def _forget_all_but(self, messages: Sequence[Message]) -> None:
+        """Keep the stretch of known messages with which these begin."""
+        first = messages[0] if messages else None
+        gone = next((position for position, seen in enumerate(self._seen) if seen is first), len(self._seen))
+        self._total -= sum(self._counts[:gone])
+        del self._seen[:gone], self._counts[:gone]
+        known = len(self._seen)
+        if known and (known > len(messages) or messages[known - 1] is not self._seen[-1]):
+            self._seen, self._counts, self._total = [], [], 0
 
 
 async def _sleep(delay_s: float) -> None:

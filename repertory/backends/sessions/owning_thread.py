@@ -8,7 +8,7 @@ in half and nobody is told that a commit failed while it succeeds.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
@@ -50,7 +50,9 @@ class OwningThread:
             await errand.done()
         except anyio.get_cancelled_exc_class():
             if undo is not None and errand.succeeded:
-                self._hand_over(_Errand(partial(undo, errand.outcome()), None))
+                undoing = _Errand(partial(undo, errand.outcome()), None)
+                self._hand_over(undoing)
+                await undoing.done_shielded()
             raise
         return errand.outcome()
 
@@ -86,18 +88,30 @@ class OwningThread:
 
 
 class _Errand(Generic[T]):
-    """One piece of work, and the place where its giver waits."""
+    """One piece of work, and the place where its giver waits.
 
-    __slots__ = ("_after", "_error", "_event", "_finished", "_native", "_result", "_work")
+    The one place here that knows two kinds of loops. What anyio offers for calling a loop would block the thread until
+    the loop has answered, and an asyncio Future is half the cost of a portable event: it is waited for at every commit.
+    """
+
+    __slots__ = ("_after", "_call", "_error", "_event", "_finished", "_future", "_result", "_work")
 
     def __init__(self, work: Callable[[], T], after: Callable[[], None] | None) -> None:
         self._work = work
         self._after = after
-        self._event = anyio.Event()
-        self._native = current_token().native_token
         self._finished = False
         self._result: T | None = None
         self._error: BaseException | None = None
+        self._event: anyio.Event | None = None
+        self._future: _Future | None = None
+        native = current_token().native_token
+        if hasattr(native, "create_future"):
+            loop = cast("_AsyncioLoop", native)
+            self._future = loop.create_future()
+            self._call: Callable[[Callable[[], object]], object] = loop.call_soon_threadsafe
+        else:
+            self._event = anyio.Event()
+            self._call = cast("_TrioToken", native).run_sync_soon
 
     def do(self) -> None:
         """On the thread: work, answer, tidy up."""
@@ -106,31 +120,35 @@ class _Errand(Generic[T]):
         except BaseException as error:  # noqa: BLE001 - handed to whoever waits, who raises it
             self._error = error
         self._finished = True
-        self._wake()
+        # When the loop has ended, so has whoever waited in it.
+        with suppress(RuntimeError):
+            self._call(self._wake)
         if self._after is not None:
             self._after()
 
     def _wake(self) -> None:
-        # The one place that knows two kinds of loops. What anyio offers would block this thread until the loop has
-        # answered.
-        call = getattr(self._native, "call_soon_threadsafe", None) or cast("_TrioToken", self._native).run_sync_soon
-        # When the loop has ended, so has whoever waited in it.
-        with suppress(RuntimeError):
-            call(self._event.set)
+        if self._future is not None and not self._future.done():
+            self._future.set_result(None)
+        if self._event is not None:
+            self._event.set()
 
     async def done(self) -> None:
         """Wait until the work is done, cancelled or not. A cancellation that came in the meantime is raised then."""
         try:
-            await self._event.wait()
+            if self._future is not None:
+                await self._future
+            elif self._event is not None:
+                await self._event.wait()
         except anyio.get_cancelled_exc_class():
-            await self._done_shielded()
+            await self.done_shielded()
             raise
 
-    async def _done_shielded(self) -> None:
+    async def done_shielded(self) -> None:
+        event = self._event = self._event or anyio.Event()
         while not self._finished:
             # A second cancellation by asyncio itself passes through the shield.
             with anyio.CancelScope(shield=True), suppress(anyio.get_cancelled_exc_class()):
-                await self._event.wait()
+                await event.wait()
 
     @property
     def succeeded(self) -> bool:
@@ -140,6 +158,20 @@ class _Errand(Generic[T]):
         if self._error is not None:
             raise self._error
         return cast("T", self._result)
+
+
+class _Future(Protocol):
+    def __await__(self) -> Generator[object, None, object]: ...
+
+    def done(self) -> bool: ...
+
+    def set_result(self, result: None, /) -> None: ...
+
+
+class _AsyncioLoop(Protocol):
+    def create_future(self) -> _Future: ...
+
+    def call_soon_threadsafe(self, callback: Callable[[], object], /) -> object: ...
 
 
 class _TrioToken(Protocol):

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
-from repertory.errors import Corrupt, Invalid, Unavailable
+from repertory.errors import Corrupt, Invalid, RepertoryError, Unavailable
 
 APPLICATION_ID = 0x52707430
 """Tells our databases from other people's, at byte 68 of the file."""
@@ -73,21 +73,27 @@ def owners_folder(path: Path) -> Path:
 
 
 @contextmanager
-def mapped_errors(path: Path) -> Generator[None]:
+def mapped_errors(path: Path) -> Generator[None, None, None]:
     """Turn what SQLite and the file system raise into errors of ours that name the path."""
     try:
         yield
-    except sqlite3.Error as error:
-        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
-        if code in _UNUSABLE:
-            raise Corrupt("not a usable session database", path=str(path), cause=str(error)) from error
-        if code == sqlite3.SQLITE_TOOBIG:
-            raise Invalid("a record is too large for the session database", path=str(path)) from error
-        raise Unavailable("the session database cannot be used now", path=str(path), cause=str(error)) from error
-    except OSError as error:
+    except (sqlite3.Error, OSError) as error:
+        raise mapped_error(error, path) from error
+
+
+def mapped_error(error: sqlite3.Error | OSError, path: Path) -> RepertoryError:
+    """What to raise instead."""
+    where = {"path": str(path), "cause": str(error)}
+    if isinstance(error, OSError):
         if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.ENAMETOOLONG):
-            raise Invalid("a session database cannot be there", path=str(path), cause=str(error)) from error
-        raise Unavailable("the session database cannot be used now", path=str(path), cause=str(error)) from error
+            return Invalid("a session database cannot be there", **where)
+        return Unavailable("the session database cannot be used now", **where)
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+    if code in _UNUSABLE:
+        return Corrupt("not a usable session database", **where)
+    if code == sqlite3.SQLITE_TOOBIG:
+        return Invalid("a record is too large for the session database", **where)
+    return Unavailable("the session database cannot be used now", **where)
 
 
 def _create(path: Path) -> None:

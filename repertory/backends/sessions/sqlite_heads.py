@@ -10,14 +10,13 @@ process: this class remembers them and afterwards reads only what other processe
 from __future__ import annotations
 
 import sqlite3
-from dataclasses import dataclass
+from typing import NamedTuple
 
 SETTLE_AFTER = 1024
 """How many rows may follow `settled.position`. It bounds what a process reads before it can open its first session."""
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(NamedTuple):
     """The last row of a journal."""
 
     position: int

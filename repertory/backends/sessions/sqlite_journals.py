@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
 from repertory.backends.ports import Batch, Lease, Position, SessionInfo
 from repertory.backends.sessions.owner_lock import OwnerLock
-from repertory.backends.sessions.sqlite_file import mapped_errors, open_database, owners_folder
+from repertory.backends.sessions.sqlite_file import mapped_error, mapped_errors, open_database, owners_folder
 from repertory.backends.sessions.sqlite_heads import NO_HEAD, Head, Heads
 from repertory.backends.sessions.sqlite_leases import Held, Leases
 from repertory.core.ids import check_id
@@ -23,8 +23,9 @@ from repertory.core.journal.codec import at_of
 from repertory.core.journal.rows import Row
 from repertory.errors import LeaseLost, NotFound, SessionBusy, Unavailable
 
-CHECKPOINT_BYTES = 4 * 1024 * 1024
-"""About how much the log in front of the database may hold before it is copied over."""
+CHECKPOINT_BYTES = 1024 * 1024
+"""About how much the log in front of the database may hold before it is copied over. A log that has once grown to this
+size is written over from its beginning, which is quicker than letting it grow: so not too much."""
 
 _PAGE_BYTES = 4096
 
@@ -181,41 +182,43 @@ class Journals:
         if isinstance(held, LeaseLost):
             return held
         placed: list[tuple[object, ...]] = []
-        ends: dict[str, tuple[int, Head]] = {}
+        ends: dict[str, tuple[int, int, int]] = {}
         position = self._heads.end
         for row in batch.rows:
             agent_id, seq = row[0], row[1]
-            journal, head = ends.get(agent_id) or self._end_of(held, agent_id)
-            if seq != head.seq + 1:
+            end = ends.get(agent_id)
+            journal, previous, last = end if end is not None else self._end_of(held, agent_id)
+            if seq != last + 1:
                 return LeaseLost(
-                    "rows do not follow what is stored", session=batch.lease.session_id, seq=seq, stored=head.seq
+                    "rows do not follow what is stored", session=held.lease.session_id, seq=seq, stored=last
                 )
             position += 1
             journal = journal or self._create_journal(held, row, position)
-            placed.append((position, journal, head.position, *row[1:]))
-            ends[agent_id] = journal, Head(position, seq)
-        for journal, head in ends.values():
-            self._heads.moved(journal, head)
-        rows.extend(placed)
+            placed.append((position, journal, previous, *row[1:]))
+            ends[agent_id] = journal, position, seq
+        for journal, end_position, seq in ends.values():
+            self._heads.moved(journal, Head(end_position, seq))
+        rows += placed
         return self._position(batch, held)
 
     def _position(self, batch: Batch, held: Held) -> Position:
         if batch.rows:
             return Position(agent_id=batch.rows[-1].agent_id, seq=batch.rows[-1].seq)
         agent_id = batch.erase[-1][0] if batch.erase else ""
-        return Position(agent_id=agent_id, seq=self._end_of(held, agent_id)[1].seq)
+        return Position(agent_id=agent_id, seq=self._end_of(held, agent_id)[2])
 
-    def _end_of(self, held: Held, agent_id: str) -> tuple[int, Head]:
-        """The key of the agent's journal (0 when there is none) and its last row."""
+    def _end_of(self, held: Held, agent_id: str) -> tuple[int, int, int]:
+        """The key of the agent's journal (0 when there is none), and position and sequence number of its last row."""
         journal = held.journals.get(agent_id)
         if journal is None:
             found = self._connection.execute(
                 "SELECT id FROM journals WHERE session = ? AND agent = ?", (held.lease.session_id, agent_id)
             ).fetchone()
             if found is None:
-                return 0, NO_HEAD
+                return 0, 0, 0
             journal = held.journals[agent_id] = found[0]
-        return journal, self._heads.of(journal)
+        head = self._heads.of(journal)
+        return journal, head.position, head.seq
 
     def _create_journal(self, held: Held, first: Row, position: int) -> int:
         created_at = None if first.erased else at_of(first.body)
@@ -233,16 +236,16 @@ class Journals:
             rows.clear()
 
     def _erase(self, batch: Batch) -> None:
+        held = self._leases.check(batch.lease, self._heads.epoch)
         for agent_id, seq in batch.erase:
-            held = self._leases.check(batch.lease, self._heads.epoch)
-            head = self._end_of(held, agent_id)[1] if isinstance(held, Held) else NO_HEAD
-            if not 0 < seq <= head.seq:
+            _, position, last = self._end_of(held, agent_id) if isinstance(held, Held) else (0, 0, 0)
+            if not 0 < seq <= last:
                 continue
-            values = self._connection.execute(f"{_LOAD} WHERE rows.seq = ?2", (head.position, seq, agent_id)).fetchone()
+            values = self._connection.execute(f"{_LOAD} WHERE rows.seq = ?2", (position, seq, agent_id)).fetchone()
             gone = Row._make(values).without_content()
             self._connection.execute(
                 f"{_CHAIN}UPDATE rows SET salt = ?3, body = ?4 WHERE position = (SELECT min(position) FROM chain)",
-                (head.position, seq, gone.salt, gone.body),
+                (position, seq, gone.salt, gone.body),
             )
 
     def _delete_rows(self, session_id: str) -> None:
@@ -271,25 +274,31 @@ class Journals:
         return 0.0
 
     @contextmanager
-    def _transaction(self, mode: Literal["synced", "unsynced", "read"]) -> Generator[None]:
+    def _transaction(self, mode: Literal["synced", "unsynced", "read"]) -> Generator[None, None, None]:
         """Begin, catch up with other processes, and commit; after an error, as if nothing had been."""
-        with mapped_errors(self._path):
+        try:
             self._refuse_lost_file()
             if mode == "unsynced":
                 self._connection.execute("PRAGMA synchronous = NORMAL")
-            try:
-                self._connection.execute("BEGIN" if mode == "read" else "BEGIN IMMEDIATE")
-                self._heads.catch_up()
-                yield
-                self._connection.execute("COMMIT")
-            except BaseException:
-                self._heads.forget()
-                if self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
-                raise
-            finally:
-                if mode == "unsynced":
-                    self._connection.execute("PRAGMA synchronous = FULL")
+            self._connection.execute("BEGIN" if mode == "read" else "BEGIN IMMEDIATE")
+            self._heads.catch_up()
+            yield
+            self._connection.execute("COMMIT")
+        except BaseException as error:
+            self._roll_back()
+            if isinstance(error, (sqlite3.Error, OSError)):
+                raise mapped_error(error, self._path) from error
+            raise
+        finally:
+            if mode == "unsynced":
+                self._connection.execute("PRAGMA synchronous = FULL")
+
+    def _roll_back(self) -> None:
+        """Forget what the transaction did. After some errors SQLite has rolled it back already."""
+        self._heads.forget()
+        with suppress(sqlite3.Error):
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
 
     def _refuse_lost_file(self) -> None:
         """SQLite would go on writing to a file that was removed, and nobody would ever see those rows again."""

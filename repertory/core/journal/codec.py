@@ -68,7 +68,7 @@ def decode_all(rows: Sequence[Row]) -> list[Record] | None:
     if values is None:
         return None
     records: list[Record] = []
-    plain: Callable[..., Record] = MessageAdded
+    plain = cast("Callable[..., Record]", MessageAdded)
     try:
         for row, value in zip(rows, values, strict=True):
             # Nearly every row of a long journal is such a message, and its bytes are known to be ours.

@@ -52,5 +52,7 @@ class WindowManager(Protocol):
 def apply_plan(shown: Sequence[Message], plan: WindowPlan) -> list[Message]:
     """The messages that remain, in order. The input is not changed."""
     kept = [shown[position] for position in plan.pinned]
+    if not plan.replaced:
+        return [*kept, *shown[plan.drop :]]
     rest = (plan.replaced.get(position, shown[position]) for position in range(plan.drop, len(shown)))
     return [*kept, *rest]

@@ -1,0 +1,119 @@
+"""Actors that fail on purpose, at messages that a seed chose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol, TypeVar, cast
+
+import anyio
+
+from repertory.runtime.actor import Actor
+from repertory.runtime.exit import ExitReason
+from repertory.runtime.next import Next
+from repertory.runtime.ref import ActorRef
+from repertory.runtime.watch import Down
+
+M = TypeVar("M")
+
+
+class PlannedCrash(Exception):
+    """The failure that a plan asked for."""
+
+
+class Fault(Enum):
+    """What goes wrong with a message."""
+
+    CRASH_BEFORE = "crash before"
+    """The turn fails before the handler has run."""
+    CRASH_AFTER = "crash after"
+    """The turn fails after the handler has run, before its answer is out."""
+    DELAY = "delay"
+    """The handler starts late."""
+    KILL = "kill"
+    """The incarnation is killed in the middle of the turn."""
+
+
+class Chance(Protocol):
+    """The source of chance: a `random.Random` is one."""
+
+    def random(self) -> float: ...
+
+    def uniform(self, a: float, b: float, /) -> float: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultPlan:
+    """Which messages go wrong, by their number from 1, counted over all incarnations."""
+
+    faults: Mapping[int, Fault]
+    delay_s: float = 0.05
+
+    @classmethod
+    def from_chance(cls, rng: Chance, messages: int, rate: float) -> FaultPlan:
+        """About `rate` of the first `messages` go wrong, in ways that `rng` chooses."""
+        kinds = list(Fault)
+        numbers = [number for number in range(1, messages + 1) if rng.random() < rate]
+        return cls(faults={number: kinds[int(rng.random() * len(kinds))] for number in numbers})
+
+
+class Saboteur:
+    """Carries a plan out over all incarnations of one address: `ChildSpec(factory=saboteur.wrap(Counter), ...)`."""
+
+    def __init__(self, plan: FaultPlan, kill: Callable[[ActorRef[object]], None]) -> None:
+        """`kill` is `ActorSystem.kill`."""
+        self._plan = plan
+        self._count = 0
+        self.kill = kill
+
+    @property
+    def delay_s(self) -> float:
+        """How long a delayed turn is delayed."""
+        return self._plan.delay_s
+
+    def wrap(self, factory: Callable[[], Actor[M]]) -> Callable[[], Actor[M]]:
+        """A factory whose actors behave like those of `factory`, apart from the planned faults."""
+        return lambda: cast("Actor[M]", _Sabotaged(factory(), self))
+
+    def next_fault(self) -> Fault | None:
+        """What goes wrong with the next message."""
+        self._count += 1
+        return self._plan.faults.get(self._count)
+
+
+class _Sabotaged(Actor[M]):
+    def __init__(self, actor: Actor[M], saboteur: Saboteur) -> None:
+        self._actor = actor
+        self._saboteur = saboteur
+
+    async def on_start(self) -> None:
+        self._actor.context = self.context
+        await self._actor.on_start()
+
+    async def on_ready(self) -> None:
+        await self._actor.on_ready()
+
+    async def handle(self, message: M) -> Next:
+        match self._saboteur.next_fault():
+            case Fault.CRASH_BEFORE:
+                raise PlannedCrash("before the handler")
+            case Fault.CRASH_AFTER:
+                await self._actor.handle(message)
+                raise PlannedCrash("after the handler")
+            case Fault.DELAY:
+                await anyio.sleep(self._saboteur.delay_s)
+            case Fault.KILL:
+                self._saboteur.kill(self.context.self_ref)
+            case None:
+                pass
+        return await self._actor.handle(message)
+
+    async def on_down(self, down: Down) -> Next:
+        return await self._actor.on_down(down)
+
+    async def on_stop(self, reason: ExitReason) -> None:
+        await self._actor.on_stop(reason)
+
+    def summary(self) -> object:
+        return self._actor.summary()

@@ -1,0 +1,88 @@
+"""An actor that records what it receives, and answers as it is told to."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TypeVar
+
+import anyio
+
+from repertory.runtime.actor import Actor
+from repertory.runtime.exit import ExitReason
+from repertory.runtime.mailbox import MailboxSettings
+from repertory.runtime.next import Next, carry_on, reply
+from repertory.runtime.spec import ChildSpec, Restart
+from repertory.runtime.watch import Down
+
+T = TypeVar("T")
+
+_NOBODY_ASKED = object()
+
+
+class Probe:
+    """`probe = Probe(); ref = await system.start(probe.spec("writer"))`, then `await probe.expect(Write)`.
+
+    `answer` gives the reply to each message; without it asks stay open until their deadline.
+    """
+
+    def __init__(self, answer: Callable[[object], object] | None = None) -> None:
+        self._answer = answer
+        self._unseen: deque[object] = deque()
+        self._arrival = anyio.Event()
+        self.received: list[object] = []
+        """Everything so far, `Down`s included, oldest first."""
+        self.stopped: list[ExitReason] = []
+        """Why its incarnations ended, as far as `on_stop` was run."""
+
+    def spec(self, name: str = "probe", mailbox: MailboxSettings | None = None) -> ChildSpec:
+        """A child spec whose actor reports here."""
+        settings = mailbox or MailboxSettings()
+        return ChildSpec(name=name, factory=lambda: _ProbeActor(self), mailbox=settings, restart=Restart.PERMANENT)
+
+    async def expect(self, kind: type[T], *, timeout_s: float = 5.0) -> T:
+        """The next message that no `expect` has returned yet.
+
+        Errors: `AssertionError` when it is not a `kind`; `TimeoutError` when none comes.
+        """
+        with anyio.fail_after(timeout_s):
+            while not self._unseen:
+                await self._arrival.wait()
+        message = self._unseen.popleft()
+        assert isinstance(message, kind), f"expected {kind.__name__}, received {message!r}"
+        return message
+
+    async def expect_nothing(self, for_s: float) -> None:
+        """Wait, and see that nothing arrives that no `expect` has returned. Errors: `AssertionError`."""
+        with anyio.move_on_after(for_s):
+            while not self._unseen:
+                await self._arrival.wait()
+        assert not self._unseen, f"expected nothing, received {list(self._unseen)!r}"
+
+    def record(self, message: object) -> object:
+        """Take a message in; the answer to it."""
+        self.received.append(message)
+        self._unseen.append(message)
+        arrival, self._arrival = self._arrival, anyio.Event()
+        arrival.set()
+        return _NOBODY_ASKED if self._answer is None else self._answer(message)
+
+
+class _ProbeActor(Actor[object]):
+    def __init__(self, probe: Probe) -> None:
+        self._probe = probe
+
+    async def handle(self, message: object) -> Next:
+        answer = self._probe.record(message)
+        if answer is not _NOBODY_ASKED:
+            return reply(answer)
+        if self.context.asked:
+            self.context.defer()
+        return carry_on()
+
+    async def on_down(self, down: Down) -> Next:
+        self._probe.record(down)
+        return carry_on()
+
+    async def on_stop(self, reason: ExitReason) -> None:
+        self._probe.stopped.append(reason)

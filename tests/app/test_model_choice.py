@@ -1,0 +1,71 @@
+"""Which model the command line takes. Our decisions; the variables are those of the AWS tools."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from repertory.app.model_choice import Chosen, NothingChosen, choose_model
+from repertory.backends.models.bedrock import BedrockModel
+from repertory.backends.models.offline import OfflineModel
+
+KEYS = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "environ", "chosen"),
+    [
+        ("offline", {}, Chosen("offline")),
+        ("bedrock", {}, Chosen("bedrock")),
+        ("bedrock:some.model", {}, Chosen("bedrock", "some.model")),
+        ("anthropic.some-model-v2:0", {}, Chosen("bedrock", "anthropic.some-model-v2:0")),
+        ("some.model", {"REPERTORY_MODEL": "offline"}, Chosen("bedrock", "some.model")),
+        (None, {"REPERTORY_MODEL": "offline", **KEYS}, Chosen("offline")),
+        (None, {"REPERTORY_MODEL": "some.model"}, Chosen("bedrock", "some.model")),
+        (None, KEYS, Chosen("bedrock")),
+        (None, {"AWS_PROFILE": "work"}, Chosen("bedrock")),
+    ],
+)
+def test_what_is_asked_wins_over_what_the_environment_names_and_that_over_credentials(
+    asked: str | None, environ: dict[str, str], chosen: Chosen
+) -> None:
+    assert choose_model(asked, offline=False, environ=environ) == chosen
+
+
+def test_offline_wins_over_everything() -> None:
+    assert choose_model("some.model", offline=True, environ=KEYS) == Chosen("offline")
+
+
+@pytest.mark.parametrize(
+    "environ", [{}, {"AWS_ACCESS_KEY_ID": "key"}, {"AWS_REGION": "eu-west-1"}, {"AWS_PROFILE": ""}]
+)
+def test_nothing_is_chosen_without_credentials_and_one_sentence_offers_a_way_out(environ: dict[str, str]) -> None:
+    choice = choose_model(None, offline=False, environ=environ)
+    assert isinstance(choice, NothingChosen)
+    assert "--offline" in choice.why
+    assert choice.why.count(".") == 1
+    assert "\n" not in choice.why
+
+
+@pytest.mark.real_time
+def test_a_credentials_file_counts_where_aws_tools_look_for_it(tmp_path: Path) -> None:
+    environ = {"HOME": str(tmp_path)}
+    assert isinstance(choose_model(None, offline=False, environ=environ), NothingChosen)
+    (tmp_path / ".aws").mkdir()
+    (tmp_path / ".aws/credentials").touch()
+    assert choose_model(None, offline=False, environ=environ) == Chosen("bedrock")
+    elsewhere = {**environ, "AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "none")}
+    assert isinstance(choose_model(None, offline=False, environ=elsewhere), NothingChosen)
+
+
+def test_the_choice_builds_the_model_without_connecting() -> None:
+    assert isinstance(Chosen("offline").build(), OfflineModel)
+    model = Chosen("bedrock", "some.model").build()
+    assert isinstance(model, BedrockModel)
+    assert model.get_config()["model_id"] == "some.model"
+
+
+def test_labels_say_whether_it_is_a_language_model() -> None:
+    assert "no language model" in Chosen("offline").label
+    assert "some.model" in Chosen("bedrock", "some.model").label

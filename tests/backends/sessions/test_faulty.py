@@ -1,0 +1,82 @@
+"""The store that fails on purpose, and the points at which processes die, do exactly what they say."""
+
+from __future__ import annotations
+
+import random
+
+import anyio
+import pytest
+
+from repertory.backends.ports import Batch
+from repertory.errors import Unavailable
+from repertory.testing.crash_points import CrashingSessionStore, CrashPoints
+from repertory.testing.faulty_sessions import FaultSettings, FaultySessionStore
+from repertory.testing.memory_sessions import MemorySessionStore
+from repertory.testing.session_contract import grow
+
+pytestmark = pytest.mark.anyio
+
+
+async def run(seed: int, settings: FaultSettings) -> tuple[list[str], int]:
+    """The faults of twenty appends, and how many rows were stored."""
+    store = FaultySessionStore(MemorySessionStore(), random.Random(seed), FaultSettings())
+    lease = await store.acquire("session")
+    rows = grow(20)
+    store.settings = settings
+    for row in rows:
+        stored = len(await MemoryReader(store).rows())
+        if stored < row.seq:
+            try:
+                await store.append([Batch(lease=lease, rows=rows[stored : row.seq])])
+            except Unavailable:
+                continue
+    faults = list(store.faults)
+    return faults, len(await MemoryReader(store).rows())
+
+
+class MemoryReader:
+    """Reads past the faults."""
+
+    def __init__(self, store: FaultySessionStore) -> None:
+        self._store = store._store
+
+    async def rows(self) -> list[object]:
+        return list(await self._store.load("session", "default", whole=True))
+
+
+async def test_the_same_seed_gives_the_same_faults(seed: int) -> None:
+    settings = FaultSettings(error_rate=0.3, lost_rate=0.3)
+    with anyio.fail_after(5):
+        assert await run(seed, settings) == await run(seed, settings)
+
+
+async def test_a_refused_call_does_nothing_and_a_lost_answer_is_work_done(seed: int) -> None:
+    rows = grow(1)
+    for settings, stored in ((FaultSettings(error_rate=1.0), 0), (FaultSettings(lost_rate=1.0), 1)):
+        store = FaultySessionStore(MemorySessionStore(), random.Random(seed), FaultSettings())
+        lease = await store.acquire("session")
+        store.settings = settings
+        with pytest.raises(Unavailable, match="injected fault"):
+            await store.append([Batch(lease=lease, rows=rows)])
+        assert len(await MemoryReader(store).rows()) == stored
+
+
+async def test_a_slow_call_takes_its_time(seed: int) -> None:
+    store = FaultySessionStore(MemorySessionStore(), random.Random(seed), FaultSettings(slow_rate=1.0, slow_s=30.0))
+    started = anyio.current_time()
+    await store.sessions()
+    assert 0 < anyio.current_time() - started <= 30
+    assert store.faults == ["sessions: slow"]
+
+
+async def test_crash_points_are_reached_in_order_and_crash_once() -> None:
+    crashes: list[int] = []
+    points = CrashPoints(4, lambda: crashes.append(points.reached_count))
+    store = CrashingSessionStore(MemorySessionStore(), points)
+    lease = await store.acquire("session")
+    rows = grow(2)
+    await store.append([Batch(lease=lease, rows=rows[:1])])
+    await store.append([Batch(lease=lease, rows=rows[1:])])
+    await store.release(lease)
+    assert crashes == [4]
+    assert points.reached_count == 8

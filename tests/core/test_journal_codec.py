@@ -1,0 +1,228 @@
+"""Records, their bytes and their rows: what is written is read again, and damage is seen."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from repertory.core.journal.appender import Appender
+from repertory.core.journal.codec import at_of, decode, decode_all, encode
+from repertory.core.journal.fold import Fold
+from repertory.core.journal.plain_json import dump, load, load_all
+from repertory.core.journal.records import (
+    Branched,
+    CursorMoved,
+    Interrupted,
+    MessageAdded,
+    NodeChanged,
+    OwnerChanged,
+    Record,
+    Redacted,
+    Resumed,
+    SnapshotTaken,
+    StateChanged,
+    ToolFinished,
+    ToolStarted,
+    View,
+    ViewChanged,
+)
+from repertory.core.journal.rows import VERSION, Kind
+from repertory.core.opening import Interrupt
+from repertory.errors import CorruptJournal, Invalid
+
+text = st.text(max_size=8) | st.sampled_from(["$bytes", "$$bytes", "a$bytes", "ends in $bytes", '"', "\ud83d"])
+plain = (
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | text | st.binary()
+)
+values = st.recursive(plain, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(text, inner, max_size=3))
+mappings = st.dictionaries(text, values, max_size=3)
+ats = st.floats(min_value=0, max_value=1e11)
+counts = st.integers(min_value=0, max_value=2**62)
+messages = st.fixed_dictionaries(
+    {"role": st.sampled_from(["user", "assistant"]), "content": st.lists(mappings, max_size=3)},
+    optional={"metadata": mappings, "tracking_id": text},
+)
+by_seq = st.dictionaries(counts, messages, max_size=3)
+views = st.builds(
+    View,
+    first_shown=counts,
+    pinned=by_seq,
+    replaced=by_seq,
+    summary=st.none() | messages,
+    hidden=st.lists(st.tuples(counts, counts), max_size=2).map(tuple),
+    manager=text,
+    manager_state=mappings,
+)
+interrupts = st.lists(st.builds(Interrupt, id=text, name=text, reason=values), max_size=2).map(tuple)
+names = st.lists(text, max_size=3).map(tuple)
+statuses = st.sampled_from(["started", "completed", "failed", "interrupted"])
+results = st.fixed_dictionaries(
+    {"toolUseId": text, "status": st.just("success"), "content": st.lists(mappings, max_size=2)}
+)
+RECORDS: Mapping[Kind, st.SearchStrategy[Record]] = {
+    Kind.MESSAGE: st.builds(
+        MessageAdded,
+        at=ats,
+        message=messages,
+        turn=counts,
+        index=counts,
+        idempotency_token=st.none() | text,
+        repaired=st.none() | text,
+    ),
+    Kind.TOOL_STARTED: st.builds(
+        ToolStarted, at=ats, tool_use_id=text, name=text, idempotency_key=text, attempt=counts
+    ),
+    Kind.TOOL_FINISHED: st.builds(ToolFinished, at=ats, tool_use_id=text, result=results),
+    Kind.VIEW: st.builds(ViewChanged, at=ats, view=views, patch=st.booleans(), reason=text),
+    Kind.STATE: st.builds(StateChanged, at=ats, set=mappings, delete=names, full=st.none() | mappings),
+    Kind.REDACTION: st.builds(
+        Redacted,
+        at=ats,
+        target=counts,
+        message=messages,
+        turn=counts,
+        index=counts,
+        idempotency_token=st.none() | text,
+    ),
+    Kind.INTERRUPT: st.builds(Interrupted, at=ats, interrupts=interrupts),
+    Kind.RESUME: st.builds(Resumed, at=ats, responses=mappings),
+    Kind.NODE: st.builds(
+        NodeChanged, at=ats, run=counts, node=text, status=statuses, frontier=names, result=values, data=mappings
+    ),
+    Kind.SNAPSHOT: st.builds(SnapshotTaken, at=ats, label=text, metadata=mappings, digest=text),
+    Kind.BRANCH: st.builds(
+        Branched,
+        at=ats,
+        position=counts,
+        last=counts,
+        message_count=counts,
+        turns=counts,
+        run=counts,
+        view=views,
+        state=mappings,
+        name=text,
+        source=st.none() | text,
+    ),
+    Kind.CURSOR: st.builds(CursorMoved, at=ats, positions=st.dictionaries(text, counts, max_size=3)),
+    Kind.OWNER: st.builds(OwnerChanged, at=ats, owner=text, generation=counts),
+}
+
+
+def test_every_kind_of_record_is_tested_here() -> None:
+    assert set(RECORDS) == set(Kind)
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+@given(data=st.data())
+def test_records_are_read_as_they_were_written(kind: Kind, data: st.DataObject) -> None:
+    record = data.draw(RECORDS[kind])
+    written, body = encode(record)
+    assert written == kind
+    assert decode(kind, VERSION, body) == record
+    assert at_of(body) == record.at
+
+
+@given(st.lists(st.one_of(*RECORDS.values()), max_size=5))
+def test_rows_read_at_once_are_read_as_one_by_one(records: list[Record]) -> None:
+    appender = Appender("agent", Fold(), None, lambda size: b"s" * size)
+    rows = [appender._row(n, *encode(record)) for n, record in enumerate(records, 1)]
+    together = decode_all(rows)
+    assert together is None or together == records
+
+
+@given(values)
+def test_plain_json_keeps_bytes_apart_from_dictionaries_that_look_like_them(value: object) -> None:
+    """The SDK that users come from takes a user's dictionary for its own marker."""
+    body = dump(value)
+    json.loads(body)
+    assert load(body) == value
+
+
+@pytest.mark.parametrize(
+    "value",
+    [{"$bytes": "aGk="}, {"$bytes": b"hi"}, {"$$bytes": {"$bytes": [b""]}}, [b"\x00\xff"], {"$bytes": 1, "other": 2}],
+)
+def test_look_alikes_of_the_marker_come_back_unchanged(value: object) -> None:
+    assert load(dump(value)) == value
+
+
+def test_bodies_are_compact_and_readable() -> None:
+    message = {"role": "user", "content": [{"text": "Grüße"}, {"image": {"format": "png", "source": {"bytes": b"hi"}}}]}
+    record = MessageAdded(at=1.5, message=message, turn=1, index=0)  # type: ignore[arg-type]
+    assert encode(record)[1].decode() == (
+        '{"at":1.5,"message":{"role":"user","content":[{"text":"Grüße"},{"image":{"format":"png",'
+        '"source":{"bytes":{"$bytes":"aGk="}}}}]},"turn":1,"index":0}'
+    )
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), {1, 2}, object(), {"deep": 1j}])
+def test_what_json_cannot_say_is_refused(value: object) -> None:
+    with pytest.raises(Invalid, match="JSON values and bytes"):
+        encode(StateChanged(at=1.0, full={"key": value}))  # type: ignore[dict-item]
+
+
+def test_a_value_that_holds_itself_is_refused() -> None:
+    loop: list[object] = []
+    loop.append(loop)
+    with pytest.raises(Invalid):
+        dump(loop)
+
+
+@pytest.mark.parametrize("version", [0, 2, 255])
+def test_unknown_versions_are_refused_by_name(version: int) -> None:
+    with pytest.raises(CorruptJournal, match=f"unknown version of the journal format version={version}"):
+        decode(Kind.OWNER, version, b"{}")
+
+
+@pytest.mark.parametrize("kind", [0, 14, 255])
+def test_unknown_kinds_are_refused_by_name(kind: int) -> None:
+    with pytest.raises(CorruptJournal, match=f"unknown kind of record kind={kind}"):
+        decode(kind, VERSION, b"{}")
+
+
+GOOD = b'{"at":1,"owner":"me","generation":1}'
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b"null",
+        b"{",
+        b"\xff",
+        b"{}",
+        GOOD + b" ",
+        GOOD + GOOD,
+        GOOD.replace(b"owner", b"other"),
+        GOOD.replace(b'"me"', b"1"),
+        GOOD.replace(b'"me"', b"null"),
+        GOOD.replace(b"1,", b"NaN,"),
+        GOOD[:-1] + b',"more":1}',
+        b'{"at":' + b"[" * 100_000 + b"}",
+    ],
+)
+def test_malformed_bodies_are_refused(body: bytes) -> None:
+    with pytest.raises(CorruptJournal, match="malformed record kind='OwnerChanged'"):
+        decode(Kind.OWNER, VERSION, body)
+
+
+@pytest.mark.parametrize("encoded", ['{"$bytes":1}', '{"$bytes":"?"}', '{"$bytes":"aGk=","more":1}'])
+def test_a_malformed_marker_is_refused(encoded: str) -> None:
+    with pytest.raises(ValueError, match=r"malformed \$bytes"):
+        load(encoded.encode())
+
+
+def test_bodies_that_only_fit_together_are_not_read_at_once() -> None:
+    assert load_all([b'{"a":[1', b"2]}"]) is None
+    assert load_all([b'"', b'"']) is None
+    assert load_all([b"1", b"2"]) == [1, 2]
+
+
+def test_the_marker_is_ordinary_base64() -> None:
+    assert json.loads(dump(b"\x00\xff")) == {"$bytes": base64.b64encode(b"\x00\xff").decode()}
