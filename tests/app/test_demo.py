@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import random
+import re
+import select
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -119,15 +122,29 @@ def test_a_dialogue_is_its_lines_without_comments(tmp_path: Path) -> None:
         read_dialogue(tmp_path / "none")
 
 
-def start(folder: Path, *options: str) -> subprocess.Popen[str]:
+@contextmanager
+def started(folder: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
     """The demonstration in a process of its own, offline, with its temporary files in `folder`."""
-    return subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, "-m", "repertory.app.demo", "--model", "offline", *options],
         env={"PATH": os.environ["PATH"], "HOME": str(folder), "TMPDIR": str(folder), "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def first_worker(process: subprocess.Popen[str]) -> int:
+    """The process id of the first worker, once it is up; the timeout of the test bounds the wait."""
+    assert process.stdout is not None
+    while (found := re.search(r"worker (\d+) is up", process.stdout.readline())) is None:
+        assert process.poll() is None
+    return int(found[1])
 
 
 def workers_in(folder: Path) -> list[str]:
@@ -145,8 +162,8 @@ def workers_in(folder: Path) -> list[str]:
 
 @pytest.mark.real_time
 def test_the_demonstration_loses_nothing_and_leaves_nothing_behind(tmp_path: Path, seed: int) -> None:
-    process = start(tmp_path, "--seconds", "4", "--sessions", "3", "--kills", "3", "--seed", str(seed))
-    out, err = process.communicate(timeout=50)
+    with started(tmp_path, "--seconds", "4", "--sessions", "3", "--kills", "3", "--seed", str(seed)) as process:
+        out, err = process.communicate(timeout=50)
     assert process.returncode == 0, out + err
     assert err == ""
     assert out.count("killed with SIGKILL") == 3
@@ -158,13 +175,22 @@ def test_the_demonstration_loses_nothing_and_leaves_nothing_behind(tmp_path: Pat
 @pytest.mark.real_time
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_demonstration_that_is_stopped_leaves_nothing_behind(tmp_path: Path, number: signal.Signals) -> None:
-    process = start(tmp_path, "--seconds", "30")
-    assert process.stdout is not None
-    while "is up" not in process.stdout.readline():
-        assert process.poll() is None
-    process.send_signal(number)
-    _, err = process.communicate(timeout=30)
+    with started(tmp_path, "--seconds", "30") as process:
+        first_worker(process)
+        process.send_signal(number)
+        _, err = process.communicate(timeout=30)
     assert process.returncode == 128 + signal.SIGINT
     assert err == ""
     assert list(tmp_path.iterdir()) == []
     assert workers_in(tmp_path) == []
+
+
+@pytest.mark.real_time
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="waiting for somebody else's child needs Linux")
+def test_a_worker_does_not_outlive_whoever_started_it(tmp_path: Path) -> None:
+    with started(tmp_path, "--seconds", "30") as process:
+        worker = os.pidfd_open(first_worker(process))
+        process.kill()
+        ended, _, _ = select.select([worker], [], [], 30)
+        os.close(worker)
+    assert ended

@@ -21,8 +21,7 @@ from repertory.errors import Corrupt
 
 INEXPLICABLE = "the history did not fit what was acknowledged: gave up"
 FOUND = "unknown outcome: the order was in the book, so its receipt was given"
-NOT_INEXPLICABLE = "the history did not fit what was acknowledged: gave up"
-FOUND = "unknown outcome: the order was not in the book, so it was placed now"
+NOT_FOUND = "unknown outcome: the order was not in the book, so it was placed now"
 
 
 class Talker:

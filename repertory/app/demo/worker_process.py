@@ -56,7 +56,10 @@ class WorkerProcess:
         return self._process.returncode
 
     async def ask(self, do: str, session: str, fields: Mapping[str, object] | None = None) -> Mapping[str, Any]:
-        """The worker's reply; `fields` are what the request needs beside. Errors: `WorkerLost`; `Refused` when the worker answers with an error."""
+        """The worker's reply; `fields` are what the request says beside.
+
+        Errors: `WorkerLost`; `Refused` when the worker answers with an error.
+        """
         number = next(self._ids)
         arrived = self._arrived[number] = anyio.Event()
         if self.gone.is_set():

@@ -117,7 +117,7 @@ class _Errand(Generic[T]):
         """On the thread: work, answer, tidy up."""
         try:
             self._result = self._work()
-        except BaseException as error:  # noqa: BLE001 - handed to whoever waits, who raises it
+        except BaseException as error:  # noqa: BLE001 - relayed: whoever waits raises it
             self._error = error
         self._finished = True
         # When the loop has ended, so has whoever waited in it.

@@ -8,6 +8,7 @@ import pytest
 
 from repertory.backends.ports import SessionStore
 from repertory.backends.sessions.sqlite import SQLiteSessionStore
+from repertory.testing.crash_points import CrashingSessionStore, CrashPoints
 from repertory.testing.faulty_sessions import FaultSettings, FaultySessionStore
 from repertory.testing.memory_sessions import MemorySessionStore, SessionShelf
 from repertory.testing.session_contract import SessionStoreContract
@@ -32,6 +33,13 @@ class TestFaultySessionStore(TestMemorySessionStore):
 
     def open_store(self, place: Path, owner: str) -> SessionStore:
         return FaultySessionStore(super().open_store(place, owner), _NoChance(), FaultSettings())
+
+
+class TestCrashingSessionStore(TestMemorySessionStore):
+    """Without a crash, the wrapper changes nothing."""
+
+    def open_store(self, place: Path, owner: str) -> SessionStore:
+        return CrashingSessionStore(super().open_store(place, owner), CrashPoints(None))
 
 
 @pytest.mark.real_time

@@ -94,16 +94,12 @@ async def test_a_process_that_is_taken_over_is_fenced_and_ends(tmp_path: Path) -
             # The child reads a LeaseLost where it wants a Position, and fails.
             with anyio.fail_after(20):
                 await anyio.to_thread.run_sync(reports, process)
-            rows = grow_state(before)
+            rows = grow(2, after=before)
             outcomes = await store.append([Batch(lease=lease, rows=rows)])
             assert not isinstance(outcomes[0], LeaseLost)
             assert list(await store.load("session-0", "default", whole=True)) == [*before, *rows]
         finally:
             await store.aclose()
-
-
-def grow_state(before: list) -> list:  # type: ignore[type-arg]
-    return grow(2, after=before)
 
 
 async def check(path: Path, owner: str, acknowledged: dict[str, int], *, slack: int) -> dict[str, int]:
@@ -140,8 +136,8 @@ async def test_every_acknowledged_row_survives_random_kills(tmp_path: Path, seed
             acknowledged |= await anyio.to_thread.run_sync(reports, process)
         acknowledged.pop("ready", None)
         if kill % 5 == 4:
-            # A commit may have happened whose report was not written any more: at most one group.
-            acknowledged = await check(path, f"checker-{kill}", acknowledged, slack=6)
+            # Commits may have happened whose report was not written any more: at most one group per kill.
+            acknowledged = await check(path, f"checker-{kill}", acknowledged, slack=30)
     assert sum(acknowledged.values()) > 0
 
 
