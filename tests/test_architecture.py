@@ -47,10 +47,12 @@ UNDOCUMENTED = 0
 BROAD_EXCEPTS: dict[str, str] = {
     "repertory/actors/model_call.py": "a model may be anybody's code; what it raises is the cause of `ModelFailed`",
     "repertory/actors/tool_step.py": "a tool may be anybody's code; what it raises is an answer to the model",
+    "repertory/backends/sessions/owning_thread.py": "whatever the work raised is raised by whoever waits for it",
     "repertory/backends/tools/function_tool.py": "a tool's function is the user's code; the same",
     "repertory/runtime/cell.py": "the one place where any failure becomes an exit reason",
 }
 KEYWORDS_FOR_LATER: dict[str, str] = {
+    "repertory/app/demo/stall_model.py": "it implements `Model`, whose options are the provider's own",
     "repertory/app/printing.py": "a callback handler is given the fields of an event as keywords",
     "repertory/backends/tools/function_tool.py": "calling a tool as a function passes the function's own arguments",
     "repertory/errors.py": "the fields of an error are its own",

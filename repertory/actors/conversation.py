@@ -8,14 +8,16 @@ out. Supervised by the session, after the persister and before the agent.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TypeAlias, assert_never
 
 from repertory.actors.persister import ReadImage
 from repertory.core.journal.records import View, ViewChanged
+from repertory.core.journal.shown import Shown as Window
+from repertory.core.journal.view_change import view_change
 from repertory.core.messages import Json, Message
-from repertory.core.window.plan import WindowManager, WindowPlan, apply_plan
+from repertory.core.window.plan import WindowManager, WindowPlan
 from repertory.errors import ContextWindowOverflowException
 from repertory.runtime.actor import Actor
 from repertory.runtime.message import Ask
@@ -67,33 +69,21 @@ class Tidy(Ask[Shown]):
 ConversationMessage: TypeAlias = "LoadView | PrepareCall | ReduceView | Tidy"
 
 
-@dataclass(slots=True)
-class _Window:
-    """The shown messages, and the same messages' sequence numbers beside them."""
-
-    messages: list[Message] = field(default_factory=list[Message])
-    seqs: list[int] = field(default_factory=list[int])
-
-    def add(self, entries: Sequence[Entry]) -> None:
-        for entry in entries:
-            self.messages.append(entry.message)
-            self.seqs.append(entry.seq)
-
-
 class ConversationActor(Actor[ConversationMessage]):
     """Carries out its manager's plans on what the model is shown."""
 
     def __init__(self, manager: WindowManager, wall: Callable[[], float]) -> None:
         self._manager = manager
         self._wall = wall
-        self._window = _Window()
+        self._shown = Window(View(), iter(()))
+        self._messages: list[Message] = []
+        """The shown messages again, as a list: what is copied for every model call."""
+        self._last_seq = 0
         self._removed = 0
         self._model_calls = 0
-        self._first_shown = 0
-        self._next_seq = 1
 
     def summary(self) -> object:
-        return {"manager": self._manager.name, "shown": len(self._window.messages), "removed": self._removed}
+        return {"manager": self._manager.name, "shown": len(self._messages), "removed": self._removed}
 
     async def handle(self, message: ConversationMessage) -> Next:
         match message:
@@ -103,11 +93,11 @@ class ConversationActor(Actor[ConversationMessage]):
                 self._take_in(added)
                 self._model_calls += 1
                 if not self._manager.manages_before_call(self._model_calls):
-                    return reply(Shown(messages=self._window.messages.copy()))
-                return self._carry_out(self._manager.manage(self._window.messages))
+                    return reply(Shown(messages=self._messages.copy()))
+                return self._carry_out(self._manager.manage(self._messages))
             case Tidy(added=added):
                 self._take_in(added)
-                return self._carry_out(self._manager.manage(self._window.messages))
+                return self._carry_out(self._manager.manage(self._messages))
             case ReduceView(error=error):
                 return self._reduce(error)
             case _:
@@ -115,52 +105,45 @@ class ConversationActor(Actor[ConversationMessage]):
 
     async def _load(self) -> list[Message]:
         image = await self.context.sibling("persister").ask(ReadImage(), timeout_s=math.inf)
-        self._window = _Window([message for _, message in image.shown], [seq for seq, _ in image.shown])
-        self._first_shown = image.view.first_shown
-        self._next_seq = image.last_seq + 1
+        self._shown = Window(image.view, iter(image.recent))
+        self._messages = self._shown.messages()
+        self._last_seq = image.last_seq
         self._removed = _count(image.view.manager_state, "removed_message_count")
         self._model_calls = _count(image.view.manager_state, "model_call_count")
-        return self._window.messages.copy()
+        return self._messages.copy()
 
     def _take_in(self, added: tuple[Entry, ...]) -> None:
-        self._window.add(added)
-        if added:
-            self._next_seq = added[-1].seq + 1
+        for entry in added:
+            self._shown.add(entry.seq, entry.message)
+            self._messages.append(entry.message)
+            self._last_seq = entry.seq
 
     def _reduce(self, error: ContextWindowOverflowException) -> Next:
         try:
-            plan = self._manager.reduce(self._window.messages, error)
+            plan = self._manager.reduce(self._messages, error)
         except ContextWindowOverflowException as overflow:
             return refuse(overflow)
         return self._carry_out(plan)
 
     def _carry_out(self, plan: WindowPlan) -> Next:
         if not plan.changes:
-            return reply(Shown(messages=self._window.messages.copy()))
-        window = self._window
-        pinned = {window.seqs[position]: window.messages[position] for position in plan.pinned}
-        replaced = {window.seqs[position]: shorter for position, shorter in plan.replaced.items()}
-        self._window = _Window(apply_plan(window.messages, plan), [*pinned, *window.seqs[plan.drop :]])
+            return reply(Shown(messages=self._messages.copy()))
         self._removed += plan.drop - len(plan.pinned)
-        if plan.drop:
-            self._first_shown = window.seqs[plan.drop] if plan.drop < len(window.seqs) else self._next_seq
-        view = self._changed(pinned, replaced, plan.reason)
-        return reply(Shown(messages=self._window.messages.copy(), view=view))
-
-    def _changed(self, pinned: Mapping[int, Message], replaced: Mapping[int, Message], reason: str) -> ViewChanged:
-        """The record of a plan: what it added to the view, as a patch."""
         counters: dict[str, Json] = {
             "removed_message_count": self._removed,
             "model_call_count": self._model_calls,
         }
-        view = View(
-            first_shown=self._first_shown,
-            pinned=pinned,
-            replaced=replaced,
+        change = view_change(
+            self._shown,
+            self._last_seq,
+            plan,
             manager=self._manager.name,
             manager_state=counters,
+            at=self._wall(),
         )
-        return ViewChanged(at=self._wall(), view=view, patch=True, reason=reason)
+        self._shown.change(change.view, patch=change.patch)
+        self._messages = self._shown.messages()
+        return reply(Shown(messages=self._messages.copy(), view=change))
 
 
 def _count(state: Mapping[str, Json], key: str) -> int:

@@ -20,14 +20,15 @@ class Ledger:
     def __init__(
         self, persister: ActorRef[PersisterMessage], last_seq: int, wall: Callable[[], float], *, durable: bool
     ) -> None:
-        """`last_seq` is the sequence number of the last record there is; `wall` gives epoch seconds.
+        """`last_seq` is the sequence number of the last record there is; `wall` gives epoch seconds. The lease was
+        taken just now.
 
         Without `durable` there is nothing to wait for: records are handed over with each commit, and that is all.
         """
         self._persister = persister
         self._last_seq = last_seq
         self._gathered: list[Record] = []
-        self._confirmed_at = -math.inf if durable else math.inf
+        self._confirmed_at = wall() if durable else math.inf
         self._durable = durable
         self.wall = wall
 
@@ -63,5 +64,5 @@ class Ledger:
         self._confirmed_at = self.wall()
 
     def confirmed_within(self, seconds: float) -> bool:
-        """Whether the store took a commit of ours that recently, so that we certainly owned the session then."""
+        """Whether the lease was taken, or the store took a commit of ours, that recently."""
         return self.wall() - self._confirmed_at <= seconds

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 class ActiveSession:
     """The refs of one active session, and what of it can be looked at."""
 
-    supervisor: ActorRef[object]
+    watched: ActorRef[object]
+    """Ends when the session cannot go on."""
     persister: ActorRef[PersisterMessage]
     agent: ActorRef[AgentMessage]
     mirror: Mirror
@@ -37,7 +38,7 @@ class ActiveSession:
     @property
     def alive(self) -> bool:
         """Whether its actors run, or are being restarted."""
-        return self.supervisor.ended is None
+        return self.watched.ended is None
 
     async def invoke(self, invocation: Invocation) -> AgentResult:
         """Run a turn. A model may take its time, so there is no deadline here: cancel the scope around it."""

@@ -189,7 +189,7 @@ class Agent:
     async def history(self) -> list[Message]:
         """A copy of everything ever said, oldest first, whatever the model is shown."""
         async with self._session() as session:
-            return copy.deepcopy(list(await session.history()))
+            return list(await session.history())
 
     def cancel(self) -> None:
         """Cut the running turn short, if one runs; from any thread. Its call returns with stop reason `cancelled`."""

@@ -49,9 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command. Returns the exit code: 0 done, 1 it failed, 2 it was used wrongly or there is no model."""
     options = build_parser().parse_args(arguments)
     logging.getLogger("repertory").addHandler(logging.NullHandler())  # commands say themselves what failed
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # what a model says may not fit the terminal's encoding
+    _take_any_text()
     try:
         return _run(options)
     except BrokenPipeError:
@@ -63,6 +61,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (RepertoryError, ImportError, OSError) as error:
         print(f"repertory: {error}", file=sys.stderr)
         return 1
+
+
+def _take_any_text() -> None:
+    """What is said may not fit the terminal's encoding, and what comes in may not be text: neither is an error."""
+    for stream, errors in ((sys.stdin, "replace"), (sys.stdout, "backslashreplace"), (sys.stderr, "backslashreplace")):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors=errors)
 
 
 def _run(options: argparse.Namespace) -> int:

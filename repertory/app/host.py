@@ -7,7 +7,6 @@ time.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -16,13 +15,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import anyio
 from anyio.lowlevel import RunVar
 
-from repertory.actors.persister import Durable, MemoryJournal, PersisterSettings
-from repertory.actors.session import SessionParts, SessionSettings, member_specs, session_spec
+from repertory.actors.persister import Durable, MemoryJournal
+from repertory.actors.session import session_spec
 from repertory.app.active_session import ActiveSession
+from repertory.app.assembly import assemble
 from repertory.app.idle_watch import idle_watch_spec
 from repertory.app.open_stores import OpenStores
 from repertory.app.phases import CLOSE, COMMIT, TURNS, drain_phases
-from repertory.backends.tools.schema_library import load_schema_library
 from repertory.errors import ActorDead, RepertoryError, StartFailed
 from repertory.runtime.system import ActorSystem, SystemSettings
 
@@ -46,10 +45,6 @@ class HostSettings:
     drain_timeout_s: float = 25.0
     ambient: bool = True
     """Whether agents called in the same event loop share this host."""
-    closes_models: bool = True
-    """Whether the end of the host closes the models that were used: a host for one call leaves them open for the
-    next.
-    """
 
 
 @dataclass(slots=True)
@@ -66,8 +61,7 @@ class _Place:
 
 
 class Host:
-    """An actor system with sessions on it. An async context manager; everything it started has ended when it is left.
-    """
+    """An actor system with sessions on it. An async context manager; everything it started has ended when it is left."""
 
     def __init__(self, settings: HostSettings) -> None:
         self._settings = settings
@@ -131,45 +125,32 @@ class Host:
                     await self._rest(blueprint.key, place)
 
     async def _activate(self, place: _Place, blueprint: Blueprint) -> ActiveSession:
-        if len(blueprint.parts.tools):
-            await load_schema_library()
-            await blueprint.parts.tools.prepare()
         keeper: Durable | MemoryJournal
         if blueprint.sessions is not None:
             keeper = await self._stores.enter(blueprint.sessions)
             place.store_key = blueprint.sessions.key
         else:
             keeper = place.memory = place.memory or blueprint.memory
-        settings = SessionSettings(
-            persister=PersisterSettings(
-                session_id=blueprint.agent.session_id,
-                agent_id=blueprint.agent.agent_id,
-                takeover=blueprint.takeover,
-            ),
-            agent=blueprint.agent,
-            calls=blueprint.calls,
-        )
-        if self._settings.closes_models:
-            self._models[id(blueprint.parts.model)] = blueprint.parts.model
-        parts = SessionParts(
-            agent=blueprint.parts, manager=blueprint.manager, keeper=keeper, wall=time.time, entropy=os.urandom
-        )
+        self._models[id(blueprint.parts.model)] = blueprint.parts.model
         name = f"session {blueprint.agent.session_id} {blueprint.agent.agent_id}"
-        supervisor = await self.system.start(session_spec(name))
+        supervisor: ActorRef[object] | None = None
         refs: list[ActorRef[object]] = []
         try:
-            for spec in member_specs(settings, parts):
+            specs = await assemble(blueprint, keeper)
+            supervisor = await self.system.start(session_spec(name))
+            for spec in specs:
                 refs.append(await self.system.start(spec, under=supervisor))
         except StartFailed as error:
-            raise _cause_of(error) from error
+            raise reason_of(error) from error
         finally:
             if len(refs) < _MEMBERS:
                 with anyio.CancelScope(shield=True):
-                    await self.system.stop(supervisor)
+                    if supervisor is not None:
+                        await self.system.stop(supervisor)
                     await self._forget(place)
         persister, _, agent = refs
         place.active = ActiveSession(
-            supervisor=supervisor,
+            watched=supervisor,
             persister=persister,
             agent=agent,
             mirror=blueprint.parts.mirror,
@@ -182,7 +163,7 @@ class Host:
         active = place.active
         if active is not None and active.alive:
             await _finish(active)
-            await self.system.stop(active.supervisor)
+            await self.system.stop(active.watched)
         await self._forget(place)
         if place.memory is None and not place.users:
             self._places.pop(key, None)
@@ -257,7 +238,7 @@ async def _finish(session: ActiveSession) -> None:
         return  # It ended meanwhile, which is what was asked for.
 
 
-def _cause_of(error: RepertoryError) -> RepertoryError:
+def reason_of(error: RepertoryError) -> RepertoryError:
     """What kept a session from starting, in the words of whoever refused."""
     while isinstance(error, StartFailed) and isinstance(error.__cause__, RepertoryError):
         error = error.__cause__

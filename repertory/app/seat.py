@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 import anyio
 from anyio.lowlevel import RunVar
 
-from repertory.app.host import Host, HostSettings, Key, ambient_host
+from repertory.app.host import Key, ambient_host
+from repertory.app.lone_session import lone_session
 from repertory.errors import AgentBusy
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ async def hosted(blueprint: Blueprint, *, busy: Busy = "queue", stays: bool = Fa
             return
         if seat.lock.locked():
             _make_way(seat, blueprint, busy)
-        async with seat.lock, Host(HostSettings(ambient=False, closes_models=stays)) as own, own.session(blueprint) as session:
+        async with seat.lock, lone_session(blueprint, closes_model=stays) as session:
             seat.active, seat.shared = session, stays
             try:
                 yield session

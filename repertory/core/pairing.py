@@ -54,9 +54,8 @@ def check_message(message: object) -> Message:
     content = fields.get("content")
     if not isinstance(content, list) or not content:
         raise Invalid("a message's content is a list of at least one content block")
-    for block in cast("list[object]", content):
-        if not isinstance(block, dict) or not block:
-            raise Invalid("a content block is a dictionary such as {'text': ...}", got=type(block).__name__)
+    if not all(isinstance(block, dict) and block for block in cast("list[object]", content)):
+        raise Invalid("a content block is a dictionary such as {'text': ...}", got=repr(cast("object", content))[:200])
     return cast("Message", message)
 
 

@@ -159,6 +159,8 @@ class Cell:
 
     async def _live(self) -> ExitReason:
         """From the start to the reason for the end."""
+        if self._cut is not None:
+            return self._cut  # Ended before its first step.
         try:
             reason = await self._serve(await self._start())
         except anyio.get_cancelled_exc_class():

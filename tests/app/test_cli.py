@@ -284,6 +284,13 @@ def test_what_was_said_cannot_command_the_terminal(environ: dict[str, str]) -> N
     assert not {"\x1b", "\x07"} & set(shown)
 
 
+def test_bytes_that_are_no_text_are_taken_as_far_as_they_are(environ: dict[str, str]) -> None:
+    command = f"printf 'My dog is called \\377Rex.\\n' | {sys.executable} -m repertory.app.cli chat --offline"
+    done = run({**environ, "PYTHONUTF8": "1"}, "sh", "-c", command)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "[offline] Noted: your dog is \ufffdRex.\n"
+
+
 def test_a_reader_that_leaves_early_is_no_error(environ: dict[str, str]) -> None:
     chat(environ, "Hello\n" * 50)
     command = f"{sys.executable} -m repertory.app.cli sessions show chat | head -n 1"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from repertory.core.journal.appender import Appender
 from repertory.core.journal.fold import Fold
@@ -115,7 +116,9 @@ class Driver:
             for each in stays
             if summary is None or shown[each][0] != SUMMARY_SEQ
         ]
-        self.append(view_change(self.fold, plan, manager="Sliding", manager_state=state, at=self.at(), summary=summary))
+        plan = replace(plan, summary=summary)
+        shown_now, last = self.fold.shown, self.fold.last_seq
+        self.append(view_change(shown_now, last, plan, manager="Sliding", manager_state=state, at=self.at()))
         assert self.fold.shown.messages() == ([] if summary is None else [summary]) + expected
 
     def do_drop(self, number: int) -> None:

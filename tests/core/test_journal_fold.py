@@ -179,7 +179,7 @@ def test_a_dropped_summary_is_gone_unless_pinned() -> None:
 
 def test_a_patch_of_nothing_says_only_who_manages() -> None:
     fold = Fold()
-    change = view_change(fold, WindowPlan(), manager="Null", manager_state={}, at=1.0)
+    change = view_change(fold.shown, fold.last_seq, WindowPlan(), manager="Null", manager_state={}, at=1.0)
     assert change == ViewChanged(at=1.0, view=View(manager="Null"), patch=True)
 
 

@@ -10,7 +10,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -32,9 +32,15 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--model", help="'offline' or a Bedrock model id (default: what the environment has, or offline)"
     )
-    parser.add_argument("--sessions", type=_at_least_one, default=4, help="conversations at the same time (default: 4)")
-    parser.add_argument("--seconds", type=float, default=12.0, help="how long they talk before the drain (default: 12)")
-    parser.add_argument("--kills", type=int, help="how often the worker is killed (default: every other second)")
+    parser.add_argument(
+        "--sessions", type=_whole_from(1), default=4, help="conversations at the same time (default: 4)"
+    )
+    parser.add_argument(
+        "--seconds", type=_positive, default=12.0, help="how long they talk before the drain (default: 12)"
+    )
+    parser.add_argument(
+        "--kills", type=_whole_from(0), help="how often the worker is killed (default: every other second)"
+    )
     parser.add_argument("--seed", type=int, help="repeats the choices of an earlier run")
     parser.add_argument("--dialogue", type=Path, default=DIALOGUE, help="a text file, one line per turn")
     return parser
@@ -112,11 +118,21 @@ def _phase_line(phase: Mapping[str, Any]) -> str:
     return f"  {phase['name']:8} {phase['duration_s']:6.3f} s  {ended}"
 
 
-def _at_least_one(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError("at least 1")
+def _whole_from(least: int) -> Callable[[str], int]:
+    def number(text: str) -> int:
+        value = int(text)
+        if value < least:
+            raise argparse.ArgumentTypeError(f"at least {least}")
+        return value
+
     return number
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not 0 < value < 3600:
+        raise argparse.ArgumentTypeError("more than 0 and less than an hour")
+    return value
 
 
 def _end(number: int, frame: FrameType | None) -> None:

@@ -9,27 +9,28 @@ from repertory.core.journal.records import View, ViewChanged
 from repertory.core.journal.shown import SUMMARY_SEQ
 
 if TYPE_CHECKING:
-    from repertory.core.journal.fold import Fold
+    from repertory.core.journal.shown import Shown
     from repertory.core.messages import Json, Message
     from repertory.core.window.plan import WindowPlan
 
 
 def view_change(
-    fold: Fold,
+    shown: Shown,
+    last_seq: int,
     plan: WindowPlan,
     *,
     manager: str,
     manager_state: Mapping[str, Json],
     at: float,
-    summary: Message | None = None,
 ) -> ViewChanged:
     """The record to append so that the model is shown what `plan` makes of what it is shown now, `summary` in front.
 
     The plan's positions count over everything shown, an earlier summary and pinned messages included: when they lie
     before `plan.drop` they go, unless the plan pins them. The record is a patch whenever a patch can say it.
+    `last_seq` is the sequence number of the journal's last record.
     """
-    was = fold.shown.view
-    after = _view_after(fold, plan, summary)
+    was = shown.view
+    after = _view_after(shown, last_seq, plan)
     after = View(
         first_shown=after.first_shown,
         pinned=after.pinned,
@@ -43,17 +44,17 @@ def view_change(
     return ViewChanged(at=at, view=patch or after, patch=patch is not None, reason=plan.reason)
 
 
-def _view_after(fold: Fold, plan: WindowPlan, summary: Message | None) -> View:
+def _view_after(now: Shown, last_seq: int, plan: WindowPlan) -> View:
     """What is shown after the plan; who planned it is left out."""
-    was = fold.shown.view
-    shown = list(fold.shown)
+    was = now.view
+    shown = list(now)
     in_front = (was.summary is not None) + len(was.pinned)
     stays = [*plan.pinned, *range(plan.drop, in_front)]
     front = {shown[position][0]: plan.replaced.get(position, shown[position][1]) for position in stays}
     old_summary = front.pop(SUMMARY_SEQ, None)
     first_shown = was.first_shown
     if plan.drop > in_front:
-        first_shown = shown[plan.drop][0] if plan.drop < len(shown) else fold.last_seq + 1
+        first_shown = shown[plan.drop][0] if plan.drop < len(shown) else last_seq + 1
     replaced = {seq: message for seq, message in was.replaced.items() if seq >= first_shown}
     replaced |= {
         shown[position][0]: message
@@ -64,7 +65,7 @@ def _view_after(fold: Fold, plan: WindowPlan, summary: Message | None) -> View:
         first_shown=first_shown,
         pinned=front,
         replaced=replaced,
-        summary=summary if summary is not None else old_summary,
+        summary=plan.summary if plan.summary is not None else old_summary,
     )
 
 

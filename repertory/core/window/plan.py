@@ -20,12 +20,14 @@ class WindowPlan:
     """Positions below `drop` that stay."""
     replaced: Mapping[int, Message] = field(default_factory=dict[int, Message])
     """Shortened messages, by position."""
+    summary: Message | None = None
+    """What stands in front of all others from now on; None leaves it as it is."""
     reason: str = ""
 
     @property
     def changes(self) -> bool:
         """Whether applying it does anything."""
-        return self.drop > len(self.pinned) or bool(self.replaced)
+        return self.drop > len(self.pinned) or bool(self.replaced) or self.summary is not None
 
 
 class WindowManager(Protocol):

@@ -1,0 +1,92 @@
+"""One session hosted by one call, or by one `async with agent`: the fewest actors that are still supervised.
+
+root (rest_for_one)
+|- writer          only when the session is stored
+|- persister
+|- conversation
+`- agent
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import anyio
+
+from repertory.actors.leases import Leases
+from repertory.actors.persister import Durable
+from repertory.actors.writer import StoreWriter, WriterSettings
+from repertory.app.active_session import ActiveSession
+from repertory.app.assembly import assemble
+from repertory.app.host import reason_of
+from repertory.errors import ActorDead, StartFailed
+from repertory.runtime.phase import Phase
+from repertory.runtime.spec import ChildSpec, Strategy, SupervisorSettings
+from repertory.runtime.system import ActorSystem, SystemSettings
+
+if TYPE_CHECKING:
+    from repertory.app.blueprint import Blueprint
+    from repertory.backends.ports import SessionStore
+    from repertory.runtime.ref import ActorRef
+
+_SETTINGS = SystemSettings(
+    phases=(Phase(name="commit", timeout_s=20.0, reserve_s=5.0, stops_actors=True),),
+    supervision=SupervisorSettings(strategy=Strategy.REST_FOR_ONE),
+    on_fatal=lambda error: None,  # Callers learn of it from their asks; the block around them is theirs.
+)
+
+
+@asynccontextmanager
+async def lone_session(blueprint: Blueprint, *, closes_model: bool) -> AsyncGenerator[ActiveSession]:
+    """The session, alive for as long as the block; then everything is committed and nothing is left running.
+
+    Errors: what opening it met (`SessionBusy`, `Corrupt`, `Unavailable`, `Invalid`).
+    """
+    store = blueprint.sessions.open_store() if blueprint.sessions is not None else None
+    try:
+        async with ActorSystem(_SETTINGS) as system:
+            session = await _start(system, blueprint, store)
+            try:
+                yield session
+            finally:
+                await _finish(session)
+    finally:
+        with anyio.CancelScope(shield=True):
+            if store is not None:
+                await store.aclose()
+            if closes_model:
+                await blueprint.parts.model.aclose()
+
+
+async def _start(system: ActorSystem, blueprint: Blueprint, store: SessionStore | None) -> ActiveSession:
+    try:
+        keeper = blueprint.memory if store is None else await _durable(system, store)
+        refs = [await system.start(spec) for spec in await assemble(blueprint, keeper)]
+    except StartFailed as error:
+        raise reason_of(error) from error
+    persister, _, agent = refs
+    return ActiveSession(
+        watched=agent,
+        persister=persister,
+        agent=agent,
+        mirror=blueprint.parts.mirror,
+        state=blueprint.parts.state,
+    )
+
+
+async def _durable(system: ActorSystem, store: SessionStore) -> Durable:
+    writer: ActorRef[object] = await system.start(
+        ChildSpec(name="writer", factory=lambda: StoreWriter(store, WriterSettings()))
+    )
+    return Durable(store=store, leases=Leases(store), writer=writer)
+
+
+async def _finish(session: ActiveSession) -> None:
+    """Let the turn that runs come to its end; a caller who was cancelled has cancelled it. Cancellation waits for it."""
+    with anyio.CancelScope(shield=True):
+        try:
+            await session.finish_turns()
+        except ActorDead:
+            return  # It ended meanwhile, which is what was asked for.
