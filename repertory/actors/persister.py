@@ -27,7 +27,7 @@ from repertory.core.journal.image import Image
 from repertory.core.journal.records import MessageAdded, Record, Redacted
 from repertory.core.journal.restate import restatements
 from repertory.core.journal.restore import messages_of, records_of, restore
-from repertory.core.journal.rows import Row
+from repertory.core.journal.rows import Kind, Row
 from repertory.core.messages import Message
 from repertory.errors import RepertoryError
 from repertory.runtime.actor import Actor
@@ -74,8 +74,10 @@ class LingerOver:
     """Records have waited long enough: write them now."""
 
 
-_SLICE_ROWS = 256
-"""Rows that are decoded in one go: about a millisecond."""
+_SLICE_ROWS = 512
+"""Rows that are decoded in one go: about two milliseconds."""
+_SAYING = frozenset({Kind.MESSAGE, Kind.REDACTION})
+"""The kinds of rows that say what was said."""
 
 PersisterMessage: TypeAlias = "Append | Commit | ReadImage | ReadHistory | LingerOver | Written | WriteRefused"
 
@@ -245,6 +247,7 @@ class SessionPersister(Actor[PersisterMessage]):
         rows = list(await self._keeper.store.load(settings.session_id, settings.agent_id, whole=True))
         stored = rows[-1].seq if rows else 0
         rows += [row for row in self._unsent if row.seq > stored]
+        rows = [row for row in rows if row.kind in _SAYING]
         messages: dict[int, Message] = {}
         redacted: dict[int, Message] = {}
         for start in range(0, len(rows), _SLICE_ROWS):

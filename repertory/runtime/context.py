@@ -123,7 +123,8 @@ class Context:
         """Run `fn(*args)` beside the actor's turns, as a task of this incarnation: cancelled and joined before
         `on_stop`.
 
-        An exception in it ends the incarnation like one in a handler, at once. It inherits the trace, not the deadline.
+        An exception in it ends the incarnation like one in a handler, at once; `StreamClosed`, from a sink that nobody
+        reads any more, ends the job alone. It inherits the trace, not the deadline.
         """
         return self._own_jobs().start(partial(fn, *args), name)
 

@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 import anyio
 
+from repertory.errors import StreamClosed
 from repertory.runtime.origin import ORIGIN, Origin
 from repertory.runtime.waits import Waits
 
@@ -69,7 +70,7 @@ class Jobs:
         return tuple(job.name for job in self._running)
 
     def start(self, work: Work, name: str) -> Job:
-        """Run `work` beside the actor's turns. An exception in it goes to `on_failure`."""
+        """Run `work` beside the actor's turns. An exception in it goes to `on_failure`; `StreamClosed` just ends it."""
         job = Job(name)
         self._running.add(job)
         job.attach(self._spawn(self._run(job, work), f"{self._owner.path}#{name}"))
@@ -88,5 +89,5 @@ class Jobs:
             error = await self._attempt(work)
         finally:
             self._running.discard(job)
-        if error is not None:
+        if error is not None and not isinstance(error, StreamClosed):  # Nobody wants the rest: no failure.
             self._on_failure(error)

@@ -10,7 +10,7 @@ from repertory.core.journal.shown import SUMMARY_SEQ
 
 if TYPE_CHECKING:
     from repertory.core.journal.shown import Shown
-    from repertory.core.messages import Json, Message
+    from repertory.core.messages import Json
     from repertory.core.window.plan import WindowPlan
 
 
