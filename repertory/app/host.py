@@ -21,8 +21,8 @@ from repertory.app.active_session import ActiveSession
 from repertory.app.assembly import assemble
 from repertory.app.idle_watch import idle_watch_spec
 from repertory.app.open_stores import OpenStores
-from repertory.app.phases import CLOSE, COMMIT, TURNS, drain_phases
-from repertory.errors import ActorDead, RepertoryError, StartFailed
+from repertory.app.phases import CLOSE, COMMIT, REFUSE, TURNS, drain_phases
+from repertory.errors import ActorDead, RepertoryError, StartFailed, Unavailable
 from repertory.runtime.system import ActorSystem, SystemSettings
 
 if TYPE_CHECKING:
@@ -69,11 +69,13 @@ class Host:
         self.system = ActorSystem(SystemSettings(phases=phases, grace_s=settings.drain_timeout_s))
         self._stores = OpenStores(self.system)
         self._places: dict[Key, _Place] = {}
+        self._refusing = False
         self._models: dict[int, Model] = {}
         self._outer: Host | None = None
 
     async def __aenter__(self) -> Host:
         await self.system.__aenter__()
+        self.system.on_shutdown(REFUSE, self._refuse)
         self.system.on_shutdown(TURNS, self._finish_turns)
         self.system.on_shutdown(COMMIT, self._rest_all)
         self.system.on_shutdown(CLOSE, self._close)
@@ -98,6 +100,8 @@ class Host:
 
     async def enter(self, blueprint: Blueprint) -> ActiveSession:
         """One more user of the session, which is brought to life if need be. Each `enter` needs one `leave`."""
+        if self._refusing:
+            raise Unavailable("the runtime is shutting down", session=blueprint.agent.session_id)
         place = self._places.setdefault(blueprint.key, _Place())
         place.users += 1
         active = place.active
@@ -183,17 +187,21 @@ class Host:
                 if not place.users and place.active is not None and idle_s >= self._settings.idle_timeout_s:
                     await self._rest(key, place)
 
+    async def _refuse(self) -> None:
+        """From now on nobody enters."""
+        self._refusing = True
+
     async def _finish_turns(self) -> None:
-        """Let turns in flight finish; the phase's deadline cancels this, and then what still runs is cancelled."""
-        sessions = [place.active for place in self._places.values() if place.active is not None]
-        try:
-            async with anyio.create_task_group() as group:
-                for session in sessions:
-                    group.start_soon(_finish, session)
-        except BaseException:
-            for session in sessions:
-                session.cancel()
-            raise
+        """Let turns in flight finish; the phase's deadline cancels this, and what still runs then is cancelled later."""
+        async with anyio.create_task_group() as group:
+            for place in list(self._places.values()):
+                group.start_soon(self._finish_turns_of, place)
+
+    async def _finish_turns_of(self, place: _Place) -> None:
+        async with place.lock:  # It may be coming to life just now.
+            active = place.active
+        if active is not None:
+            await _finish(active)
 
     async def _rest_all(self) -> None:
         """Commit every journal and release every lease."""

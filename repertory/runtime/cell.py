@@ -405,7 +405,7 @@ class Cell:
         )
 
     def _make_jobs(self) -> Jobs:
-        return Jobs(self._child.ref.mailbox.waits, self._services.spawn, attempt, self._job_failed)
+        return Jobs(self._child.ref.mailbox.waits, self._services.spawn_here, attempt, self._job_failed)
 
     def _job_failed(self, error: Exception) -> None:
         if self._child.state is State.STOPPING:

@@ -73,7 +73,7 @@ class Jobs:
         """Run `work` beside the actor's turns. An exception in it goes to `on_failure`; `StreamClosed` just ends it."""
         job = Job(name)
         self._running.add(job)
-        job.attach(self._spawn(self._run(job, work), f"{self._owner.path}#{name}"))
+        job.attach(self._spawn(self._run(job, work, ORIGIN.get().trace), f"{self._owner.path}#{name}"))
         return job
 
     async def close(self) -> None:
@@ -83,8 +83,8 @@ class Jobs:
         for job in tuple(self._running):
             await job.wait()
 
-    async def _run(self, job: Job, work: Work) -> None:
-        ORIGIN.set(Origin(self._owner, None, ORIGIN.get().trace))
+    async def _run(self, job: Job, work: Work, trace: object) -> None:
+        ORIGIN.set(Origin(self._owner, None, trace))
         try:
             error = await self._attempt(work)
         finally:

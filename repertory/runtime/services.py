@@ -34,6 +34,8 @@ class Services:
     rng: Rng
     spawn: Spawn
     """Starts a task of the system, in a copy of the context that the system was opened in."""
+    spawn_here: Spawn
+    """Starts a task of the system, in a copy of the caller's context."""
     incarnate: Callable[[Child, Keeper], Incarnation]
     totals: Totals
 

@@ -100,6 +100,7 @@ class ActorSystem:
             clock=self._clock or parking.now,
             rng=self._rng,
             spawn=self._spawn,
+            spawn_here=self._spawn_here,
             incarnate=self._incarnate,
             totals=Totals(),
         )
@@ -242,6 +243,9 @@ class ActorSystem:
 
     def _spawn(self, work: Coroutine[object, object, None], name: str) -> anyio.TaskHandle[None]:
         return self._group.create_task(work, name=name, context=self._base)
+
+    def _spawn_here(self, work: Coroutine[object, object, None], name: str) -> anyio.TaskHandle[None]:
+        return self._group.create_task(work, name=name)
 
     def _incarnate(self, child: Child, keeper: Keeper) -> Incarnation:
         return Cell(child, keeper, self._services)

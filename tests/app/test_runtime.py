@@ -1,0 +1,203 @@
+"""`Runtime`: many sessions, shutdown hooks, the drain and its report, and nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+import anyio
+import anyio.lowlevel
+import pytest
+import trio
+
+from repertory import AgentResult, AgentSpec, Runtime, ScriptedModel, SQLiteSessions, tool
+from repertory.app.phases import CLOSE, COMMIT, MEMORY, REFUSE, TURNS
+from repertory.core.messages import tool_results
+from repertory.core.pairing import check_next
+from repertory.errors import RepertoryError
+
+pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
+
+
+def tasks_alive() -> int:
+    """Tasks of the running event loop."""
+    if "asyncio" in str(type(anyio.lowlevel.current_token().native_token)):
+        return len(asyncio.all_tasks())
+    return trio.lowlevel.current_statistics().tasks_living
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="counts file descriptors in /proc")
+async def test_no_task_thread_or_file_outlives_a_runtime(tmp_path: Path) -> None:
+    async def life() -> None:
+        async with Runtime(sessions=SQLiteSessions(tmp_path / "a.db")) as runtime:
+            agent = runtime.agent(AgentSpec(model=ScriptedModel(["hi"], loop=True)))
+            async with anyio.create_task_group() as group:
+                for number in range(5):
+                    group.start_soon(agent.session(f"s{number}").invoke, "hello")
+
+    await life()  # Whatever is made once per process has been made now.
+    tasks, threads, files = tasks_alive(), threading.active_count(), open_files()
+    await life()
+    assert (tasks_alive(), threading.active_count(), open_files()) == (tasks, threads, files)
+
+
+async def test_sessions_without_a_store_live_as_long_as_the_runtime() -> None:
+    async with Runtime() as runtime:
+        agent = runtime.agent(AgentSpec(model=ScriptedModel(["a", "b"])))
+        await agent.session("s").invoke("1")
+        await agent.session("s").invoke("2")
+        assert len(await agent.session("s").history()) == 4
+        assert await agent.session("other").messages() == []
+
+
+async def test_shutdown_hooks_run_in_the_order_of_the_phases(tmp_path: Path) -> None:
+    ran: list[str] = []
+
+    def noting(phase: str) -> object:
+        async def hook() -> None:
+            ran.append(phase)
+
+        return hook
+
+    async with Runtime(sessions=SQLiteSessions(tmp_path / "a.db")) as runtime:
+        for phase in (CLOSE, COMMIT, MEMORY, TURNS, REFUSE):
+            runtime.on_shutdown(phase, noting(phase))  # type: ignore[arg-type] - an async function of no arguments
+        await runtime.agent(AgentSpec(model=ScriptedModel(["x"]))).session("s").invoke("hi")
+        report = await runtime.drain()
+    assert ran == [REFUSE, TURNS, MEMORY, COMMIT, CLOSE]
+    assert report.ok
+    assert [phase.name for phase in report.phases] == ran
+
+
+async def test_a_hook_for_a_phase_that_there_is_not_is_refused() -> None:
+    async def hook() -> None: ...
+
+    async with Runtime() as runtime:
+        with pytest.raises(ValueError, match="phase"):
+            runtime.on_shutdown("whenever", hook)
+
+
+async def test_a_drain_lets_the_turn_in_flight_finish(tmp_path: Path) -> None:
+    results: list[AgentResult] = []
+    started = anyio.Event()
+
+    @tool
+    async def work() -> str:
+        """Work a little."""
+        started.set()
+        await anyio.sleep(0.1)
+        return "done"
+
+    async with Runtime(sessions=SQLiteSessions(tmp_path / "a.db")) as runtime:
+        use = {"toolUse": {"name": "work", "input": {}}}
+        session = runtime.agent(AgentSpec(model=ScriptedModel([use, "whole"]), tools=[work])).session("s")
+
+        async def call() -> None:
+            results.append(await session.invoke("go"))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(call)
+            await started.wait()
+            report = await runtime.drain()
+    assert [str(result) for result in results] == ["whole"]
+    assert report.ok
+
+
+async def test_a_turn_that_outlasts_the_drain_is_cancelled_and_its_history_stays_valid(tmp_path: Path) -> None:
+    outcomes: list[str] = []
+    started = anyio.Event()
+
+    @tool
+    async def work() -> str:
+        """Work for ever."""
+        started.set()
+        await anyio.sleep_forever()
+        return "never"
+
+    sessions = SQLiteSessions(tmp_path / "a.db")
+    async with Runtime(sessions=sessions, drain_timeout_s=0.5) as runtime:
+        use = {"toolUse": {"name": "work", "input": {}}}
+        session = runtime.agent(AgentSpec(model=ScriptedModel([use]), tools=[work])).session("s")
+
+        async def call() -> None:
+            try:
+                outcomes.append((await session.invoke("go")).stop_reason)
+            except RepertoryError as error:
+                outcomes.append(type(error).__name__)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(call)
+            await started.wait()
+            report = await runtime.drain()
+    assert outcomes == ["cancelled"]
+    assert not report.ok
+    async with Runtime(sessions=sessions) as runtime:
+        history = await runtime.agent(AgentSpec(model=ScriptedModel(["x"]))).session("s").history()
+    previous = None
+    for message in history:
+        check_next(previous, message)
+        previous = message
+    assert [result["status"] for result in tool_results(history[-1])] == ["error"]
+
+
+async def test_a_call_after_the_drain_is_refused(tmp_path: Path) -> None:
+    async with Runtime(sessions=SQLiteSessions(tmp_path / "a.db")) as runtime:
+        session = runtime.agent(AgentSpec(model=ScriptedModel(["x"]))).session("s")
+        await runtime.drain()
+        with pytest.raises(RepertoryError):
+            await session.invoke("hi")
+
+
+async def test_the_tree_and_the_counters_can_be_looked_at_while_it_runs(tmp_path: Path) -> None:
+    async with Runtime(sessions=SQLiteSessions(tmp_path / "a.db")) as runtime:
+        await runtime.agent(AgentSpec(model=ScriptedModel(["x"]))).session("s1").invoke("hi")
+        paths: list[str] = []
+
+        def walk(info: object) -> None:
+            paths.append(info.path)  # type: ignore[attr-defined] - an ActorInfo
+            for child in info.children:  # type: ignore[attr-defined]
+                walk(child)
+
+        walk(runtime.tree())
+        assert [path for path in paths if path.endswith(("/persister", "/conversation", "/agent"))]
+        assert runtime.stats().processed > 0
+
+
+async def test_a_signal_drains_and_everything_said_is_kept(tmp_path: Path) -> None:
+    sessions = SQLiteSessions(tmp_path / "a.db")
+    async with Runtime(sessions=sessions) as runtime:
+        called = anyio.Event()
+
+        def answer(*request: object) -> str:
+            del request
+            called.set()
+            return "a"
+
+        session = runtime.agent(AgentSpec(model=ScriptedModel([answer], delay_s=0.1))).session("s")
+        async with anyio.create_task_group() as group:
+            group.start_soon(runtime.serve_signals)
+            group.start_soon(session.invoke, "hi")
+            await called.wait()
+            os.kill(os.getpid(), signal.SIGTERM)
+    async with Runtime(sessions=sessions) as runtime:
+        assert len(await runtime.agent(AgentSpec(model=ScriptedModel(["x"]))).session("s").history()) == 2
+
+
+async def test_cancelling_the_host_still_commits_what_was_answered(tmp_path: Path) -> None:
+    sessions = SQLiteSessions(tmp_path / "a.db")
+    with anyio.CancelScope() as scope:
+        async with Runtime(sessions=sessions) as runtime:
+            session = runtime.agent(AgentSpec(model=ScriptedModel(["a"]), durability="relaxed")).session("s")
+            await session.invoke("hi")
+            scope.cancel()
+            await anyio.lowlevel.checkpoint()
+    async with Runtime(sessions=sessions) as runtime:
+        assert len(await runtime.agent(AgentSpec(model=ScriptedModel(["x"]))).session("s").history()) == 2
