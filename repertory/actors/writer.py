@@ -108,5 +108,7 @@ class StoreWriter(Actor[WriterMessage]):
             return
         self._groups += 1
         for write, outcome in zip(group, outcomes, strict=True):
-            refused = isinstance(outcome, LeaseLost)
-            write.reply_to.tell(WriteRefused(error=outcome) if refused else Written(seq=outcome.seq))
+            if isinstance(outcome, LeaseLost):
+                write.reply_to.tell(WriteRefused(error=outcome))
+            else:
+                write.reply_to.tell(Written(seq=outcome.seq))

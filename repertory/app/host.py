@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from repertory.runtime.ref import ActorRef
 
 Key: TypeAlias = tuple[str, str, str]
-_MEMBERS = 3
-"""Actors of a session below its supervisor."""
+_ACTORS = 4
+"""Actors of a session, its supervisor included."""
 ShutdownHook = Callable[[], Awaitable[None]]
 
 
@@ -61,7 +61,7 @@ class _Place:
 
 
 class Host:
-    """An actor system with sessions on it. An async context manager; everything it started has ended when it is left."""
+    """An actor system with sessions on it. An async context manager: when it is left, all that it started has ended."""
 
     def __init__(self, settings: HostSettings) -> None:
         self._settings = settings
@@ -137,22 +137,21 @@ class Host:
             keeper = place.memory = place.memory or blueprint.memory
         self._models[id(blueprint.parts.model)] = blueprint.parts.model
         name = f"session {blueprint.agent.session_id} {blueprint.agent.agent_id}"
-        supervisor: ActorRef[object] | None = None
         refs: list[ActorRef[object]] = []
         try:
             specs = await assemble(blueprint, keeper)
-            supervisor = await self.system.start(session_spec(name))
+            refs.append(await self.system.start(session_spec(name)))
             for spec in specs:
-                refs.append(await self.system.start(spec, under=supervisor))
+                refs.append(await self.system.start(spec, under=refs[0]))
         except StartFailed as error:
             raise reason_of(error) from error
         finally:
-            if len(refs) < _MEMBERS:
+            if len(refs) < _ACTORS:
                 with anyio.CancelScope(shield=True):
-                    if supervisor is not None:
+                    for supervisor in refs[:1]:
                         await self.system.stop(supervisor)
                     await self._forget(place)
-        persister, _, agent = refs
+        supervisor, persister, _, agent = refs
         place.active = ActiveSession(
             watched=supervisor,
             persister=persister,
@@ -192,7 +191,7 @@ class Host:
         self._refusing = True
 
     async def _finish_turns(self) -> None:
-        """Let turns in flight finish; the phase's deadline cancels this, and what still runs then is cancelled later."""
+        """Let turns in flight finish. The phase's deadline cancels this; what still runs is cancelled later."""
         async with anyio.create_task_group() as group:
             for place in list(self._places.values()):
                 group.start_soon(self._finish_turns_of, place)

@@ -84,7 +84,7 @@ async def _durable(system: ActorSystem, store: SessionStore) -> Durable:
 
 
 async def _finish(session: ActiveSession) -> None:
-    """Let the turn that runs come to its end; a caller who was cancelled has cancelled it. Cancellation waits for it."""
+    """Let the running turn come to its end. A caller who was cancelled has cancelled it; cancellation waits for it."""
     with anyio.CancelScope(shield=True):
         try:
             await session.finish_turns()

@@ -54,9 +54,13 @@ def check_message(message: object) -> Message:
     content = fields.get("content")
     if not isinstance(content, list) or not content:
         raise Invalid("a message's content is a list of at least one content block")
-    if not all(isinstance(block, dict) and block for block in cast("list[object]", content)):
+    if not all(map(_is_block, cast("list[object]", content))):
         raise Invalid("a content block is a dictionary such as {'text': ...}", got=repr(cast("object", content))[:200])
     return cast("Message", message)
+
+
+def _is_block(value: object) -> bool:
+    return isinstance(value, dict) and bool(cast("dict[str, object]", value))
 
 
 def repair(messages: Sequence[Message]) -> list[Message]:

@@ -111,6 +111,7 @@ class ActorSystem:
         try:
             await self._root.started.wait()
         except BaseException as error:
+            self._root.kill()
             self._drained.set()
             await self._host.__aexit__(type(error), error, error.__traceback__)
             raise
@@ -120,6 +121,7 @@ class ActorSystem:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool | None:
         cancelled = isinstance(error, anyio.get_cancelled_exc_class())
+        lost = self._fatal is not None
         interrupted = await self._drain_whatever_happens(cut_short=cancelled)
         if not cancelled:  # The group need not know of the body's error, which goes on by itself.
             kind, error, traceback = type(interrupted) if interrupted else None, interrupted, None
@@ -127,9 +129,11 @@ class ActorSystem:
             suppress = await self._host.__aexit__(kind, error, traceback)
             return suppress if kind is not None else None
         except BaseExceptionGroup as group:
-            if self._fatal is not None and group.exceptions == (self._fatal,):
-                raise self._fatal from self._fatal.__cause__
-            raise
+            if self._fatal is None or group.exceptions != (self._fatal,):
+                raise
+            if error is not None and not lost:
+                raise error from None  # The host was cancelled first, natively, and the actors after it.
+            raise self._fatal from self._fatal.__cause__
 
     # ----------------------------------------------------------------------------------------------- actors come and go
 
@@ -231,13 +235,19 @@ class ActorSystem:
     # -------------------------------------------------------------------------------------------------------- details
 
     async def _run(self) -> None:
-        """The root task."""
-        with anyio.CancelScope(shield=True):
-            async with anyio.create_task_group() as self._group:
-                self._group.create_task(self._alarms.run(), name="alarms", context=self._base)
-                self._root.launch()
-                await self._drained.wait()
-                self._group.cancel_scope.cancel()
+        """The root task. A native cancellation of it kills every actor, and is then what the system was lost to."""
+        try:
+            with anyio.CancelScope(shield=True):
+                async with anyio.create_task_group() as self._group:
+                    self._group.create_task(self._alarms.run(), name="alarms", context=self._base)
+                    self._root.launch()
+                    await self._drained.wait()
+                    self._group.cancel_scope.cancel()
+        except anyio.get_cancelled_exc_class():
+            if self._fatal is None:
+                raise
+        finally:
+            self._drained.set()
         if self._fatal is not None and self._settings.on_fatal == "raise":
             raise self._fatal
 

@@ -7,7 +7,7 @@ import math
 import anyio
 import pytest
 
-from repertory.errors import AskTimeout, Deadlock
+from repertory.errors import AskTimeout, Deadlock, StartFailed
 from repertory.runtime.next import Next, carry_on, reply
 from repertory.runtime.ref import ActorRef
 from repertory.runtime.spec import ChildSpec
@@ -153,7 +153,7 @@ async def test_start_child_draws_an_edge_to_the_child() -> None:
     async def start_child(actor: Scripted, message: object) -> Next:
         try:
             await actor.context.start_child(ChildSpec(name="child", factory=lambda: Asking(start_child)))
-        except Exception as error:
+        except StartFailed as error:
             errors.append(error.__cause__)
         return reply(None)
 

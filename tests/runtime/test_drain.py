@@ -73,7 +73,7 @@ async def test_leaving_the_block_drains() -> None:
 
 async def test_error_of_the_body_goes_on_as_it_is_after_the_drain() -> None:
     log: list[str] = []
-    with pytest.raises(ValueError, match="^the body's$"):
+    with pytest.raises(ValueError, match=r"^the body's$"):
         async with ActorSystem() as system:
             await system.start(counter(log=log))
             raise ValueError("the body's")
@@ -215,7 +215,7 @@ async def test_drain_in_the_middle_of_starts_and_restarts_ends() -> None:
     async with ActorSystem() as system, anyio.create_task_group() as group:
 
         async def start() -> None:
-            with pytest.raises(Exception, match="did not start|stopping|stopped"):
+            with pytest.raises(Exception, match=r"did not start|stopping|stopped"):
                 await system.start(ChildSpec(name="slow", factory=lambda: Slow(idle)))
 
         group.start_soon(start)

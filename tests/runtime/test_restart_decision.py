@@ -35,7 +35,7 @@ GAVE_UP = LimitReached(ValueError())
 def test_restart_type_and_exit_reason_decide(
     reason: ExitReason, permanent: bool, transient: bool, temporary: bool
 ) -> None:
-    """OTP's table, but for one cell: a transient supervisor that gave up is restarted, since its failure goes upward."""
+    """OTP's table, but for one cell: a transient supervisor that gave up is restarted, as its failure goes upward."""
     assert wants_restart(Restart.PERMANENT, reason) is permanent
     assert wants_restart(Restart.TRANSIENT, reason) is transient
     assert wants_restart(Restart.TEMPORARY, reason) is temporary

@@ -292,7 +292,7 @@ async def test_cancelled_send_passes_its_place_on() -> None:
             async with anyio.create_task_group() as group:
                 with anyio.move_on_after(1):
                     group.start_soon(sink.send, "second")
-                    await anyio.sleep(0)
+                    await settle()
                     await sink.send("never")
             sink.end()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from itertools import pairwise
 
 import anyio
 import pytest
@@ -224,7 +225,7 @@ async def test_backoff_grows_and_is_forgotten_after_a_healthy_minute() -> None:
         await anyio.sleep(65)
         ref.tell("crash")
         await anyio.sleep(1)
-    waits = [after - before for before, after in zip(starts, starts[1:], strict=False)]
+    waits = [after - before for before, after in pairwise(starts)]
     assert waits[:4] == pytest.approx([0.1, 0.2, 0.4, 0.8])
     assert starts[-1] - starts[0] == pytest.approx(65.1, abs=0.01)
 
