@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from repertory.actors.agent import CallSettings
     from repertory.actors.persister import MemoryJournal
     from repertory.actors.turn_driver import AgentParts, AgentSettings
-    from repertory.app.sessions import SQLiteSessions
+    from repertory.app.sessions import SessionPlace
     from repertory.core.window.plan import WindowManager
 
 
@@ -21,7 +21,7 @@ class Blueprint:
     calls: CallSettings
     parts: AgentParts
     manager: WindowManager
-    sessions: SQLiteSessions | None = None
+    sessions: SessionPlace | None = None
     """Where the session is kept; None keeps it in `memory` only."""
     memory: MemoryJournal
     place: str = "memory"

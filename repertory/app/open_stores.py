@@ -14,7 +14,7 @@ from repertory.runtime.mailbox import MailboxSettings
 from repertory.runtime.spec import ChildSpec
 
 if TYPE_CHECKING:
-    from repertory.app.sessions import SQLiteSessions
+    from repertory.app.sessions import SessionPlace
     from repertory.runtime.ref import ActorRef
     from repertory.runtime.system import ActorSystem
 
@@ -39,7 +39,7 @@ class OpenStores:
         self._started = 0
         self._lock = anyio.Lock()
 
-    async def enter(self, sessions: SQLiteSessions) -> Durable:
+    async def enter(self, sessions: SessionPlace) -> Durable:
         """The store, opened when it is not, and one more user of it."""
         async with self._lock:
             entry = self._open.get(sessions.key)
@@ -63,7 +63,7 @@ class OpenStores:
                 _, entry = self._open.popitem()
                 await entry.durable.store.aclose()
 
-    async def _start(self, sessions: SQLiteSessions) -> _OpenStore:
+    async def _start(self, sessions: SessionPlace) -> _OpenStore:
         store = sessions.open_store()
 
         def writer() -> StoreWriter:

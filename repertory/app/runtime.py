@@ -30,7 +30,7 @@ from repertory.core.window.sliding import SlidingWindowConversationManager
 
 if TYPE_CHECKING:
     from repertory.app.host import ShutdownHook
-    from repertory.app.sessions import SQLiteSessions
+    from repertory.app.sessions import SessionPlace
     from repertory.app.spec import AgentSpec
     from repertory.core.events import TurnEvent
     from repertory.core.messages import Message, Prompt
@@ -49,7 +49,7 @@ class Runtime:
     def __init__(
         self,
         *,
-        sessions: SQLiteSessions | None = None,
+        sessions: SessionPlace | None = None,
         idle_timeout_s: float = 120.0,
         drain_timeout_s: float = 25.0,
     ) -> None:
@@ -93,7 +93,7 @@ class Runtime:
 class HostedAgent:
     """One agent of a runtime, whatever the session."""
 
-    def __init__(self, host: Host, spec: AgentSpec, sessions: SQLiteSessions | None) -> None:
+    def __init__(self, host: Host, spec: AgentSpec, sessions: SessionPlace | None) -> None:
         self._host = host
         self._spec = spec
         self._sessions = sessions

@@ -6,13 +6,26 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from repertory.app.places import sessions_database
 from repertory.core.ids import check_id
 
 if TYPE_CHECKING:
     from repertory.backends.ports import SessionInfo, SessionStore
+
+
+class SessionPlace(Protocol):
+    """Where sessions are kept: what a `Runtime` and a session manager are given."""
+
+    @property
+    def key(self) -> str:
+        """The same for every object that names the same place."""
+        ...
+
+    def open_store(self) -> SessionStore:
+        """A store there. The caller closes it."""
+        ...
 
 
 class SQLiteSessions:

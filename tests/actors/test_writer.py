@@ -1,0 +1,168 @@
+"""The writer and the persister: groups, order, and what happens when a write is refused."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+
+import anyio
+import pytest
+
+from repertory.actors.leases import Leases
+from repertory.actors.persister import (
+    Append,
+    Commit,
+    Durable,
+    MemoryJournal,
+    PersisterSettings,
+    ReadHistory,
+    ReadImage,
+    SessionPersister,
+)
+from repertory.actors.writer import StoreWriter, WriterSettings
+from repertory.backends.ports import Batch, Position
+from repertory.core.journal.records import MessageAdded
+from repertory.core.journal.rows import Row
+from repertory.core.messages import Message
+from repertory.errors import LeaseLost, StartFailed, Unavailable
+from repertory.runtime.ref import ActorRef
+from repertory.runtime.spec import ChildSpec
+from repertory.runtime.system import ActorSystem
+from repertory.testing.memory_sessions import MemorySessionStore, SessionShelf
+
+pytestmark = pytest.mark.anyio
+
+
+class CountingStore(MemorySessionStore):
+    """A store that takes a second per group, and notes how many batches each had."""
+
+    def __init__(self, shelf: SessionShelf | None = None, owner: str = "memory") -> None:
+        super().__init__(shelf, owner=owner)
+        self.groups: list[int] = []
+        self.failing = False
+
+    async def append(self, batches: Sequence[Batch]) -> Sequence[Position | LeaseLost]:
+        await anyio.sleep(1)
+        if self.failing:
+            raise Unavailable("the disk is full")
+        self.groups.append(len(batches))
+        return await super().append(batches)
+
+
+def said(index: int) -> MessageAdded:
+    message: Message = {"role": "user" if index % 2 == 0 else "assistant", "content": [{"text": f"m{index}"}]}
+    return MessageAdded(at=float(index), message=message, turn=index // 2 + 1, index=index)
+
+
+def entropy(count: int) -> bytes:
+    return random.Random(1).randbytes(count)
+
+
+async def start(system: ActorSystem, store: CountingStore) -> Durable:
+    writer: ActorRef[object] = await system.start(
+        ChildSpec(name="writer", factory=lambda: StoreWriter(store, WriterSettings()))
+    )
+    return Durable(store=store, leases=Leases(store), writer=writer)
+
+
+async def persister(system: ActorSystem, durable: Durable, session_id: str) -> ActorRef[object]:
+    settings = PersisterSettings(session_id=session_id, agent_id="default")
+    return await system.start(ChildSpec(name=session_id, factory=lambda: SessionPersister(settings, durable, entropy)))
+
+
+async def rows(store: CountingStore, session_id: str) -> Sequence[Row]:
+    return await store.load(session_id, "default", whole=True)
+
+
+async def test_what_waits_while_a_commit_is_under_way_becomes_the_next_group() -> None:
+    store = CountingStore()
+    async with ActorSystem() as system:
+        durable = await start(system, store)
+        sessions = [await persister(system, durable, f"s{number}") for number in range(20)]
+
+        async def commit(ref: ActorRef[object]) -> None:
+            assert await ref.ask(Commit(records=(said(0),)), timeout_s=60) == 1
+
+        async with anyio.create_task_group() as group:
+            for ref in sessions:
+                group.start_soon(commit, ref)
+    assert sum(store.groups) == 20
+    assert len(store.groups) <= 3
+
+
+async def test_records_that_nobody_waits_for_are_written_after_a_moment() -> None:
+    store = CountingStore()
+    async with ActorSystem() as system:
+        ref = await persister(system, await start(system, store), "s")
+        ref.tell(Append(records=(said(0), said(1))))
+        await anyio.sleep(2)
+        assert store.groups == [1]
+        assert len(await rows(store, "s")) == 2
+
+
+async def test_records_and_the_commit_behind_them_are_one_write() -> None:
+    store = CountingStore()
+    async with ActorSystem() as system:
+        ref = await persister(system, await start(system, store), "s")
+        ref.tell(Append(records=(said(0),)))
+        assert await ref.ask(Commit(records=(said(1),)), timeout_s=60) == 2
+        assert store.groups == [1]
+
+
+async def test_stopping_writes_what_is_left_and_gives_the_session_up() -> None:
+    shelf = SessionShelf()
+    store = CountingStore(shelf)
+    async with ActorSystem() as system:
+        ref = await persister(system, await start(system, store), "s")
+        ref.tell(Append(records=(said(0),)))
+        await system.stop(ref)
+        assert len(await rows(store, "s")) == 1
+        await CountingStore(shelf, "somebody else").acquire("s")
+
+
+async def test_a_write_that_fails_tells_who_waits_and_starts_again_from_what_is_stored() -> None:
+    store = CountingStore()
+    async with ActorSystem() as system:
+        ref = await persister(system, await start(system, store), "s")
+        await ref.ask(Commit(records=(said(0),)), timeout_s=60)
+        store.failing = True
+        with pytest.raises(Unavailable):
+            await ref.ask(Commit(records=(said(1),)), timeout_s=60)
+        store.failing = False
+        image = await ref.ask(ReadImage(), timeout_s=60)
+        assert image.message_count == 1
+        assert await ref.ask(Commit(records=(said(1),)), timeout_s=60) == 2
+
+
+async def test_a_fenced_persister_loses_its_lease_and_stores_nothing() -> None:
+    shelf = SessionShelf()
+    store = CountingStore(shelf)
+    async with ActorSystem() as system:
+        ref = await persister(system, await start(system, store), "s")
+        other = CountingStore(shelf, "somebody else")
+        await other.acquire("s", takeover=True)
+        with pytest.raises(LeaseLost):
+            await ref.ask(Commit(records=(said(0),)), timeout_s=60)
+        assert await rows(store, "s") == []
+
+
+async def test_a_session_in_other_hands_does_not_start() -> None:
+    shelf = SessionShelf()
+    await CountingStore(shelf, "somebody else").acquire("s")
+    async with ActorSystem() as system:
+        with pytest.raises(StartFailed):
+            await persister(system, await start(system, CountingStore(shelf)), "s")
+
+
+async def test_a_memory_journal_outlasts_its_persister() -> None:
+    journal = MemoryJournal()
+    settings = PersisterSettings(session_id="s", agent_id="default")
+    spec = ChildSpec(name="p", factory=lambda: SessionPersister(settings, journal, entropy))
+    async with ActorSystem() as system:
+        ref = await system.start(spec)
+        await ref.ask(Commit(records=(said(0),)), timeout_s=math.inf)
+        await system.stop(ref)
+    async with ActorSystem() as system:
+        ref = await system.start(spec)
+        assert len(await ref.ask(ReadHistory(), timeout_s=math.inf)) == 1
