@@ -23,7 +23,7 @@ from repertory.app.idle_watch import idle_watch_spec
 from repertory.app.open_stores import OpenStores
 from repertory.app.phases import CLOSE, COMMIT, REFUSE, TURNS, drain_phases
 from repertory.errors import ActorDead, RepertoryError, StartFailed, Unavailable
-from repertory.runtime.system import ActorSystem, SystemSettings
+from repertory.runtime.system import ActorSystem, OnFatal, SystemSettings
 
 if TYPE_CHECKING:
     from repertory.app.blueprint import Blueprint
@@ -43,6 +43,8 @@ class HostSettings:
     idle_timeout_s: float = 0.0
     """How long a session that nobody uses stays active; 0 puts it to rest at once."""
     drain_timeout_s: float = 25.0
+    on_fatal: OnFatal = "raise"
+    """What to do when the actors are lost for good; see `SystemSettings`."""
     ambient: bool = True
     """Whether agents called in the same event loop share this host."""
 
@@ -66,7 +68,9 @@ class Host:
     def __init__(self, settings: HostSettings) -> None:
         self._settings = settings
         phases = drain_phases(settings.drain_timeout_s)
-        self.system = ActorSystem(SystemSettings(phases=phases, grace_s=settings.drain_timeout_s))
+        self.system = ActorSystem(
+            SystemSettings(phases=phases, grace_s=settings.drain_timeout_s, on_fatal=settings.on_fatal)
+        )
         self._stores = OpenStores(self.system)
         self._places: dict[Key, _Place] = {}
         self._refusing = False

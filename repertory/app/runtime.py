@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from repertory.core.messages import Message, Prompt
     from repertory.core.result import AgentResult
     from repertory.runtime.report import DrainReport
+    from repertory.runtime.system import OnFatal
     from repertory.runtime.tree import ActorInfo, SystemStats
 
 
@@ -44,6 +45,9 @@ class Runtime:
 
     `sessions`: where sessions are kept; without it they live in memory until the block ends. `idle_timeout_s`: how
     long a session without a message keeps its actors. `drain_timeout_s`: how long shutting down may take in all.
+    `on_fatal`: what to do when the actors cannot be restarted any more: `raise` out of the block; `signal`, which
+    sends this process SIGTERM, for servers that would otherwise go on answering without them; or a function of the
+    error.
     """
 
     def __init__(
@@ -52,9 +56,11 @@ class Runtime:
         sessions: SessionPlace | None = None,
         idle_timeout_s: float = 120.0,
         drain_timeout_s: float = 25.0,
+        on_fatal: OnFatal = "raise",
     ) -> None:
         self._sessions = sessions
-        self._host = Host(HostSettings(idle_timeout_s=idle_timeout_s, drain_timeout_s=drain_timeout_s))
+        settings = HostSettings(idle_timeout_s=idle_timeout_s, drain_timeout_s=drain_timeout_s, on_fatal=on_fatal)
+        self._host = Host(settings)
 
     async def __aenter__(self) -> Runtime:
         await self._host.__aenter__()
@@ -80,6 +86,11 @@ class Runtime:
     async def drain(self) -> DrainReport:
         """Stop in phases and say what could not be finished. Calling it again gives the same report."""
         return await self._host.system.drain()
+
+    @property
+    def healthy(self) -> bool:
+        """Whether it takes calls: neither lost nor draining. What a readiness probe should say."""
+        return self._host.system.healthy
 
     def tree(self) -> ActorInfo:
         """Every actor as it is now: state, queue, what it works on."""
