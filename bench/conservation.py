@@ -1,4 +1,4 @@
-"""Nothing is lost and every ask ends: seeded runs of a whole tree under failures, kills, restarts, cancellations and a drain.
+"""Nothing is lost and every ask ends: seeded runs of a tree under failures, kills, restarts, cancellations and a drain.
 
     python -m bench.conservation --seeds 1000
 
@@ -18,6 +18,7 @@ import random
 import sys
 import time
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import anyio
@@ -318,10 +319,8 @@ class _Registering(Supervisor):
     async def on_start(self) -> None:
         await super().on_start()
         for spec in self._specs:
-            try:
+            with suppress(StartFailed):
                 self._ledger.refs.append(await self.context.start_child(spec))
-            except StartFailed:
-                pass
 
 
 @dataclass(frozen=True)
@@ -350,7 +349,7 @@ async def simulate(seed: int) -> Outcome:
                 for _ in range(CLIENTS):
                     group.start_soon(Client(system, ledger).run)
                 if seed % 2:
-                    await anyio.sleep(ledger.rng.random() / 2)
+                    await anyio.sleep(ledger.rng.random() * 3)
                     if seed % 4 == 1:
                         group.start_soon(_cut_later, system, ledger.rng.random() / 10)
                     await system.drain()

@@ -19,7 +19,6 @@ from repertory.actors.persister import MemoryJournal
 from repertory.actors.registry import ToolRegistry
 from repertory.actors.turn_driver import AgentParts, AgentSettings, Durability
 from repertory.app.bedrock import default_model
-from repertory.app.blocking import blocking_host
 from repertory.app.blueprint import Blueprint
 from repertory.app.event_loop import inside_event_loop
 from repertory.app.printing import print_events
@@ -32,6 +31,7 @@ from repertory.errors import Invalid, NotReady
 
 if TYPE_CHECKING:
     from repertory.app.active_session import ActiveSession
+    from repertory.app.blocking import BlockingHost
     from repertory.app.sessions import SQLiteSessionManager
     from repertory.backends.ports import Model
     from repertory.core.events import TurnEvent
@@ -41,6 +41,13 @@ if TYPE_CHECKING:
     from repertory.core.window.plan import WindowManager
 
 CallbackHandler = Callable[..., object]
+
+
+def _blocking() -> BlockingHost:
+    """The event loop of sync code, loaded by the first sync call."""
+    from repertory.app.blocking import blocking_host
+
+    return blocking_host()
 
 
 class CallOptions(TypedDict, total=False):
@@ -114,7 +121,7 @@ class Agent:
         if session_manager is None:
             self._mirror.show(self._initial)
         elif not inside_event_loop():
-            blocking_host().run(self.ready)
+            _blocking().run(self.ready)
 
     @property
     def session_id(self) -> str | None:
@@ -140,7 +147,7 @@ class Agent:
 
     def __call__(self, prompt: Prompt = None, **options: Unpack[CallOptions]) -> AgentResult:
         """Run a turn from sync code; takes what `invoke_async` takes. Blocks the calling thread until it is durable."""
-        return blocking_host().run(self.invoke_async, prompt, **options)
+        return _blocking().run(self.invoke_async, prompt, **options)
 
     async def invoke_async(
         self,
@@ -217,16 +224,16 @@ class Agent:
 
     def __enter__(self) -> Agent:
         """Keep the session open from sync code, until the end of the block or `shutdown()`."""
-        blocking_host().run(self.__aenter__)
+        _blocking().run(self.__aenter__)
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        blocking_host().run(self.__aexit__, *exc_info)
+        _blocking().run(self.__aexit__, *exc_info)
 
     def shutdown(self) -> None:
         """Close what `with agent` opened; everything said is durable. Calling it again does nothing."""
         if self._stack is not None:
-            blocking_host().run(self.__aexit__, None, None, None)
+            _blocking().run(self.__aexit__, None, None, None)
 
     async def shutdown_async(self) -> None:
         """Close what `async with agent` opened, from the same event loop. Calling it again does nothing."""

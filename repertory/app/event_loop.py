@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 
 
 def inside_event_loop() -> bool:
     """Whether this thread is inside asyncio (or uvloop) or trio."""
-    trio = sys.modules.get("trio")
+    trio = sys.modules.get("trio")  # A loop that was never imported does not run.
     if trio is not None and trio.lowlevel.in_trio_run():
         return True
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
+    asyncio = sys.modules.get("asyncio")
+    return asyncio is not None and asyncio._get_running_loop() is not None

@@ -8,7 +8,6 @@ its receiver is cancelled natively.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Coroutine, Generator
 from types import ModuleType
 from typing import TYPE_CHECKING, Protocol
@@ -54,13 +53,16 @@ class Parking(Protocol):
 
 class _AsyncioParking:
     def __init__(self) -> None:
+        import asyncio  # here, so that building an agent does not load an event loop
+
         loop = asyncio.get_running_loop()
         self.waiter: Callable[[], Waiter] = loop.create_future
         self.now = loop.time
         self._call = loop.call_soon_threadsafe
+        self._sleep = asyncio.sleep
 
     async def pause(self) -> None:
-        await asyncio.sleep(0)
+        await self._sleep(0)
 
     def call_threadsafe(self, function: Callable[[], object]) -> None:
         self._call(function)
@@ -113,6 +115,6 @@ class _TrioWaiter:
 
 def parking_here() -> Parking:
     """The parking of the loop that runs now."""
-    if anyio.get_cancelled_exc_class() is asyncio.CancelledError:
+    if anyio.get_cancelled_exc_class().__module__.startswith("asyncio"):
         return _AsyncioParking()
     return _TrioParking()

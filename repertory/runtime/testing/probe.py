@@ -9,9 +9,11 @@ from typing import TypeVar
 import anyio
 
 from repertory.runtime.actor import Actor
+from repertory.runtime.context import Context
 from repertory.runtime.exit import ExitReason
 from repertory.runtime.mailbox import MailboxSettings
 from repertory.runtime.next import Next, carry_on, reply
+from repertory.runtime.ref import ActorRef
 from repertory.runtime.spec import ChildSpec, Restart
 from repertory.runtime.watch import Down
 
@@ -30,6 +32,8 @@ class Probe:
         self._answer = answer
         self._unseen: deque[object] = deque()
         self._arrival = anyio.Event()
+        self.context: Context | None = None
+        """Of the incarnation that runs now."""
         self.received: list[object] = []
         """Everything so far, `Down`s included, oldest first."""
         self.stopped: list[ExitReason] = []
@@ -39,6 +43,11 @@ class Probe:
         """A child spec whose actor reports here."""
         settings = mailbox or MailboxSettings()
         return ChildSpec(name=name, factory=lambda: _ProbeActor(self), mailbox=settings, restart=Restart.PERMANENT)
+
+    def watch(self, ref: ActorRef[object]) -> None:
+        """Record the `Down` of that actor too. To be called after the probe was started."""
+        assert self.context is not None, "the probe has not been started"
+        self.context.watch(ref)
 
     async def expect(self, kind: type[T], *, timeout_s: float = 5.0) -> T:
         """The next message that no `expect` has returned yet.
@@ -71,6 +80,9 @@ class Probe:
 class _ProbeActor(Actor[object]):
     def __init__(self, probe: Probe) -> None:
         self._probe = probe
+
+    async def on_start(self) -> None:
+        self._probe.context = self.context
 
     async def handle(self, message: object) -> Next:
         answer = self._probe.record(message)
