@@ -12,6 +12,8 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 
+from anyio.lowlevel import current_token
+
 from repertory.actors.agent import CallSettings
 from repertory.actors.call import Busy, Invocation
 from repertory.actors.mirror import Mirror
@@ -115,6 +117,7 @@ class Agent:
         self._unknown = _one_of("unknown_tool_outcome", unknown_tool_outcome, ("ask", "retry", "fail"))
         self._memory = MemoryJournal()
         self._held: ActiveSession | None = None
+        self._held_in: object = None
         self._current: ActiveSession | None = None
         self._stack: AsyncExitStack | None = None
         self._opened = session_manager is None
@@ -164,7 +167,7 @@ class Agent:
         invocation = Invocation(prompt=prompt, busy=busy, invocation_state=invocation_state or {})
         if self.callback_handler is None:
             if self._held is not None:
-                return await self._held.invoke(invocation)
+                return await self._held_here(self._held).invoke(invocation)
             async with self._session(busy) as session:
                 return await session.invoke(invocation)
         request_state: dict[str, object] = {}
@@ -214,7 +217,12 @@ class Agent:
         if self._stack is not None:
             raise Invalid("the agent is open already", agent=self.agent_id)
         self._stack = AsyncExitStack()
-        self._held = await self._stack.enter_async_context(self._active(stays=True))
+        try:
+            self._held = await self._stack.enter_async_context(self._active(stays=True))
+        except BaseException:
+            self._stack = None
+            raise
+        self._held_in = current_token().native_token
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
@@ -243,10 +251,15 @@ class Agent:
     async def _session(self, busy: Busy | None = None) -> AsyncGenerator[ActiveSession]:
         """The session that is held open, or one brought to life for as long as the block."""
         if self._held is not None:
-            yield self._held
+            yield self._held_here(self._held)
             return
         async with self._active(busy=busy or self._busy) as session:
             yield session
+
+    def _held_here(self, session: ActiveSession) -> ActiveSession:
+        if self._held_in is not current_token().native_token:
+            raise Invalid("the agent is open in another event loop or thread; call it there", agent=self.agent_id)
+        return session
 
     @asynccontextmanager
     async def _active(self, *, busy: Busy = "queue", stays: bool = False) -> AsyncGenerator[ActiveSession]:

@@ -8,8 +8,9 @@ from pathlib import Path
 import anyio
 import pytest
 
-from repertory import Agent, ScriptedModel, SQLiteSessionManager, tool
+from repertory import Agent, ScriptedModel, SQLiteSessionManager, SQLiteSessions, tool
 from repertory.core.messages import text_of
+from repertory.errors import Invalid, SessionBusy
 
 
 def test_a_sync_call_answers() -> None:
@@ -75,3 +76,34 @@ def test_an_agent_may_be_called_from_sync_code_and_then_from_a_loop(tmp_path: Pa
     assert anyio.run(call) == "b"
     assert anyio.run(call, backend="trio") == "c"
     assert len(agent.messages) == 6
+
+
+def test_an_agent_that_is_open_elsewhere_says_so() -> None:
+    agent = Agent(ScriptedModel(["a", "b"]), callback_handler=None)
+
+    async def call() -> None:
+        await agent.invoke_async("1")
+
+    with agent, pytest.raises(Invalid, match="another event loop"):
+        anyio.run(call)
+    assert str(agent("2")) == "a"
+
+
+def test_an_agent_whose_opening_failed_can_be_opened_again(tmp_path: Path) -> None:
+    sessions = SQLiteSessions(tmp_path / "a.db")
+
+    async def with_another_owner() -> None:
+        other = sessions.open_store()
+        await other.acquire("s1")
+        try:
+            with pytest.raises(SessionBusy):
+                await agent.__aenter__()
+        finally:
+            await other.aclose()
+        async with agent:
+            assert str(await agent.invoke_async("hi")) == "a"
+
+    agent = Agent(
+        ScriptedModel(["a"]), session_manager=SQLiteSessionManager("s1", path=sessions.path), callback_handler=None
+    )
+    anyio.run(with_another_owner)
