@@ -6,11 +6,9 @@ import random
 
 import anyio
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from repertory.errors import Invalid
-from repertory.runtime.alarms import SLOTS_PER_S, Alarms, slot_of
+from repertory.runtime.alarms import SLOTS_PER_S, Alarms
 from repertory.runtime.next import Next, carry_on, reply
 from repertory.runtime.system import ActorSystem
 from tests.runtime.toys import Run, Script, Scripted, scripted
@@ -153,10 +151,3 @@ async def test_wheel_expires_everything_within_50_ms_and_never_early(rng: random
         group.cancel_scope.cancel()
     assert len(fired) == 250
     assert all(0 <= at - deadline <= 1 / SLOTS_PER_S + 1e-9 for deadline, at in fired)
-
-
-@given(st.floats(0, 1e6))
-def test_slot_never_ends_before_the_deadline(deadline: float) -> None:
-    end = slot_of(deadline) / SLOTS_PER_S
-    assert deadline <= end + 1e-9
-    assert end - deadline <= 1 / SLOTS_PER_S + 1e-9
