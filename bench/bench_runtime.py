@@ -1,8 +1,11 @@
 """The actor runtime against the bare loop: asks, tells, jobs, starts, and what an idle actor weighs.
 
-The limit of an ask is two bare tasks that wake each other, measured in the same rounds on the same loop: nothing that passes
-a message to another task and gets an answer can be faster. Asks carry everything: deadline, bounds, statistics, trace,
-and the wait-for graph where one actor asks another.
+The limit of an ask is two bare tasks that wake each other, measured in the same rounds on the same loop: nothing that
+passes a message to another task and gets an answer can be faster. Asks carry everything: deadline, bounds, statistics,
+trace, and the wait-for graph where one actor asks another.
+
+A tell does not touch the loop, so its cost is the same everywhere; uvloop's bare round trip is less than half of
+asyncio's, so the same bar asks twice as much there.
 """
 
 from __future__ import annotations
@@ -38,9 +41,9 @@ STARTS = 100
 JOBS = 300
 IDLE = 5000
 BARS = {
-    "asyncio": {"ask": 1.8, "actor to actor": 2.2},
-    "uvloop": {"ask": 2.2, "actor to actor": 2.8},
-    "trio": {"ask": 1.5, "actor to actor": 1.6},
+    "asyncio": {"ask": 1.8, "actor to actor": 2.2, "tell": 0.2},
+    "uvloop": {"ask": 2.2, "actor to actor": 2.8, "tell": 0.2},
+    "trio": {"ask": 1.5, "actor to actor": 1.6, "tell": 0.2},
 }
 
 
@@ -239,10 +242,7 @@ def figures_of(loop: str) -> list[Figure]:
         for name, values in taken.items()
     }
     bare = statistics.median(taken["bare"])
-    figures = [
-        Figure(f"{loop}: {name}", ratios[name] * bare, bare, bar, "us") for name, bar in BARS[loop].items()
-    ]
-    figures.append(Figure(f"{loop}: tell in bursts", ratios["tell"] * bare, bare, 0.2, "us"))
+    figures = [Figure(f"{loop}: {name}", ratios[name] * bare, bare, bar, "us") for name, bar in BARS[loop].items()]
     for name, label in (("job", "job"), ("start", "start of four"), ("stop", "stop of four")):
         figures.append(Figure(f"{loop}: {label}", ratios[name] * bare, bare, None, "us"))
     weights: list[float] = []

@@ -15,7 +15,7 @@ from typing import Protocol
 
 import anyio
 
-SLOTS_PER_S = 20
+SLOT_S = 0.05
 _COMPACT_FROM = 64
 
 
@@ -49,7 +49,8 @@ class Alarms:
         self._heap: list[tuple[float, int, Alarm]] = []
         self._count = 0
         self._cancelled = 0
-        self._slots: dict[int, set[Expiring]] = {}
+        self.slots: dict[float, set[Expiring]] = {}
+        """The wheel: what expires, by the number of the slot that its deadline lies in, `deadline // SLOT_S`."""
         self._sleep = anyio.CancelScope()
 
     def at(self, when: float, action: Callable[[], object]) -> Alarm:
@@ -66,11 +67,11 @@ class Alarms:
 
     def expire_at(self, deadline: float, entry: Expiring) -> set[Expiring]:
         """Call `entry.expire()` at `deadline` or up to 50 ms later, unless it is taken out of the returned set."""
-        slot = slot_of(deadline)
-        bucket = self._slots.get(slot)
+        slot = deadline // SLOT_S
+        bucket = self.slots.get(slot)
         if bucket is None:
-            bucket = self._slots[slot] = set()
-            self.at(slot / SLOTS_PER_S, partial(self._expire, slot))
+            bucket = self.slots[slot] = set()
+            self.at((slot + 1) * SLOT_S, partial(self._expire, slot))
         bucket.add(entry)
         return bucket
 
@@ -99,11 +100,6 @@ class Alarms:
             else:
                 action()
 
-    def _expire(self, slot: int) -> None:
-        for entry in self._slots.pop(slot):
+    def _expire(self, slot: float) -> None:
+        for entry in self.slots.pop(slot):
             entry.expire()
-
-
-def slot_of(deadline: float) -> int:
-    """The wheel's slot for a deadline: the first whose end is not before it."""
-    return math.ceil(deadline * SLOTS_PER_S)

@@ -42,8 +42,7 @@ BURST = 64
 
 
 async def attempt(work: Work) -> Exception | None:
-    """Run `work` as the last thing that its task does: the exception that it raised, or None, also when it was
-    cancelled."""
+    """Run `work` as the last thing that its task does: the exception that it raised, or None; None if cancelled."""
     try:
         await work()
     except anyio.get_cancelled_exc_class():
@@ -151,27 +150,24 @@ class Cell:
         reason: ExitReason = Killed()
         try:
             ORIGIN.set(self._origin)
-            reason = await self._close(await self._live())
+            try:
+                if self._cut is None:
+                    reason = await self._serve(await self._start())
+                else:
+                    reason = self._cut  # Ended before its first step.
+            except anyio.get_cancelled_exc_class():
+                reason = self._cut or Killed()
+            except BaseException as error:
+                failure = _failure_in(error)
+                if failure is None:
+                    raise
+                reason = LimitReached(failure) if isinstance(failure, RestartLimitReached) else Failed(failure)
+            self._leave_turn(reason)
+            reason = await self._close(reason)
         except anyio.get_cancelled_exc_class():
-            pass
+            reason = Killed()
         finally:
             self._end(reason)
-
-    async def _live(self) -> ExitReason:
-        """From the start to the reason for the end."""
-        if self._cut is not None:
-            return self._cut  # Ended before its first step.
-        try:
-            reason = await self._serve(await self._start())
-        except anyio.get_cancelled_exc_class():
-            reason = self._cut or Killed()
-        except BaseException as error:
-            failure = _failure_in(error)
-            if failure is None:
-                raise
-            reason = LimitReached(failure) if isinstance(failure, RestartLimitReached) else Failed(failure)
-        self._leave_turn(reason)
-        return reason
 
     async def _start(self) -> Actor[object]:
         made: object = self._child.spec.factory()
@@ -188,9 +184,13 @@ class Cell:
         return actor
 
     async def _serve(self, actor: Actor[object]) -> ExitReason:
-        """Handle messages until there is a reason to end. Taking one and beginning its turn is a single step."""
+        """Handle messages until there is a reason to end. Taking one and beginning its turn is a single step.
+
+        This is the runtime's hot path: what is looked up for every message is held in local names.
+        """
         child, context, origin, mailbox = self._child, self._context, self._origin, self._child.ref.mailbox
-        queue, handle, now = mailbox.queue, actor.handle, self._services.post.parking.now
+        queue, handle, parking = mailbox.queue, actor.handle, self._services.post.parking
+        now, make_waiter, draining, inf = parking.now, parking.waiter, State.DRAINING, math.inf
         burst = system_burst = 0
         while True:
             if mailbox.lane and (system_burst < BURST or not queue):
@@ -198,49 +198,52 @@ class Cell:
                 reason = await self._handle_system(actor, mailbox.lane.popleft())
                 if reason is not None:
                     return reason
-            elif queue and not (self._keep_queue and child.state is State.DRAINING):
+            elif queue and not self._keep_queue:
                 system_burst = 0
                 envelope = queue.popleft()
                 if mailbox.senders:
                     mailbox.admit()
                 at = self._turn_at = now()
-                if envelope.gone is not None or envelope.deadline <= at:
-                    mailbox.bury(envelope, envelope.gone or Reason.EXPIRED)
-                    continue
                 context.envelope = envelope
                 origin.trace = envelope.trace
-                origin.deadline = envelope.deadline
                 try:
-                    if envelope.cancellable:
-                        after = await self._handle_cancellable(handle, envelope)
-                    else:
+                    if type(envelope) is Envelope:
+                        origin.deadline = inf
                         after = await handle(envelope.message)
+                    elif envelope.deadline <= at or envelope.gone is not None:
+                        context.envelope = None
+                        mailbox.bury(envelope, envelope.gone or Reason.EXPIRED)
+                        continue
+                    else:
+                        origin.deadline = envelope.deadline
+                        if envelope.cancellable:
+                            after = await self._handle_cancellable(handle, envelope)
+                        else:
+                            after = await handle(envelope.message)
                 except Reject as rejected:
                     after = Refuse(rejected.error)
                 except ExceptionGroup as group:
                     after = _refusal_in(group)
                 context.envelope = None
                 self._processed += 1
-                if after is CARRY_ON and not envelope.asked:
-                    pass
-                elif type(after) is Reply:
+                if type(after) is Reply:
                     envelope.answer(after.value)
-                else:
+                elif after is not CARRY_ON or envelope.asked:
                     reason = self._conclude(envelope, after)
                     if reason is not None:
                         return reason
-            elif child.state is State.DRAINING:
+            elif child.state is draining:
                 child.advance(Happening.DRAINED)
                 return self._stop_reason
             else:
                 burst = system_burst = 0
-                origin.deadline = math.inf
-                await mailbox.park()
+                waiter = mailbox.waiter = make_waiter()
+                await waiter
                 continue
             burst += 1
             if burst >= BURST:
                 burst = 0
-                await self._services.post.parking.pause()
+                await parking.pause()
 
     async def _handle_cancellable(self, handle: Handler, envelope: Envelope) -> Next:
         """A turn that is not worth finishing once its asker has gone."""

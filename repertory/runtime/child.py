@@ -26,8 +26,7 @@ class Incarnation(Protocol):
         ...
 
     def request_stop(self, reason: Shutdown, *, keep_queue: bool) -> None:
-        """Stop in order: handle what waits (or leave it to the next incarnation), join jobs and children, run
-        `on_stop`."""
+        """Stop in order: what waits (unless the next incarnation gets it), jobs, children, `on_stop`."""
         ...
 
     def kill(self) -> None:

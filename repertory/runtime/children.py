@@ -216,8 +216,7 @@ class Children:
         self._jobs.start(partial(self._carry_out, recovery, delay_s), name=f"restart {failed.spec.name}")
 
     def _victims(self, failed: Child) -> list[Child]:
-        """Who is restarted with `failed`, in starting order; whoever an unfinished recovery has not started yet
-        included."""
+        """Who is restarted with `failed`, in starting order; also whoever an unfinished recovery has yet to start."""
         children = list(self._by_name.values())
         if self.settings.strategy is Strategy.ONE_FOR_ALL:
             return children
@@ -235,8 +234,8 @@ class Children:
         await anyio.sleep(delay_s)
         while recovery in self._recoveries and recovery.pending:
             child = recovery.pending.pop(0)
-            if not child.doomed and not await self._start_again(child):
-                break
+            if not child.doomed and not await self._start_again(child) and not child.doomed:
+                break  # Its failure is being decided on; that takes care of those behind it.
         if recovery in self._recoveries:
             self._recoveries.remove(recovery)
 

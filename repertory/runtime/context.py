@@ -14,7 +14,7 @@ from repertory.runtime.children import Children
 from repertory.runtime.clock import Clock, Rng
 from repertory.runtime.envelope import Call, Envelope, Request
 from repertory.runtime.jobs import Job, Jobs
-from repertory.runtime.origin import current_trace
+from repertory.runtime.origin import ORIGIN, current_trace
 from repertory.runtime.ref import ActorRef
 from repertory.runtime.reply import ReplySlot
 from repertory.runtime.services import Services
@@ -101,7 +101,7 @@ class Context:
         A slot that is still open at the end of the incarnation fails with `ActorDead`. Errors: `Invalid` outside an
         ask's turn.
         """
-        if not isinstance(self.envelope, Call):
+        if not isinstance(self.envelope, Call) or not self._in_turn():
             raise Invalid("only the turn of an ask can be answered later", actor=self.self_ref.path)
         self._keep(self.envelope)
         return ReplySlot(self.envelope)
@@ -112,7 +112,7 @@ class Context:
         A sink that is not ended at the end of the incarnation fails with `ActorDead`. Errors: `Invalid` outside a
         stream's turn.
         """
-        if not isinstance(self.envelope, StreamCall):
+        if not isinstance(self.envelope, StreamCall) or not self._in_turn():
             raise Invalid("only the turn of a stream request has a sink", actor=self.self_ref.path)
         self._keep(self.envelope)
         return Sink(self.envelope)
@@ -226,6 +226,10 @@ class Context:
             unwatch(self.self_ref, ref)
 
     # -------------------------------------------------------------------------------------------------------- details
+
+    def _in_turn(self) -> bool:
+        """Whether this is the turn itself: a job runs beside turns that are not its business."""
+        return ORIGIN.get().waits is self.self_ref.mailbox.waits
 
     def _keep(self, request: Request) -> None:
         if self.kept is None:

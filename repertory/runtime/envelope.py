@@ -156,9 +156,13 @@ class Call(Request):
         """Give the asker what it asked for, unless it was answered or has gone."""
         if self.answered or self.gone is not None:
             self.receiver.note_late_reply()
-        else:
-            self.value = value
-            self._settle()
+            return
+        self.value = value
+        self.answered = True
+        if self.kept is not None:
+            self.release()
+        if not self._waiter.done():
+            self._waiter.set_result(None)
 
     def fail(self, error: Exception) -> None:
         """Raise `error` in the asker, unless it was answered or has gone."""

@@ -56,6 +56,17 @@ class Intake(Enum):
     CLOSED = "closed"
 
 
+class Place:
+    """A sender that waits for room."""
+
+    __slots__ = ("granted", "waiter")
+
+    def __init__(self, waiter: Waiter) -> None:
+        self.waiter = waiter
+        self.granted = False
+        """Whether a place in the queue is kept for it."""
+
+
 class Mailbox:
     """The queue of one address."""
 
@@ -66,12 +77,12 @@ class Mailbox:
         "_make_waiter",
         "_overflow",
         "_reserved",
-        "_room",
-        "_waiter",
         "kind",
         "lane",
         "queue",
+        "room",
         "senders",
+        "waiter",
         "waits",
     )
 
@@ -82,17 +93,19 @@ class Mailbox:
         self._overflow = Overflow(settings.overflow)
         self._dead_letters = dead_letters
         self._make_waiter = waiter
-        self._waiter: Waiter | None = None
+        self.waiter: Waiter | None = None
+        """What the actor awaits when there is nothing to do. The actor sets it anew each time."""
         self._intake = Intake.OPEN
         self._reserved = 0
-        self._room = settings.capacity  # The length from which on a sender must look closer: full, reserved or closed.
+        self.room = settings.capacity
+        """The queue's length from which on a sender must look closer: it is full, reserved or closed."""
         self.waits = Waits(path)
         self.kind = ""
         """The actor's class, for statistics."""
         self.queue: deque[Envelope] = deque()
         self.lane: deque[object] | None = None
         """System messages."""
-        self.senders: deque[Waiter] | None = None
+        self.senders: deque[Place] | None = None
         """Those who wait for room, in order."""
 
     def offer(self, envelope: Envelope) -> bool:
@@ -100,12 +113,12 @@ class Mailbox:
 
         Errors: `MailboxFull` under the policy `reject`.
         """
-        if len(self.queue) >= self._room:
+        if len(self.queue) >= self.room:
             return self._offer_at_limit(envelope)
         self.queue.append(envelope)
-        waiter = self._waiter
+        waiter = self.waiter
         if waiter is not None:
-            self._waiter = None
+            self.waiter = None
             if not waiter.done():
                 waiter.set_result(None)
         return True
@@ -121,14 +134,14 @@ class Mailbox:
         """Take the envelope in, waiting for room if need be. Cancelled, it was not taken in. Errors: as `offer`."""
         if self.offer(envelope):
             return
-        waiter = self._make_waiter()
+        place = Place(self._make_waiter())
         if self.senders is None:
             self.senders = deque()
-        self.senders.append(waiter)
+        self.senders.append(place)
         try:
-            await waiter
+            await place.waiter
         except BaseException:
-            self._give_up_waiting(waiter)
+            self._give_up(place)
             raise
         self._reserve(-1)
         if self._takes_from_here():
@@ -139,21 +152,13 @@ class Mailbox:
     def admit(self) -> None:
         """There is room again: each free place is kept for one waiting sender, who fills it in its own step."""
         while self.senders and len(self.queue) + self._reserved < self._capacity:
-            waiter = self.senders.popleft()
-            if not waiter.done():
-                self._reserve(1)
-                waiter.set_result(None)
+            self._grant(self.senders.popleft())
 
     def wake(self) -> None:
         """Let the actor look around."""
-        waiter, self._waiter = self._waiter, None
+        waiter, self.waiter = self.waiter, None
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
-
-    def park(self) -> Waiter:
-        """What the actor awaits when there is nothing to do."""
-        waiter = self._waiter = self._make_waiter()
-        return waiter
 
     def drain(self) -> None:
         """Take no more messages but the actor's own."""
@@ -215,20 +220,24 @@ class Mailbox:
 
     def _reserve(self, places: int) -> None:
         self._reserved += places
-        self._room = self._capacity - self._reserved if self._intake is Intake.OPEN else 0
+        self.room = self._capacity - self._reserved if self._intake is Intake.OPEN else 0
 
-    def _give_up_waiting(self, waiter: Waiter) -> None:
+    def _grant(self, place: Place) -> None:
+        """Let a waiting sender go on, unless it was cancelled in this very instant."""
+        if not place.waiter.done():
+            place.granted = True
+            self._reserve(1)
+            place.waiter.set_result(None)
+
+    def _give_up(self, place: Place) -> None:
         """A waiting sender was cancelled: if a place was kept for it, the next one gets it."""
-        if self.senders is not None and waiter in self.senders:
-            self.senders.remove(waiter)
-        else:
+        if place.granted:
             self._reserve(-1)
             self.admit()
+        elif self.senders is not None and place in self.senders:
+            self.senders.remove(place)
 
     def _let_senders_go(self) -> None:
         while self.senders:
-            waiter = self.senders.popleft()
-            if not waiter.done():
-                self._reserve(1)
-                waiter.set_result(None)
+            self._grant(self.senders.popleft())
         self._reserve(0)

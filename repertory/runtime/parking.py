@@ -8,20 +8,18 @@ its receiver is cancelled natively.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Coroutine, Generator
-from types import ModuleType
-from typing import TYPE_CHECKING, Protocol
+from functools import cache
+from typing import Protocol
 
 import anyio
-
-if TYPE_CHECKING:
-    import trio
 
 
 class Waiter(Protocol):
     """Something that one task awaits and others complete, once. A Future of asyncio is one."""
 
-    def __await__(self) -> Generator[object, None, None]: ...
+    def __await__(self) -> Generator[object, None, object]: ...
 
     def done(self) -> bool: ...
 
@@ -56,8 +54,9 @@ class _AsyncioParking:
         import asyncio  # here, so that building an agent does not load an event loop
 
         loop = asyncio.get_running_loop()
+        standard = type(loop).time is asyncio.BaseEventLoop.time
         self.waiter: Callable[[], Waiter] = loop.create_future
-        self.now = loop.time
+        self.now = time.monotonic if standard else loop.time
         self._call = loop.call_soon_threadsafe
         self._sleep = asyncio.sleep
 
@@ -72,45 +71,54 @@ class _TrioParking:
     def __init__(self) -> None:
         import trio
 
-        self.now = trio.current_time
+        self.now = trio.lowlevel.current_clock().current_time
         self.pause = trio.lowlevel.checkpoint
-        self._lowlevel = trio.lowlevel
+        self.waiter = _trio_waiter()
         self._token = trio.lowlevel.current_trio_token()
-
-    def waiter(self) -> Waiter:
-        return _TrioWaiter(self._lowlevel)
 
     def call_threadsafe(self, function: Callable[[], object]) -> None:
         self._token.run_sync_soon(function)
 
 
-class _TrioWaiter:
-    __slots__ = ("_done", "_lowlevel", "_task")
+@cache
+def _trio_waiter() -> Callable[[], Waiter]:
+    """The class of waiters on trio, made once trio is there. One is made for every wait, so it holds what it calls."""
+    from trio.lowlevel import Abort, Task, current_task, reschedule, wait_task_rescheduled
 
-    def __init__(self, lowlevel: ModuleType) -> None:
-        self._lowlevel = lowlevel
-        self._done = False
-        self._task: trio.lowlevel.Task | None = None
+    park: Callable[[Callable[[object], Abort]], Coroutine[object, object, object]] = wait_task_rescheduled
 
-    def __await__(self) -> Generator[object, None, None]:
-        if self._done:
-            return
-        self._task = self._lowlevel.current_task()
-        yield from self._lowlevel.wait_task_rescheduled(self._abort).__await__()
+    class TrioWaiter:
+        __slots__ = ("_done", "_task")
 
-    def done(self) -> bool:
-        return self._done
+        def __init__(self) -> None:
+            self._done = False
+            self._task: Task | None = None
 
-    def set_result(self, result: None, /) -> None:
-        self._done = True
-        if self._task is not None:
-            self._lowlevel.reschedule(self._task)
+        def __await__(self) -> Generator[object, None, object]:
+            if self._done:
+                return _nothing()
+            self._task = current_task()
+            return park(self._abort).__await__()
+
+        def done(self) -> bool:
+            return self._done
+
+        def set_result(self, result: None, /) -> None:
+            self._done = True
+            if self._task is not None:
+                reschedule(self._task)
+
+        def _abort(self, raise_cancel: object, /) -> Abort:
+            self._done = True
             self._task = None
+            return Abort.SUCCEEDED
 
-    def _abort(self, raise_cancel: object, /) -> trio.lowlevel.Abort:
-        self._done = True
-        self._task = None
-        return self._lowlevel.Abort.SUCCEEDED
+    return TrioWaiter
+
+
+def _nothing() -> Generator[object, None, None]:
+    """Waits for nothing."""
+    yield from ()
 
 
 def parking_here() -> Parking:

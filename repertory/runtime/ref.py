@@ -13,8 +13,8 @@ from typing import Generic, TypeVar, cast
 
 import anyio
 
-from repertory.errors import Deadlock, Invalid, MailboxFull
-from repertory.runtime.alarms import Alarms, Expiring
+from repertory.errors import ActorDead, Deadlock, Invalid, MailboxFull
+from repertory.runtime.alarms import SLOT_S, Alarms, Expiring
 from repertory.runtime.channel import EventStream, StreamCall
 from repertory.runtime.dead_letters import Reason
 from repertory.runtime.envelope import Call, Envelope, Request, timed_out
@@ -28,6 +28,8 @@ from repertory.runtime.waits import Waits, find_circle
 M_contra = TypeVar("M_contra", contravariant=True)
 R = TypeVar("R")
 E_co = TypeVar("E_co", covariant=True)
+
+_FOREVER = math.inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +47,7 @@ class ActorRef(Generic[M_contra]):
     needs no cast.
     """
 
-    __slots__ = ("_make_waiter", "_now", "_post", "ended", "mailbox", "path", "watchers")
+    __slots__ = ("_make_waiter", "_now", "_post", "_wheel", "ended", "mailbox", "path", "watchers")
 
     def __init__(self, path: str, mailbox: Mailbox, post: Post) -> None:
         self.path = path
@@ -54,11 +56,12 @@ class ActorRef(Generic[M_contra]):
         """The runtime's own."""
         self.ended: ExitReason | None = None
         """Why it has ended for good; None while it lives, restarts included."""
-        self.watchers: tuple[ActorRef[object], ...] = ()
+        self.watchers: dict[ActorRef[object], None] | None = None
         """The runtime's own: whom to tell of its end."""
         self._post = post
         self._make_waiter = post.parking.waiter
         self._now = post.parking.now
+        self._wheel = post.alarms.slots
 
     def __repr__(self) -> str:
         return f"<ActorRef {self.path}>"
@@ -74,8 +77,19 @@ class ActorRef(Generic[M_contra]):
         A message to an actor that has stopped becomes a dead letter. Errors: `MailboxFull` under the policies `wait`
         and `reject`.
         """
-        if not self.mailbox.offer(Envelope(message, self._now(), ORIGIN.get().trace)):
-            raise self.mailbox.full()
+        mailbox = self.mailbox
+        envelope = Envelope(message, self._now(), ORIGIN.get().trace)
+        if len(mailbox.queue) >= mailbox.room:
+            if not mailbox.offer(envelope):
+                raise mailbox.full()
+            return
+        # The same as `offer` in the common case, without the call.
+        mailbox.queue.append(envelope)
+        waiter = mailbox.waiter
+        if waiter is not None:
+            mailbox.waiter = None
+            if not waiter.done():
+                waiter.set_result(None)
 
     async def send(self, message: M_contra) -> None:
         """Put a message into the mailbox, waiting for room under the policy `wait`. Cancelled, it was not put there.
@@ -85,8 +99,14 @@ class ActorRef(Generic[M_contra]):
         await self.mailbox.offer_patiently(Envelope(message, self._now(), ORIGIN.get().trace))
 
     def tell_threadsafe(self, message: M_contra) -> None:
-        """`tell`, from any thread. A full mailbox is not reported: the message becomes a dead letter (`full`)."""
-        self._post.parking.call_threadsafe(lambda: self._tell_or_bury(message))
+        """`tell`, from any thread. A full mailbox is not reported: the message becomes a dead letter (`full`).
+
+        Errors: `ActorDead` when the loop itself has ended.
+        """
+        try:
+            self._post.parking.call_threadsafe(lambda: self._tell_or_bury(message))
+        except RuntimeError as error:
+            raise ActorDead("the event loop has ended", actor=self.path) from error
 
     async def ask(self, message: Ask[R], *, timeout_s: float) -> R:
         """The answer. `timeout_s` counts from now and includes waiting for room; inside a turn that was itself asked,
@@ -103,14 +123,28 @@ class ActorRef(Generic[M_contra]):
         if origin.deadline < deadline:
             deadline = origin.deadline
         waiter = self._make_waiter()
-        call = Call(message, at, origin.trace, deadline, self.mailbox, waiter)
+        mailbox = self.mailbox
+        call = Call(message, at, origin.trace, deadline, mailbox, waiter)
         if origin.waits is not None:
             self._draw_edge(call, origin.waits)
         bucket = None
         try:
-            if deadline < math.inf:
-                bucket = self._post.alarms.expire_at(deadline, call)
-            if not self.mailbox.offer(call):
+            if deadline < _FOREVER:
+                bucket = self._wheel.get(deadline // SLOT_S)
+                if bucket is None:
+                    bucket = self._post.alarms.expire_at(deadline, call)
+                bucket.add(call)
+            elif deadline != _FOREVER:
+                raise Invalid("a timeout is a number of seconds", timeout_s=timeout_s)
+            if len(mailbox.queue) < mailbox.room:
+                # The same as `offer` in the common case, without the call.
+                mailbox.queue.append(call)
+                parked = mailbox.waiter
+                if parked is not None:
+                    mailbox.waiter = None
+                    if not parked.done():
+                        parked.set_result(None)
+            else:
                 await self._offer_in_time(call)
             await waiter
         finally:
@@ -125,8 +159,7 @@ class ActorRef(Generic[M_contra]):
         return cast("R", call.value)
 
     def stream(self, message: Stream[E_co], *, timeout_s: float, buffer: int = 16) -> EventStream[E_co]:
-        """A stream of answers: `async with ref.stream(message, timeout_s=60) as events: async for event in events:
-        ...`.
+        """A stream of answers: `async with ref.stream(message, timeout_s=60) as events`, then `async for`.
 
         `timeout_s` bounds the whole stream, as in `ask`; at most `buffer` events wait for the reader, then the producer
         waits. Leaving the block closes the stream: the producer is told, and what was not read is gone.
@@ -137,6 +170,8 @@ class ActorRef(Generic[M_contra]):
     def _stream_call(self, message: object, timeout_s: float, buffer: int) -> StreamCall:
         if buffer < 1:
             raise Invalid("a stream buffers at least one event", buffer=buffer)
+        if math.isnan(timeout_s):
+            raise Invalid("a timeout is a number of seconds", timeout_s=timeout_s)
         origin = ORIGIN.get()
         at = self._now()
         deadline = min(at + timeout_s, origin.deadline)

@@ -25,7 +25,7 @@ class Root:
         spec = ChildSpec(name="root", factory=lambda: Supervisor((), settings))
         mailbox = Mailbox("/", MailboxSettings(), services.dead_letters, services.post.parking.waiter)
         self._child = Child(spec, ActorRef("/", mailbox, services.post))
-        self._services = services
+        self.services = services
         self._on_fatal = on_fatal
         self._stopping = False
         self.started = anyio.Event()
@@ -42,7 +42,7 @@ class Root:
 
     def launch(self) -> None:
         """Begin to run."""
-        self._child.cell = self._services.incarnate(self._child, self)
+        self._child.cell = self.services.incarnate(self._child, self)
         self._child.cell.launch()
 
     def info(self) -> ActorInfo:

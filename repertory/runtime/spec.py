@@ -67,8 +67,7 @@ class ChildSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
-    """How long to wait before a restart: a random time up to `min(limit_s, base_s * 2 ** failures)`, known as full
-    jitter."""
+    """How long to wait before a restart: full jitter, a random time up to `min(limit_s, base_s * 2 ** failures)`."""
 
     base_s: float = 0.1
     limit_s: float = 30.0

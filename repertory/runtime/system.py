@@ -23,7 +23,7 @@ from typing import Literal, TypeAlias
 
 import anyio
 
-from repertory.errors import Invalid, NotFound
+from repertory.errors import Invalid, NotFound, NotReady
 from repertory.runtime.alarms import Alarms
 from repertory.runtime.cell import Cell
 from repertory.runtime.child import Child, Incarnation, Keeper
@@ -88,6 +88,7 @@ class ActorSystem:
         self._drain: Drain | None = None
         self._report: DrainReport | None = None
         self._fatal: Exception | None = None
+        self._opened: Root | None = None
 
     async def __aenter__(self) -> ActorSystem:
         parking = parking_here()
@@ -104,7 +105,7 @@ class ActorSystem:
             incarnate=self._incarnate,
             totals=Totals(),
         )
-        self._root = Root(self._services, self._settings.supervision, self._lose)
+        self._opened = Root(self._services, self._settings.supervision, self._lose)
         self._host = anyio.create_task_group()
         await self._host.__aenter__()
         self._host.start_soon(self._run, name="actor system")
@@ -174,7 +175,7 @@ class ActorSystem:
     @property
     def dead_letters(self) -> DeadLetters:
         """The messages that nobody handled."""
-        return self._services.dead_letters
+        return self._root.services.dead_letters
 
     def tree(self) -> ActorInfo:
         """Every actor, from the root down, at this instant. Asks nobody, so it works on stuck actors too."""
@@ -182,10 +183,8 @@ class ActorSystem:
 
     def stats(self) -> SystemStats:
         """The sums over the tree, and over the actors that are gone."""
-        letters, totals = self._services.dead_letters, self._services.totals
-        reasons = Counter[str]()
-        for (_, reason), count in letters.counts.items():
-            reasons[reason.value] += count
+        services = self._root.services
+        letters, totals = services.dead_letters, services.totals
         actors = list(self.tree().walk())
         return SystemStats(
             actors=len(actors),
@@ -195,7 +194,7 @@ class ActorSystem:
             restarts=totals.restarts,
             jobs=sum(len(actor.jobs) for actor in actors),
             timers=sum(actor.timers for actor in actors),
-            dead_letters=dict(reasons),
+            dead_letters=self._dead_letters_by_reason(),
             dead_tells=letters.tells,
             late_replies=letters.late_replies,
         )
@@ -234,6 +233,12 @@ class ActorSystem:
 
     # -------------------------------------------------------------------------------------------------------- details
 
+    @property
+    def _root(self) -> Root:
+        if self._opened is None:
+            raise NotReady("the system is not open: `async with ActorSystem() as system`")
+        return self._opened
+
     async def _run(self) -> None:
         """The root task. A native cancellation of it kills every actor, and is then what the system was lost to."""
         try:
@@ -271,6 +276,12 @@ class ActorSystem:
             case callback:
                 callback(error)
 
+    def _dead_letters_by_reason(self) -> dict[str, int]:
+        reasons = Counter[str]()
+        for (_, reason), count in self._services.dead_letters.counts.items():
+            reasons[reason.value] += count
+        return dict(reasons)
+
     def _begin_drain(self, reason: str) -> None:
         if self._drain is None:
             self._drain = Drain(self._settings.phases, self._settings.grace_s, self._hooks, self._root)
@@ -278,7 +289,7 @@ class ActorSystem:
 
     async def _carry_out_drain(self, drain: Drain, reason: str) -> None:
         try:
-            self._report = await drain.run(reason, lambda: self.stats().dead_letters)
+            self._report = await drain.run(reason, self._dead_letters_by_reason)
         finally:
             self._drained.set()
 

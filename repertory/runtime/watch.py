@@ -20,19 +20,22 @@ def watch(watcher: ActorRef[object], target: ActorRef[object]) -> None:
     """Have `Down` put into the watcher's system lane when the target ends; at once if it has ended. Once per pair."""
     if target.ended is not None:
         watcher.mailbox.offer_system(Down(target, target.ended))
-    elif watcher not in target.watchers:
-        target.watchers = (*target.watchers, watcher)
+    elif target.watchers is None:
+        target.watchers = {watcher: None}
+    else:
+        target.watchers[watcher] = None
 
 
 def unwatch(watcher: ActorRef[object], target: ActorRef[object]) -> None:
     """Undo `watch`."""
-    target.watchers = tuple(other for other in target.watchers if other is not watcher)
+    if target.watchers is not None:
+        target.watchers.pop(watcher, None)
 
 
 def announce_end(target: ActorRef[object], reason: ExitReason) -> None:
     """The target has ended for good: tell who watches."""
     target.ended = reason
-    watchers, target.watchers = target.watchers, ()
-    for watcher in watchers:
+    watchers, target.watchers = target.watchers, None
+    for watcher in watchers or ():
         if watcher.ended is None:
             watcher.mailbox.offer_system(Down(target, reason))

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import anyio
 import anyio.lowlevel
 import anyio.to_thread
 import pytest
 
-from repertory.errors import ActorDead, ActorFailed, AskTimeout, NotFound
+from repertory.errors import ActorDead, ActorFailed, AskTimeout, Invalid, NotFound
 from repertory.runtime.dead_letters import Reason
 from repertory.runtime.message import Ask
 from repertory.runtime.next import Next, Reject, carry_on, fail, refuse, reply, stop
+from repertory.runtime.ref import ActorRef
 from repertory.runtime.spec import Restart
 from repertory.runtime.system import ActorSystem
 from tests.runtime.toys import Add, Bump, CrashAsked, Gate, Nap, Run, Scripted, Total, counter, scripted, settle
@@ -75,6 +77,17 @@ async def test_ask_without_a_deadline_waits_as_long_as_it_takes() -> None:
     async with ActorSystem() as system:
         ref = await system.start(counter())
         assert await ref.ask(Nap(seconds=3600), timeout_s=math.inf) == "awake"
+
+
+async def test_timeout_that_is_no_number_is_refused_and_one_in_the_past_expires() -> None:
+    async with ActorSystem() as system:
+        ref = await system.start(counter())
+        with pytest.raises(Invalid, match="number of seconds"):
+            await ref.ask(Add(), timeout_s=math.nan)
+        for timeout_s in (0.0, -5.0):
+            with pytest.raises(AskTimeout):
+                await ref.ask(Add(), timeout_s=timeout_s)
+        assert await ref.ask(Total(), timeout_s=1) == 0
 
 
 async def test_nested_asks_inherit_the_earlier_deadline() -> None:
@@ -337,6 +350,18 @@ async def test_messages_can_be_told_from_other_threads() -> None:
         await anyio.to_thread.run_sync(tell_many)
         await settle()
         assert await ref.ask(Total(), timeout_s=5) == 100
+
+
+@pytest.mark.real_time
+async def test_telling_from_a_thread_after_the_loop_has_ended_is_answered() -> None:
+    async def open_and_leave() -> ActorRef[object]:
+        async with ActorSystem() as system:
+            return await system.start(counter())
+
+    for backend in ("asyncio", "trio"):
+        ref = await anyio.to_thread.run_sync(partial(anyio.run, open_and_leave, backend=backend))
+        with pytest.raises(ActorDead, match="loop has ended"):
+            ref.tell_threadsafe(Bump())
 
 
 async def test_gate_keeps_a_turn_in_flight_while_tells_queue_up() -> None:

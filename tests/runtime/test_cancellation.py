@@ -8,7 +8,7 @@ import math
 import anyio
 import pytest
 
-from repertory.errors import ActorDead, RestartLimitReached
+from repertory.errors import ActorDead, MailboxFull, RestartLimitReached
 from repertory.runtime.exit import ExitReason
 from repertory.runtime.mailbox import MailboxSettings
 from repertory.runtime.next import Next, carry_on, reply
@@ -216,6 +216,46 @@ async def test_cancelled_ask_and_send_leave_no_trace_in_the_mailbox() -> None:
         await ref.ask(Run(), timeout_s=1)
         assert system.stats().processed == 3
         assert not any(system._alarms.slots.values())
+
+
+@ASYNCIO
+@pytest.mark.parametrize("granted_first", [True, False])
+async def test_sender_that_is_cancelled_when_its_turn_comes_neither_leaks_nor_doubles_its_place(
+    granted_first: bool,
+) -> None:
+    gate = Gate()
+    seen: list[object] = []
+
+    async def hold(actor: Scripted, message: object) -> Next:
+        await gate.passed()
+        seen.append(message)
+        return reply(None) if isinstance(message, Run) else carry_on()
+
+    async with ActorSystem() as system:
+        spec = ChildSpec(name="held", factory=lambda: Scripted(hold), mailbox=MailboxSettings(capacity=1))
+        ref = await system.start(spec)
+        ref.tell("held")
+        await gate.reached.wait()
+        ref.tell("queued")
+        sending = asyncio.create_task(ref.send("cancelled"))
+        await settle()
+        if granted_first:
+            ref.mailbox.queue.clear()
+            ref.mailbox.admit()
+            sending.cancel()
+        else:
+            sending.cancel()
+            ref.mailbox.queue.clear()
+            ref.mailbox.admit()
+        with pytest.raises(asyncio.CancelledError):
+            await sending
+        ref.tell("next")
+        with pytest.raises(MailboxFull):
+            ref.tell("one too many")
+        gate.open()
+        await ref.ask(Run(), timeout_s=1)
+    assert seen[:2] == ["held", "next"]
+    assert "cancelled" not in seen
 
 
 async def test_kill_while_messages_pour_in_answers_every_ask() -> None:

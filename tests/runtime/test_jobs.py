@@ -7,7 +7,7 @@ import math
 import anyio
 import pytest
 
-from repertory.errors import ActorFailed
+from repertory.errors import ActorFailed, Invalid
 from repertory.runtime.exit import ExitReason
 from repertory.runtime.jobs import Job
 from repertory.runtime.next import Next, carry_on, reply
@@ -158,6 +158,30 @@ async def test_job_does_not_inherit_the_deadline_of_its_turn() -> None:
         await ref.ask(Run(), timeout_s=1)
         await anyio.sleep(20)
     assert answers == ["slow"]
+
+
+async def test_job_cannot_answer_a_turn_that_is_not_its_business() -> None:
+    outcomes: list[object] = []
+
+    async def handle(actor: Scripted, message: object) -> Next:
+        if message == "begin":
+
+            async def take_over() -> None:
+                await anyio.sleep(1)
+                with pytest.raises(Invalid):
+                    actor.context.defer()
+                outcomes.append("refused")
+
+            actor.context.job(take_over)
+            return carry_on()
+        await anyio.sleep(2)
+        return reply("mine")
+
+    async with ActorSystem() as system:
+        ref = await system.start(scripted(handle))
+        ref.tell("begin")
+        assert await ref.ask(Run(), timeout_s=5) == "mine"
+    assert outcomes == ["refused"]
 
 
 async def test_killed_actor_takes_its_jobs_along() -> None:

@@ -73,8 +73,8 @@ async def test_send_waits_for_room_in_order() -> None:
         assert recorder.seen == list(range(9))
 
 
-async def test_tell_does_not_overtake_senders_that_wait() -> None:
-    """Senders among each other are woken in order, but a loop may run them in any."""
+async def test_tells_do_not_starve_senders_that_wait() -> None:
+    """A place that gets free is kept for the next one; the loop says in which order they then take their places."""
     recorder = Recorder()
     async with ActorSystem() as system, anyio.create_task_group() as group:
         ref = await recorder.start_full(system, "wait")
@@ -92,7 +92,7 @@ async def test_tell_does_not_overtake_senders_that_wait() -> None:
                     pass
                 await anyio.lowlevel.checkpoint()
     assert recorder.seen[:3] == [0, 1, 2]
-    assert sorted(recorder.seen[3:6]) == [3, 4, 5]
+    assert {3, 4, 5} <= set(recorder.seen[:10])
 
 
 async def test_cancelled_send_was_not_sent_and_passes_its_place_on() -> None:

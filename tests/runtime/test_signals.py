@@ -66,13 +66,32 @@ anyio.run(main, backend=sys.argv[1])
 """
 
 
-class Program:
-    """The program above, running."""
+ZOMBIE = """
+import sys
+import anyio
+from repertory.runtime.spec import SupervisorSettings
+from repertory.runtime.system import ActorSystem, SystemSettings
+from tests.runtime.toys import Crash, counter
 
-    def __init__(self, backend: str, *arguments: object) -> None:
-        command = [sys.executable, "-c", PROGRAM, backend, *map(str, arguments)]
+async def main():
+    async with ActorSystem(SystemSettings(supervision=SupervisorSettings(intensity=0), on_fatal="signal")) as system:
+        ref = await system.start(counter())
+        ref.tell(Crash())
+        await anyio.sleep(20)  # A server that would go on answering.
+
+anyio.run(main, backend=sys.argv[1])
+"""
+
+
+class Program:
+    """One of the programs above, running."""
+
+    def __init__(self, backend: str, *arguments: object, program: str = PROGRAM) -> None:
+        command = [sys.executable, "-c", program, backend, *map(str, arguments)]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment)
+        self._process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=ROOT, env=environment
+        )
 
     async def line(self) -> str:
         assert self._process.stdout is not None
@@ -129,3 +148,10 @@ async def test_loop_that_is_blocked_past_the_grace_is_ended_by_force(anyio_backe
     program.signal(signal.SIGTERM)
     assert await program.line() == "finishing"
     assert await program.exit_code() == 128 + signal.SIGTERM
+
+
+async def test_system_that_lost_its_actors_ends_the_process_instead_of_leaving_a_zombie(
+    anyio_backend_name: str,
+) -> None:
+    program = Program(anyio_backend_name, program=ZOMBIE)
+    assert await program.exit_code() == -signal.SIGTERM

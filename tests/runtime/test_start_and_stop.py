@@ -7,7 +7,7 @@ import math
 import anyio
 import pytest
 
-from repertory.errors import ActorDead, AlreadyExists, Invalid, NotFound, StartFailed
+from repertory.errors import ActorDead, AlreadyExists, Invalid, NotFound, NotReady, StartFailed
 from repertory.runtime.dead_letters import Reason
 from repertory.runtime.exit import ExitReason, Failed, Killed, Shutdown
 from repertory.runtime.next import Next, carry_on, reply
@@ -304,6 +304,15 @@ async def test_unknown_addresses_are_answered_with_not_found() -> None:
             await system.start(counter("below"), under=ref)
         with pytest.raises(NotFound, match="other"):
             system._root.keeper.find("other")
+
+
+async def test_system_that_was_not_opened_says_so() -> None:
+    system = ActorSystem()
+    with pytest.raises(NotReady, match="async with"):
+        await system.start(counter())
+    for look in (system.tree, system.stats, lambda: system.dead_letters):
+        with pytest.raises(NotReady):
+            look()
 
 
 async def test_stopped_system_starts_nothing() -> None:

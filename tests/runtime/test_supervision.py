@@ -296,6 +296,32 @@ async def test_siblings_that_crash_together_are_restarted_once(strategy: Strateg
         assert all([await ref.ask(Add(), timeout_s=1) == 1 for ref in below(system, "a", "b", "c")])
 
 
+async def test_child_that_is_stopped_while_it_restarts_does_not_keep_those_behind_it_down() -> None:
+    """Found by the conservation runs: the restart ended with it, and the rest stayed down for ever."""
+    gate = Gate()
+    starts = 0
+
+    class Slow(Scripted):
+        async def on_start(self) -> None:
+            nonlocal starts
+            starts += 1
+            if starts > 1:
+                await gate.passed()
+
+    async def idle(actor: Scripted, message: object) -> Next:
+        return reply(None)
+
+    children = [counter("a"), ChildSpec(name="b", factory=lambda: Slow(idle)), counter("c")]
+    async with ActorSystem() as system:
+        await system.start(supervisor(children, Strategy.ONE_FOR_ALL))
+        a, b, c = below(system, "a", "b", "c")
+        a.tell(Crash())
+        await gate.reached.wait()
+        await system.stop(b)
+        assert await c.ask(Add(), timeout_s=5) == 1
+        assert running(system) == {"a": 2, "c": 2}
+
+
 async def test_restart_of_siblings_keeps_what_waits_for_them() -> None:
     answers: list[int] = []
     async with ActorSystem() as system:
