@@ -61,8 +61,9 @@ format: $(VENV) ## Rewrite the files as ruff wants them
 bench: $(VENV) ## Run every benchmark and say which bars were missed (ARGS=--strict makes a miss an error)
 	@$(RUN) -m bench $(ARGS)
 
-soak: $(VENV) ## Run the long benchmark: ARGS="--minutes 60"
-	@$(RUN) -m bench soak $(ARGS)
+soak: $(VENV) ## Run the long fault campaigns: a thousand seeded systems on each loop, then the demonstration with many kills
+	@$(RUN) -m bench.conservation --seeds 1000
+	@$(RUN) -m repertory.app.demo --kills 30 --sessions 8
 
 lock: ## Resolve pyproject.toml into requirements.lock again (needs uv)
 	@uv pip compile pyproject.toml --universal --python-version 3.11 --all-extras --group dev --generate-hashes \

@@ -1,6 +1,6 @@
 """Run benchmarks: all `bench_*.py` modules, or those that are named. A missed bar is printed, and fails with --strict.
 
-Arguments that are not understood here are the benchmark's, so `python -m bench soak --minutes 5` works.
+Arguments that are not understood here are the benchmark's, so `python -m bench conservation --seeds 5` works.
 Each benchmark runs in a process of its own, so that one cannot warm up, or spoil, the next.
 """
 
