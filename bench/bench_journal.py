@@ -65,7 +65,14 @@ def conversation(turns: int) -> list[Row]:
         excess = len(journal.fold.shown) - WINDOW
         if excess > 0:
             plan = WindowPlan(drop=excess)
-            change = view_change(journal.fold, plan, manager="Sliding", manager_state={"removed": excess}, at=1.7e9)
+            change = view_change(
+                journal.fold.shown,
+                journal.fold.last_seq,
+                plan,
+                manager="Sliding",
+                manager_state={"removed": excess},
+                at=1.7e9,
+            )
             rows += [journal.append(change), *journal.restate(1.7e9)]
     return rows
 

@@ -72,6 +72,7 @@ class Cell:
         "_origin",
         "_processed",
         "_services",
+        "_started",
         "_stop_reason",
         "_turn_at",
     )
@@ -89,6 +90,7 @@ class Cell:
         self._bucket: set[Expiring] | None = None
         self._cut: ExitReason | None = None
         self._keep_queue = False
+        self._started = False
         self._stop_reason = Shutdown()
         self._turn_at = 0.0
         self._processed = 0
@@ -178,6 +180,7 @@ class Cell:
         self._child.ref.mailbox.kind = type(actor).__name__
         await actor.on_start()
         self._child.advance(Happening.STARTED)
+        self._started = True
         self._clear_bucket()
         self._keeper.child_started(self._child)
         await actor.on_ready()
@@ -377,9 +380,11 @@ class Cell:
         self._keeper.child_ended(child, reason)
 
     def _report(self, reason: Failed | LimitReached) -> None:
+        """A failure is an error in the log. A first start that failed is not: whoever started the actor is told."""
+        level = logging.ERROR if self._started or self._child.restarts else logging.DEBUG
         summary = None if self._actor is None else self._actor.summary()
         fields = (self._child.ref.path, self._child.restarts + 1, type(reason).__name__, summary)
-        _LOG.error("actor ended actor=%s incarnation=%d reason=%s summary=%r", *fields, exc_info=reason.error)
+        _LOG.log(level, "actor ended actor=%s incarnation=%d reason=%s summary=%r", *fields, exc_info=reason.error)
 
     # -------------------------------------------------------------------------------------------------------- details
 
