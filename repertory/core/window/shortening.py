@@ -1,7 +1,7 @@
 """Shortening long tool results, keeping their beginning and their end.
 
-Source: spec/conversation-management (tool result truncation): the first and the last 200 characters stay; an image
-becomes its description; the status stays; what was shortened once is left alone.
+Source: the documented behaviour of the SDK whose users we serve (tool result truncation): the first and the last 200
+characters stay; an image becomes its description; the status stays; what was shortened once is left alone.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Where a cut may fall: at a user message without tool results, so that what is shown starts with something the user said;
 failing that, at a message whose tool uses are answered by the next one. A tool use is never parted from its result.
-Source: spec/conversation-management (sliding window) as the documented SDK behaves.
+Source: the documented behaviour of the SDK whose users we serve (sliding window).
 """
 
 from __future__ import annotations
