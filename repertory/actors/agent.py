@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias, assert_never
 
@@ -20,7 +20,7 @@ from repertory.actors.call import Busy, Call, Invocation, SinkOutlet, SlotOutlet
 from repertory.actors.conversation import Entry, LoadView
 from repertory.actors.ledger import Ledger
 from repertory.actors.persister import ReadImage
-from repertory.actors.turn_driver import AgentParts, AgentSettings, TurnDriver
+from repertory.actors.turn_driver import AgentParts, AgentSettings, Footing, TurnDriver
 from repertory.core.events import TurnEvent
 from repertory.core.journal.records import Interrupted, MessageAdded, Resumed, StateChanged
 from repertory.core.messages import ToolUse
@@ -98,14 +98,10 @@ class AgentActor(Actor[AgentMessage]):
         self._closing: list[Callable[[], None]] = []
         self._refusing = False
         self._standing = Standing(last=None)
-        self._attempts: Mapping[str, int] = {}
-        self._last_seq = 0
-        self._message_count = 0
-        self._unshown: list[Entry] = []
-        self._turns = 0
+        self._footing = Footing()
 
     def summary(self) -> object:
-        return {"turns": self._turns, "waiting": len(self._waiting), "running": self._running is not None}
+        return {"turns": self._footing.turns, "waiting": len(self._waiting), "running": self._running is not None}
 
     async def on_start(self) -> None:
         persister = self.context.sibling("persister")
@@ -114,22 +110,19 @@ class AgentActor(Actor[AgentMessage]):
         self._conversation = self.context.sibling("conversation")
         if image.last_seq:
             self._parts.state.restore(image.state)
-        self._turns = image.turns
-        self._last_seq, self._message_count = image.last_message_seq, image.message_count
-        self._attempts = {use_id: started.attempt for use_id, started in image.open_tools.items()}
+        self._footing = Footing(
+            last=image.last_message,
+            last_seq=image.last_message_seq,
+            message_count=image.message_count,
+            turns=image.turns,
+            attempts={use_id: started.attempt for use_id, started in image.open_tools.items()},
+        )
         started = frozenset(image.open_tools)
         self._standing = Standing(last=image.last_message, started=started, finished=image.finished_tools)
         shown = await self._conversation.ask(LoadView(), timeout_s=math.inf)
         self._parts.mirror.show(shown.messages)
         if image.last_seq == 0:
             self._write_first_records()
-
-    def _new_driver(self) -> TurnDriver:
-        driver = TurnDriver(self._settings, self._parts, self._ledger, self._conversation, self._standing.last)
-        driver.last_seq, driver.turn_number = self._last_seq, self._turns + 1
-        driver.message_count = self._message_count
-        driver.added, self._unshown = self._unshown, []
-        return driver
 
     async def on_stop(self, reason: ExitReason) -> None:
         """A turn that was cut short leaves records: the persister stops after this actor and takes them."""
@@ -141,12 +134,14 @@ class AgentActor(Actor[AgentMessage]):
         state = self._parts.state.get()
         if isinstance(state, dict) and state:
             self._ledger.add(StateChanged(at=self._wall(), full=state))
+        footing = self._footing
         for message in self._settings.initial:
-            seq = self._ledger.add(MessageAdded(at=self._wall(), message=message, turn=1, index=self._message_count))
-            self._unshown.append(Entry(seq, message))
+            added = MessageAdded(at=self._wall(), message=message, turn=1, index=footing.message_count)
+            footing.last, footing.last_seq = message, self._ledger.add(added)
+            footing.message_count += 1
+            footing.unshown.append(Entry(footing.last_seq, message))
             self._parts.mirror.add(message)
-            self._last_seq, self._message_count = seq, self._message_count + 1
-            self._standing = Standing(last=message)
+        self._standing = Standing(last=footing.last)
         self._ledger.hand_over()
 
     async def handle(self, message: AgentMessage) -> Next:
@@ -248,9 +243,8 @@ class AgentActor(Actor[AgentMessage]):
             await self._called.wait()
 
     async def _run_turn(self, call: Call) -> None:
-        driver = self._new_driver()
-        driver.attempts, driver.invocation_state = self._attempts, call.invocation.invocation_state
-        driver.publish = call.outlet.publish
+        driver = TurnDriver(self._settings, self._parts, self._ledger, self._conversation, self._footing)
+        driver.invocation_state, driver.publish = call.invocation.invocation_state, call.outlet.publish
         self._running, self._driver = call, driver
         outcome: AgentResult | RepertoryError
         try:
@@ -271,12 +265,11 @@ class AgentActor(Actor[AgentMessage]):
             return AgentResult(stop_reason="interrupt", message=None, interrupts=interrupts)
         if isinstance(call.prompt, Answers):
             self._ledger.add(Resumed(at=self._wall(), responses=dict(call.prompt.responses)))
-        self._turns += 1
+        self._footing.turns += 1
         try:
             return await driver.run(opening)
         finally:
-            self._last_seq, self._message_count, self._attempts = driver.last_seq, driver.message_count, {}
-            self._standing = Standing(last=driver.last)
+            self._standing = Standing(last=self._footing.last)
 
     def _policy(self, use: ToolUse) -> UnknownOutcome:
         tool = self._parts.tools.get(use["name"])

@@ -49,18 +49,23 @@ class Ledger:
     def _pass_on(self, *, soon: bool) -> None:
         if self._gathered:
             records, self._gathered = tuple(self._gathered), []
-            self._persister.tell(Append(records=records, soon=soon))
+            first = self._last_seq - len(records) + 1
+            self._persister.tell(Append(first=first, records=records, soon=soon))
 
-    async def commit(self) -> None:
+    async def commit(self, *, closing: bool = False) -> None:
         """Wait until everything added so far is durable. Errors: `LeaseLost`, `Unavailable`, `ActorDead`.
 
-        Cancelled, it leaves the records with the persister, which still writes them.
+        Cancelled, it leaves the records with the persister, which still writes them. `closing`: the turn is over;
+        such a commit must not be cancelled, since its answer says how records are numbered from here.
         """
         if not self._durable:
             self._pass_on(soon=False)
             return
         records, self._gathered = tuple(self._gathered), []
-        self._last_seq = await self._persister.ask(Commit(records=records), timeout_s=math.inf)
+        first = self._last_seq - len(records) + 1
+        self._last_seq = await self._persister.ask(
+            Commit(first=first, records=records, closing=closing), timeout_s=math.inf
+        )
         self._confirmed_at = self.wall()
 
     def confirmed_within(self, seconds: float) -> bool:

@@ -29,7 +29,7 @@ from repertory.core.journal.restate import restatements
 from repertory.core.journal.restore import messages_of, records_of, restore
 from repertory.core.journal.rows import Kind, Row
 from repertory.core.messages import Message
-from repertory.errors import RepertoryError
+from repertory.errors import Invalid, RepertoryError
 from repertory.runtime.actor import Actor
 from repertory.runtime.exit import ExitReason, Failed
 from repertory.runtime.message import Ask
@@ -44,6 +44,8 @@ class Append:
     `soon`.
     """
 
+    first: int
+    """The sequence number that their author gave to the first of them."""
     records: tuple[Record, ...]
     soon: bool = False
 
@@ -52,11 +54,15 @@ class Append:
 class Commit(Ask[int]):
     """Add records and answer with the last sequence number when everything so far is durable.
 
-    The number may be higher than the records explain: what later openings need may have been restated.
+    With `closing`, the number may be higher than the records explain: what later openings need may have been restated.
     Errors: what the store said (`LeaseLost`, `Unavailable`); the session then starts again from what is stored.
     """
 
+    first: int
+    """The sequence number that their author gave to the first of them."""
     records: tuple[Record, ...] = ()
+    closing: bool = False
+    """A turn is over, and its author waits for the answer before it numbers anything else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +136,7 @@ class SessionPersister(Actor[PersisterMessage]):
         self._in_flight = False
         self._lingering = False
         self._durable_seq = 0
+        self._last_at = 0.0
         self._waiting: deque[tuple[int, ReplySlot[int]]] = deque()
 
     def summary(self) -> object:
@@ -150,12 +157,14 @@ class SessionPersister(Actor[PersisterMessage]):
 
     async def handle(self, message: PersisterMessage) -> Next:
         match message:
-            case Append(records=records, soon=soon):
+            case Append(first=first, records=records, soon=soon):
+                self._check_first(first)
                 self._add(records)
                 self._write_later(soon)
                 return carry_on()
-            case Commit(records=records):
-                return self._commit(records)
+            case Commit(first=first, records=records, closing=closing):
+                self._check_first(first)
+                return self._commit(records, closing)
             case Written(seq=seq):
                 self._note_written(seq)
                 return carry_on()
@@ -185,8 +194,16 @@ class SessionPersister(Actor[PersisterMessage]):
             await keeper.writer.ask(WriteLast(lease=lease, rows=rows), timeout_s=self._settings.stop_timeout_s)
         await keeper.leases.release(lease)
 
+    def _check_first(self, first: int) -> None:
+        """What an author takes to be number n must become number n: views and keys refer to it."""
+        if first != self._fold.last_seq + 1:
+            raise Invalid("the author of records lost count", first=first, expected=self._fold.last_seq + 1)
+
     def _add(self, records: tuple[Record, ...]) -> None:
         """Fold the records and turn them into rows. One that may not stand here is refused before it is kept."""
+        if not records:
+            return
+        self._last_at = records[-1].at
         if self._appender is not None:
             append = self._appender.append
             self._unsent.extend([append(record) for record in records])
@@ -204,12 +221,12 @@ class SessionPersister(Actor[PersisterMessage]):
             self._lingering = True
             self.context.after(self._settings.linger_s, LingerOver(), key="linger")
 
-    def _commit(self, records: tuple[Record, ...]) -> Next:
+    def _commit(self, records: tuple[Record, ...], closing: bool) -> Next:
         self._add(records)
         if self._appender is None:
             return reply(self._fold.last_seq)
-        if records:
-            self._add(tuple(restatements(self._fold, records[-1].at)))
+        if closing and self._last_at:
+            self._add(tuple(restatements(self._fold, self._last_at)))
         last = self._fold.last_seq
         if last <= self._durable_seq:
             return reply(last)

@@ -89,6 +89,28 @@ class AgentParts:
     """The `Agent` that users know; tools get it as `agent`."""
 
 
+@dataclass(slots=True, kw_only=True)
+class Footing:
+    """Where the journal stands for the agent: what one turn leaves to the next. The driver keeps it up to date."""
+
+    last: Message | None = None
+    """The last stored message, which the next one must fit."""
+    last_seq: int = 0
+    """Its sequence number."""
+    message_count: int = 0
+    turns: int = 0
+    """The number of the last turn that was begun."""
+    unshown: list[Entry] = field(default_factory=list["Entry"])
+    """Messages that the conversation manager has not been told of."""
+    attempts: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Tool use id to how often it was started, for tools whose outcome is unknown."""
+
+    def take_unshown(self) -> tuple[Entry, ...]:
+        """What the conversation manager has to be told now."""
+        unshown, self.unshown = tuple(self.unshown), []
+        return unshown
+
+
 class TurnDriver:
     """One turn from opening to answer."""
 
@@ -98,22 +120,18 @@ class TurnDriver:
         parts: AgentParts,
         ledger: Ledger,
         conversation: ActorRef[ConversationMessage],
-        last: Message | None,
+        footing: Footing,
     ) -> None:
-        """`last` is the last stored message, which the next one must fit."""
         self._settings = settings
         self._parts = parts
         self._ledger = ledger
         self._conversation = conversation
-        self.last = last
-        self.last_seq = 0
-        self.turn_number = 0
-        self.message_count = 0
-        self.attempts: Mapping[str, int] = {}
+        self._footing = footing
         self.invocation_state: Mapping[str, Any] = {}
+        """What the caller gives to the tools of this turn."""
         self.publish: Publish | None = None
+        """Told what happens on the way, when somebody looks."""
         self._machine = Turn()
-        self.added: list[Entry] = []
         self._scope: anyio.CancelScope | None = None
         self._cancelled = False
         self._input_tokens = 0
@@ -147,7 +165,7 @@ class TurnDriver:
     async def after_answer(self) -> None:
         """When the answer is out: make durable what a relaxed turn left undone."""
         if self._settings.durability == "relaxed":
-            await self._ledger.commit()
+            await self._ledger.commit(closing=True)
 
     def cancel(self) -> None:
         """Cut the turn short. It ends with stop reason `cancelled` and a history in which everything pairs up."""
@@ -168,12 +186,13 @@ class TurnDriver:
         return self._machine.steering
 
     async def _append(self, message: Message) -> None:
-        check_next(self.last, message)
-        record = MessageAdded(at=self._ledger.wall(), message=message, turn=self.turn_number, index=self.message_count)
+        footing = self._footing
+        check_next(footing.last, message)
+        record = MessageAdded(at=self._ledger.wall(), message=message, turn=footing.turns, index=footing.message_count)
         seq = self._ledger.add(record)
-        self.message_count += 1
-        self.added.append(Entry(seq, message))
-        self.last, self.last_seq = message, seq
+        footing.message_count += 1
+        footing.unshown.append(Entry(seq, message))
+        footing.last, footing.last_seq = message, seq
         self._parts.mirror.add(message)
         if self._settings.durability == "strict":
             await self._ledger.commit()
@@ -182,7 +201,7 @@ class TurnDriver:
 
     async def _call_model(self) -> Event:
         await self._own_or_raise()
-        shown = await self._conversation.ask(PrepareCall(added=self._take_added()), timeout_s=math.inf)
+        shown = await self._conversation.ask(PrepareCall(added=self._footing.take_unshown()), timeout_s=math.inf)
         self._note_view(shown)
         self._ledger.hand_over()
         request = Request(
@@ -234,8 +253,8 @@ class TurnDriver:
         self._scope = anyio.CancelScope()
         if self._cancelled:
             self._scope.cancel()
-        ended = await tool_step.run(command, self.attempts, self._scope)
-        self.attempts = {}
+        ended = await tool_step.run(command, self._footing.attempts, self._scope)
+        self._footing.attempts = {}
         for name, times in tool_step.ran.items():
             self._tool_calls[name] = self._tool_calls.get(name, 0) + times
         self._note_state()
@@ -247,7 +266,7 @@ class TurnDriver:
             tool_use=use,
             agent_id=settings.agent_id,
             state=self._parts.state,
-            idempotency_key=f"{settings.session_id}/{settings.agent_id}/{self.last_seq}/{use['toolUseId']}",
+            idempotency_key=f"{settings.session_id}/{settings.agent_id}/{self._footing.last_seq}/{use['toolUseId']}",
             attempt=attempt,
             invocation_state=self.invocation_state,
             agent=self._parts.owner,
@@ -256,11 +275,11 @@ class TurnDriver:
     async def _finish(self, reason: str, message: Message | None) -> AgentResult:
         """Tidy up first, so that the answer and what the next turn is shown are one commit."""
         self._note_state()
-        self._note_view(await self._conversation.ask(Tidy(added=self._take_added()), timeout_s=math.inf))
+        self._note_view(await self._conversation.ask(Tidy(added=self._footing.take_unshown()), timeout_s=math.inf))
         if self._settings.durability == "relaxed":
             self._ledger.hand_over()
         else:
-            await self._ledger.commit()
+            await self._ledger.commit(closing=True)
         metrics = TurnMetrics(
             steps=self._machine.steps,
             input_tokens=self._input_tokens,
@@ -284,10 +303,6 @@ class TurnDriver:
         patch = self._parts.state.take_patch()
         if patch is not None:
             self._ledger.add(StateChanged(at=self._ledger.wall(), set=dict(patch.set), delete=patch.delete))
-
-    def _take_added(self) -> tuple[Entry, ...]:
-        added, self.added = tuple(self.added), []
-        return added
 
     async def _publish_raw(self, event: dict[str, Any]) -> None:
         if self.publish is not None:

@@ -82,7 +82,7 @@ async def test_what_waits_while_a_commit_is_under_way_becomes_the_next_group() -
         sessions = [await persister(system, durable, f"s{number}") for number in range(20)]
 
         async def commit(ref: ActorRef[object]) -> None:
-            assert await ref.ask(Commit(records=(said(0),)), timeout_s=60) == 1
+            assert await ref.ask(Commit(first=1, records=(said(0),)), timeout_s=60) == 1
 
         async with anyio.create_task_group() as group:
             for ref in sessions:
@@ -95,7 +95,7 @@ async def test_records_that_nobody_waits_for_are_written_after_a_moment() -> Non
     store = CountingStore()
     async with ActorSystem() as system:
         ref = await persister(system, await start(system, store), "s")
-        ref.tell(Append(records=(said(0), said(1))))
+        ref.tell(Append(first=1, records=(said(0), said(1))))
         await anyio.sleep(2)
         assert store.groups == [1]
         assert len(await rows(store, "s")) == 2
@@ -105,8 +105,8 @@ async def test_records_and_the_commit_behind_them_are_one_write() -> None:
     store = CountingStore()
     async with ActorSystem() as system:
         ref = await persister(system, await start(system, store), "s")
-        ref.tell(Append(records=(said(0),)))
-        assert await ref.ask(Commit(records=(said(1),)), timeout_s=60) == 2
+        ref.tell(Append(first=1, records=(said(0),)))
+        assert await ref.ask(Commit(first=2, records=(said(1),)), timeout_s=60) == 2
         assert store.groups == [1]
 
 
@@ -115,7 +115,7 @@ async def test_stopping_writes_what_is_left_and_gives_the_session_up() -> None:
     store = CountingStore(shelf)
     async with ActorSystem() as system:
         ref = await persister(system, await start(system, store), "s")
-        ref.tell(Append(records=(said(0),)))
+        ref.tell(Append(first=1, records=(said(0),)))
         await system.stop(ref)
         assert len(await rows(store, "s")) == 1
         await CountingStore(shelf, "somebody else").acquire("s")
@@ -125,14 +125,14 @@ async def test_a_write_that_fails_tells_who_waits_and_starts_again_from_what_is_
     store = CountingStore()
     async with ActorSystem() as system:
         ref = await persister(system, await start(system, store), "s")
-        await ref.ask(Commit(records=(said(0),)), timeout_s=60)
+        await ref.ask(Commit(first=1, records=(said(0),)), timeout_s=60)
         store.failing = True
         with pytest.raises(Unavailable):
-            await ref.ask(Commit(records=(said(1),)), timeout_s=60)
+            await ref.ask(Commit(first=2, records=(said(1),)), timeout_s=60)
         store.failing = False
         image = await ref.ask(ReadImage(), timeout_s=60)
         assert image.message_count == 1
-        assert await ref.ask(Commit(records=(said(1),)), timeout_s=60) == 2
+        assert await ref.ask(Commit(first=2, records=(said(1),)), timeout_s=60) == 2
 
 
 async def test_a_fenced_persister_loses_its_lease_and_stores_nothing() -> None:
@@ -143,7 +143,7 @@ async def test_a_fenced_persister_loses_its_lease_and_stores_nothing() -> None:
         other = CountingStore(shelf, "somebody else")
         await other.acquire("s", takeover=True)
         with pytest.raises(LeaseLost):
-            await ref.ask(Commit(records=(said(0),)), timeout_s=60)
+            await ref.ask(Commit(first=1, records=(said(0),)), timeout_s=60)
         assert await rows(store, "s") == []
 
 
@@ -161,7 +161,7 @@ async def test_a_memory_journal_outlasts_its_persister() -> None:
     spec = ChildSpec(name="p", factory=lambda: SessionPersister(settings, journal, entropy))
     async with ActorSystem() as system:
         ref = await system.start(spec)
-        await ref.ask(Commit(records=(said(0),)), timeout_s=math.inf)
+        await ref.ask(Commit(first=1, records=(said(0),)), timeout_s=math.inf)
         await system.stop(ref)
     async with ActorSystem() as system:
         ref = await system.start(spec)

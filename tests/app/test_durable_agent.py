@@ -223,3 +223,26 @@ async def test_many_sessions_run_at_once_and_nothing_is_mixed_up(database: Path)
     listed = await SQLiteSessions(database).list()
     assert sorted(info.session_id for info in listed) == sorted(f"s{n}" for n in range(20))
     assert all(info.owner is None for info in listed)
+
+
+async def test_cancelling_while_an_intent_is_committed_keeps_the_journal_in_step(database: Path) -> None:
+    """The number of records that a long journal restates must never surprise the agent that numbers them."""
+
+    @tool
+    async def work() -> str:
+        """Work for a while."""
+        await anyio.sleep(0.05)
+        return "done"
+
+    use = {"toolUse": {"name": "work", "input": {}}}
+    agent = agent_on(database, *([use, "ok"] * 200), tools=[work], state={"kept": "far back"})
+    async with agent:
+        for number in range(60):
+            with anyio.move_on_after(0.004 if number % 2 else 5):
+                await agent.invoke_async(f"q{number}")
+        result = await agent.invoke_async("last")
+        assert result.stop_reason == "end_turn"
+        live = await agent.history()
+    restored = agent_on(database, "x")
+    assert await restored.history() == live
+    assert restored.state.get("kept") == "far back"
