@@ -97,7 +97,9 @@ class Drain:
         errors: list[str] = []
         unfinished: list[str] = []
         with anyio.CancelScope(deadline=self._deadline(began, end)) as self._scope:
-            await self._run_hooks(self._hooks.of(phase.name), errors, unfinished)
+            hooks = self._hooks.of(phase.name)
+            if hooks:
+                await self._run_hooks(hooks, errors, unfinished)
             if phase.stops_actors:
                 self._actors.request_stop(reason)
                 await self._actors.ended.wait()
