@@ -119,7 +119,7 @@ class AgentActor(Actor[AgentMessage]):
         )
         started = frozenset(image.open_tools)
         self._standing = Standing(last=image.last_message, started=started, finished=image.finished_tools)
-        shown = await self._conversation.ask(LoadView(), timeout_s=math.inf)
+        shown = await self._conversation.ask(LoadView(image=image), timeout_s=math.inf)
         self._parts.mirror.show(shown.messages)
         if image.last_seq == 0:
             self._write_first_records()

@@ -1,18 +1,17 @@
 """The conversation manager of one session: holds what the model is shown and decides what to hide.
 
-State: the shown messages with their sequence numbers. Fails: with its manager's code, if that is the user's own; it
-then starts again from the persister's image. Pace: the turn's, but tidying up after a turn happens when the answer is
-out. Supervised by the session, after the persister and before the agent.
+State: the shown messages with their sequence numbers. Fails: with its manager's code, if that is the user's own; the
+agent behind it is then restarted too, and hands it the persister's image again. Pace: the turn's; it tidies up before
+the answer's commit, so that both are one. Supervised by the session, after the persister and before the agent.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias, assert_never
 
-from repertory.actors.persister import ReadImage
+from repertory.core.journal.image import Image
 from repertory.core.journal.records import View, ViewChanged
 from repertory.core.journal.shown import Shown as Window
 from repertory.core.journal.view_change import view_change
@@ -42,7 +41,9 @@ class Shown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadView(Ask[Shown]):
-    """Start from what the persister has; answers with what the model is shown."""
+    """Start from this image; answers with what the model is shown."""
+
+    image: Image
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +62,7 @@ class ReduceView(Ask[Shown]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tidy(Ask[Shown]):
-    """The turn is over: take in what was added and tidy up."""
+    """The turn is ending: take in what was added and tidy up."""
 
     added: tuple[Entry, ...]
 
@@ -87,8 +88,8 @@ class ConversationActor(Actor[ConversationMessage]):
 
     async def handle(self, message: ConversationMessage) -> Next:
         match message:
-            case LoadView():
-                return reply(Shown(messages=await self._load()))
+            case LoadView(image=image):
+                return reply(Shown(messages=self._load(image)))
             case PrepareCall(added=added):
                 self._take_in(added)
                 self._model_calls += 1
@@ -103,8 +104,7 @@ class ConversationActor(Actor[ConversationMessage]):
             case _:
                 assert_never(message)
 
-    async def _load(self) -> list[Message]:
-        image = await self.context.sibling("persister").ask(ReadImage(), timeout_s=math.inf)
+    def _load(self, image: Image) -> list[Message]:
         self._shown = Window(image.view, iter(image.recent))
         self._messages = self._shown.messages()
         self._last_seq = image.last_seq

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import aclosing
 
 import anyio
@@ -11,12 +12,14 @@ from repertory import Agent, AgentResult, NullConversationManager, ScriptedModel
 from repertory.backends.tools.schema_library import schema_class
 from repertory.core.messages import Message, text_of, tool_results, tool_uses
 from repertory.core.pairing import check_next
+from repertory.core.window.plan import WindowPlan
 from repertory.errors import (
     AgentBusy,
     ContextWindowOverflowException,
     Invalid,
     ModelFailed,
     ModelStreamBroken,
+    RepertoryError,
     Throttled,
 )
 
@@ -398,3 +401,30 @@ async def test_arguments_that_nobody_knows_are_refused() -> None:
 async def test_going_on_with_nothing_to_go_on_from_is_refused() -> None:
     with pytest.raises(Invalid):
         await Agent(ScriptedModel(["x"]), callback_handler=None).invoke_async()
+
+
+class Clumsy(NullConversationManager):
+    """A manager of somebody's own, with a bug that shows once."""
+
+    stumbled = False
+
+    def manage(self, shown: Sequence[Message]) -> WindowPlan:
+        if len(shown) == 4 and not Clumsy.stumbled:
+            Clumsy.stumbled = True
+            raise ZeroDivisionError("a bug")
+        return super().manage(shown)
+
+
+async def test_a_manager_that_raises_fails_its_turn_and_the_restarted_actors_know_everything() -> None:
+    Clumsy.stumbled = False
+    model = ScriptedModel(["a0", "a1", "a2"])
+    agent = Agent(model, callback_handler=None, conversation_manager=Clumsy())
+    with anyio.fail_after(600):
+        async with agent:
+            await agent.invoke_async("q0")
+            with pytest.raises(RepertoryError):
+                await agent.invoke_async("q1")
+            assert str(await agent.invoke_async("q2")) == "a2"
+            history = await agent.history()
+    assert [text_of(message) for message in history] == ["q0", "a0", "q1", "a1", "q2", "a2"]
+    assert len(model.calls[-1].messages) == 5
