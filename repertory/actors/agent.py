@@ -65,6 +65,9 @@ class Abandon:
 class FinishTurns(Ask[None]):
     """Take no more turns, and answer when the running one and those that wait are over."""
 
+    at_once: bool = False
+    """Cut the running turn short, and refuse the calls that wait."""
+
 
 AgentMessage: TypeAlias = "Invoke | InvokeStreaming | CancelTurn | Abandon | FinishTurns"
 
@@ -156,17 +159,15 @@ class AgentActor(Actor[AgentMessage]):
             case Abandon(invocation=invocation):
                 self._abandon(invocation)
                 return carry_on()
-            case FinishTurns():
-                return self._finish_turns()
+            case FinishTurns(at_once=at_once):
+                return self._finish_turns(at_once)
             case _:
                 assert_never(message)
 
     def _take(self, invocation: Invocation, outlet: type[SlotOutlet] | type[SinkOutlet]) -> Next:
         """Begin the turn, or do what the busy policy says."""
         if self._refusing:
-            return refuse(
-                AgentBusy("the agent is shutting down and takes no more turns", agent=self._settings.agent_id)
-            )
+            return refuse(self._closed())
         try:
             prompt = read_prompt(invocation.prompt)
         except Invalid as error:
@@ -222,8 +223,15 @@ class AgentActor(Actor[AgentMessage]):
                 self._waiting.remove(call)
                 return
 
-    def _finish_turns(self) -> Next:
+    def _closed(self) -> AgentBusy:
+        return AgentBusy("the agent is shutting down and takes no more turns", agent=self._settings.agent_id)
+
+    def _finish_turns(self, at_once: bool) -> Next:
         self._refusing = True
+        if at_once:
+            self._cancel_running()
+            while self._waiting:
+                self._waiting.popleft().outlet.fail(self._closed())
         slot = self.context.defer()
         if self._busy:
             self._closing.append(lambda: slot.reply(None))

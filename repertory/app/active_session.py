@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ import anyio
 from repertory.actors.agent import Abandon, AgentMessage, CancelTurn, FinishTurns, Invoke, InvokeStreaming
 from repertory.actors.call import Invocation
 from repertory.actors.persister import PersisterMessage, ReadHistory, ReadImage
+from repertory.errors import ActorDead
 
 if TYPE_CHECKING:
     from repertory.actors.mirror import Mirror
@@ -58,9 +59,13 @@ class ActiveSession:
         """Cut the running turn short, from any thread."""
         self.agent.tell_threadsafe(CancelTurn())
 
-    async def finish_turns(self) -> None:
-        """Take no more turns; returns when those under way are over."""
-        await self.agent.ask(FinishTurns(), timeout_s=math.inf)
+    async def finish_turns(self, *, at_once: bool = False) -> None:
+        """Take no more turns; returns when none is left. `at_once` cuts the running one short and refuses the others.
+
+        A session that ended meanwhile has none left either.
+        """
+        with suppress(ActorDead):
+            await self.agent.ask(FinishTurns(at_once=at_once), timeout_s=math.inf)
 
     async def history(self) -> tuple[Message, ...]:
         """Everything ever said."""

@@ -22,7 +22,7 @@ from repertory.app.assembly import assemble
 from repertory.app.idle_watch import idle_watch_spec
 from repertory.app.open_stores import OpenStores
 from repertory.app.phases import CLOSE, COMMIT, REFUSE, TURNS, drain_phases
-from repertory.errors import ActorDead, RepertoryError, StartFailed, Unavailable
+from repertory.errors import RepertoryError, StartFailed, Unavailable
 from repertory.runtime.system import ActorSystem, OnFatal, SystemSettings
 
 if TYPE_CHECKING:
@@ -165,11 +165,11 @@ class Host:
         )
         return place.active
 
-    async def _rest(self, key: Key, place: _Place) -> None:
+    async def _rest(self, key: Key, place: _Place, *, at_once: bool = False) -> None:
         """Put a session to rest: stop its actors, which commits and releases, and leave its store."""
         active = place.active
         if active is not None and active.alive:
-            await _finish(active)
+            await active.finish_turns(at_once=at_once)
             await self.system.stop(active.watched)
         await self._forget(place)
         if place.memory is None and not place.users:
@@ -204,7 +204,7 @@ class Host:
         async with place.lock:  # It may be coming to life just now.
             active = place.active
         if active is not None:
-            await _finish(active)
+            await active.finish_turns()
 
     async def _rest_all(self) -> None:
         """Commit every journal and release every lease."""
@@ -215,9 +215,7 @@ class Host:
     async def _rest_one(self, key: Key, place: _Place) -> None:
         """A turn that still runs now has had its time: it is cancelled, which leaves a valid history."""
         async with place.lock:
-            if place.active is not None:
-                place.active.cancel()
-            await self._rest(key, place)
+            await self._rest(key, place, at_once=True)
 
     async def _close(self) -> None:
         """Close what the sessions used. Their actors have ended."""
@@ -240,13 +238,6 @@ class SessionUse:
 
     async def __aexit__(self, *exc_info: object) -> None:
         await self._host.leave(self._blueprint)
-
-
-async def _finish(session: ActiveSession) -> None:
-    try:
-        await session.finish_turns()
-    except ActorDead:
-        return  # It ended meanwhile, which is what was asked for.
 
 
 def reason_of(error: RepertoryError) -> RepertoryError:

@@ -21,7 +21,7 @@ from repertory.actors.writer import StoreWriter, WriterSettings
 from repertory.app.active_session import ActiveSession
 from repertory.app.assembly import assemble
 from repertory.app.host import reason_of
-from repertory.errors import ActorDead, StartFailed
+from repertory.errors import StartFailed
 from repertory.runtime.phase import Phase
 from repertory.runtime.spec import ChildSpec, Strategy, SupervisorSettings
 from repertory.runtime.system import ActorSystem, SystemSettings
@@ -51,7 +51,9 @@ async def lone_session(blueprint: Blueprint, *, closes_model: bool) -> AsyncGene
             try:
                 yield session
             finally:
-                await _finish(session)
+                # The caller may have been cancelled, which has cancelled its turn: that ends with a valid history.
+                with anyio.CancelScope(shield=True):
+                    await session.finish_turns()
     finally:
         with anyio.CancelScope(shield=True):
             if store is not None:
@@ -81,12 +83,3 @@ async def _durable(system: ActorSystem, store: SessionStore) -> Durable:
         ChildSpec(name="writer", factory=lambda: StoreWriter(store, WriterSettings()))
     )
     return Durable(store=store, leases=Leases(store), writer=writer)
-
-
-async def _finish(session: ActiveSession) -> None:
-    """Let the running turn come to its end. A caller who was cancelled has cancelled it; cancellation waits for it."""
-    with anyio.CancelScope(shield=True):
-        try:
-            await session.finish_turns()
-        except ActorDead:
-            return  # It ended meanwhile, which is what was asked for.

@@ -16,7 +16,7 @@ import trio
 
 from repertory import AgentResult, AgentSpec, Runtime, ScriptedModel, SQLiteSessions, tool
 from repertory.app.phases import CLOSE, COMMIT, MEMORY, REFUSE, TURNS
-from repertory.core.messages import tool_results
+from repertory.core.messages import text_of, tool_results
 from repertory.core.pairing import check_next
 from repertory.errors import RepertoryError
 
@@ -146,6 +146,42 @@ async def test_a_turn_that_outlasts_the_drain_is_cancelled_and_its_history_stays
         check_next(previous, message)
         previous = message
     assert [result["status"] for result in tool_results(history[-1])] == ["error"]
+
+
+async def test_calls_that_still_wait_when_the_drain_has_no_time_left_are_refused_and_nothing_of_them_is_stored(
+    tmp_path: Path,
+) -> None:
+    """Our decision: what was never begun is told so at once, instead of eating the time of the commits."""
+    outcomes: list[str] = []
+    called = anyio.Event()
+
+    def answer(*request: object) -> str:
+        del request
+        called.set()
+        return "never said"
+
+    sessions = SQLiteSessions(tmp_path / "a.db")
+    async with Runtime(sessions=sessions, drain_timeout_s=0.5) as runtime:
+        session = runtime.agent(AgentSpec(model=ScriptedModel([answer], loop=True, delay_s=600))).session("s")
+
+        async def call(prompt: str) -> None:
+            try:
+                outcomes.append((await session.invoke(prompt)).stop_reason)
+            except RepertoryError as error:
+                outcomes.append(type(error).__name__)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(call, "first")
+            await called.wait()
+            for number in range(3):
+                group.start_soon(call, f"waiting {number}")
+            await anyio.sleep(0.05)
+            report = await runtime.drain()
+    assert sorted(outcomes) == ["AgentBusy", "AgentBusy", "AgentBusy", "cancelled"]
+    assert [phase.name for phase in report.phases if not phase.completed] == [TURNS]
+    async with Runtime(sessions=sessions) as runtime:
+        history = await runtime.agent(AgentSpec(model=ScriptedModel(["x"]))).session("s").history()
+    assert [text_of(message) for message in history] == ["first"]
 
 
 async def test_a_call_after_the_drain_is_refused(tmp_path: Path) -> None:
