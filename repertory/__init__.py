@@ -10,7 +10,24 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from repertory.actors.hook_events import AfterInvocationEvent as AfterInvocationEvent
+    from repertory.actors.hook_events import AfterModelCallEvent as AfterModelCallEvent
+    from repertory.actors.hook_events import AfterToolCallEvent as AfterToolCallEvent
+    from repertory.actors.hook_events import AfterToolsEvent as AfterToolsEvent
+    from repertory.actors.hook_events import AgentInitializedEvent as AgentInitializedEvent
+    from repertory.actors.hook_events import BeforeInvocationEvent as BeforeInvocationEvent
+    from repertory.actors.hook_events import BeforeModelCallEvent as BeforeModelCallEvent
+    from repertory.actors.hook_events import BeforeToolCallEvent as BeforeToolCallEvent
+    from repertory.actors.hook_events import BeforeToolsEvent as BeforeToolsEvent
+    from repertory.actors.hook_events import HookEvent as HookEvent
+    from repertory.actors.hook_events import MessageAddedEvent as MessageAddedEvent
+    from repertory.actors.hook_registry import HookOrder as HookOrder
+    from repertory.actors.hook_registry import HookProvider as HookProvider
+    from repertory.actors.hook_registry import HookRegistry as HookRegistry
     from repertory.app.agent import Agent as Agent
+    from repertory.app.mcp_client import MCPClient as MCPClient
+    from repertory.app.plugins import Plugin as Plugin
+    from repertory.app.plugins import hook as hook
     from repertory.app.runtime import Runtime as Runtime
     from repertory.app.sessions import SQLiteSessionManager as SQLiteSessionManager
     from repertory.app.sessions import SQLiteSessions as SQLiteSessions
@@ -22,30 +39,59 @@ if TYPE_CHECKING:
     from repertory.backends.ports import Tool as Tool
     from repertory.backends.ports import ToolContext as ToolContext
     from repertory.backends.tools.decorator import tool as tool
+    from repertory.core.limits import Limits as Limits
     from repertory.core.opening import Interrupt as Interrupt
     from repertory.core.result import AgentResult as AgentResult
+    from repertory.core.retry import ModelRetryStrategy as ModelRetryStrategy
     from repertory.core.state import AgentState as AgentState
     from repertory.core.window.sliding import SlidingWindowConversationManager as SlidingWindowConversationManager
     from repertory.core.window.unmanaged import NullConversationManager as NullConversationManager
     from repertory.errors import ConcurrencyException as ConcurrencyException
     from repertory.errors import ContextWindowOverflowException as ContextWindowOverflowException
+    from repertory.errors import HookFailed as HookFailed
+    from repertory.errors import MaxTokensReachedException as MaxTokensReachedException
+    from repertory.errors import ModelRefused as ModelRefused
     from repertory.errors import RepertoryError as RepertoryError
     from repertory.errors import SessionException as SessionException
+    from repertory.errors import StructuredOutputException as StructuredOutputException
+    from repertory.errors import Throttled as Throttled
+    from repertory.errors import Unavailable as Unavailable
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "AfterInvocationEvent": "repertory.actors.hook_events",
+    "AfterModelCallEvent": "repertory.actors.hook_events",
+    "AfterToolCallEvent": "repertory.actors.hook_events",
+    "AfterToolsEvent": "repertory.actors.hook_events",
     "Agent": "repertory.app.agent",
+    "AgentInitializedEvent": "repertory.actors.hook_events",
     "AgentResult": "repertory.core.result",
     "AgentSpec": "repertory.app.spec",
     "AgentState": "repertory.core.state",
     "BedrockModel": "repertory.backends.models.bedrock",
+    "BeforeInvocationEvent": "repertory.actors.hook_events",
+    "BeforeModelCallEvent": "repertory.actors.hook_events",
+    "BeforeToolCallEvent": "repertory.actors.hook_events",
+    "BeforeToolsEvent": "repertory.actors.hook_events",
     "ConcurrencyException": "repertory.errors",
     "ContextWindowOverflowException": "repertory.errors",
+    "HookEvent": "repertory.actors.hook_events",
+    "HookFailed": "repertory.errors",
+    "HookOrder": "repertory.actors.hook_registry",
+    "HookProvider": "repertory.actors.hook_registry",
+    "HookRegistry": "repertory.actors.hook_registry",
     "Interrupt": "repertory.core.opening",
+    "Limits": "repertory.core.limits",
+    "MCPClient": "repertory.app.mcp_client",
+    "MaxTokensReachedException": "repertory.errors",
+    "MessageAddedEvent": "repertory.actors.hook_events",
     "Model": "repertory.backends.ports",
+    "ModelRefused": "repertory.errors",
+    "ModelRetryStrategy": "repertory.core.retry",
     "NullConversationManager": "repertory.core.window.unmanaged",
     "OfflineModel": "repertory.backends.models.offline",
+    "Plugin": "repertory.app.plugins",
     "RepertoryError": "repertory.errors",
     "Runtime": "repertory.app.runtime",
     "SQLiteSessionManager": "repertory.app.sessions",
@@ -53,23 +99,48 @@ _HOMES = {
     "ScriptedModel": "repertory.backends.models.scripted",
     "SessionException": "repertory.errors",
     "SlidingWindowConversationManager": "repertory.core.window.sliding",
+    "StructuredOutputException": "repertory.errors",
+    "Throttled": "repertory.errors",
     "Tool": "repertory.backends.ports",
     "ToolContext": "repertory.backends.ports",
+    "Unavailable": "repertory.errors",
+    "hook": "repertory.app.plugins",
     "tool": "repertory.backends.tools.decorator",
 }
 
 __all__ = [
+    "AfterInvocationEvent",
+    "AfterModelCallEvent",
+    "AfterToolCallEvent",
+    "AfterToolsEvent",
     "Agent",
+    "AgentInitializedEvent",
     "AgentResult",
     "AgentSpec",
     "AgentState",
     "BedrockModel",
+    "BeforeInvocationEvent",
+    "BeforeModelCallEvent",
+    "BeforeToolCallEvent",
+    "BeforeToolsEvent",
     "ConcurrencyException",
     "ContextWindowOverflowException",
+    "HookEvent",
+    "HookFailed",
+    "HookOrder",
+    "HookProvider",
+    "HookRegistry",
     "Interrupt",
+    "Limits",
+    "MCPClient",
+    "MaxTokensReachedException",
+    "MessageAddedEvent",
     "Model",
+    "ModelRefused",
+    "ModelRetryStrategy",
     "NullConversationManager",
     "OfflineModel",
+    "Plugin",
     "RepertoryError",
     "Runtime",
     "SQLiteSessionManager",
@@ -77,8 +148,12 @@ __all__ = [
     "ScriptedModel",
     "SessionException",
     "SlidingWindowConversationManager",
+    "StructuredOutputException",
+    "Throttled",
     "Tool",
     "ToolContext",
+    "Unavailable",
+    "hook",
     "tool",
 ]
 

@@ -25,11 +25,15 @@
     |  |- StartFailed               an actor did not start
     |  |- Deadlock                  the ask would wait for itself
     |  |- ModelFailed               the provider refused, or answered nonsense
+    |  |  `- ModelRefused           the model, or its provider's filter, would not answer this
+    |  |- StructuredOutputException the model did not fill in what was asked of it
+    |  |- HookFailed                a callback that guards a step raised
     |  `- SessionException          a session could not be opened or written
     |- Corrupt                      stored data is damaged: a human must look
     |  `- CorruptJournal
     `- LimitReached                 a bound that the caller set, or the provider has
        |- ContextWindowOverflowException
+       |- MaxTokensReachedException the answer was cut off at the token limit; call again to go on
        `- RestartLimitReached
 
 Messages are lower case; the fields stand at the end as `key=value`. Errors of client libraries are the `__cause__`,
@@ -52,11 +56,14 @@ __all__ = [
     "Deadlock",
     "Failed",
     "Gone",
+    "HookFailed",
     "Invalid",
     "LeaseLost",
     "LimitReached",
     "MailboxFull",
+    "MaxTokensReachedException",
     "ModelFailed",
+    "ModelRefused",
     "ModelStreamBroken",
     "NotFound",
     "NotReady",
@@ -68,6 +75,7 @@ __all__ = [
     "SessionException",
     "StartFailed",
     "StreamClosed",
+    "StructuredOutputException",
     "Throttled",
     "Unavailable",
     "UnpairedTools",
@@ -192,6 +200,18 @@ class ModelFailed(Failed):
     """The model provider refused the request or answered nonsense. Retrying the same request will not help."""
 
 
+class ModelRefused(ModelFailed):
+    """The model, or its provider's filter, would not answer this. What it did say is in the history. Ask otherwise."""
+
+
+class StructuredOutputException(Failed):
+    """The model did not give the structured output, however often it was told. Ask again, or ease the form."""
+
+
+class HookFailed(Failed):
+    """A callback that guards a step raised, so the step was not taken. `__cause__` is what it raised."""
+
+
 class SessionException(Failed):
     """A session could not be opened, read or written. `__cause__` says why."""
 
@@ -210,6 +230,12 @@ class LimitReached(RepertoryError):
 
 class ContextWindowOverflowException(LimitReached):
     """The conversation does not fit the model's window and the conversation manager could not shorten it."""
+
+
+class MaxTokensReachedException(LimitReached):
+    """The answer was cut off at the token limit. What there is of it is in the history: call again to go on, or raise
+    the limit.
+    """
 
 
 class RestartLimitReached(LimitReached):

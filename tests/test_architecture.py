@@ -45,14 +45,17 @@ UNDOCUMENTED = 0
 # ------------------------------------------------------------------------------------------------- permitted exceptions
 
 BROAD_EXCEPTS: dict[str, str] = {
+    "repertory/actors/hook_calls.py": "a callback may be anybody's code; failures are logged or, of guards, raised",
     "repertory/actors/model_call.py": "a model may be anybody's code; what it raises is the cause of `ModelFailed`",
     "repertory/actors/tool_step.py": "a tool may be anybody's code; what it raises is an answer to the model",
+    "repertory/app/callbacks.py": "a callback handler is anybody's code, and only looks on",
     "repertory/backends/sessions/owning_thread.py": "whatever the work raised is raised by whoever waits for it",
     "repertory/backends/tools/function_tool.py": "a tool's function is the user's code; the same",
     "repertory/runtime/cell.py": "the one place where any failure becomes an exit reason",
 }
 KEYWORDS_FOR_LATER: dict[str, str] = {
     "repertory/app/demo/stall_model.py": "it implements `Model`, whose options are the provider's own",
+    "repertory/app/direct_tools.py": "calling a tool by name passes the tool's own arguments",
     "repertory/app/printing.py": "a callback handler is given the fields of an event as keywords",
     "repertory/backends/tools/function_tool.py": "calling a tool as a function passes the function's own arguments",
     "repertory/errors.py": "the fields of an error are its own",
@@ -63,6 +66,13 @@ MODEL_METHODS = {"stream", "update_config"}
 ANY_AT_THE_EDGE: dict[str, str] = {
     "repertory/actors/agent.py": "the invocation state is the caller's own and passes through",
     "repertory/actors/call.py": "the invocation state is the caller's own and passes through",
+    "repertory/actors/direct_call.py": "the invocation state is the caller's own and passes through",
+    "repertory/actors/hook_calls.py": "the invocation state and the agent that callbacks see are the caller's own",
+    "repertory/actors/hook_events.py": "the agent and the invocation state that callbacks see are the caller's own",
+    "repertory/actors/hook_registry.py": "a callback names the one type of event that it takes",
+    "repertory/actors/model_call.py": "the options of a model are its provider's own",
+    "repertory/actors/tool_step.py": "events pass through as dictionaries",
+    "repertory/core/result.py": "structured output is of the caller's type, and the request state the caller's own",
     "repertory/actors/turn_driver.py": "the invocation state and the agent that tools see are the caller's own",
 }
 DATACLASSES_THAT_CHANGE: dict[str, str] = {}

@@ -11,28 +11,32 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias, assert_never
 
 import anyio
 
-from repertory.actors.call import Busy, Call, Invocation, SinkOutlet, SlotOutlet
+from repertory.actors.call import Busy, Call, Invocation, SinkOutlet, SlotOutlet, request_state
 from repertory.actors.conversation import Entry, LoadView
 from repertory.actors.ledger import Ledger
 from repertory.actors.persister import ReadImage
 from repertory.actors.turn_driver import AgentParts, AgentSettings, Footing, TurnDriver
+from repertory.core.direct_call import direct_answers, recorded, spoken_answer
 from repertory.core.events import TurnEvent
+from repertory.core.journal.fold import FINISHED_TURNS_MAX, is_answer
 from repertory.core.journal.records import Interrupted, MessageAdded, Resumed, StateChanged
-from repertory.core.messages import ToolUse
+from repertory.core.messages import ToolUse, tool_uses
 from repertory.core.opening import Ask as AskPerson
 from repertory.core.opening import Standing, UnknownOutcome, open_turn
-from repertory.core.prompt import Answers, read_prompt
+from repertory.core.pairing import check_message
+from repertory.core.prompt import Answers, Said, read_prompt
 from repertory.core.result import AgentResult
+from repertory.core.turn import CANCELLED, Stop, is_whole
 from repertory.errors import AgentBusy, Invalid, RepertoryError
 from repertory.runtime.actor import Actor
 from repertory.runtime.exit import ExitReason
 from repertory.runtime.message import Ask, Stream
-from repertory.runtime.next import Next, carry_on, refuse
+from repertory.runtime.next import Next, carry_on, refuse, reply
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +55,18 @@ class InvokeStreaming(Stream[TurnEvent]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CancelTurn:
-    """Cut the running turn short, if one runs."""
+    """End the running turn early, if one runs."""
+
+    stop: Stop = CANCELLED
+    after_tools: bool = False
+    """Let the tools that run end first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeUp:
+    """A call has had its time."""
+
+    invocation: Invocation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +84,16 @@ class FinishTurns(Ask[None]):
     """Cut the running turn short, and refuse the calls that wait."""
 
 
-AgentMessage: TypeAlias = "Invoke | InvokeStreaming | CancelTurn | Abandon | FinishTurns"
+_DIRECT_WHILE_BUSY = (
+    "Direct tool call cannot be made while the agent is in the middle of an invocation. "
+    "Set record_direct_tool_call=False to allow direct tool calls during agent invocation."
+)
+_UNFINISHED = frozenset(
+    ("cancelled", "interrupt", "limit_time", "limit_turns", "limit_total_tokens", "limit_output_tokens")
+)
+"""Stop reasons after which the same idempotency token goes on with the turn."""
+
+AgentMessage: TypeAlias = "Invoke | InvokeStreaming | CancelTurn | TimeUp | Abandon | FinishTurns"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +126,10 @@ class AgentActor(Actor[AgentMessage]):
         self._refusing = False
         self._standing = Standing(last=None)
         self._footing = Footing()
+        self._results: dict[str, AgentResult] = {}
+        """By idempotency token, the latest last."""
+        self._open_token: str | None = None
+        """Of the turn that the journal ends in the middle of."""
 
     def summary(self) -> object:
         return {"turns": self._footing.turns, "waiting": len(self._waiting), "running": self._running is not None}
@@ -120,6 +148,12 @@ class AgentActor(Actor[AgentMessage]):
             turns=image.turns,
             attempts={use_id: started.attempt for use_id, started in image.open_tools.items()},
         )
+        self._results = {
+            token: AgentResult(stop_reason="end_turn", message=turn.answer)
+            for token, turn in image.finished_turns.items()
+            if is_whole(turn.answer)
+        }
+        self._open_token = image.token[0] if image.token is not None else None
         started = frozenset(image.open_tools)
         self._standing = Standing(last=image.last_message, started=started, finished=image.finished_tools)
         shown = await self._conversation.ask(LoadView(image=image), timeout_s=math.inf)
@@ -153,8 +187,11 @@ class AgentActor(Actor[AgentMessage]):
                 return self._take(invocation, SlotOutlet)
             case InvokeStreaming(invocation=invocation):
                 return self._take(invocation, SinkOutlet)
-            case CancelTurn():
-                self._cancel_running()
+            case CancelTurn(stop=stop, after_tools=after_tools):
+                self._stop_running(stop, after_tools=after_tools)
+                return carry_on()
+            case TimeUp(invocation=invocation):
+                self._time_up(invocation)
                 return carry_on()
             case Abandon(invocation=invocation):
                 self._abandon(invocation)
@@ -172,21 +209,59 @@ class AgentActor(Actor[AgentMessage]):
             prompt = read_prompt(invocation.prompt)
         except Invalid as error:
             return refuse(error)
+        known = self._answered_before(invocation)
+        if known is not None:
+            return self._answer_again(known, outlet)
+        if self._join_same(invocation, prompt, outlet):
+            return carry_on()
         busy = invocation.busy or self._calls.busy
+        if invocation.direct is not None and self._busy:
+            return refuse(AgentBusy(_DIRECT_WHILE_BUSY, agent=self._settings.agent_id))
         if self._busy and (busy == "reject" or len(self._waiting) >= self._calls.waiting_max):
             waiting = len(self._waiting)
             return refuse(AgentBusy("a turn is running", agent=self._settings.agent_id, busy=busy, waiting=waiting))
         call = Call(invocation=invocation, prompt=prompt, outlet=outlet(self.context))
         call.outlet.on_left(lambda: self._abandon(invocation))
+        if invocation.timeout_s is not None:
+            self.context.after(invocation.timeout_s, TimeUp(invocation=invocation), key=invocation)
         self._place(call, busy)
         return carry_on()
+
+    def _answered_before(self, invocation: Invocation) -> AgentResult | None:
+        """The result of the turn that had the same idempotency token, if it is known."""
+        token = invocation.idempotency_token
+        if token is None:
+            return None
+        result = self._results.get(token)
+        return None if result is None else replace(result, replayed=True)
+
+    def _answer_again(self, result: AgentResult, outlet: type[SlotOutlet] | type[SinkOutlet]) -> Next:
+        """Give a known result to one more caller, whichever way it listens."""
+        if outlet is SlotOutlet:
+            return reply(result)
+        sink = SinkOutlet(self.context)
+        self.context.job(sink.succeed, result, name="replay")
+        return carry_on()
+
+    def _join_same(
+        self, invocation: Invocation, prompt: Said | Answers, outlet: type[SlotOutlet] | type[SinkOutlet]
+    ) -> bool:
+        """Let a call share the turn that runs or waits under the same idempotency token."""
+        token = invocation.idempotency_token
+        others = [*self._waiting] if self._running is None else [self._running, *self._waiting]
+        same = [call for call in others if token is not None and call.invocation.idempotency_token == token]
+        if not same:
+            return False
+        call = Call(invocation=invocation, prompt=prompt, outlet=outlet(self.context))
+        same[0].shared.append(call)
+        return True
 
     def _place(self, call: Call, busy: Busy) -> None:
         if busy == "steer" and self._steer(call):
             return
         if busy == "interrupt":
             self._waiting.appendleft(call)
-            self._cancel_running()
+            self._stop_running(CANCELLED)
         else:
             self._waiting.append(call)
         self._busy = True
@@ -207,16 +282,28 @@ class AgentActor(Actor[AgentMessage]):
         self._running.shared.append(call)
         return True
 
-    def _cancel_running(self) -> None:
+    def _stop_running(self, stop: Stop, *, after_tools: bool = False) -> None:
         if self._driver is not None:
-            self._driver.cancel()
+            self._driver.stop(stop, after_tools=after_tools)
+
+    def _time_up(self, invocation: Invocation) -> None:
+        """Stop the call's turn; one that still waits is refused, and nothing of it was said."""
+        running = self._running
+        if running is not None and running.invocation is invocation:
+            self._stop_running(Stop(reason="limit_time"))
+            return
+        for call in self._waiting:
+            if call.invocation is invocation:
+                self._waiting.remove(call)
+                call.outlet.fail(AgentBusy("other turns took all the time of this call", agent=self._settings.agent_id))
+                return
 
     def _abandon(self, invocation: Invocation) -> None:
         """A caller has gone: its turn ends, or does not begin. A turn that others share goes on."""
         running = self._running
         if running is not None and running.invocation is invocation:
             if not running.shared:
-                self._cancel_running()
+                self._stop_running(CANCELLED)
             return
         for call in self._waiting:
             if call.invocation is invocation:
@@ -229,7 +316,7 @@ class AgentActor(Actor[AgentMessage]):
     def _finish_turns(self, at_once: bool) -> Next:
         self._refusing = True
         if at_once:
-            self._cancel_running()
+            self._stop_running(CANCELLED)
             while self._waiting:
                 self._waiting.popleft().outlet.fail(self._closed())
         slot = self.context.defer()
@@ -251,33 +338,86 @@ class AgentActor(Actor[AgentMessage]):
             await self._called.wait()
 
     async def _run_turn(self, call: Call) -> None:
-        driver = TurnDriver(self._settings, self._parts, self._ledger, self._conversation, self._footing)
-        driver.invocation_state, driver.publish = call.invocation.invocation_state, call.outlet.publish
-        self._running, self._driver = call, driver
+        self._running = call
         outcome: AgentResult | RepertoryError
         try:
-            outcome = await self._drive(driver, call)
+            outcome = await self._drive(call)
         except RepertoryError as error:
             outcome = error
-        self._running = self._driver = None
-        self._waiting.extendleft(reversed(call.set_back(driver.undelivered)))
+        driver, self._running, self._driver = self._driver, None, None
+        if call.invocation.timeout_s is not None:
+            self.context.cancel_timer(call.invocation)
+        if driver is not None:
+            self._waiting.extendleft(reversed(call.set_back(driver.undelivered)))
+            self._remember(call.invocation.idempotency_token, driver, outcome)
         await call.end(outcome)
-        await driver.after_answer()
+        if driver is not None:
+            await driver.after_answer()
 
-    async def _drive(self, driver: TurnDriver, call: Call) -> AgentResult:
-        opening = open_turn(self._standing, call.prompt, self._policy)
+    async def _drive(self, call: Call) -> AgentResult:
+        """The call's turn, and those that hooks add to it."""
+        prompt: Said | Answers = self._going_on(call)
+        while True:
+            driver = self._driver = TurnDriver(
+                self._settings, self._parts, self._ledger, self._conversation, self._footing, call.invocation
+            )
+            driver.publish = call.outlet.publish
+            result = await self._drive_one(driver, call.invocation, prompt)
+            if driver.resume is None or result.stop_reason == "cancelled":
+                return result
+            await driver.after_answer()
+            prompt = read_prompt(driver.resume)
+
+    def _going_on(self, call: Call) -> Said | Answers:
+        """A turn that a crash cut short under the same idempotency token goes on: its prompt is stored already."""
+        token = self._open_token
+        if token is None or token != call.invocation.idempotency_token or self._standing.last is None:
+            return call.prompt
+        return call.prompt if is_answer(self._standing.last) else Said(messages=())
+
+    async def _drive_one(self, driver: TurnDriver, invocation: Invocation, prompt: Said | Answers) -> AgentResult:
+        if isinstance(prompt, Said) and invocation.direct is None:
+            before = await driver.hooks.before_invocation(prompt.messages)
+            if before is not None and before.cancel:
+                return await self._denied(driver, before.cancel, invocation)
+            if before is not None and before.messages is not None:
+                prompt = Said(messages=tuple(check_message(message) for message in before.messages))
+        opening = open_turn(self._standing, prompt, self._policy)
         if isinstance(opening, AskPerson):
             interrupts = opening.interrupts
             self._ledger.add(Interrupted(at=self._wall(), interrupts=interrupts))
             await self._ledger.commit()
             return AgentResult(stop_reason="interrupt", message=None, interrupts=interrupts)
-        if isinstance(call.prompt, Answers):
-            self._ledger.add(Resumed(at=self._wall(), responses=dict(call.prompt.responses)))
+        if invocation.direct is not None:
+            if any(tool_uses(self._standing.last)) if self._standing.last is not None else False:
+                raise Invalid("cannot directly call tool during interrupt: finish the turn first")
+            driver.prepared = direct_answers(recorded(invocation.direct))
+        if isinstance(prompt, Answers):
+            self._ledger.add(Resumed(at=self._wall(), responses=dict(prompt.responses)))
         self._footing.turns += 1
         try:
             return await driver.run(opening)
         finally:
             self._standing = Standing(last=self._footing.last)
+
+    async def _denied(self, driver: TurnDriver, cancel: bool | str, invocation: Invocation) -> AgentResult:
+        """A hook refused the call: its text is the answer, and nothing is stored."""
+        text = cancel if isinstance(cancel, str) else "invocation denied by hook"
+        message = spoken_answer(text).message
+        result = AgentResult(stop_reason="end_turn", message=message, state=request_state(invocation))
+        driver.resume = await driver.hooks.after_invocation(result)
+        return result
+
+    def _remember(self, token: str | None, driver: TurnDriver, outcome: AgentResult | RepertoryError) -> None:
+        """Keep what was answered under a token, as the journal does: the latest ones."""
+        finished = isinstance(outcome, AgentResult) and outcome.stop_reason not in _UNFINISHED
+        if driver.wrote:
+            self._open_token = None if finished else token
+        if token is None or not isinstance(outcome, AgentResult) or not finished:
+            return
+        self._results[token] = outcome
+        if len(self._results) > FINISHED_TURNS_MAX:
+            del self._results[next(iter(self._results))]
 
     def _policy(self, use: ToolUse) -> UnknownOutcome:
         tool = self._parts.tools.get(use["name"])

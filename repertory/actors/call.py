@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, cast
 
+from repertory.backends.ports import OutputForm
 from repertory.core.events import TurnEvent
-from repertory.core.messages import ContentBlock, Prompt
+from repertory.core.limits import NO_LIMITS, TurnLimits
+from repertory.core.messages import ContentBlock, Prompt, ToolUse
 from repertory.core.prompt import Answers, Said
 from repertory.core.result import AgentResult
 from repertory.errors import RepertoryError, StreamClosed
@@ -24,7 +26,23 @@ class Invocation:
     prompt: Prompt
     busy: Busy | None = None
     """None means what the agent was built with."""
-    invocation_state: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    invocation_state: dict[str, Any] = field(default_factory=dict[str, Any])
+    """The caller's own dictionary, shared with tools and hooks. Its `request_state` comes back as `result.state`."""
+    limits: TurnLimits = NO_LIMITS
+    timeout_s: float | None = None
+    """From the call on, waiting for other turns included."""
+    idempotency_token: str | None = None
+    """Names the turn: the same token again gives the same answer, and nothing runs twice."""
+    form: OutputForm | None = None
+    """What the model is to fill in."""
+    direct: ToolUse | None = None
+    """Not a turn but this tool call, made by the program itself and put on record."""
+
+
+def request_state(invocation: Invocation) -> dict[str, Any]:
+    """The part of the invocation state that the caller gets back; an empty one when there is none."""
+    state = invocation.invocation_state.get("request_state")
+    return cast("dict[str, Any]", state) if isinstance(state, dict) else {}
 
 
 class Outlet(Protocol):

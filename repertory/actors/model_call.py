@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
 
 from repertory.core.answer import Answer, Assembler
 from repertory.errors import ModelFailed, RepertoryError
@@ -26,6 +26,8 @@ class Request:
     messages: Sequence[Message]
     tool_specs: Sequence[ToolSpec]
     system_prompt: str | None
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """What few calls need: `tool_choice`, and `system_prompt_content` when the system prompt is content blocks."""
 
 
 async def call_model(model: Model, request: Request, publish: Publish | None) -> Answer:
@@ -37,7 +39,7 @@ async def call_model(model: Model, request: Request, publish: Publish | None) ->
     """
     assembler = Assembler()
     try:
-        stream = model.stream(request.messages, request.tool_specs or None, request.system_prompt)
+        stream = model.stream(request.messages, request.tool_specs or None, request.system_prompt, **request.options)
         await _drain(stream, assembler, publish)
         return assembler.finish()
     except RepertoryError:

@@ -1,39 +1,69 @@
 """Running the tools of one step: as child tasks of the turn, at once unless told otherwise, each with its own timeout.
 
-Every tool use gets exactly one result, whatever happens: an unknown name, an input that is not JSON, a raise, a
-timeout and a cancellation are results with status `error`. A tool with effects starts only when its intent is
-durable.
+Every tool use gets exactly one result, whatever happens: an unknown name, an input that is not JSON, a hook that says
+no, a raise, a timeout and a cancellation are results with status `error`. A tool with effects starts only when its
+intent is durable.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Protocol
 
 import anyio
 
+from repertory.actors.hook_calls import ToolEnded, TurnHooks
 from repertory.actors.ledger import Ledger
 from repertory.actors.registry import ToolRegistry
-from repertory.backends.ports import Tool, ToolContext
+from repertory.actors.turn_meter import TurnMeter
+from repertory.backends.ports import OutputForm, Tool, ToolContext
 from repertory.core.journal.records import ToolFinished, ToolStarted
 from repertory.core.messages import ToolResult, ToolUse, error_result
 from repertory.core.tool_results import exception_text, timeout_text
-from repertory.core.turn import RunTools, ToolsEnded
+from repertory.core.turn import RunTools
+from repertory.errors import Invalid, RepertoryError
 
-ContextFor = Callable[[ToolUse, int], ToolContext]
-"""The context of one tool use; the number is the attempt, from 1."""
 
-PublishResult = Callable[[ToolUse, ToolResult | None], Awaitable[None]]
-"""Told when a tool starts (no result yet) and when it has ended."""
+class ContextFor(Protocol):
+    """Makes the context of one tool use; `attempt` counts from 1."""
+
+    def __call__(
+        self, use: ToolUse, attempt: int, on_partial: OnPartial | None, on_exception: OnException
+    ) -> ToolContext: ...
+
+
+OnPartial = Callable[[object], Awaitable[None]]
+OnException = Callable[[Exception], None]
+
+Publish = Callable[[dict[str, Any]], Awaitable[None]]
+"""Takes what happens on the way."""
+
+ToolExecution = Literal["concurrent", "sequential"]
+"""Whether the tools of one answer run at the same time, or one after the other in the order asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolStepSettings:
     """How tools run."""
 
-    sequential: bool = False
+    execution: ToolExecution = "concurrent"
     at_once_max: int = 16
     """Tools that run at the same time at most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolStepParts:
+    """What a tool step is made of."""
+
+    tools: ToolRegistry
+    ledger: Ledger | None
+    """None keeps no record of starts and ends."""
+    context_for: ContextFor
+    hooks: TurnHooks
+    meter: TurnMeter
+    form: OutputForm | None = None
+    publish: Publish | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,81 +73,122 @@ class _Call:
     use: ToolUse
     tool: Tool
     context: ToolContext
+    raised: list[Exception]
+    """What it has raised in this attempt."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Outcome:
+    """What a step of tools led to."""
+
+    results: dict[str, ToolResult] = field(default_factory=dict[str, ToolResult])
+    """By tool use id."""
+    cut: bool = False
+    """Whether some were cut short."""
+    failed: RepertoryError | None = None
+    """The error of a guard, if one failed: what had not started did not run."""
+    filled: tuple[object, str] | None = None
+    """The form that was filled in, as the caller wants it and as JSON text."""
+    misfilled: bool = False
+    """Whether a form was filled in wrongly."""
 
 
 class ToolStep:
     """Runs one step's tools. Made for one step, used once."""
 
-    def __init__(
-        self,
-        tools: ToolRegistry,
-        ledger: Ledger,
-        settings: ToolStepSettings,
-        context_for: ContextFor,
-        publish: PublishResult | None,
-    ) -> None:
-        self._tools = tools
-        self._ledger = ledger
+    def __init__(self, parts: ToolStepParts, settings: ToolStepSettings) -> None:
+        self._parts = parts
         self._settings = settings
-        self._context_for = context_for
-        self._publish = publish
-        self._results: dict[str, ToolResult] = {}
+        self._outcome = Outcome()
         self._running = 0
-        self.ran: dict[str, int] = {}
-        """Tool name to how often it ran."""
 
-    async def run(self, command: RunTools, attempts: Mapping[str, int], scope: anyio.CancelScope) -> ToolsEnded:
-        """One result per use, in the order asked. Cancelling `scope` cuts what runs short; nothing else is lost.
+    async def run(self, command: RunTools, attempts: Mapping[str, int], scope: anyio.CancelScope) -> Outcome:
+        """One result per use. Cancelling `scope` cuts what runs short; nothing else is lost.
 
         `attempts`: how often each tool use was started before. Errors: those of the commit of an intent.
         """
-        self._results.update(command.known)
+        outcome = self._outcome
+        outcome.results.update(command.known)
+        waiting = [use for use in command.uses if use["toolUseId"] not in outcome.results]
+        groups = [[use] for use in waiting] if self._settings.execution == "sequential" else [waiting]
         with scope:
-            calls = self._plan(command, attempts)
-            await self._record_intents(calls)
-            await self._run_all(calls)
-        missing = [use for use in command.uses if use["toolUseId"] not in self._results]
-        for use in missing:
-            self._results[use["toolUseId"]] = error_result(use["toolUseId"], "Cancelled before it ended.")
-        results = tuple(self._results[use["toolUseId"]] for use in command.uses)
-        return ToolsEnded(results=results, cancelled=scope.cancelled_caught)
-
-    def _plan(self, command: RunTools, attempts: Mapping[str, int]) -> list[_Call]:
-        """What has to run; uses that cannot run get their error result here."""
-        calls: list[_Call] = []
+            for group in groups:
+                await self._run_group(group, command, attempts)
+        outcome.cut = scope.cancelled_caught
+        missing = "Cancelled before it ended." if outcome.failed is None else "Not run: a hook failed."
         for use in command.uses:
-            use_id = use["toolUseId"]
-            if use_id in self._results:
-                continue
-            tool = self._tools.get(use["name"])
-            if tool is None:
-                known = ", ".join(self._tools.names) or "none"
-                self._results[use_id] = error_result(use_id, f"Unknown tool: {use['name']}. Available tools: {known}.")
-            elif use_id in command.invalid:
-                text = f"The input is not valid JSON: {command.invalid[use_id][:200]}"
-                self._results[use_id] = error_result(use_id, text)
-            else:
-                context = self._context_for(use, attempts.get(use_id, 0) + 1)
-                calls.append(_Call(use=use, tool=tool, context=context))
-        return calls
+            outcome.results.setdefault(use["toolUseId"], error_result(use["toolUseId"], missing))
+        return outcome
+
+    async def _run_group(self, uses: Sequence[ToolUse], command: RunTools, attempts: Mapping[str, int]) -> None:
+        if self._outcome.failed is not None:
+            return
+        calls: list[_Call] = []
+        try:
+            for use in uses:
+                call = await self._prepare(use, command.invalid, attempts)
+                if call is not None:
+                    calls.append(call)
+        except RepertoryError as error:
+            self._outcome.failed = error
+            return
+        await self._record_intents(calls)
+        await self._run_all(calls)
+
+    async def _prepare(self, use: ToolUse, invalid: Mapping[str, str], attempts: Mapping[str, int]) -> _Call | None:
+        """The call that has to run; None when the use has its result already. Errors: those of a guard."""
+        use_id = use["toolUseId"]
+        if self._parts.form is not None and use["name"] == self._parts.form.name:
+            self._fill_in(self._parts.form, use, invalid.get(use_id))
+            return None
+        tool, changed, cancelled = await self._parts.hooks.before_tool(self._parts.tools.get(use["name"]), use)
+        refusal = cancelled
+        if refusal is None and tool is None:
+            refusal = f"Unknown tool: {use['name']}. Available tools: {', '.join(self._parts.tools.names) or 'none'}."
+        if refusal is None and use_id in invalid and changed == use:
+            refusal = f"The input is not valid JSON: {invalid[use_id][:200]}"
+        if refusal is None and tool is not None:
+            raised: list[Exception] = []
+            attempt = attempts.get(use_id, 0) + 1
+            context = self._parts.context_for(changed, attempt, self._on_partial(changed), raised.append)
+            return _Call(use=changed, tool=tool, context=context, raised=raised)
+        result = error_result(use_id, refusal or "")
+        ended = ToolEnded(tool=tool, use=changed, result=result, cancel_message=cancelled)
+        self._outcome.results[use_id], _ = await self._parts.hooks.after_tool(ended)
+        return None
+
+    def _fill_in(self, form: OutputForm, use: ToolUse, invalid: str | None) -> None:
+        """Read the form. A wrong one is answered with what is wrong about it."""
+        use_id = use["toolUseId"]
+        try:
+            if invalid is not None:
+                raise Invalid(f"The input is not valid JSON: {invalid[:200]}")
+            self._outcome.filled = form.read(use["input"])
+            text = f"Successfully validated {form.name} structured output"
+            self._outcome.results[use_id] = {"toolUseId": use_id, "status": "success", "content": [{"text": text}]}
+        except Invalid as error:
+            self._outcome.misfilled = True
+            self._outcome.results[use_id] = error_result(use_id, str(error))
 
     async def _record_intents(self, calls: Sequence[_Call]) -> None:
+        ledger = self._parts.ledger
         intended = [call for call in calls if call.tool.effects]
+        if ledger is None or not intended:
+            return
         for call in intended:
             started = ToolStarted(
-                at=self._ledger.wall(),
+                at=ledger.wall(),
                 tool_use_id=call.use["toolUseId"],
                 name=call.tool.name,
                 idempotency_key=call.context.idempotency_key,
                 attempt=call.context.attempt,
             )
-            self._ledger.add(started)
-        if intended:
-            await self._ledger.commit()
+            ledger.add(started)
+        await ledger.commit()
 
     async def _run_all(self, calls: Sequence[_Call]) -> None:
         self._running = len(calls)
-        if self._settings.sequential or len(calls) == 1:
+        if len(calls) <= 1:
             for call in calls:
                 await self._run_one(call)
             return
@@ -131,19 +202,47 @@ class ToolStep:
             await self._run_one(call)
 
     async def _run_one(self, call: _Call) -> None:
-        if self._publish is not None:
-            await self._publish(call.use, None)
-        self.ran[call.tool.name] = self.ran.get(call.tool.name, 0) + 1
-        result = await _bounded(call)
-        self._results[call.use["toolUseId"]] = result
+        publish = self._parts.publish
+        if publish is not None:
+            await publish({"tool_started": call.use})
+        result, again = await self._attempt(call)
+        while again:
+            call.raised.clear()
+            call = replace(call, context=replace(call.context, attempt=call.context.attempt + 1))
+            await self._record_intents([call])
+            result, again = await self._attempt(call)
+        self._outcome.results[call.use["toolUseId"]] = result
         self._running -= 1
-        if call.tool.effects and self._running:
-            # The step's message, which holds every result, comes only when the slowest tool has ended.
-            finished = ToolFinished(at=self._ledger.wall(), tool_use_id=call.use["toolUseId"], result=result)
-            self._ledger.add(finished)
-            self._ledger.hand_over(soon=True)
-        if self._publish is not None:
-            await self._publish(call.use, result)
+        self._record_end(call, result)
+        if publish is not None:
+            await publish({"tool_finished": result})
+
+    async def _attempt(self, call: _Call) -> tuple[ToolResult, bool]:
+        """The result of one attempt, and whether a hook wants another."""
+        began = anyio.current_time()
+        result = await _bounded(call)
+        duration_s = anyio.current_time() - began
+        self._parts.meter.ran(call.tool.name, result, duration_s)
+        exception = call.raised[0] if call.raised else None
+        ended = ToolEnded(tool=call.tool, use=call.use, result=result, exception=exception, duration_s=duration_s)
+        return await self._parts.hooks.after_tool(ended)
+
+    def _on_partial(self, use: ToolUse) -> OnPartial | None:
+        publish = self._parts.publish
+        if publish is None:
+            return None
+
+        async def show(data: object) -> None:
+            await publish({"tool_stream_event": {"tool_use": use, "data": data}})
+
+        return show
+
+    def _record_end(self, call: _Call, result: ToolResult) -> None:
+        """The step's message, which holds every result, comes only when the slowest tool has ended."""
+        ledger = self._parts.ledger
+        if ledger is not None and call.tool.effects and self._running:
+            ledger.add(ToolFinished(at=ledger.wall(), tool_use_id=call.use["toolUseId"], result=result))
+            ledger.hand_over(soon=True)
 
 
 async def _bounded(call: _Call) -> ToolResult:
@@ -160,4 +259,6 @@ async def _guarded(call: _Call) -> ToolResult:
     try:
         return await call.tool.run(call.use, call.context)
     except Exception as error:  # noqa: BLE001 - A tool may be anybody's code, and its failure is for the model to act on.
+        if call.context.on_exception is not None:
+            call.context.on_exception(error)
         return error_result(call.use["toolUseId"], exception_text(error))

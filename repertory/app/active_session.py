@@ -13,10 +13,12 @@ import anyio
 from repertory.actors.agent import Abandon, AgentMessage, CancelTurn, FinishTurns, Invoke, InvokeStreaming
 from repertory.actors.call import Invocation
 from repertory.actors.persister import PersisterMessage, ReadHistory, ReadImage
+from repertory.core.turn import CANCELLED, Stop
 from repertory.errors import ActorDead
 
 if TYPE_CHECKING:
     from repertory.actors.mirror import Mirror
+    from repertory.actors.registry import ToolRegistry
     from repertory.core.events import TurnEvent
     from repertory.core.journal.image import Image
     from repertory.core.messages import Message
@@ -35,6 +37,8 @@ class ActiveSession:
     agent: ActorRef[AgentMessage]
     mirror: Mirror
     state: AgentState
+    tools: ToolRegistry
+    """What the agent may call, with what tool servers offer."""
 
     @property
     def alive(self) -> bool:
@@ -55,9 +59,9 @@ class ActiveSession:
         async with self.agent.stream(InvokeStreaming(invocation=invocation), timeout_s=math.inf) as events:
             yield events
 
-    def cancel(self) -> None:
-        """Cut the running turn short, from any thread."""
-        self.agent.tell_threadsafe(CancelTurn())
+    def cancel(self, stop: Stop = CANCELLED, *, after_tools: bool = False) -> None:
+        """End the running turn early, from any thread."""
+        self.agent.tell_threadsafe(CancelTurn(stop=stop, after_tools=after_tools))
 
     async def finish_turns(self, *, at_once: bool = False) -> None:
         """Take no more turns; returns when none is left. `at_once` cuts the running one short and refuses the others.

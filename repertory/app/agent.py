@@ -7,42 +7,59 @@ It decides nothing about turns. It chooses the components, brings the session's 
 from __future__ import annotations
 
 import copy
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+import random
+import secrets
+from collections.abc import AsyncGenerator, Awaitable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 
 from anyio.lowlevel import current_token
 
 from repertory.actors.agent import CallSettings
 from repertory.actors.call import Busy, Invocation
+from repertory.actors.direct_call import call_unrecorded
+from repertory.actors.hook_calls import fire_sync
+from repertory.actors.hook_events import AgentInitializedEvent
+from repertory.actors.hook_registry import EventTypes, HookCallback, HookOrder, HookProvider, HookRegistry, SameHooks
 from repertory.actors.mirror import Mirror
 from repertory.actors.persister import MemoryJournal
 from repertory.actors.registry import ToolRegistry
+from repertory.actors.tool_step import ToolExecution, ToolStepSettings
 from repertory.actors.turn_driver import AgentParts, AgentSettings, Durability
+from repertory.app.agent_tool import AgentTool, as_tools
 from repertory.app.bedrock import default_model
 from repertory.app.blueprint import Blueprint
+from repertory.app.call_options import CallOptions, read_call, request_state_of
+from repertory.app.callbacks import CallbackHandler, call_handler
+from repertory.app.direct_tools import DirectTools
 from repertory.app.event_loop import inside_event_loop
+from repertory.app.plugins import Plugin, check_plugins
 from repertory.app.printing import print_events
 from repertory.app.seat import hosted
+from repertory.app.sessions import PlacedSession
+from repertory.core.direct_call import direct_prompt, recorded
 from repertory.core.ids import check_id
+from repertory.core.messages import tool_results
 from repertory.core.pairing import check_message, repair
+from repertory.core.retry import DEFAULT_RETRY, RetryStrategy, check_retry
 from repertory.core.state import AgentState
+from repertory.core.system_prompt import SystemPrompt, check_system_prompt
+from repertory.core.turn import Stop
 from repertory.core.window.sliding import SlidingWindowConversationManager
-from repertory.errors import Invalid, NotReady
+from repertory.errors import Invalid, NotReady, StructuredOutputException
 
 if TYPE_CHECKING:
     from repertory.app.active_session import ActiveSession
     from repertory.app.blocking import BlockingHost
-    from repertory.app.sessions import SQLiteSessionManager
+    from repertory.app.sessions import SessionPlacement
     from repertory.backends.ports import Model
     from repertory.core.events import TurnEvent
-    from repertory.core.messages import Message, Prompt
+    from repertory.core.messages import Json, Message, Prompt, ToolResult, ToolUse
     from repertory.core.opening import UnknownOutcome
     from repertory.core.result import AgentResult
     from repertory.core.window.plan import WindowManager
 
-CallbackHandler = Callable[..., object]
+T = TypeVar("T")
 
 
 def _blocking() -> BlockingHost:
@@ -52,15 +69,6 @@ def _blocking() -> BlockingHost:
     return blocking_host()
 
 
-class CallOptions(TypedDict, total=False):
-    """What every form of a call takes beside the prompt."""
-
-    invocation_state: Mapping[str, Any] | None
-    """Values for the tools of this call, as `ToolContext.invocation_state`. Not stored."""
-    busy: Busy | None
-    """What to do when a turn runs already; None means what the agent was built with."""
-
-
 class Agent:
     """One agent and its conversation.
 
@@ -68,11 +76,16 @@ class Agent:
     `async for event in agent.stream_async("Hello!")` to see it happen. A call returns when its turn is over and
     everything said is durable. Calls that meet queue up unless `busy` says otherwise.
 
-    `model`: a `Model`, the id of a Bedrock model, or None for Bedrock's default. `tools`: functions decorated with
-    `@tool`, or anything that is a `Tool`. `session_manager`: where the conversation is kept; without one it lives as
-    long as this object. `messages`: what a new conversation starts with; a stored one goes on as it was stored.
-    `callback_handler`: called with each event's entries as keywords; prints by default, None is silent. `durability`,
-    `busy`, `unknown_tool_outcome`: see `AgentSettings`, `Busy` and `UnknownOutcome`.
+    `model`: a `Model`, the id of a Bedrock model, or None for Bedrock's default; `aux_model`: a cheaper one for side
+    calls (it is `model` when None). `tools`: functions decorated with `@tool`, agents, or anything that is a `Tool`;
+    `enabled_tools`: the names of those that the model is told of, None for all; `tool_execution`: whether the tools of
+    one answer run at the same time. `session_manager`: where the conversation is kept; without one it lives as long as
+    this object. `messages`: what a new conversation starts with; a stored one goes on as it was stored.
+    `callback_handler`: called with each event's entries as keywords; prints by default, None is silent. `hooks`,
+    `plugins`: who is told of what happens, and may change it. `structured_output_model`: what every answer is to be.
+    `retry_strategy`: what to do when a model call fails; None gives up at once. `record_direct_tool_call`: whether
+    `agent.tool.name()` is put on record. `durability`, `busy`, `unknown_tool_outcome`: see `AgentSettings`, `Busy` and
+    `UnknownOutcome`.
 
     Opening: outside an event loop a session is restored at once, so `messages` is right after the constructor. Inside
     one the constructor does no I/O; `await agent.ready()`, `async with agent` and every call open the session, and
@@ -86,16 +99,24 @@ class Agent:
         self,
         model: Model | str | None = None,
         messages: Sequence[Message] | None = None,
-        tools: Sequence[object] | None = None,
-        system_prompt: str | None = None,
+        tools: Iterable[object] | None = None,
+        system_prompt: SystemPrompt = None,
         callback_handler: CallbackHandler | None = print_events,
         conversation_manager: WindowManager | None = None,
+        record_direct_tool_call: bool = True,
         *,
         agent_id: str = "default",
         name: str | None = None,
         description: str | None = None,
         state: AgentState | Mapping[str, object] | None = None,
-        session_manager: SQLiteSessionManager | None = None,
+        plugins: Sequence[Plugin] | None = None,
+        hooks: Sequence[HookProvider] | None = None,
+        session_manager: SessionPlacement | None = None,
+        structured_output_model: type[Any] | None = None,
+        aux_model: Model | str | None = None,
+        retry_strategy: RetryStrategy | None = DEFAULT_RETRY,
+        enabled_tools: Sequence[str] | None = None,
+        tool_execution: ToolExecution = "concurrent",
         durability: Durability = "pipelined",
         busy: Busy = "queue",
         unknown_tool_outcome: UnknownOutcome = "ask",
@@ -106,12 +127,33 @@ class Agent:
         self.callback_handler = callback_handler
         self.conversation_manager = conversation_manager or SlidingWindowConversationManager()
         self.session_manager = session_manager
+        self.record_direct_tool_call = record_direct_tool_call
+        self.structured_output_model = structured_output_model
+        self.hooks = HookRegistry()
+        self._aux_model = None if aux_model is None else default_model(aux_model)
         self._state = state if isinstance(state, AgentState) else AgentState(_checked_state(state))
-        self.model = default_model(model)
-        self.system_prompt = system_prompt
+        self._first_state = self._state.get()
         self._mirror = Mirror()
         self._initial = tuple(repair([check_message(message) for message in messages or ()]))
-        self._tools = ToolRegistry(tools or ())
+        self._plugins = check_plugins(plugins or ())
+        added = [tool for plugin in self._plugins for tool in plugin.tools]
+        self._tools = (
+            tools if isinstance(tools, ToolRegistry) and not added else ToolRegistry([*as_tools(tools or ()), *added])
+        )
+        self._enabled: tuple[str, ...] | None = None
+        self._parts = AgentParts(
+            model=default_model(model),
+            tools=self._tools,
+            system_prompt=check_system_prompt(system_prompt),
+            state=self._state,
+            mirror=self._mirror,
+            hooks=self.hooks,
+            retry=check_retry(retry_strategy),
+            jitter=random.random,
+            owner=self,
+        )
+        self.enabled_tools = enabled_tools
+        self._execution = _one_of("tool_execution", tool_execution, ("concurrent", "sequential"))
         self._durability = _one_of("durability", durability, ("pipelined", "strict", "relaxed"))
         self._busy = _one_of("busy", busy, ("queue", "reject", "interrupt", "steer"))
         self._unknown = _one_of("unknown_tool_outcome", unknown_tool_outcome, ("ask", "retry", "fail"))
@@ -121,10 +163,120 @@ class Agent:
         self._current: ActiveSession | None = None
         self._stack: AsyncExitStack | None = None
         self._opened = session_manager is None
+        self._initialized = False
+        self._register(hooks or ())
         if session_manager is None:
             self._mirror.show(self._initial)
-        elif not inside_event_loop():
+            if not self._late_plugins:
+                self._announce()
+        elif not isinstance(session_manager, PlacedSession) and not inside_event_loop():
             _blocking().run(self.ready)
+
+    def _register(self, hooks: Sequence[HookProvider]) -> None:
+        """Hooks in the order given, then those of plugins, then what plugins do to the agent."""
+        for provider in hooks:
+            self.hooks.add_hook(provider)
+        self._late_plugins: list[Awaitable[None]] = []
+        """What asynchronous plugins still have to do."""
+        for plugin in self._plugins:
+            for callback in plugin.hooks:
+                self.hooks.add_callback(None, callback)
+            late = plugin.init_agent(self)
+            if late is not None:
+                self._late_plugins.append(late)
+
+    def _announce(self) -> None:
+        """The agent is ready: said once."""
+        self._opened = True
+        if not self._initialized:
+            self._initialized = True
+            fire_sync(self.hooks, AgentInitializedEvent(agent=self))
+
+    async def _prepare(self) -> None:
+        """Whatever has to happen before the first opening."""
+        while self._late_plugins:
+            await self._late_plugins.pop(0)
+
+    @property
+    def model(self) -> Model:
+        """The model. Another one may be assigned, and is asked from the next step on."""
+        return self._parts.model
+
+    @model.setter
+    def model(self, model: Model | str | None) -> None:
+        self._parts.model = default_model(model)
+
+    @property
+    def aux_model(self) -> Model:
+        """The model for side calls."""
+        return self._aux_model or self._parts.model
+
+    @property
+    def system_prompt(self) -> SystemPrompt:
+        """What the model is told first. Another one may be assigned, and is told from the next step on."""
+        return self._parts.system_prompt
+
+    @system_prompt.setter
+    def system_prompt(self, prompt: SystemPrompt) -> None:
+        self._parts.system_prompt = check_system_prompt(prompt)
+
+    @property
+    def enabled_tools(self) -> list[str] | None:
+        """The names of the tools that the model is told of; None for all. May be assigned between any two steps.
+
+        Errors: `Invalid` naming tools that the agent does not have.
+        """
+        return None if self._enabled is None else list(self._enabled)
+
+    @enabled_tools.setter
+    def enabled_tools(self, names: Sequence[str] | None) -> None:
+        chosen = self._tools if names is None else self._tools.only(names)
+        self._enabled = None if names is None else chosen.names
+        self._parts.tools = chosen
+
+    def add_hook(
+        self,
+        callback: HookCallback,
+        event_type: EventTypes = None,
+        order: float = HookOrder.DEFAULT,
+        *,
+        guard: bool | None = None,
+    ) -> None:
+        """Have `callback` called at each event of that type (read from its annotation when None); see
+        `HookRegistry.add_callback`.
+        """
+        self.hooks.add_callback(event_type, callback, order=order, guard=guard)
+
+    @property
+    def tool(self) -> DirectTools:
+        """The tools, to be called by the program: `agent.tool.calculator(expression="2 + 2")`."""
+        return DirectTools(self._call_tool)
+
+    def as_tool(
+        self, *, name: str | None = None, description: str | None = None, preserve_context: bool = False
+    ) -> AgentTool:
+        """This agent as a tool for another one; see `AgentTool`."""
+        return AgentTool(self, name=name, description=description, preserve_context=preserve_context)
+
+    def fresh_copy(self) -> Agent:
+        """An agent like this one as it was built, with a conversation of its own that is not kept."""
+        return Agent(
+            self.model,
+            messages=self._initial,
+            tools=list(self._tools),
+            system_prompt=self.system_prompt,
+            callback_handler=self.callback_handler,
+            conversation_manager=self.conversation_manager,
+            agent_id=self.agent_id,
+            name=self.name,
+            description=self.description,
+            state=cast("Mapping[str, object]", self._first_state),
+            hooks=[SameHooks(self.hooks)],
+            structured_output_model=self.structured_output_model,
+            retry_strategy=self._parts.retry,
+            enabled_tools=self.enabled_tools,
+            tool_execution=self._execution,
+        )
 
     @property
     def session_id(self) -> str | None:
@@ -138,8 +290,8 @@ class Agent:
 
     @property
     def tool_names(self) -> list[str]:
-        """The names of the tools, in the order given."""
-        return list(self._tools.names)
+        """The names of the tools, in the order given; those of tool servers from the time when they are open."""
+        return list(self._open_tools.names)
 
     @property
     def messages(self) -> list[Message]:
@@ -152,59 +304,60 @@ class Agent:
         """Run a turn from sync code; takes what `invoke_async` takes. Blocks the calling thread until it is durable."""
         return _blocking().run(self.invoke_async, prompt, **options)
 
-    async def invoke_async(
-        self,
-        prompt: Prompt = None,
-        *,
-        invocation_state: Mapping[str, Any] | None = None,
-        busy: Busy | None = None,
-    ) -> AgentResult:
-        """Run a turn. Errors: what the model, the tools' store and the policies raise (`repertory.errors`).
+    async def invoke_async(self, prompt: Prompt = None, **options: Unpack[CallOptions]) -> AgentResult:
+        """Run a turn; `CallOptions` says what may stand beside the prompt.
 
-        Cancelled, the turn runs on to its end only as far as the surrounding scope allows; what was said stays, and the
-        history stays valid.
+        Errors: what the model, the store, guards and the policies raise (`repertory.errors`). Cancelled, the turn ends
+        with what was said until then; the history stays valid.
         """
-        invocation = Invocation(prompt=prompt, busy=busy, invocation_state=invocation_state or {})
+        invocation = read_call(prompt, options, self.structured_output_model)
         if self.callback_handler is None:
             if self._held is not None:
                 return await self._held_here(self._held).invoke(invocation)
-            async with self._session(busy) as session:
+            async with self._session(invocation.busy) as session:
                 return await session.invoke(invocation)
-        request_state: dict[str, object] = {}
         async with aclosing(self._stream(invocation)) as events:
             async for event in events:
-                self.callback_handler(**event, request_state=request_state)
+                call_handler(self.callback_handler, event, request_state_of(invocation.invocation_state))
                 if "result" in event:
-                    return _with_state(cast("AgentResult", event["result"]), request_state)
+                    return cast("AgentResult", event["result"])
         raise AssertionError("a turn's stream ends with its result or an error")
 
-    async def stream_async(
-        self,
-        prompt: Prompt = None,
-        *,
-        invocation_state: Mapping[str, Any] | None = None,
-        busy: Busy | None = None,
-    ) -> AsyncGenerator[TurnEvent]:
+    async def stream_async(self, prompt: Prompt = None, **options: Unpack[CallOptions]) -> AsyncGenerator[TurnEvent]:
         """Run a turn and yield what happens (`core/events.py` lists the shapes); the last event holds the result.
 
         Leaving the loop early, by `break` inside `contextlib.aclosing`, cancels the turn.
         """
-        invocation = Invocation(prompt=prompt, busy=busy, invocation_state=invocation_state or {})
+        invocation = read_call(prompt, options, self.structured_output_model)
         async with aclosing(self._stream(invocation)) as events:
             async for event in events:
                 if self.callback_handler is not None:
-                    self.callback_handler(**event)
+                    call_handler(self.callback_handler, event, request_state_of(invocation.invocation_state))
                 yield event
+
+    def structured_output(self, output_model: type[T], prompt: Prompt = None) -> T:
+        """`structured_output_async` from sync code."""
+        return _blocking().run(self.structured_output_async, output_model, prompt)
+
+    async def structured_output_async(self, output_model: type[T], prompt: Prompt = None) -> T:
+        """An object of that type that the model filled in. Errors: `StructuredOutputException` when it would not."""
+        result = await self.invoke_async(prompt, structured_output_model=output_model)
+        if result.structured_output is None:
+            raise StructuredOutputException("the turn ended without structured output", stop_reason=result.stop_reason)
+        return cast("T", result.structured_output)
 
     async def history(self) -> list[Message]:
         """A copy of everything ever said, oldest first, whatever the model is shown."""
         async with self._session() as session:
             return list(await session.history())
 
-    def cancel(self) -> None:
-        """Cut the running turn short, if one runs; from any thread. Its call returns with stop reason `cancelled`."""
+    def cancel(self, *, message: str | None = None, after_current_tools: bool = False) -> None:
+        """End the running turn early, if one runs; from any thread. Its call returns with stop reason `cancelled`.
+
+        `message` becomes the turn's answer. `after_current_tools` lets the tools that run end first.
+        """
         if self._current is not None:
-            self._current.cancel()
+            self._current.cancel(Stop(text=message), after_tools=after_current_tools)
 
     async def ready(self) -> None:
         """Open the session, so that `messages` and `state` are what was stored."""
@@ -263,9 +416,10 @@ class Agent:
 
     @asynccontextmanager
     async def _active(self, *, busy: Busy = "queue", stays: bool = False) -> AsyncGenerator[ActiveSession]:
-        async with hosted(self._blueprint(), busy=busy, stays=stays) as session:
-            self._opened = True
+        async with hosted(self.blueprint(), busy=busy, stays=stays) as session:
+            self._announce()
             self._current, self._mirror, self._state = session, session.mirror, session.state
+            self._open_tools = session.tools
             try:
                 yield session
             finally:
@@ -276,27 +430,53 @@ class Agent:
             async for event in events:
                 yield event
 
-    def _blueprint(self) -> Blueprint:
-        """What brings this agent to life: read anew for each call, so that attributes may be changed between calls."""
+    async def _call_tool(
+        self, name: str, arguments: dict[str, Any], override: str | None, record: bool | None
+    ) -> ToolResult:
+        """See `DirectTool.invoke_async`."""
+        tool = self._tools.get(name)
+        if tool is None:
+            msg = f"Tool '{name}' not found"
+            raise AttributeError(msg)
+        use_id = f"tooluse_{tool.name}_{secrets.randbelow(10**9):09d}"
+        use: ToolUse = {"toolUseId": use_id, "name": tool.name, "input": cast("Json", arguments)}
+        if not (self.record_direct_tool_call if record is None else record):
+            return await call_unrecorded(self._settings(), self._parts, use)
+        prompt = [direct_prompt(recorded(use), override)]
+        async with self._session("reject") as session:
+            await session.invoke(Invocation(prompt=prompt, busy="reject", direct=use))
+            messages = session.messages()
+        results = (result for message in reversed(messages) for result in tool_results(message))
+        return next(result for result in results if result["toolUseId"] == use_id)
+
+    def _settings(self) -> AgentSettings:
         manager = self.session_manager
-        agent = AgentSettings(
+        return AgentSettings(
             session_id=manager.session_id if manager is not None else "unsaved",
             agent_id=self.agent_id,
-            system_prompt=self.system_prompt,
             durability=self._durability,
             initial=self._initial,
-            durable=manager is not None,
+            durable=manager is not None and manager.sessions is not None,
+            tools=ToolStepSettings(execution=self._execution),
         )
-        parts = AgentParts(model=self.model, tools=self._tools, state=self._state, mirror=self._mirror, owner=self)
+
+    def blueprint(self) -> Blueprint:
+        """What brings this agent to life, for whoever hosts it.
+
+        Read anew for each call, so that attributes may be changed between calls.
+        """
+        manager = self.session_manager
         return Blueprint(
-            agent=agent,
+            agent=self._settings(),
             calls=CallSettings(busy=self._busy, unknown_outcome=self._unknown),
-            parts=parts,
+            parts=self._parts,
             manager=self.conversation_manager,
             sessions=manager.sessions if manager is not None else None,
             memory=self._memory,
-            place=f"agent {id(self):x}",
+            place="memory" if manager is not None else f"agent {id(self):x}",
             takeover=manager.takeover if manager is not None else False,
+            prepare=self._prepare,
+            opened=self._announce,
         )
 
 
@@ -312,7 +492,3 @@ def _one_of(argument: str, value: Any, allowed: tuple[str, ...]) -> Any:
     if value not in allowed:
         raise Invalid(f"{argument} must be one of {', '.join(allowed)}", got=value)
     return value
-
-
-def _with_state(result: AgentResult, state: Mapping[str, object]) -> AgentResult:
-    return replace(result, state=state) if state else result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,10 @@ class Blueprint:
     place: str = "memory"
     """Tells conversations apart that are kept in memory only."""
     takeover: bool = False
+    prepare: Callable[[], Awaitable[None]] | None = None
+    """Awaited before the session comes to life."""
+    opened: Callable[[], None] | None = None
+    """Called when it has."""
 
     @property
     def key(self) -> tuple[str, str, str]:

@@ -11,22 +11,19 @@ flight finish, journals are committed, leases are released, and `drain()` report
 from __future__ import annotations
 
 import copy
-from collections.abc import AsyncGenerator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncGenerator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Unpack
+from weakref import WeakValueDictionary
 
-from repertory.actors.agent import CallSettings
-from repertory.actors.call import Busy, Invocation
-from repertory.actors.mirror import Mirror
-from repertory.actors.persister import MemoryJournal
 from repertory.actors.registry import ToolRegistry
-from repertory.actors.turn_driver import AgentParts, AgentSettings
+from repertory.app.agent import Agent
+from repertory.app.agent_tool import as_tools
 from repertory.app.bedrock import default_model
-from repertory.app.blueprint import Blueprint
+from repertory.app.call_options import CallOptions, read_call
 from repertory.app.host import Host, HostSettings
+from repertory.app.sessions import PlacedSession
 from repertory.core.ids import check_id
-from repertory.core.pairing import check_message, repair
-from repertory.core.state import AgentState
-from repertory.core.window.sliding import SlidingWindowConversationManager
 
 if TYPE_CHECKING:
     from repertory.app.host import ShutdownHook
@@ -106,58 +103,68 @@ class HostedAgent:
 
     def __init__(self, host: Host, spec: AgentSpec, sessions: SessionPlace | None) -> None:
         self._host = host
-        self._spec = spec
+        tools = ToolRegistry(as_tools(spec.tools))
+        self._spec = replace(spec, model=default_model(spec.model), tools=tools)
         self._sessions = sessions
-        self._agent_id = check_id(spec.name, "name")
-        self._model = default_model(spec.model)
-        self._tools = ToolRegistry(spec.tools)
-        self._manager = spec.conversation_manager or SlidingWindowConversationManager()
-        self._initial = tuple(repair([check_message(message) for message in spec.messages]))
+        self._agents: WeakValueDictionary[str, Agent] = WeakValueDictionary()
+        self._agent("unsaved", takeover=False)  # A spec that makes no sense is refused now.
 
     def session(self, session_id: str, *, takeover: bool = False) -> HostedSession:
         """One conversation with this agent. The same id is the same conversation, here and after a restart."""
-        agent = AgentSettings(
-            session_id=check_id(session_id, "session_id"),
-            agent_id=self._agent_id,
-            system_prompt=self._spec.system_prompt,
-            durability=self._spec.durability,
-            initial=self._initial,
-            durable=self._sessions is not None,
+        agent = self._agents.get(session_id)
+        if agent is None or takeover:
+            agent = self._agents[session_id] = self._agent(check_id(session_id, "session_id"), takeover=takeover)
+        return HostedSession(self._host, agent)
+
+    def _agent(self, session_id: str, *, takeover: bool) -> Agent:
+        spec = self._spec
+        return Agent(
+            spec.model,
+            spec.messages,
+            spec.tools,
+            spec.system_prompt,
+            None,
+            spec.conversation_manager,
+            agent_id=spec.name,
+            name=spec.name,
+            description=spec.description,
+            state=spec.state,
+            plugins=spec.plugins,
+            hooks=spec.hooks,
+            session_manager=PlacedSession(session_id, self._sessions, takeover),
+            structured_output_model=spec.structured_output_model,
+            aux_model=spec.aux_model,
+            retry_strategy=spec.retry_strategy,
+            enabled_tools=spec.enabled_tools,
+            tool_execution=spec.tool_execution,
+            durability=spec.durability,
+            busy=spec.busy,
+            unknown_tool_outcome=spec.unknown_tool_outcome,
         )
-        parts = AgentParts(model=self._model, tools=self._tools, state=AgentState(self._spec.state), mirror=Mirror())
-        calls = CallSettings(busy=self._spec.busy, unknown_outcome=self._spec.unknown_tool_outcome)
-        blueprint = Blueprint(
-            agent=agent,
-            calls=calls,
-            parts=parts,
-            manager=self._manager,
-            sessions=self._sessions,
-            memory=MemoryJournal(),
-            takeover=takeover,
-        )
-        return HostedSession(self._host, blueprint)
 
 
 class HostedSession:
     """One conversation in a runtime. Cheap to make, any number of times."""
 
-    def __init__(self, host: Host, blueprint: Blueprint) -> None:
+    def __init__(self, host: Host, agent: Agent) -> None:
         self._host = host
-        self._blueprint = blueprint
+        self._agent = agent
+        self._blueprint = agent.blueprint()
 
-    async def invoke(
-        self, prompt: Prompt = None, *, busy: Busy | None = None, invocation_state: Mapping[str, Any] | None = None
-    ) -> AgentResult:
+    @property
+    def agent(self) -> Agent:
+        """The agent of this conversation, as its tools and hooks see it."""
+        return self._agent
+
+    async def invoke(self, prompt: Prompt = None, **options: Unpack[CallOptions]) -> AgentResult:
         """Run a turn; see `Agent.invoke_async`."""
-        invocation = Invocation(prompt=prompt, busy=busy, invocation_state=invocation_state or {})
+        invocation = read_call(prompt, options, self._agent.structured_output_model)
         async with self._host.session(self._blueprint) as session:
             return await session.invoke(invocation)
 
-    async def stream(
-        self, prompt: Prompt = None, *, busy: Busy | None = None, invocation_state: Mapping[str, Any] | None = None
-    ) -> AsyncGenerator[TurnEvent]:
+    async def stream(self, prompt: Prompt = None, **options: Unpack[CallOptions]) -> AsyncGenerator[TurnEvent]:
         """Run a turn and yield what happens; see `Agent.stream_async`."""
-        invocation = Invocation(prompt=prompt, busy=busy, invocation_state=invocation_state or {})
+        invocation = read_call(prompt, options, self._agent.structured_output_model)
         async with self._host.session(self._blueprint) as session, session.stream(invocation) as events:
             async for event in events:
                 yield event

@@ -28,6 +28,32 @@ class SessionPlace(Protocol):
         ...
 
 
+class SessionPlacement(Protocol):
+    """One session and where it is kept: what an `Agent` is given as its session manager."""
+
+    @property
+    def session_id(self) -> str: ...
+
+    @property
+    def sessions(self) -> SessionPlace | None:
+        """None keeps it in memory, for as long as its host."""
+        ...
+
+    @property
+    def takeover(self) -> bool:
+        """Whether to fence a live owner in another process instead of being refused."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedSession:
+    """One session of a `Runtime`."""
+
+    session_id: str
+    sessions: SessionPlace | None
+    takeover: bool = False
+
+
 class SQLiteSessions:
     """All sessions in one SQLite database. Nothing is opened or created before it is needed.
 

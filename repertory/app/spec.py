@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from repertory.core.retry import DEFAULT_RETRY
 
 if TYPE_CHECKING:
     from repertory.actors.call import Busy
+    from repertory.actors.hook_registry import HookProvider
+    from repertory.actors.tool_step import ToolExecution
     from repertory.actors.turn_driver import Durability
+    from repertory.app.plugins import Plugin
     from repertory.backends.ports import Model
     from repertory.core.messages import Message
     from repertory.core.opening import UnknownOutcome
+    from repertory.core.retry import RetryStrategy
+    from repertory.core.system_prompt import SystemPrompt
     from repertory.core.window.plan import WindowManager
 
 
@@ -22,11 +29,19 @@ class AgentSpec:
     name: str = "default"
     """Also the agent's id within each session."""
     model: Model | str | None = None
-    tools: Sequence[object] = ()
-    system_prompt: str | None = None
+    tools: Iterable[object] = ()
+    system_prompt: SystemPrompt = None
     conversation_manager: WindowManager | None = None
     messages: Sequence[Message] = ()
     state: Mapping[str, object] = field(default_factory=dict[str, object])
     durability: Durability = "pipelined"
     busy: Busy = "queue"
     unknown_tool_outcome: UnknownOutcome = "ask"
+    description: str | None = None
+    hooks: Sequence[HookProvider] = ()
+    plugins: Sequence[Plugin] = ()
+    structured_output_model: type[Any] | None = None
+    aux_model: Model | str | None = None
+    retry_strategy: RetryStrategy | None = DEFAULT_RETRY
+    enabled_tools: Sequence[str] | None = None
+    tool_execution: ToolExecution = "concurrent"

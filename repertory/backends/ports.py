@@ -6,9 +6,10 @@ Actors import this file and never an implementation. Policy (what to write, when
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from repertory.core.tokens import estimate_tokens
 
@@ -93,6 +94,10 @@ class ToolContext:
     invocation_state: Mapping[str, Any] = field(default_factory=dict[str, Any])
     agent: Any = None
     """The `Agent` that the tool runs for, as users know it."""
+    on_partial: Callable[[object], Awaitable[None]] | None = None
+    """Shows a piece of the result, as it comes, to whoever streams the turn; None when nobody does."""
+    on_exception: Callable[[Exception], None] | None = None
+    """Notes what was raised, when that becomes an error result."""
 
 
 class Tool(Protocol):
@@ -122,6 +127,76 @@ class Tool(Protocol):
 
     async def run(self, tool_use: ToolUse, context: ToolContext) -> ToolResult:
         """Run once. Failures of the tool itself are results with status `error`, not exceptions."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfferedTool:
+    """A tool as its server describes it. The fields mean what they mean for `Tool`."""
+
+    spec: ToolSpec
+    effects: bool = True
+    idempotent: bool = False
+    timeout_s: float | None = None
+
+
+class ToolConnection(Protocol):
+    """An open connection to a server of tools. Calls may overlap.
+
+    Errors of every method: `Unavailable` when the connection has ended, at once for calls in flight. Cancelling a
+    call asks the server to drop it.
+    """
+
+    async def tools(self) -> Sequence[OfferedTool]:
+        """What the server offers now, in its order. Errors: `Failed` when it does not answer in time, or nonsense."""
+        ...
+
+    async def call(self, name: str, tool_use: ToolUse) -> ToolResult:
+        """Run the tool of that name once. What the server refuses, or says that no one can read, is an error result."""
+        ...
+
+    async def query(self, method: str, arguments: Mapping[str, object]) -> object:
+        """Whatever else the server's protocol has, by the protocol's name for it. Errors: `Failed`, `Invalid`."""
+        ...
+
+    async def changed(self) -> None:
+        """Wait until the tools may have changed. Raises `Unavailable` once the connection has ended."""
+        ...
+
+
+@runtime_checkable
+class ToolSource(Protocol):
+    """Where tools come from that somebody else runs. `name` tells sources apart in messages and in the tree."""
+
+    @property
+    def name(self) -> str: ...
+
+    def connect(self) -> AbstractAsyncContextManager[ToolConnection]:
+        """Connect, for as long as the block; entered and left in one task, any number of times one after the other.
+
+        Errors, on entering: `Unavailable`, within a bound of the source's own, naming it and what to check.
+        """
+        ...
+
+
+class OutputForm(Protocol):
+    """Structured output that a caller wants: a form that the model fills in by calling it as a tool."""
+
+    @property
+    def name(self) -> str:
+        """The tool's name."""
+        ...
+
+    @property
+    def spec(self) -> ToolSpec:
+        """The form as the model is told of it."""
+        ...
+
+    def read(self, value: object) -> tuple[object, str]:
+        """What the model filled in (a JSON value, or the text of one), as the caller wants it and as JSON text.
+
+        Errors: `Invalid` with a message that the model can act on.
+        """
         ...
 
 

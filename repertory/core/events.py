@@ -5,7 +5,11 @@
     {"reasoning": True, "reasoningText": str, "delta": {...}}   a piece of the model's reasoning
     {"message": Message}                 a message was added to the conversation
     {"tool_started": ToolUse}            a tool is about to run
+    {"tool_stream_event": {"tool_use": ToolUse, "data": object}}   a piece of a tool's result, as it comes
     {"tool_finished": ToolResult}        a tool ended so
+    {"model_retry": {"attempt": int, "delay_s": float, "error": Exception | None}}
+                                         the model is asked again after that wait: what it streamed since the last
+                                         message is void; `attempt` counts failed attempts from 1
     {"result": AgentResult}              the turn is over; always the last event, and only when the turn did not fail
 
 Order: raw events stand before what is derived from them; a message stands after the pieces that it was made of.

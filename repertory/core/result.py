@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from repertory.core.messages import text_of
 
@@ -13,39 +13,154 @@ if TYPE_CHECKING:
     from repertory.core.opening import Interrupt
 
 
+class StepMetrics(NamedTuple):
+    """What one model call cost."""
+
+    usage: Usage
+    latency_ms: float
+    """The provider's own measure; 0 when it did not say."""
+    duration_s: float
+    """From asking to the end of the answer, waits before another attempt included."""
+    attempts: int
+    """How often the model was asked, throttled and failed attempts included."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolMetrics:
+    """What one tool did in a turn."""
+
+    call_count: int = 0
+    error_count: int = 0
+    """How many calls ended with status `error`."""
+    total_time: float = 0.0
+    """Seconds, summed over calls that may have run at the same time."""
+
+    @property
+    def success_count(self) -> int:
+        """How many calls ended well."""
+        return self.call_count - self.error_count
+
+    @property
+    def average_time(self) -> float:
+        """Seconds per call; 0 without one."""
+        return self.total_time / self.call_count if self.call_count else 0.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnMetrics:
-    """What a turn cost."""
+    """What a turn cost: each step, each tool, and the sums."""
 
-    steps: int = 0
-    """Model calls."""
-    input_tokens: int = 0
-    output_tokens: int = 0
-    model_latency_ms: float = 0.0
-    tool_calls: Mapping[str, int] = field(default_factory=dict[str, int])
-    """Tool name to how often it ran."""
+    cycles: tuple[StepMetrics, ...] = ()
+    """One entry per answered model call, in order."""
+    tool_metrics: Mapping[str, ToolMetrics] = field(default_factory=dict[str, ToolMetrics])
+    """Tool name to what it did; only tools that ran."""
+    duration_s: float = 0.0
+    """Of the whole turn."""
+
+    @property
+    def steps(self) -> int:
+        """Model calls that were answered."""
+        return len(self.cycles)
+
+    cycle_count = steps
+
+    @property
+    def input_tokens(self) -> int:
+        """Of all model calls together, as the provider counts them (cached tokens are usually counted apart)."""
+        return sum(cycle.usage["inputTokens"] for cycle in self.cycles)
+
+    @property
+    def output_tokens(self) -> int:
+        """Of all model calls together."""
+        return sum(cycle.usage["outputTokens"] for cycle in self.cycles)
+
+    @property
+    def model_latency_ms(self) -> float:
+        """Of all model calls together, as the provider measured."""
+        return sum(cycle.latency_ms for cycle in self.cycles)
+
+    @property
+    def tool_calls(self) -> Mapping[str, int]:
+        """Tool name to how often it ran."""
+        return {name: tool.call_count for name, tool in self.tool_metrics.items()}
 
     @property
     def usage(self) -> Usage:
-        """The token counts, spelled as on the wire."""
-        total = self.input_tokens + self.output_tokens
-        return {"inputTokens": self.input_tokens, "outputTokens": self.output_tokens, "totalTokens": total}
+        """The token counts of all model calls together, spelled as on the wire; cache counts only when there were."""
+        total: dict[str, int] = {"inputTokens": 0, "outputTokens": 0, "totalTokens": 0}
+        for cycle in self.cycles:
+            for name, tokens in cycle.usage.items():
+                total[name] = total.get(name, 0) + (tokens if isinstance(tokens, int) else 0)
+        return total  # pyright: ignore[reportReturnType] - the keys are those of the usages that were summed
+
+    @property
+    def accumulated_usage(self) -> Usage:
+        """The same as `usage`."""
+        return self.usage
+
+    @property
+    def accumulated_metrics(self) -> Mapping[str, float]:
+        """`latencyMs` of all model calls together."""
+        return {"latencyMs": self.model_latency_ms}
+
+    @property
+    def latest_context_size(self) -> int | None:
+        """Tokens that the model read in its last call, cached ones included; None when it did not say."""
+        return _prompt_tokens(self.cycles[-1].usage) or None if self.cycles else None
+
+    def get_summary(self) -> dict[str, Any]:
+        """Everything here as plain JSON values."""
+        return {
+            "total_cycles": self.steps,
+            "total_duration": self.duration_s,
+            "accumulated_usage": dict(self.usage),
+            "accumulated_metrics": dict(self.accumulated_metrics),
+            "cycles": [
+                {"usage": dict(one.usage), "latency_ms": one.latency_ms, "duration_s": one.duration_s}
+                for one in self.cycles
+            ],
+            "tool_usage": {
+                name: {
+                    "call_count": tool.call_count,
+                    "success_count": tool.success_count,
+                    "error_count": tool.error_count,
+                    "total_time": tool.total_time,
+                    "average_time": tool.average_time,
+                }
+                for name, tool in self.tool_metrics.items()
+            },
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentResult:
     """The end of a turn. `str(result)` is the answer's text.
 
-    `stop_reason`: the model's word for why it stopped (`end_turn`, `max_tokens`, ...), or `cancelled`, or `interrupt`.
+    `stop_reason`: the model's word for why it stopped (`end_turn`, `stop_sequence`, `guardrail_intervened`, ...), or
+    `cancelled`, `interrupt`, `limit_turns`, `limit_total_tokens`, `limit_output_tokens`, `limit_time`.
     `message`: the final answer; None when the turn ended without one.
-    `state`: the request state that callback handlers wrote into.
+    `state`: the request state that callback handlers, hooks and tools wrote into.
+    `structured_output`: what the model filled in, when the caller asked for it.
+    `replayed`: the turn had been answered before, under the same idempotency token, and nothing ran again.
     """
 
     stop_reason: str
     message: Message | None
     metrics: TurnMetrics = TurnMetrics()
-    state: Mapping[str, object] = field(default_factory=dict[str, object])
+    state: Mapping[str, Any] = field(default_factory=dict[str, Any])
     interrupts: tuple[Interrupt, ...] = ()
+    structured_output: Any = None
+    replayed: bool = False
+
+    @property
+    def context_size(self) -> int | None:
+        """Tokens that the model read in its last call; None when it did not say."""
+        return self.metrics.latest_context_size
 
     def __str__(self) -> str:
         return text_of(self.message) if self.message is not None else ""
+
+
+def _prompt_tokens(usage: Usage) -> int:
+    cached = usage.get("cacheReadInputTokens", 0) + usage.get("cacheWriteInputTokens", 0)
+    return usage["inputTokens"] + cached

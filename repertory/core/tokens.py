@@ -29,6 +29,25 @@ def estimate_tokens(
     return total
 
 
+def projected_tokens(
+    messages: Sequence[Message],
+    tool_specs: Sequence[ToolSpec] | None = None,
+    system_prompt: str | None = None,
+) -> int:
+    """Tokens that the next request will take: what the model said that the last one took, with what came since.
+
+    Without an answer that carries its usage, an estimate of everything. Source: the documented formula.
+    """
+    for position in range(len(messages) - 1, -1, -1):
+        message = messages[position]
+        usage = message.get("metadata", {}).get("usage")
+        if message["role"] == "assistant" and usage and usage["totalTokens"]:
+            cached = usage.get("cacheReadInputTokens", 0) + usage.get("cacheWriteInputTokens", 0)
+            known = usage["inputTokens"] + cached + usage["outputTokens"]
+            return known + estimate_tokens(messages[position + 1 :])
+    return estimate_tokens(messages, tool_specs, system_prompt)
+
+
 def _block_tokens(block: ContentBlock) -> int:
     if "text" in block:
         return _text_tokens(block["text"])

@@ -7,14 +7,18 @@ going on.
 
     READY --Began--> MODEL            messages to store, then the model is asked
     READY --Continued--> TOOLS        a stored message asked for tools that have no result yet
-    MODEL --Answered--> TOOLS | OVER  the answer asks for tools, or is final (a steered prompt goes back to MODEL)
+    MODEL --Answered--> TOOLS | OVER  the answer asks for tools, or is final (a steered prompt goes back to MODEL, as
+                                      does a form that the caller wants and the model has not filled in)
+    MODEL --RetryModel--> MODEL       the call failed, or its answer was thrown away, and is made again
     MODEL --Overflowed--> REDUCING    the window is full
     REDUCING --Reduced--> MODEL
     TOOLS --ToolsEnded--> MODEL | OVER
-    MODEL, REDUCING --Cancelled | Erred--> OVER
-    MODEL, REDUCING, TOOLS --Steered--> the same phase
+    MODEL, REDUCING --Stopped | Erred--> OVER
+    MODEL, REDUCING, TOOLS --Steered | StopAsked--> the same phase
 
-Any other pair is a mistake of the driver and raises `AssertionError`.
+Whenever a step is over and another would begin, the caller's limits are looked at. An answer that was cut off or
+refused is stored, so that the history says what happened, and fails the turn: it is never taken for a whole one. Any
+other pair of phase and event is a mistake of the driver and raises `AssertionError`.
 """
 
 from __future__ import annotations
@@ -24,11 +28,18 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from repertory.core.messages import ContentBlock, Message, ToolResult, ToolUse, tool_uses
+from repertory.core.answer import LIMITED, Answer
+from repertory.core.limits import NO_LIMITS, TurnLimits
+from repertory.core.messages import ContentBlock, Message, ToolResult, ToolUse, error_result, tool_uses
+from repertory.errors import MaxTokensReachedException, ModelRefused, StructuredOutputException
 
 if TYPE_CHECKING:
-    from repertory.core.answer import Answer
     from repertory.errors import ContextWindowOverflowException
+
+REFUSED = frozenset(("refusal", "content_filtered"))
+"""The stop reasons of an answer that the model, or the provider's filter, would not give."""
+CUT_OFF_TEXT = "Not run: the answer that asked for this tool was cut off by a token limit."
+FORM_PROMPT = "You must format the previous response as structured output."
 
 
 class Phase(StrEnum):
@@ -61,9 +72,17 @@ class Continued:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The model's answer arrived whole."""
+    """The model's answer arrived. `filled`: the form as JSON text, when the answer's text is one that fits."""
 
     answer: Answer
+    filled: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RetryModel:
+    """Ask the model again, after that many seconds. What it sent until now is void."""
+
+    after_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +99,19 @@ class Reduced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolsEnded:
-    """Every tool use of the step has its result, in the order asked; `cancelled` says that some were cut short."""
+    """Every tool use of the step has its result, in the order asked."""
 
     results: tuple[ToolResult, ...]
-    cancelled: bool = False
+    stopped: Stop | None = None
+    """The turn is to end here; some tools may have been cut short."""
+    closing: tuple[ContentBlock, ...] = ()
+    """The turn is to end here, with this as its answer."""
+    filled: str | None = None
+    """The form that the caller wants, filled in, as JSON text."""
+    misfilled: bool = False
+    """Whether the model filled the form in wrongly."""
+    failed: Exception | None = None
+    """The turn fails with this; what had not started did not run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +121,31 @@ class Steered:
     content: tuple[ContentBlock, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """Why a turn is to end without the model's answer."""
+
+    reason: str = "cancelled"
+    """The stop reason."""
+    text: str | None = None
+    """The turn's answer, if it is to have one."""
+
+
+CANCELLED = Stop()
+
+
 @dataclass(frozen=True, slots=True)
-class Cancelled:
-    """The running command was cut short because the turn was cancelled."""
+class StopAsked:
+    """Stop when the tools that run have ended."""
+
+    stop: Stop
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """The running command was cut short because the turn is to end."""
+
+    stop: Stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +155,19 @@ class Erred:
     error: Exception
 
 
-Event: TypeAlias = "Began | Continued | Answered | Overflowed | Reduced | ToolsEnded | Steered | Cancelled | Erred"
+Event: TypeAlias = (
+    Began
+    | Continued
+    | Answered
+    | RetryModel
+    | Overflowed
+    | Reduced
+    | ToolsEnded
+    | Steered
+    | StopAsked
+    | Stopped
+    | Erred
+)
 
 
 # Commands: what to do next, as data.
@@ -118,14 +180,19 @@ class Append:
     message: Message
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CallModel:
-    """Ask the model. Leads to Answered, Overflowed, Erred or Cancelled."""
+    """Ask the model. Leads to Answered, RetryModel, Overflowed, Erred or Stopped."""
+
+    after_s: float = 0.0
+    """Wait that long first."""
+    form_only: bool = False
+    """It must fill the form in."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reduce:
-    """Shorten what the model is shown. Leads to Reduced, Erred or Cancelled."""
+    """Shorten what the model is shown. Leads to Reduced, Erred or Stopped."""
 
     error: ContextWindowOverflowException
 
@@ -160,25 +227,27 @@ class Fail:
 Command: TypeAlias = "Append | CallModel | Reduce | RunTools | Finish | Fail"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnLimits:
-    """Bounds of one turn."""
-
-    reductions_max: int = 3
-    """How often one model call may be retried with a shorter view."""
-
-
 class Turn(NamedTuple):
     """A turn in progress. Immutable: a step returns the next one."""
 
     phase: Phase = Phase.READY
-    limits: TurnLimits = TurnLimits()
+    limits: TurnLimits = NO_LIMITS
     steps: int = 0
     """Model calls that were answered."""
+    total_tokens: int = 0
+    output_tokens: int = 0
     reductions: int = 0
     """Reductions since the last answer."""
     steering: tuple[ContentBlock, ...] = ()
     """What the caller added and the model has not been shown yet."""
+    form: bool = False
+    """Whether the caller wants a form filled in (structured output)."""
+    form_only: bool = False
+    """Whether the model was told to do so, since it would not by itself."""
+    forms_wrong: int = 0
+    """How often it failed to."""
+    stop: Stop | None = None
+    """Asked for while tools run."""
 
 
 Step: TypeAlias = "tuple[Turn, tuple[Command, ...]]"
@@ -203,69 +272,153 @@ def _continued(turn: Turn, event: Continued) -> Step:
 
 def _answered(turn: Turn, event: Answered) -> Step:
     answer = event.answer
-    message = answer.message
-    turn = turn._replace(steps=turn.steps + 1, reductions=0)
+    message, usage = answer.message, answer.usage
+    turn = turn._replace(
+        steps=turn.steps + 1,
+        total_tokens=turn.total_tokens + usage["totalTokens"],
+        output_tokens=turn.output_tokens + usage["outputTokens"],
+        reductions=0,
+    )
     uses = tuple(tool_uses(message))
+    if answer.stop_reason in LIMITED or answer.stop_reason in REFUSED:
+        return _cut_off(turn, answer, uses)
     if uses:
         run = RunTools(uses=uses, known={}, invalid=answer.invalid_inputs)
         return turn._replace(phase=Phase.TOOLS), (Append(message), run)
     if turn.steering:
         prompt: Message = {"role": "user", "content": list(turn.steering)}
-        turn = turn._replace(phase=Phase.MODEL, steering=())
-        return turn, (Append(message), Append(prompt), CallModel())
+        return _next_step(turn._replace(steering=()), Append(message), Append(prompt))
+    if turn.form and event.filled is None:
+        return _ask_for_form(turn, message)
     return turn._replace(phase=Phase.OVER), (Append(message), Finish(answer.stop_reason, message))
+
+
+def is_whole(answer: Message) -> bool:
+    """Whether a stored answer is one that the model meant to end there: neither cut off nor refused."""
+    return "stop_reason" not in answer.get("metadata", {}).get("custom", {})
+
+
+def _cut_off(turn: Turn, answer: Answer, uses: tuple[ToolUse, ...]) -> Step:
+    """The answer is not whole: keep it, run none of its tools, and fail."""
+    closing: tuple[Command, ...] = (Append(answer.message),)
+    if uses:
+        results: list[ContentBlock] = [{"toolResult": error_result(use["toolUseId"], CUT_OFF_TEXT)} for use in uses]
+        closing = (*closing, Append({"role": "user", "content": results}))
+    error: Exception
+    if answer.stop_reason in LIMITED:
+        error = MaxTokensReachedException(
+            "the answer was cut off by a token limit; what there is of it is in the history, so call again to go on",
+            stop_reason=answer.stop_reason,
+            output_tokens=answer.usage["outputTokens"],
+        )
+    else:
+        error = ModelRefused("the model would not answer", stop_reason=answer.stop_reason)
+    return turn._replace(phase=Phase.OVER), (*closing, Fail(error))
+
+
+def _ask_for_form(turn: Turn, message: Message) -> Step:
+    """The model answered and left the form empty: tell it to fill it in, and only that."""
+    if turn.form_only:
+        turn = turn._replace(forms_wrong=turn.forms_wrong + 1)
+    if turn.forms_wrong >= turn.limits.forms_max:
+        return turn._replace(phase=Phase.OVER), (Append(message), Fail(_no_form(turn)))
+    prompt: Message = {"role": "user", "content": [{"text": FORM_PROMPT}]}
+    return _next_step(turn._replace(form_only=True), Append(message), Append(prompt))
+
+
+def _no_form(turn: Turn) -> StructuredOutputException:
+    return StructuredOutputException("the model did not give the structured output", attempts=turn.forms_wrong)
+
+
+def _next_step(turn: Turn, *before: Command) -> Step:
+    """Ask the model once more, unless a limit of the caller's is reached."""
+    reason = turn.limits.reached(turn.steps, turn.total_tokens, turn.output_tokens)
+    if reason is not None:
+        return turn._replace(phase=Phase.OVER), (*before, Finish(reason, None))
+    return turn._replace(phase=Phase.MODEL), (*before, CallModel(form_only=turn.form_only))
+
+
+def _retry_model(turn: Turn, event: RetryModel) -> Step:
+    return turn, (CallModel(after_s=event.after_s, form_only=turn.form_only),)
 
 
 def _overflowed(turn: Turn, event: Overflowed) -> Step:
     if turn.reductions >= turn.limits.reductions_max:
-        return _over(turn, Fail(event.error))
+        return turn._replace(phase=Phase.OVER), (Fail(event.error),)
     return turn._replace(phase=Phase.REDUCING, reductions=turn.reductions + 1), (Reduce(event.error),)
 
 
 def _reduced(turn: Turn, event: Reduced) -> Step:
     del event
-    return turn._replace(phase=Phase.MODEL), (CallModel(),)
+    return turn._replace(phase=Phase.MODEL), (CallModel(form_only=turn.form_only),)
 
 
 def _tools_ended(turn: Turn, event: ToolsEnded) -> Step:
     blocks: list[ContentBlock] = [{"toolResult": result} for result in event.results]
     message: Message = {"role": "user", "content": [*blocks, *turn.steering]}
     turn = turn._replace(steering=())
-    if event.cancelled:
-        return turn._replace(phase=Phase.OVER), (Append(message), Finish("cancelled", None))
-    return turn._replace(phase=Phase.MODEL), (Append(message), CallModel())
+    if event.failed is not None:
+        return turn._replace(phase=Phase.OVER), (Append(message), Fail(event.failed))
+    stop = event.stopped or turn.stop
+    if stop is not None:
+        return _stop(turn, stop, Append(message))
+    if event.closing:
+        return _close(turn, event.closing, Append(message))
+    if event.filled is not None:
+        return _close(turn, ({"text": event.filled},), Append(message))
+    if event.misfilled:
+        turn = turn._replace(forms_wrong=turn.forms_wrong + 1)
+        if turn.forms_wrong >= turn.limits.forms_max:
+            return turn._replace(phase=Phase.OVER), (Append(message), Fail(_no_form(turn)))
+    return _next_step(turn, Append(message))
+
+
+def _close(turn: Turn, content: tuple[ContentBlock, ...], *before: Command) -> Step:
+    """End the turn with an answer that the model did not give."""
+    answer: Message = {"role": "assistant", "content": list(content)}
+    return turn._replace(phase=Phase.OVER), (*before, Append(answer), Finish("end_turn", answer))
+
+
+def _stop(turn: Turn, stop: Stop, *before: Command) -> Step:
+    if stop.text is None:
+        return turn._replace(phase=Phase.OVER), (*before, Finish(stop.reason, None))
+    answer: Message = {"role": "assistant", "content": [{"text": stop.text}]}
+    return turn._replace(phase=Phase.OVER), (*before, Append(answer), Finish(stop.reason, answer))
 
 
 def _steered(turn: Turn, event: Steered) -> Step:
     return turn._replace(steering=(*turn.steering, *event.content)), ()
 
 
-def _cancelled(turn: Turn, event: Cancelled) -> Step:
-    del event
-    return _over(turn, Finish("cancelled", None))
+def _stop_asked(turn: Turn, event: StopAsked) -> Step:
+    return turn._replace(stop=event.stop), ()
+
+
+def _stopped(turn: Turn, event: Stopped) -> Step:
+    """End the turn. Steering that no message took stays in it, for the driver to hand back to who said it."""
+    return _stop(turn, event.stop)
 
 
 def _erred(turn: Turn, event: Erred) -> Step:
-    return _over(turn, Fail(event.error))
-
-
-def _over(turn: Turn, command: Finish | Fail) -> Step:
-    """End the turn. Steering that no message took stays in it, for the driver to hand back to who said it."""
-    return turn._replace(phase=Phase.OVER), (command,)
+    return turn._replace(phase=Phase.OVER), (Fail(event.error),)
 
 
 _TRANSITIONS: Mapping[tuple[Phase, type], Callable[..., Step]] = {
     (Phase.READY, Began): _began,
     (Phase.READY, Continued): _continued,
     (Phase.MODEL, Answered): _answered,
+    (Phase.MODEL, RetryModel): _retry_model,
     (Phase.MODEL, Overflowed): _overflowed,
-    (Phase.MODEL, Cancelled): _cancelled,
+    (Phase.MODEL, Stopped): _stopped,
     (Phase.MODEL, Erred): _erred,
     (Phase.MODEL, Steered): _steered,
+    (Phase.MODEL, StopAsked): _stop_asked,
     (Phase.REDUCING, Reduced): _reduced,
-    (Phase.REDUCING, Cancelled): _cancelled,
+    (Phase.REDUCING, Stopped): _stopped,
     (Phase.REDUCING, Erred): _erred,
     (Phase.REDUCING, Steered): _steered,
+    (Phase.REDUCING, StopAsked): _stop_asked,
     (Phase.TOOLS, ToolsEnded): _tools_ended,
     (Phase.TOOLS, Steered): _steered,
+    (Phase.TOOLS, StopAsked): _stop_asked,
 }

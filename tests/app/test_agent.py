@@ -152,7 +152,10 @@ async def test_a_model_that_fails_fails_the_call_with_a_typed_error_and_the_next
     raised: Exception, expected: type[Exception]
 ) -> None:
     agent = Agent(
-        ScriptedModel([raised, "better"]), callback_handler=None, conversation_manager=NullConversationManager()
+        ScriptedModel([raised, "better"]),
+        callback_handler=None,
+        conversation_manager=NullConversationManager(),
+        retry_strategy=None,
     )
     with pytest.raises(expected):
         await agent.invoke_async("one")
@@ -161,7 +164,7 @@ async def test_a_model_that_fails_fails_the_call_with_a_typed_error_and_the_next
 
 
 async def test_a_prompt_after_a_failed_turn_leaves_roles_alternating() -> None:
-    agent = Agent(ScriptedModel([Throttled("no"), "yes"]), callback_handler=None)
+    agent = Agent(ScriptedModel([Throttled("no"), "yes"]), callback_handler=None, retry_strategy=None)
     with pytest.raises(Throttled):
         await agent.invoke_async("one")
     await agent.invoke_async("two")

@@ -9,14 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from repertory.core.answer import Answer
+from repertory.core.limits import TurnLimits
 from repertory.core.messages import ContentBlock, Message, error_result, tool_uses
 from repertory.core.pairing import check_next
 from repertory.core.turn import (
+    CANCELLED,
     Answered,
     Append,
     Began,
     CallModel,
-    Cancelled,
     Command,
     Continued,
     Erred,
@@ -27,14 +28,25 @@ from repertory.core.turn import (
     Phase,
     Reduce,
     Reduced,
+    RetryModel,
     RunTools,
     Steered,
+    Stop,
+    StopAsked,
+    Stopped,
     ToolsEnded,
     Turn,
-    TurnLimits,
+    is_whole,
     step,
 )
-from repertory.errors import ContextWindowOverflowException, ModelFailed
+from repertory.errors import (
+    ContextWindowOverflowException,
+    HookFailed,
+    MaxTokensReachedException,
+    ModelFailed,
+    ModelRefused,
+    StructuredOutputException,
+)
 
 PROMPT: Message = {"role": "user", "content": [{"text": "go"}]}
 OVERFLOW = ContextWindowOverflowException("too long")
@@ -78,7 +90,7 @@ def test_results_go_back_to_the_model_in_one_message() -> None:
 
 
 def test_cancelled_tools_are_answered_before_the_turn_ends() -> None:
-    _, commands = step(Turn(phase=Phase.TOOLS), ToolsEnded(results=(error_result("a", "x"),), cancelled=True))
+    _, commands = step(Turn(phase=Phase.TOOLS), ToolsEnded(results=(error_result("a", "x"),), stopped=CANCELLED))
     assert [type(command) for command in commands] == [Append, Finish]
 
 
@@ -110,15 +122,17 @@ EVENTS: list[Event] = [
     Reduced(),
     ToolsEnded(results=()),
     Steered(()),
-    Cancelled(),
+    RetryModel(1.0),
+    StopAsked(CANCELLED),
+    Stopped(CANCELLED),
     Erred(ModelFailed("no")),
 ]
 
 TABLE = {
     Phase.READY: {Began, Continued},
-    Phase.MODEL: {Answered, Overflowed, Cancelled, Erred, Steered},
-    Phase.REDUCING: {Reduced, Cancelled, Erred, Steered},
-    Phase.TOOLS: {ToolsEnded, Steered},
+    Phase.MODEL: {Answered, RetryModel, Overflowed, Stopped, StopAsked, Erred, Steered},
+    Phase.REDUCING: {Reduced, Stopped, StopAsked, Erred, Steered},
+    Phase.TOOLS: {ToolsEnded, Steered, StopAsked},
     Phase.OVER: set[type](),
 }
 
@@ -131,6 +145,129 @@ def test_every_pair_of_phase_and_event_is_in_the_table_or_a_mistake(phase: Phase
     else:
         with pytest.raises(AssertionError):
             step(Turn(phase=phase), event)
+
+
+def asked_for_tools(turn: Turn) -> Turn:
+    turn, _ = step(turn, Began(messages=(PROMPT,)))
+    turn, _ = step(turn, Answered(answer(use("a"), stop_reason="tool_use")))
+    return turn
+
+
+ONE_RESULT = (error_result("a", "x"),)
+
+
+def test_a_failed_call_is_made_again_after_the_wait_that_was_decided() -> None:
+    turn, _ = step(Turn(), Began(messages=(PROMPT,)))
+    turn, commands = step(turn, RetryModel(4.0))
+    assert (turn.phase, commands) == (Phase.MODEL, (CallModel(after_s=4.0),))
+    assert turn.steps == 0
+
+
+@pytest.mark.parametrize(
+    ("stop_reason", "error"),
+    [
+        ("max_tokens", MaxTokensReachedException),
+        ("model_context_window_exceeded", MaxTokensReachedException),
+        ("refusal", ModelRefused),
+        ("content_filtered", ModelRefused),
+    ],
+)
+def test_an_answer_that_is_not_whole_is_stored_and_fails_the_turn(stop_reason: str, error: type[Exception]) -> None:
+    turn, _ = step(Turn(), Began(messages=(PROMPT,)))
+    turn, commands = step(turn, Answered(answer({"text": "half a"}, stop_reason=stop_reason)))
+    assert [type(command) for command in commands] == [Append, Fail]
+    assert isinstance(commands[-1], Fail)
+    assert isinstance(commands[-1].error, error)
+    assert turn.phase is Phase.OVER
+
+
+def test_tools_of_an_answer_that_was_cut_off_do_not_run_and_are_answered() -> None:
+    turn, _ = step(Turn(), Began(messages=(PROMPT,)))
+    _, commands = step(turn, Answered(answer(use("a"), stop_reason="max_tokens")))
+    assert [type(command) for command in commands] == [Append, Append, Fail]
+
+
+@pytest.mark.parametrize(
+    ("limits", "reason"),
+    [
+        (TurnLimits(steps=1), "limit_turns"),
+        (TurnLimits(total_tokens=2), "limit_total_tokens"),
+        (TurnLimits(output_tokens=1), "limit_output_tokens"),
+        (TurnLimits(steps=1, total_tokens=2, output_tokens=1), "limit_turns"),
+    ],
+)
+def test_a_limit_ends_the_turn_before_its_next_step(limits: TurnLimits, reason: str) -> None:
+    _, commands = step(asked_for_tools(Turn(limits=limits)), ToolsEnded(results=ONE_RESULT))
+    assert commands[-1] == Finish(reason, None)
+
+
+def test_a_limit_that_is_reached_with_the_final_answer_changes_nothing() -> None:
+    turn, _ = step(Turn(limits=TurnLimits(steps=1, total_tokens=1)), Began(messages=(PROMPT,)))
+    final = answer({"text": "done"})
+    _, commands = step(turn, Answered(final))
+    assert commands[-1] == Finish("end_turn", final.message)
+
+
+def test_a_stop_that_was_asked_for_waits_for_the_tools_and_may_have_the_last_word() -> None:
+    turn, commands = step(asked_for_tools(Turn()), StopAsked(Stop(text="enough")))
+    assert commands == ()
+    _, commands = step(turn, ToolsEnded(results=ONE_RESULT))
+    said: Message = {"role": "assistant", "content": [{"text": "enough"}]}
+    assert commands[1:] == (Append(said), Finish("cancelled", said))
+
+
+def test_a_hook_may_end_the_turn_with_an_answer_of_its_own() -> None:
+    _, commands = step(asked_for_tools(Turn()), ToolsEnded(results=ONE_RESULT, closing=({"text": "that will do"},)))
+    said: Message = {"role": "assistant", "content": [{"text": "that will do"}]}
+    assert commands[1:] == (Append(said), Finish("end_turn", said))
+
+
+def test_a_guard_that_fails_among_the_tools_leaves_every_tool_answered() -> None:
+    _, commands = step(asked_for_tools(Turn()), ToolsEnded(results=ONE_RESULT, failed=HookFailed("no")))
+    assert [type(command) for command in commands] == [Append, Fail]
+
+
+def test_an_empty_form_is_asked_for_again_and_alone() -> None:
+    turn, _ = step(Turn(form=True), Began(messages=(PROMPT,)))
+    turn, commands = step(turn, Answered(answer({"text": "done"})))
+    assert [type(command) for command in commands] == [Append, Append, CallModel]
+    assert commands[-1] == CallModel(form_only=True)
+
+
+def test_a_form_that_is_never_filled_in_fails_the_turn_after_a_bounded_number_of_tries() -> None:
+    turn, _ = step(Turn(form=True, limits=TurnLimits(forms_max=2)), Began(messages=(PROMPT,)))
+    turn, _ = step(turn, Answered(answer({"text": "no"})))
+    turn, _ = step(turn, Answered(answer({"text": "no"})))
+    _, commands = step(turn, Answered(answer({"text": "no"})))
+    assert isinstance(commands[-1], Fail)
+    assert isinstance(commands[-1].error, StructuredOutputException)
+
+
+def test_forms_filled_in_wrongly_go_back_to_the_model_a_bounded_number_of_times() -> None:
+    turn = Turn(form=True, limits=TurnLimits(forms_max=2))
+    turn, commands = step(asked_for_tools(turn), ToolsEnded(results=ONE_RESULT, misfilled=True))
+    assert isinstance(commands[-1], CallModel)
+    turn, _ = step(turn, Answered(answer(use("b"), stop_reason="tool_use")))
+    _, commands = step(turn, ToolsEnded(results=(error_result("b", "x"),), misfilled=True))
+    assert isinstance(commands[-1], Fail)
+
+
+def test_a_filled_form_ends_the_turn_with_its_text_as_the_answer() -> None:
+    _, commands = step(asked_for_tools(Turn(form=True)), ToolsEnded(results=ONE_RESULT, filled='{"a":1}'))
+    said: Message = {"role": "assistant", "content": [{"text": '{"a":1}'}]}
+    assert commands[1:] == (Append(said), Finish("end_turn", said))
+
+
+def test_a_form_written_as_text_is_as_good_as_one_filled_in_by_tool() -> None:
+    turn, _ = step(Turn(form=True, form_only=True), Began(messages=(PROMPT,)))
+    _, commands = step(turn, Answered(answer({"text": '{"a":1}'}), filled='{"a":1}'))
+    assert isinstance(commands[-1], Finish)
+
+
+def test_an_answer_is_whole_unless_it_says_otherwise() -> None:
+    whole: Message = {"role": "assistant", "content": [{"text": "x"}]}
+    assert is_whole(whole)
+    assert not is_whole({**whole, "metadata": {"custom": {"stop_reason": "max_tokens"}}})
 
 
 @dataclass
@@ -150,25 +287,40 @@ class Drive:
             case CallModel():
                 return self.call_model()
             case Reduce():
-                return self.data.draw(st.sampled_from([Reduced(), Cancelled(), Erred(OVERFLOW)]))
+                return self.data.draw(st.sampled_from([Reduced(), Stopped(CANCELLED), Erred(OVERFLOW)]))
             case RunTools(uses=uses):
                 found = tuple(error_result(use["toolUseId"], "r") for use in uses)
-                return ToolsEnded(results=found, cancelled=self.data.draw(st.booleans()))
+                return ToolsEnded(
+                    results=found,
+                    stopped=self.data.draw(st.sampled_from([None, None, CANCELLED, Stop(text="enough")])),
+                    closing=self.data.draw(st.sampled_from([(), (), ({"text": "closed"},)])),
+                    filled=self.data.draw(st.sampled_from([None, None, "{}"])),
+                    misfilled=self.data.draw(st.booleans()),
+                    failed=self.data.draw(st.sampled_from([None, None, HookFailed("no")])),
+                )
             case Finish() | Fail():
                 return None
 
     def call_model(self) -> Event:
-        kind = self.data.draw(st.sampled_from(["text", "tools", "overflow", "cancel", "err"]))
+        kinds = ["text", "tools", "cut off", "refused", "retry", "overflow", "stop", "err"]
+        kind = self.data.draw(st.sampled_from(kinds))
         match kind:
             case "text":
                 return Answered(answer({"text": "x"}))
             case "tools":
                 self.ids += 2
                 return Answered(answer(use(f"u{self.ids}"), use(f"u{self.ids + 1}"), stop_reason="tool_use"))
+            case "cut off":
+                self.ids += 1
+                return Answered(answer({"text": "x"}, use(f"u{self.ids}"), stop_reason="max_tokens"))
+            case "refused":
+                return Answered(answer({"text": "x"}, stop_reason="refusal"))
+            case "retry":
+                return RetryModel(0.0)
             case "overflow":
                 return Overflowed(OVERFLOW)
-            case "cancel":
-                return Cancelled()
+            case "stop":
+                return Stopped(self.data.draw(st.sampled_from([CANCELLED, Stop(reason="limit_time", text="late")])))
             case _:
                 return Erred(ModelFailed("no"))
 
@@ -176,7 +328,10 @@ class Drive:
 @given(st.data())
 def test_any_order_of_events_leaves_a_history_in_which_every_tool_use_has_its_result(data: st.DataObject) -> None:
     drive = Drive(data)
-    turn = Turn()
+    limits = TurnLimits(
+        steps=data.draw(st.sampled_from([None, 1, 3])), total_tokens=data.draw(st.sampled_from([None, 5]))
+    )
+    turn = Turn(form=data.draw(st.booleans()), limits=limits)
     event: Event | None = Began(messages=(PROMPT,))
     for _ in range(30):
         assert event is not None
@@ -187,6 +342,6 @@ def test_any_order_of_events_leaves_a_history_in_which_every_tool_use_has_its_re
         if turn.phase is Phase.OVER:
             break
         if data.draw(st.booleans()):
-            turn, _ = step(turn, Steered(({"text": "also"},)))
+            turn, _ = step(turn, data.draw(st.sampled_from([Steered(({"text": "also"},)), StopAsked(CANCELLED)])))
     if turn.phase is Phase.OVER:
         assert not any(tool_uses(drive.history[-1]))

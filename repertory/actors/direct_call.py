@@ -1,0 +1,53 @@
+"""One tool call of the program itself that leaves no trace in the conversation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from repertory.actors.hook_calls import TurnHooks
+from repertory.actors.tool_step import OnException, OnPartial, ToolStep, ToolStepParts, ToolStepSettings
+from repertory.actors.turn_meter import TurnMeter
+from repertory.backends.ports import ToolContext
+from repertory.core.turn import RunTools
+
+if TYPE_CHECKING:
+    from repertory.actors.turn_driver import AgentParts, AgentSettings
+    from repertory.core.messages import ToolResult, ToolUse
+
+
+async def call_unrecorded(settings: AgentSettings, parts: AgentParts, use: ToolUse) -> ToolResult:
+    """The tool's result. Hooks are told as of any tool call. Cancellation cancels the tool.
+
+    Errors: those of a guard.
+    """
+    state: dict[str, Any] = {}
+
+    def context_for(use: ToolUse, attempt: int, on_partial: OnPartial | None, on_exception: OnException) -> ToolContext:
+        return ToolContext(
+            tool_use=use,
+            agent_id=settings.agent_id,
+            state=parts.state,
+            idempotency_key=f"{settings.session_id}/{settings.agent_id}/{use['toolUseId']}",
+            attempt=attempt,
+            invocation_state=state,
+            agent=parts.owner,
+            on_partial=on_partial,
+            on_exception=on_exception,
+        )
+
+    step = ToolStep(
+        ToolStepParts(
+            tools=parts.tools,
+            ledger=None,
+            context_for=context_for,
+            hooks=TurnHooks(parts.hooks, parts.owner, state),
+            meter=TurnMeter(),
+        ),
+        ToolStepSettings(),
+    )
+    outcome = await step.run(RunTools(uses=(use,), known={}, invalid={}), {}, anyio.CancelScope())
+    if outcome.failed is not None:
+        raise outcome.failed
+    return outcome.results[use["toolUseId"]]

@@ -1,0 +1,197 @@
+"""The moments of an agent's life that callbacks are told of, as events.
+
+    BeforeInvocation, MessageAdded (the prompt),
+      BeforeModelCall, AfterModelCall, MessageAdded (the answer),
+        BeforeTools, (BeforeToolCall, AfterToolCall)*, AfterTools, MessageAdded (the results),
+      BeforeModelCall, ...
+    AfterInvocation
+
+A direct tool call fires BeforeToolCall, AfterToolCall and MessageAdded only. An event's fields are read-only but for
+those that its class names in `writable`: through them a callback changes what happens next. Callbacks of the events
+with `cleanup` run in reverse, so that whoever looked first looks last.
+
+Names, fields and order are those of the SDK whose users we serve; what a failing callback does is our decision (see
+`HookRegistry.add_callback`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from repertory.core.messages import ContentBlock, Message, ToolResult, ToolUse
+    from repertory.core.result import AgentResult
+
+
+@dataclass(kw_only=True)
+class HookEvent:
+    """What every event has."""
+
+    writable: ClassVar[frozenset[str]] = frozenset()
+    """The fields that callbacks may assign."""
+    cleanup: ClassVar[bool] = False
+    """Whether callbacks run in reverse order."""
+    guards: ClassVar[bool] = False
+    """Whether a callback that raises fails the turn, unless it was registered otherwise."""
+
+    agent: Any
+    """The `Agent` that it happens to."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name in self.__dict__ and name not in self.writable:
+            msg = f"Property {name} is not writable"
+            raise AttributeError(msg)
+        object.__setattr__(self, name, value)
+
+
+@dataclass(kw_only=True)
+class AgentInitializedEvent(HookEvent):
+    """The agent is ready: built, and its session opened. Fired once; its callbacks are synchronous."""
+
+
+@dataclass(kw_only=True)
+class BeforeInvocationEvent(HookEvent):
+    """A call is about to begin. Nothing of it is stored yet.
+
+    `messages`: what the caller said; assign other messages to change it. `cancel`: True or a text ends the call there,
+    with that text as its answer and nothing stored.
+    """
+
+    writable = frozenset(("messages", "cancel"))
+    guards = True
+
+    invocation_state: dict[str, Any] = field(default_factory=dict[str, Any])
+    messages: Sequence[Message] | None = None
+    cancel: bool | str = False
+
+
+@dataclass(kw_only=True)
+class AfterInvocationEvent(HookEvent):
+    """A call is over, whichever way. Agent state that its callbacks set is committed with the turn.
+
+    `result`: None when the call failed. `resume`: anything that a call takes as a prompt begins another turn in the
+    same call, whose result the caller gets then.
+    """
+
+    writable = frozenset(("resume",))
+    cleanup = True
+
+    invocation_state: dict[str, Any] = field(default_factory=dict[str, Any])
+    result: AgentResult | None = None
+    resume: Any = None
+
+
+@dataclass(kw_only=True)
+class MessageAddedEvent(HookEvent):
+    """A message is being added to the conversation. Edits of `message` in place are what is stored."""
+
+    message: Message
+
+
+@dataclass(kw_only=True)
+class BeforeModelCallEvent(HookEvent):
+    """The model is about to be asked.
+
+    `projected_input_tokens`: an estimate of the request. `cancel`: True or a text makes that text the answer, and the
+    model is not asked.
+    """
+
+    writable = frozenset(("cancel",))
+    guards = True
+
+    invocation_state: dict[str, Any] = field(default_factory=dict[str, Any])
+    projected_input_tokens: int | None = None
+    cancel: bool | str = False
+
+
+@dataclass(kw_only=True)
+class ModelStopResponse:
+    """What the model said, and why it stopped."""
+
+    message: Message
+    stop_reason: str
+
+
+@dataclass(kw_only=True)
+class AfterModelCallEvent(HookEvent):
+    """The model has answered (`stop_response`) or failed (`exception`).
+
+    `retry`: assign True to throw the answer away, or the failure, and ask again; on a failure that the retry strategy
+    is going to retry it is True already, and False gives up at once.
+    """
+
+    writable = frozenset(("retry",))
+    cleanup = True
+
+    invocation_state: dict[str, Any] = field(default_factory=dict[str, Any])
+    stop_response: ModelStopResponse | None = None
+    exception: Exception | None = None
+    retry: bool = False
+
+
+@dataclass(kw_only=True)
+class BeforeToolsEvent(HookEvent):
+    """The tools of one answer are about to run. `cancel`: True or a text is the error result of each of them."""
+
+    writable = frozenset(("cancel",))
+    guards = True
+
+    message: Message
+    invocation_state: dict[str, Any] = field(default_factory=dict[str, Any])
+    cancel: bool | str = False
+
+
+@dataclass(kw_only=True)
+class AfterToolsEvent(HookEvent):
+    """The tools of one answer have ended; `message` holds their results and is about to be added.
+
+    `end_turn`: True, a text or content blocks end the turn there, with that as its answer.
+    """
+
+    writable = frozenset(("end_turn",))
+    cleanup = True
+
+    message: Message
+    invocation_state: dict[str, Any] = field(default_factory=dict[str, Any])
+    end_turn: bool | str | list[ContentBlock] = False
+
+
+@dataclass(kw_only=True)
+class BeforeToolCallEvent(HookEvent):
+    """One tool is about to run, and its start is not recorded yet.
+
+    `selected_tool`: the tool, None when nobody knows its name; assign another to run that. `tool_use`: assign one with
+    another input; its id stays. `cancel_tool`: True or a text is the error result, and the tool does not run.
+    """
+
+    writable = frozenset(("selected_tool", "tool_use", "cancel_tool"))
+    guards = True
+
+    selected_tool: Any
+    tool_use: ToolUse
+    invocation_state: dict[str, Any] = field(default_factory=dict[str, Any])
+    cancel_tool: bool | str = False
+
+
+@dataclass(kw_only=True)
+class AfterToolCallEvent(HookEvent):
+    """One tool has ended, or was kept from running.
+
+    `result`: assign another to change what the model is told. `retry`: True throws the result away and runs the tool
+    again. `exception`: what the tool raised. `cancel_message`: why it did not run. `duration`: seconds; None when it
+    did not run.
+    """
+
+    writable = frozenset(("result", "retry"))
+    cleanup = True
+
+    selected_tool: Any
+    tool_use: ToolUse
+    invocation_state: dict[str, Any]
+    result: ToolResult
+    exception: Exception | None = None
+    cancel_message: str | None = None
+    duration: float | None = None
+    retry: bool = False

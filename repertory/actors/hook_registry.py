@@ -1,0 +1,150 @@
+"""Who wants to be told of which event, in which order."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import NoneType, UnionType
+from typing import Any, Protocol, TypeAlias, Union, cast, get_args, get_origin, get_type_hints, runtime_checkable
+
+from repertory.actors.hook_events import AgentInitializedEvent, HookEvent
+from repertory.errors import Invalid
+
+HookCallback: TypeAlias = "Callable[[Any], Awaitable[None] | None]"
+"""Takes one event; synchronous or not. A synchronous one runs on the event loop, so it must not block."""
+
+EventTypes: TypeAlias = "type[HookEvent] | Iterable[type[HookEvent]] | None"
+
+
+class HookOrder:
+    """Where a callback stands among those of one event: lower first, and in the order of registration within one."""
+
+    SDK_FIRST = -100
+    INTERVENTION_OUTPUT = -90
+    DEFAULT = 0
+    MODEL_ROUTING = 50
+    INTERVENTION_INPUT = 90
+    SDK_LAST = 100
+
+
+@runtime_checkable
+class HookProvider(Protocol):
+    """Something that registers callbacks: `Agent(hooks=[provider])`."""
+
+    def register_hooks(self, registry: HookRegistry) -> None:
+        """Add the callbacks, by `registry.add_callback(EventType, callback)`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registered:
+    """One callback for one type of event."""
+
+    callback: HookCallback
+    order: float
+    guard: bool
+    """Whether its failure fails the turn. Failures of the others are logged."""
+
+
+class HookRegistry:
+    """The callbacks of one agent. May grow at any time; a call that runs sees new callbacks at its next event."""
+
+    def __init__(self) -> None:
+        self._registered: dict[type[HookEvent], list[Registered]] = {}
+        self._in_order: dict[type[HookEvent], tuple[Registered, ...]] = {}
+
+    def add_callback(
+        self,
+        event_type: EventTypes,
+        callback: HookCallback,
+        *,
+        order: float = HookOrder.DEFAULT,
+        guard: bool | None = None,
+    ) -> None:
+        """Have `callback` called at each event of that type (or those types; None reads its annotation).
+
+        A callback that raises: a guard fails the turn with `HookFailed` (or with its own error if that is a
+        `RepertoryError`) before what it guards happens; an observer is logged and the turn goes on. By default
+        callbacks of Before-events are guards and all others observers; `guard` says otherwise.
+        Errors: `Invalid` for what is no event type, for an annotation that names none, and for an asynchronous callback
+        of `AgentInitializedEvent`.
+        """
+        if not callable(callback):
+            raise Invalid("a hook's callback is a function of one event", got=callback)
+        for kind in dict.fromkeys(_event_types(event_type, callback)):
+            if kind is AgentInitializedEvent and inspect.iscoroutinefunction(callback):
+                raise Invalid("AgentInitializedEvent can only be registered with a synchronous callback")
+            guards = kind.guards if guard is None else guard
+            registered = self._registered.setdefault(kind, [])
+            registered.append(Registered(callback=callback, order=order, guard=guards))
+            in_order = sorted(registered, key=lambda one: one.order)
+            self._in_order[kind] = _cleanup_order(in_order) if kind.cleanup else tuple(in_order)
+
+    def add_hook(self, provider: HookProvider) -> None:
+        """Add everything that the provider registers."""
+        if not isinstance(cast("object", provider), HookProvider):
+            raise Invalid("a hook provider has a method register_hooks(registry)", got=provider)
+        provider.register_hooks(self)
+
+    def has_callbacks(self) -> bool:
+        """Whether anybody is registered for anything."""
+        return bool(self._registered)
+
+    @property
+    def registered(self) -> Mapping[type[HookEvent], Sequence[Registered]]:
+        """Everything, in the order in which it was registered."""
+        return self._registered
+
+    def callbacks_for(self, event_type: type[HookEvent]) -> tuple[Registered, ...]:
+        """The callbacks in the order in which they run."""
+        return self._in_order.get(event_type, ())
+
+
+class SameHooks:
+    """A provider of everything that is registered in another registry."""
+
+    def __init__(self, registry: HookRegistry) -> None:
+        self._registry = registry
+
+    def register_hooks(self, registry: HookRegistry) -> None:
+        """Register the same callbacks, in the same order."""
+        for kind, registered in self._registry.registered.items():
+            for one in registered:
+                registry.add_callback(kind, one.callback, order=one.order, guard=one.guard)
+
+
+def _cleanup_order(in_order: list[Registered]) -> tuple[Registered, ...]:
+    """Within one order the last registered runs first; orders themselves keep their direction."""
+    newest_first = list(reversed(in_order))
+    return tuple(sorted(newest_first, key=lambda one: one.order))
+
+
+def _event_types(given: EventTypes, callback: HookCallback) -> list[type[HookEvent]]:
+    if given is None:
+        return _annotated(callback)
+    kinds: list[object] = [given] if isinstance(given, type) else list(given)
+    for kind in kinds:
+        if not (isinstance(kind, type) and issubclass(kind, HookEvent)):
+            raise Invalid("an event type is a subclass of HookEvent", got=repr(cast("object", kind)))
+    if not kinds:
+        raise Invalid("a list of event types is not empty")
+    return cast("list[type[HookEvent]]", kinds)
+
+
+def _annotated(callback: HookCallback) -> list[type[HookEvent]]:
+    """The types that the callback's first parameter names."""
+    how = "annotate the callback's parameter with an event type, or pass the type"
+    try:
+        hints = cast("Mapping[str, object]", get_type_hints(callback))
+    except (NameError, TypeError) as error:
+        raise Invalid(f"the callback's annotation cannot be read: {how}", callback=callback) from error
+    named = [hint for name, hint in hints.items() if name != "return"]
+    if not named:
+        raise Invalid(f"the callback has no annotation: {how}", callback=callback)
+    hint = named[0]
+    members = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    kinds = [member for member in members if member is not NoneType]
+    if not kinds or not all(isinstance(kind, type) and issubclass(kind, HookEvent) for kind in kinds):
+        raise Invalid(f"the callback's annotation is no event type: {how}", annotation=repr(hint))
+    return cast("list[type[HookEvent]]", kinds)

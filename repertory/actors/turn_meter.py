@@ -1,0 +1,56 @@
+"""What a turn costs, counted while it happens."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import anyio
+
+from repertory.core.result import StepMetrics, ToolMetrics, TurnMetrics
+
+if TYPE_CHECKING:
+    from repertory.core.answer import Answer
+    from repertory.core.messages import ToolResult
+
+
+class TurnMeter:
+    """Counts the steps and tools of one turn, from its making on. Times are the event loop's."""
+
+    def __init__(self) -> None:
+        self._began = self._asked = anyio.current_time()
+        self._attempts = 0
+        self._cycles: list[StepMetrics] = []
+        self._tools: dict[str, list[float]] = {}
+
+    @property
+    def attempts(self) -> int:
+        """How often the model was asked since its last answer that counted."""
+        return self._attempts
+
+    def asking(self) -> None:
+        """The model is asked now."""
+        if not self._attempts:
+            self._asked = anyio.current_time()
+        self._attempts += 1
+
+    def answered(self, answer: Answer) -> None:
+        """The model has answered, and the answer counts."""
+        duration_s = anyio.current_time() - self._asked
+        self._cycles.append(StepMetrics(answer.usage, answer.latency_ms or 0.0, duration_s, self._attempts))
+        self._attempts = 0
+
+    def ran(self, name: str, result: ToolResult, duration_s: float) -> None:
+        """A tool ran."""
+        counts = self._tools.setdefault(name, [0, 0, 0.0])
+        counts[0] += 1
+        counts[1] += result["status"] == "error"
+        counts[2] += duration_s
+
+    def metrics(self) -> TurnMetrics:
+        """Everything until now."""
+        tools = {
+            name: ToolMetrics(call_count=int(calls), error_count=int(errors), total_time=total)
+            for name, (calls, errors, total) in self._tools.items()
+        }
+        duration_s = anyio.current_time() - self._began
+        return TurnMetrics(cycles=tuple(self._cycles), tool_metrics=tools, duration_s=duration_s)

@@ -1,0 +1,81 @@
+"""What every form of a call takes beside the prompt, and how it becomes an invocation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypedDict, cast
+
+from repertory.actors.call import Busy, Invocation
+from repertory.core.ids import check_id
+from repertory.core.limits import Limits, read_limits
+from repertory.errors import Invalid
+
+if TYPE_CHECKING:
+    from repertory.backends.ports import OutputForm
+    from repertory.core.messages import Prompt
+
+
+class CallOptions(TypedDict, total=False):
+    """What every form of a call takes beside the prompt. None means the same as leaving it out."""
+
+    invocation_state: dict[str, Any] | None
+    """Values for the hooks and tools of this call, which share this very dictionary. Its `request_state` (made when it
+    is missing) comes back as `result.state`. Not stored."""
+    structured_output_model: type[Any] | None
+    """A pydantic model class: the answer is an object of it, `result.structured_output`."""
+    limits: Limits | None
+    idempotency_token: str | None
+    """Names the turn. The same token again, also after a restart, gives the same answer and runs nothing twice; while
+    its turn runs, the call shares it; a turn that failed or was cut short goes on."""
+    timeout_s: float | None
+    """Seconds for the whole call. A turn that runs then ends with stop reason `limit_time`; a call that still waits for
+    other turns is refused with `AgentBusy`."""
+    busy: Busy | None
+    """What to do when a turn runs already; None means what the agent was built with."""
+
+
+_BUSY = ("queue", "reject", "interrupt", "steer")
+
+
+def read_call(prompt: Prompt, options: CallOptions, default_form: type[Any] | None) -> Invocation:
+    """The invocation. Errors: `TypeError` for an option that nobody knows, `Invalid` for one that makes no sense."""
+    unknown = sorted(options.keys() - CallOptions.__annotations__.keys())
+    if unknown:
+        msg = f"a call takes {', '.join(CallOptions.__annotations__)}, not {', '.join(unknown)}"
+        raise TypeError(msg)
+    state = options.get("invocation_state")
+    if state is None:
+        state = {}
+    elif not isinstance(cast("object", state), dict):
+        raise Invalid("invocation_state is a dictionary", got=type(state).__name__)
+    state.setdefault("request_state", {})
+    busy, token, timeout_s = options.get("busy"), options.get("idempotency_token"), options.get("timeout_s")
+    if busy is not None and busy not in _BUSY:
+        raise Invalid(f"busy is one of {', '.join(_BUSY)}", got=busy)
+    if timeout_s is not None and not 0 < timeout_s < math.inf:
+        raise Invalid("timeout_s is a positive number of seconds", got=timeout_s)
+    return Invocation(
+        prompt=prompt,
+        busy=busy,
+        invocation_state=state,
+        limits=read_limits(options.get("limits")),
+        timeout_s=timeout_s,
+        idempotency_token=None if token is None else check_id(token, "idempotency_token"),
+        form=output_form(options.get("structured_output_model") or default_form),
+    )
+
+
+def output_form(kind: type[Any] | None) -> OutputForm | None:
+    """The form of a type. Loads pydantic, which whoever wrote the type has loaded. Errors: `Invalid`."""
+    if kind is None:
+        return None
+    from repertory.backends.tools.output_form import form_for
+
+    return form_for(kind)
+
+
+def request_state_of(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of an invocation state that callback handlers are given."""
+    found = state.get("request_state")
+    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}

@@ -1,0 +1,20 @@
+"""Calling a callback handler, which is anybody's code and only looks on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+CallbackHandler: TypeAlias = "Callable[..., object]"
+"""Called with each event's entries as keywords, and `request_state`."""
+
+_log = logging.getLogger("repertory.callbacks")
+
+
+def call_handler(handler: CallbackHandler, event: Mapping[str, object], request_state: dict[str, Any]) -> None:
+    """Tell the handler. What it raises is logged: the turn goes on."""
+    try:
+        handler(**event, request_state=request_state)
+    except Exception as error:  # noqa: BLE001 - a handler is anybody's code, and only looks on
+        _log.error("callback handler failed", exc_info=error)

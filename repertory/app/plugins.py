@@ -1,0 +1,76 @@
+"""Plugins: hooks and tools that belong together, given to an agent as one object.
+
+class Audit(Plugin):
+    name = "audit"
+
+    @hook
+    def on_message(self, event: MessageAddedEvent) -> None: ...
+
+    @tool
+    def audit_log(self) -> str:
+        "What was said so far."
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar, cast
+
+from repertory.backends.tools.function_tool import FunctionTool
+from repertory.errors import Invalid
+
+_Callback = TypeVar("_Callback", bound=Callable[..., Any])
+_MARK = "__repertory_hook__"
+
+
+def hook(method: _Callback) -> _Callback:
+    """Mark a method of a `Plugin` as a callback; the annotation of its parameter says for which events."""
+    setattr(method, _MARK, True)
+    return method
+
+
+class Plugin:
+    """Extends agents by its methods that are marked with `@hook` and `@tool`. Subclass it and give it a `name`.
+
+    One object may serve many agents. `init_agent` may do more, and may be asynchronous: then it runs when the agent's
+    session is opened.
+    """
+
+    name: str = ""
+
+    @property
+    def hooks(self) -> list[Callable[..., Any]]:
+        """The marked callbacks, base classes first, in the order in which they were written."""
+        return [getattr(self, name) for name in _names(self) if hasattr(getattr(type(self), name), _MARK)]
+
+    @property
+    def tools(self) -> list[FunctionTool[..., Any]]:
+        """The tools among the methods, base classes first, in the order in which they were written."""
+        found: list[FunctionTool[..., Any]] = []
+        for name in _names(self):
+            if isinstance(getattr(type(self), name), FunctionTool):
+                found.append(getattr(self, name))
+        return found
+
+    def init_agent(self, agent: Any) -> Awaitable[None] | None:
+        """Prepare an `Agent` that got this plugin; its hooks and tools are registered already."""
+        del agent
+
+
+def check_plugins(plugins: object) -> list[Plugin]:
+    """The plugins as a list. Errors: `Invalid` for what is none, for one without a name, for two of one name."""
+    found = list(cast("Sequence[object]", plugins)) if isinstance(plugins, list | tuple) else [plugins]
+    checked: list[Plugin] = []
+    for plugin in found:
+        if not isinstance(plugin, Plugin) or not plugin.name:
+            raise Invalid("a plugin is an object of a subclass of Plugin with a name", got=repr(plugin))
+        if any(plugin.name == other.name for other in checked):
+            raise Invalid("two plugins have the same name", name=plugin.name)
+        checked.append(plugin)
+    return checked
+
+
+def _names(plugin: Plugin) -> list[str]:
+    """The attributes of the plugin's classes, base classes first; an overridden one stands where it was first."""
+    names = [name for kind in reversed(type(plugin).__mro__) for name in vars(kind)]
+    return [name for name in dict.fromkeys(names) if name not in ("hooks", "tools")]
