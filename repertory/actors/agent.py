@@ -12,6 +12,7 @@ import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeAlias, assert_never
 
 import anyio
@@ -20,7 +21,7 @@ from repertory.actors.call import Busy, Call, Invocation, SinkOutlet, SlotOutlet
 from repertory.actors.conversation import Entry, LoadView
 from repertory.actors.ledger import Ledger
 from repertory.actors.persister import ReadImage
-from repertory.actors.turn_driver import AgentParts, AgentSettings, Footing, TurnDriver
+from repertory.actors.turn_driver import AgentParts, AgentSettings, Footing, Means, TurnDriver
 from repertory.core.direct_call import direct_answers, recorded, spoken_answer
 from repertory.core.events import TurnEvent
 from repertory.core.journal.fold import FINISHED_TURNS_MAX, is_answer
@@ -138,7 +139,9 @@ class AgentActor(Actor[AgentMessage]):
         persister = self.context.sibling("persister")
         image = await persister.ask(ReadImage(), timeout_s=math.inf)
         self._ledger = Ledger(persister, image.last_seq, self._wall, durable=self._settings.durable)
-        self._conversation = self.context.sibling("conversation")
+        conversation = self.context.sibling("conversation")
+        clock, chance = self.context.clock, partial(self.context.rng.uniform, 0.0, 1.0)
+        self._means = Means(ledger=self._ledger, conversation=conversation, clock=clock, chance=chance)
         if image.last_seq:
             self._parts.state.restore(image.state)
         self._footing = Footing(
@@ -156,7 +159,7 @@ class AgentActor(Actor[AgentMessage]):
         self._open_token = image.token[0] if image.token is not None else None
         started = frozenset(image.open_tools)
         self._standing = Standing(last=image.last_message, started=started, finished=image.finished_tools)
-        shown = await self._conversation.ask(LoadView(image=image), timeout_s=math.inf)
+        shown = await conversation.ask(LoadView(image=image), timeout_s=math.inf)
         self._parts.mirror.show(shown.messages)
         if image.last_seq == 0:
             self._write_first_records()
@@ -358,9 +361,8 @@ class AgentActor(Actor[AgentMessage]):
         """The call's turn, and those that hooks add to it."""
         prompt: Said | Answers = self._going_on(call)
         while True:
-            driver = self._driver = TurnDriver(
-                self._settings, self._parts, self._ledger, self._conversation, self._footing, call.invocation
-            )
+            driver = TurnDriver(self._settings, self._parts, self._means, self._footing, call.invocation)
+            self._driver = driver
             driver.publish = call.outlet.publish
             result = await self._drive_one(driver, call.invocation, prompt)
             if driver.resume is None or result.stop_reason == "cancelled":

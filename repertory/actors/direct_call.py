@@ -43,7 +43,7 @@ async def call_unrecorded(settings: AgentSettings, parts: AgentParts, use: ToolU
             ledger=None,
             context_for=context_for,
             hooks=TurnHooks(parts.hooks, parts.owner, state),
-            meter=TurnMeter(),
+            meter=TurnMeter(anyio.current_time),
         ),
         ToolStepSettings(),
     )

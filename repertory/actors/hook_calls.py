@@ -93,15 +93,13 @@ class TurnHooks:
 
     def __init__(self, registry: HookRegistry, agent: Any, invocation_state: dict[str, Any]) -> None:
         self._registry = registry
+        self._listened = registry.in_order
         self._agent = agent
         self._state = invocation_state
 
-    def _listened(self, kind: type[HookEvent]) -> bool:
-        return bool(self._registry.callbacks_for(kind))
-
     async def before_invocation(self, messages: Sequence[Message]) -> BeforeInvocationEvent | None:
         """What callbacks made of the call; None when nobody listens."""
-        if not self._listened(BeforeInvocationEvent):
+        if BeforeInvocationEvent not in self._listened:
             return None
         given = list(messages)
         event = BeforeInvocationEvent(agent=self._agent, invocation_state=self._state, messages=given)
@@ -109,7 +107,7 @@ class TurnHooks:
 
     async def after_invocation(self, result: AgentResult | None) -> object:
         """The prompt to go on with, None for none."""
-        if not self._listened(AfterInvocationEvent):
+        if AfterInvocationEvent not in self._listened:
             return None
         event = AfterInvocationEvent(agent=self._agent, invocation_state=self._state, result=result)
         resume: object = (await fire(self._registry, event)).resume
@@ -117,7 +115,7 @@ class TurnHooks:
 
     async def message_added(self, message: Message) -> Message:
         """The message as it is to be stored: callbacks may edit it. An edit that makes no message is undone."""
-        if not self._listened(MessageAddedEvent):
+        if MessageAddedEvent not in self._listened:
             return message
         edited = copy.deepcopy(message)
         await fire(self._registry, MessageAddedEvent(agent=self._agent, message=edited))
@@ -132,7 +130,7 @@ class TurnHooks:
 
     async def before_model(self, projected: Callable[[], int]) -> str | None:
         """What to take for the model's answer instead of asking it; None asks it."""
-        if not self._listened(BeforeModelCallEvent):
+        if BeforeModelCallEvent not in self._listened:
             return None
         tokens = projected()
         event = BeforeModelCallEvent(agent=self._agent, invocation_state=self._state, projected_input_tokens=tokens)
@@ -140,7 +138,7 @@ class TurnHooks:
 
     async def after_model(self, answer: Answer | None, error: Exception | None, *, retry: bool) -> bool:
         """Whether to ask the model again."""
-        if not self._listened(AfterModelCallEvent):
+        if AfterModelCallEvent not in self._listened:
             return retry
         response = None
         if answer is not None:
@@ -152,14 +150,14 @@ class TurnHooks:
 
     async def before_tools(self, message: Message) -> str | None:
         """The error result of every tool; None runs them."""
-        if not self._listened(BeforeToolsEvent):
+        if BeforeToolsEvent not in self._listened:
             return None
         event = BeforeToolsEvent(agent=self._agent, message=message, invocation_state=self._state)
         return _text((await fire(self._registry, event)).cancel, "Tool cancelled by hook")
 
     async def after_tools(self, results: Sequence[ToolResult]) -> tuple[ContentBlock, ...]:
         """The turn's answer, if it is to end here; empty to go on."""
-        if not self._listened(AfterToolsEvent):
+        if AfterToolsEvent not in self._listened:
             return ()
         message: Message = {"role": "user", "content": [{"toolResult": result} for result in results]}
         event = AfterToolsEvent(agent=self._agent, message=message, invocation_state=self._state)
@@ -171,7 +169,7 @@ class TurnHooks:
 
     async def before_tool(self, tool: Tool | None, use: ToolUse) -> tuple[Tool | None, ToolUse, str | None]:
         """The tool and the input to run it with, and why not to run it, if so. The id is always the one asked for."""
-        if not self._listened(BeforeToolCallEvent):
+        if BeforeToolCallEvent not in self._listened:
             return tool, use, None
         event = BeforeToolCallEvent(
             agent=self._agent, selected_tool=tool, tool_use={**use}, invocation_state=self._state
@@ -182,7 +180,7 @@ class TurnHooks:
 
     async def after_tool(self, ended: ToolEnded) -> tuple[ToolResult, bool]:
         """The result as the model is to be told it, and whether to run the tool again instead."""
-        if not self._listened(AfterToolCallEvent):
+        if AfterToolCallEvent not in self._listened:
             return ended.result, False
         event = AfterToolCallEvent(
             agent=self._agent,

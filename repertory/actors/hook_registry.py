@@ -52,7 +52,8 @@ class HookRegistry:
 
     def __init__(self) -> None:
         self._registered: dict[type[HookEvent], list[Registered]] = {}
-        self._in_order: dict[type[HookEvent], tuple[Registered, ...]] = {}
+        self.in_order: dict[type[HookEvent], tuple[Registered, ...]] = {}
+        """Type of event to its callbacks, in the order in which they run. Nobody edits it."""
 
     def add_callback(
         self,
@@ -79,7 +80,7 @@ class HookRegistry:
             registered = self._registered.setdefault(kind, [])
             registered.append(Registered(callback=callback, order=order, guard=guards))
             in_order = sorted(registered, key=lambda one: one.order)
-            self._in_order[kind] = _cleanup_order(in_order) if kind.cleanup else tuple(in_order)
+            self.in_order[kind] = _cleanup_order(in_order) if kind.cleanup else tuple(in_order)
 
     def add_hook(self, provider: HookProvider) -> None:
         """Add everything that the provider registers."""
@@ -98,7 +99,7 @@ class HookRegistry:
 
     def callbacks_for(self, event_type: type[HookEvent]) -> tuple[Registered, ...]:
         """The callbacks in the order in which they run."""
-        return self._in_order.get(event_type, ())
+        return self.in_order.get(event_type, ())
 
 
 class SameHooks:

@@ -219,9 +219,10 @@ class ToolStep:
 
     async def _attempt(self, call: _Call) -> tuple[ToolResult, bool]:
         """The result of one attempt, and whether a hook wants another."""
-        began = anyio.current_time()
+        clock = self._parts.meter.clock
+        began = clock()
         result = await _bounded(call)
-        duration_s = anyio.current_time() - began
+        duration_s = clock() - began
         self._parts.meter.ran(call.tool.name, result, duration_s)
         exception = call.raised[0] if call.raised else None
         ended = ToolEnded(tool=call.tool, use=call.use, result=result, exception=exception, duration_s=duration_s)

@@ -101,10 +101,20 @@ class AgentParts:
     hooks: HookRegistry
     retry: RetryStrategy | None = None
     """What to do when a model call fails; None gives up at once."""
-    jitter: Callable[[], float]
-    """Random numbers from 0 up to 1."""
     owner: Any = None
     """The `Agent` that users know; tools and hooks get it as `agent`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Means:
+    """What every turn of an agent works with."""
+
+    ledger: Ledger
+    conversation: ActorRef[ConversationMessage]
+    clock: Callable[[], float]
+    """Seconds, for measuring."""
+    chance: Callable[[], float]
+    """Random numbers from 0 up to 1."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -136,15 +146,15 @@ class TurnDriver:
         self,
         settings: AgentSettings,
         parts: AgentParts,
-        ledger: Ledger,
-        conversation: ActorRef[ConversationMessage],
+        means: Means,
         footing: Footing,
         invocation: Invocation,
     ) -> None:
         self._settings = settings
         self._parts = parts
-        self._ledger = ledger
-        self._conversation = conversation
+        self._means = means
+        self._ledger = means.ledger
+        self._conversation = means.conversation
         self._footing = footing
         self._form = invocation.form
         self._token = invocation.idempotency_token
@@ -160,7 +170,7 @@ class TurnDriver:
         """The prompt that a hook wants to go on with, after the end."""
         self._direct = invocation.direct is not None
         self._machine = Turn(limits=invocation.limits, form=self._form is not None)
-        self._meter = TurnMeter()
+        self._meter = TurnMeter(means.clock)
         self._scope: anyio.CancelScope | None = None
         self._stop: Stop | None = None
         self._filled: object = None
@@ -308,7 +318,7 @@ class TurnDriver:
     async def _failed(self, error: RepertoryError) -> Event:
         """Whether the call is made again is for the retry strategy to say, and for hooks."""
         retry, attempt = self._parts.retry, self._meter.attempts
-        delay_s = retry.delay_s(error, attempt, self._parts.jitter()) if retry is not None else None
+        delay_s = retry.delay_s(error, attempt, self._means.chance()) if retry is not None else None
         if await self.hooks.after_model(None, error, retry=delay_s is not None):
             return await self._again(attempt, delay_s or 0.0, error)
         return Overflowed(error) if isinstance(error, ContextWindowOverflowException) else Erred(error)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
-
-import anyio
 
 from repertory.core.result import StepMetrics, ToolMetrics, TurnMetrics
 
@@ -14,10 +13,12 @@ if TYPE_CHECKING:
 
 
 class TurnMeter:
-    """Counts the steps and tools of one turn, from its making on. Times are the event loop's."""
+    """Counts the steps and tools of one turn, from its making on."""
 
-    def __init__(self) -> None:
-        self._began = self._asked = anyio.current_time()
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """`clock` gives seconds, from wherever it likes."""
+        self.clock = clock
+        self._began = self._asked = clock()
         self._attempts = 0
         self._cycles: list[StepMetrics] = []
         self._tools: dict[str, list[float]] = {}
@@ -30,12 +31,12 @@ class TurnMeter:
     def asking(self) -> None:
         """The model is asked now."""
         if not self._attempts:
-            self._asked = anyio.current_time()
+            self._asked = self.clock()
         self._attempts += 1
 
     def answered(self, answer: Answer) -> None:
         """The model has answered, and the answer counts."""
-        duration_s = anyio.current_time() - self._asked
+        duration_s = self.clock() - self._asked
         self._cycles.append(StepMetrics(answer.usage, answer.latency_ms or 0.0, duration_s, self._attempts))
         self._attempts = 0
 
@@ -52,5 +53,5 @@ class TurnMeter:
             name: ToolMetrics(call_count=int(calls), error_count=int(errors), total_time=total)
             for name, (calls, errors, total) in self._tools.items()
         }
-        duration_s = anyio.current_time() - self._began
+        duration_s = self.clock() - self._began
         return TurnMetrics(cycles=tuple(self._cycles), tool_metrics=tools, duration_s=duration_s)

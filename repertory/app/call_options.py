@@ -40,6 +40,8 @@ _BUSY = ("queue", "reject", "interrupt", "steer")
 
 def read_call(prompt: Prompt, options: CallOptions, default_form: type[Any] | None) -> Invocation:
     """The invocation. Errors: `TypeError` for an option that nobody knows, `Invalid` for one that makes no sense."""
+    if not options:
+        return Invocation(prompt=prompt, invocation_state={"request_state": {}}, form=output_form(default_form))
     unknown = sorted(options.keys() - CallOptions.__annotations__.keys())
     if unknown:
         msg = f"a call takes {', '.join(CallOptions.__annotations__)}, not {', '.join(unknown)}"
