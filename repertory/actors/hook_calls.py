@@ -6,7 +6,6 @@ those of guards become `HookFailed`.
 
 from __future__ import annotations
 
-import copy
 import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +25,7 @@ from repertory.actors.hook_events import (
     MessageAddedEvent,
     ModelStopResponse,
 )
-from repertory.core.messages import tool_results, tool_uses
+from repertory.core.messages import copy_message, tool_results, tool_uses
 from repertory.core.pairing import check_message
 from repertory.errors import HookFailed, Invalid, RepertoryError, UnpairedTools
 
@@ -117,7 +116,7 @@ class TurnHooks:
         """The message as it is to be stored: callbacks may edit it. An edit that makes no message is undone."""
         if MessageAddedEvent not in self._listened:
             return message
-        edited = copy.deepcopy(message)
+        edited = copy_message(message)
         await fire(self._registry, MessageAddedEvent(agent=self._agent, message=edited))
         try:
             check_message(edited)

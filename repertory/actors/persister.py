@@ -10,7 +10,6 @@ A session that is not kept has a `MemoryJournal` in the place of a store, so it 
 
 from __future__ import annotations
 
-import copy
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -28,7 +27,7 @@ from repertory.core.journal.records import MessageAdded, Record, Redacted
 from repertory.core.journal.restate import restatements
 from repertory.core.journal.restore import messages_of, records_of, restore
 from repertory.core.journal.rows import Kind, Row
-from repertory.core.messages import Message
+from repertory.core.messages import Message, copy_message
 from repertory.errors import Invalid, RepertoryError
 from repertory.runtime.actor import Actor
 from repertory.runtime.exit import ExitReason, Failed
@@ -259,7 +258,7 @@ class SessionPersister(Actor[PersisterMessage]):
     async def _history(self) -> tuple[Message, ...]:
         """Read in slices, so that a long history holds nobody up."""
         if isinstance(self._keeper, MemoryJournal):
-            return tuple(copy.deepcopy(self._keeper.messages))
+            return tuple(map(copy_message, self._keeper.messages))
         settings = self._settings
         rows = list(await self._keeper.store.load(settings.session_id, settings.agent_id, whole=True))
         stored = rows[-1].seq if rows else 0

@@ -9,7 +9,7 @@ Source: Amazon Bedrock API reference, `Message` and `ContentBlock`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal, NotRequired, TypeAlias, TypedDict
+from typing import Literal, NotRequired, TypeAlias, TypedDict, cast
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 """A value that JSON can say exactly."""
@@ -107,6 +107,20 @@ def text_of(message: Message) -> str:
     return "\n".join(block["text"] for block in message["content"] if "text" in block)
 
 
+def copy_message(message: Message) -> Message:
+    """A copy that shares nothing that can be edited with the original."""
+    return cast("Message", _copied(message))
+
+
 def error_result(tool_use_id: str, text: str) -> ToolResult:
     """A tool result that tells the model what went wrong."""
     return {"toolUseId": tool_use_id, "status": "error", "content": [{"text": text}]}
+
+
+def _copied(value: object) -> object:
+    """Messages are dictionaries and lists all the way down, so this is several times quicker than `copy.deepcopy`."""
+    if isinstance(value, dict):
+        return {key: _copied(item) for key, item in cast("dict[object, object]", value).items()}
+    if isinstance(value, list | tuple):
+        return [_copied(item) for item in cast("list[object]", value)]
+    return value
