@@ -28,12 +28,16 @@ if TYPE_CHECKING:
     from repertory.app.mcp_client import MCPClient as MCPClient
     from repertory.app.plugins import Plugin as Plugin
     from repertory.app.plugins import hook as hook
+    from repertory.app.runtime import HostedAgent as HostedAgent
+    from repertory.app.runtime import HostedSession as HostedSession
     from repertory.app.runtime import Runtime as Runtime
     from repertory.app.sessions import SQLiteSessionManager as SQLiteSessionManager
     from repertory.app.sessions import SQLiteSessions as SQLiteSessions
     from repertory.app.spec import AgentSpec as AgentSpec
+    from repertory.backends.models.anthropic import AnthropicModel as AnthropicModel
     from repertory.backends.models.bedrock import BedrockModel as BedrockModel
     from repertory.backends.models.offline import OfflineModel as OfflineModel
+    from repertory.backends.models.openai import OpenAIModel as OpenAIModel
     from repertory.backends.models.scripted import ScriptedModel as ScriptedModel
     from repertory.backends.ports import Model as Model
     from repertory.backends.ports import Tool as Tool
@@ -56,6 +60,7 @@ if TYPE_CHECKING:
     from repertory.errors import StructuredOutputException as StructuredOutputException
     from repertory.errors import Throttled as Throttled
     from repertory.errors import Unavailable as Unavailable
+    from repertory.runtime.report import DrainReport as DrainReport
 
 __version__ = "0.1.0"
 
@@ -69,6 +74,7 @@ _HOMES = {
     "AgentResult": "repertory.core.result",
     "AgentSpec": "repertory.app.spec",
     "AgentState": "repertory.core.state",
+    "AnthropicModel": "repertory.backends.models.anthropic",
     "BedrockModel": "repertory.backends.models.bedrock",
     "BeforeInvocationEvent": "repertory.actors.hook_events",
     "BeforeModelCallEvent": "repertory.actors.hook_events",
@@ -76,11 +82,14 @@ _HOMES = {
     "BeforeToolsEvent": "repertory.actors.hook_events",
     "ConcurrencyException": "repertory.errors",
     "ContextWindowOverflowException": "repertory.errors",
+    "DrainReport": "repertory.runtime.report",
     "HookEvent": "repertory.actors.hook_events",
     "HookFailed": "repertory.errors",
     "HookOrder": "repertory.actors.hook_registry",
     "HookProvider": "repertory.actors.hook_registry",
     "HookRegistry": "repertory.actors.hook_registry",
+    "HostedAgent": "repertory.app.runtime",
+    "HostedSession": "repertory.app.runtime",
     "Interrupt": "repertory.core.opening",
     "Limits": "repertory.core.limits",
     "MCPClient": "repertory.app.mcp_client",
@@ -91,6 +100,7 @@ _HOMES = {
     "ModelRetryStrategy": "repertory.core.retry",
     "NullConversationManager": "repertory.core.window.unmanaged",
     "OfflineModel": "repertory.backends.models.offline",
+    "OpenAIModel": "repertory.backends.models.openai",
     "Plugin": "repertory.app.plugins",
     "RepertoryError": "repertory.errors",
     "Runtime": "repertory.app.runtime",
@@ -118,6 +128,7 @@ __all__ = [
     "AgentResult",
     "AgentSpec",
     "AgentState",
+    "AnthropicModel",
     "BedrockModel",
     "BeforeInvocationEvent",
     "BeforeModelCallEvent",
@@ -125,11 +136,14 @@ __all__ = [
     "BeforeToolsEvent",
     "ConcurrencyException",
     "ContextWindowOverflowException",
+    "DrainReport",
     "HookEvent",
     "HookFailed",
     "HookOrder",
     "HookProvider",
     "HookRegistry",
+    "HostedAgent",
+    "HostedSession",
     "Interrupt",
     "Limits",
     "MCPClient",
@@ -140,6 +154,7 @@ __all__ = [
     "ModelRetryStrategy",
     "NullConversationManager",
     "OfflineModel",
+    "OpenAIModel",
     "Plugin",
     "RepertoryError",
     "Runtime",

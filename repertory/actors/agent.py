@@ -18,6 +18,7 @@ from typing import TypeAlias, assert_never
 import anyio
 
 from repertory.actors.call import Busy, Call, Invocation, SinkOutlet, SlotOutlet, request_state
+from repertory.actors.caller_context import in_context
 from repertory.actors.conversation import Entry, LoadView
 from repertory.actors.ledger import Ledger
 from repertory.actors.persister import ReadImage
@@ -33,7 +34,7 @@ from repertory.core.pairing import check_message
 from repertory.core.prompt import Answers, Said, read_prompt
 from repertory.core.result import AgentResult
 from repertory.core.turn import CANCELLED, Stop, is_whole
-from repertory.errors import AgentBusy, Invalid, RepertoryError
+from repertory.errors import AgentBusy, Invalid, RepertoryError, Unavailable
 from repertory.runtime.actor import Actor
 from repertory.runtime.exit import ExitReason
 from repertory.runtime.message import Ask, Stream
@@ -171,6 +172,7 @@ class AgentActor(Actor[AgentMessage]):
 
     def _write_first_records(self) -> None:
         """A new journal begins with the state and the messages that the agent was built with."""
+        self._parts.state.take_patch()  # All of it is written here.
         state = self._parts.state.get()
         if isinstance(state, dict) and state:
             self._ledger.add(StateChanged(at=self._wall(), full=state))
@@ -313,8 +315,8 @@ class AgentActor(Actor[AgentMessage]):
                 self._waiting.remove(call)
                 return
 
-    def _closed(self) -> AgentBusy:
-        return AgentBusy("the agent is shutting down and takes no more turns", agent=self._settings.agent_id)
+    def _closed(self) -> Unavailable:
+        return Unavailable("the agent is shutting down and takes no more turns", agent=self._settings.agent_id)
 
     def _finish_turns(self, at_once: bool) -> Next:
         self._refusing = True
@@ -326,8 +328,14 @@ class AgentActor(Actor[AgentMessage]):
         if self._busy:
             self._closing.append(lambda: slot.reply(None))
         else:
+            self._keep_state()
             slot.reply(None)
         return carry_on()
+
+    def _keep_state(self) -> None:
+        """Write down what was set after the last turn."""
+        self._ledger.add_changes(self._parts.state)
+        self._ledger.hand_over(soon=True)
 
     async def _run_turns(self) -> None:
         """Turn after turn. One job for all of them: starting one costs more than a plain turn's messages."""
@@ -335,6 +343,8 @@ class AgentActor(Actor[AgentMessage]):
             while self._waiting:
                 await self._run_turn(self._waiting.popleft())
             self._busy = False
+            if self._closing:
+                self._keep_state()
             while self._closing:
                 self._closing.pop()()
             self._called = anyio.Event()
@@ -344,7 +354,7 @@ class AgentActor(Actor[AgentMessage]):
         self._running = call
         outcome: AgentResult | RepertoryError
         try:
-            outcome = await self._drive(call)
+            outcome = await in_context(call.invocation.context, self._drive(call))
         except RepertoryError as error:
             outcome = error
         driver, self._running, self._driver = self._driver, None, None

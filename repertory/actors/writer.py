@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, assert_never
 
-from repertory.backends.ports import Batch, Lease, SessionStore
+from repertory.backends.ports import Batch, Lease, Position, SessionStore
 from repertory.core.journal.rows import Row
-from repertory.errors import LeaseLost, RepertoryError
+from repertory.errors import LeaseLost, RepertoryError, Unavailable
 from repertory.runtime.actor import Actor
 from repertory.runtime.message import Ask
 from repertory.runtime.next import Next, carry_on, refuse, reply
@@ -99,12 +99,20 @@ class StoreWriter(Actor[WriterMessage]):
         return refuse(outcome) if isinstance(outcome, LeaseLost) else reply(outcome.seq)
 
     async def _commit(self, group: Sequence[Write]) -> None:
+        """Every write is answered, also when this fails by a bug or is killed: nobody waits for a lost one."""
         batches = [Batch(lease=write.lease, rows=write.rows, erase=write.erase) for write in group]
+        refusal: RepertoryError | None = Unavailable("the writer failed", store=self._store.name)
+        outcomes: Sequence[Position | LeaseLost] = ()
         try:
             outcomes = await self._store.append(batches)
+            refusal = None
         except RepertoryError as error:
-            for write in group:
-                write.reply_to.tell(WriteRefused(error=error))
+            refusal = error
+        finally:
+            if refusal is not None:
+                for write in group:
+                    write.reply_to.tell(WriteRefused(error=refusal))
+        if refusal is not None:
             return
         self._groups += 1
         for write, outcome in zip(group, outcomes, strict=True):

@@ -31,8 +31,8 @@ def list_sessions(database: str | None) -> int:
     return 0
 
 
-def show_session(database: str | None, session_id: str, agent_id: str) -> int:
-    """Print everything that was said in a session. Returns the exit code.
+def show_session(database: str | None, session_id: str, agent_id: str | None) -> int:
+    """Print everything that was said in a session; None means its only agent. Returns the exit code.
 
     Errors: `NotFound` for a session or an agent that is not there; `CorruptJournal` when it is not what was written.
     """
@@ -82,10 +82,13 @@ def _cells(info: SessionInfo) -> tuple[str, ...]:
     )
 
 
-async def _read(sessions: SQLiteSessions, session_id: str, agent_id: str) -> Sequence[tuple[int, Record | None]]:
+async def _read(sessions: SQLiteSessions, session_id: str, agent_id: str | None) -> Sequence[tuple[int, Record | None]]:
     known = {info.session_id: info for info in await sessions.list()}
     if session_id not in known:
         raise NotFound("no such session", session=session_id, database=str(sessions.path))
+    if agent_id is None:
+        agents = sorted(known[session_id].agents)
+        agent_id = agents[0] if len(agents) == 1 else "default"
     if agent_id not in known[session_id].agents:
         raise NotFound("no such agent in the session", agent=agent_id, agents=sorted(known[session_id].agents))
     store = sessions.open_store()

@@ -10,11 +10,13 @@ flight finish, journals are committed, leases are released, and `drain()` report
 
 from __future__ import annotations
 
-import copy
 from collections.abc import AsyncGenerator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Unpack
 from weakref import WeakValueDictionary
+
+import anyio
+from anyio.abc import TaskStatus
 
 from repertory.actors.registry import ToolRegistry
 from repertory.app.agent import Agent
@@ -24,6 +26,7 @@ from repertory.app.call_options import CallOptions, read_call
 from repertory.app.host import Host, HostSettings
 from repertory.app.sessions import PlacedSession
 from repertory.core.ids import check_id
+from repertory.core.messages import copy_message
 
 if TYPE_CHECKING:
     from repertory.app.host import ShutdownHook
@@ -76,9 +79,12 @@ class Runtime:
         """Run `hook` (async, no arguments) in a phase of the drain: see `PHASES` in `app/phases.py` for the names."""
         self._host.system.on_shutdown(phase, hook)
 
-    async def serve_signals(self) -> None:
-        """Drain on SIGTERM or SIGINT; a second one cuts it short, a third ends the process. Returns after the drain."""
-        await self._host.system.serve_signals()
+    async def serve_signals(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> DrainReport:
+        """Drain on SIGTERM or SIGINT; a second one cuts it short, a third ends the process. Returns after the drain.
+
+        `await group.start(runtime.serve_signals)` returns once signals are listened to.
+        """
+        return await self._host.system.serve_signals(task_status=task_status)
 
     async def drain(self) -> DrainReport:
         """Stop in phases and say what could not be finished. Calling it again gives the same report."""
@@ -177,7 +183,7 @@ class HostedSession:
     async def messages(self) -> list[Message]:
         """A copy of what the model is shown, oldest first."""
         async with self._host.session(self._blueprint) as session:
-            return copy.deepcopy(session.messages())
+            return [copy_message(message) for message in session.messages()]
 
     async def history(self) -> list[Message]:
         """A copy of everything ever said, oldest first."""

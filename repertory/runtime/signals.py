@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Protocol, TypeAlias
 
 import anyio
+from anyio.abc import TaskStatus
 
 from repertory.runtime.report import DrainReport
 
@@ -29,13 +30,17 @@ class Drainable(Protocol):
     def cut_short(self) -> None: ...
 
 
-async def serve_signals(system: Drainable, force_after_s: float, end_process: EndProcess) -> DrainReport:
+async def serve_signals(
+    system: Drainable, force_after_s: float, end_process: EndProcess, task_status: TaskStatus[None]
+) -> DrainReport:
     """Wait for a signal, drain, and return the report. Cancelled, it stops listening; a drain that has begun goes on.
 
     `force_after_s` from the first signal on the process is ended from a thread, since no deadline interrupts a loop
-    that a blocking call holds up. When this returns, signals have their default effect again.
+    that a blocking call holds up. `task_status` is told when signals are listened to. When this returns, they have
+    their default effect again.
     """
     with anyio.open_signal_receiver(*SIGNALS) as received:
+        task_status.started()
         first = await anext(received)
         watchdog = threading.Timer(force_after_s, end_process, [128 + first])
         watchdog.daemon = True

@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Literal, TypeAlias
 
 import anyio
+from anyio.abc import TaskStatus
 
 from repertory.errors import Invalid, NotFound, NotReady
 from repertory.runtime.alarms import Alarms
@@ -223,13 +224,14 @@ class ActorSystem:
         if self._drain is not None:
             self._drain.cut_short()
 
-    async def serve_signals(self) -> DrainReport:
+    async def serve_signals(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> DrainReport:
         """Wait for SIGTERM or SIGINT and drain; a second signal cuts the drain short, a third ends the process (128 +
         n).
 
-        Only for programs that own their process.
+        Only for programs that own their process. `await group.start(system.serve_signals)` returns once it listens.
         """
-        return await serve_signals(self, self._settings.grace_s + self._settings.force_after_s, os._exit)
+        force_after_s = self._settings.grace_s + self._settings.force_after_s
+        return await serve_signals(self, force_after_s, os._exit, task_status)
 
     # -------------------------------------------------------------------------------------------------------- details
 

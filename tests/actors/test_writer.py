@@ -41,11 +41,14 @@ class CountingStore(MemorySessionStore):
         super().__init__(shelf, owner=owner)
         self.groups: list[int] = []
         self.failing = False
+        self.broken = False
 
     async def append(self, batches: Sequence[Batch]) -> Sequence[Position | LeaseLost]:
         await anyio.sleep(1)
         if self.failing:
             raise Unavailable("the disk is full")
+        if self.broken:
+            raise RuntimeError("a bug in the store")
         self.groups.append(len(batches))
         return await super().append(batches)
 
@@ -133,6 +136,17 @@ async def test_a_write_that_fails_tells_who_waits_and_starts_again_from_what_is_
         image = await ref.ask(ReadImage(), timeout_s=60)
         assert image.message_count == 1
         assert await ref.ask(Commit(first=2, records=(said(1),)), timeout_s=60) == 2
+
+
+async def test_a_writer_that_fails_by_a_bug_keeps_nobody_waiting_and_starts_again() -> None:
+    store = CountingStore()
+    async with ActorSystem() as system:
+        ref = await persister(system, await start(system, store), "s")
+        store.broken = True
+        with pytest.raises(Unavailable, match="the writer failed"):
+            await ref.ask(Commit(first=1, records=(said(0),)), timeout_s=60)
+        store.broken = False
+        assert await ref.ask(Commit(first=1, records=(said(0),)), timeout_s=60) == 1
 
 
 async def test_a_fenced_persister_loses_its_lease_and_stores_nothing() -> None:

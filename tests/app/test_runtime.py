@@ -177,7 +177,7 @@ async def test_calls_that_still_wait_when_the_drain_has_no_time_left_are_refused
                 group.start_soon(call, f"waiting {number}")
             await anyio.sleep(0.05)
             report = await runtime.drain()
-    assert sorted(outcomes) == ["AgentBusy", "AgentBusy", "AgentBusy", "cancelled"]
+    assert sorted(outcomes) == ["Unavailable", "Unavailable", "Unavailable", "cancelled"]
     assert [phase.name for phase in report.phases if not phase.completed] == [TURNS]
     async with Runtime(sessions=sessions) as runtime:
         history = await runtime.agent(AgentSpec(model=ScriptedModel(["x"]))).session("s").history()

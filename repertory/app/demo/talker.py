@@ -57,7 +57,7 @@ class Talker:
                 self.resumed[INEXPLICABLE] += 1
                 return  # the checks say what is wrong
             except Refused as error:
-                if error.fields["kind"] not in ("AgentBusy", "ActorDead"):
+                if error.fields["kind"] not in ("Unavailable", "ActorDead"):
                     raise
                 self.in_flight = None
                 self.refused += 1
