@@ -1,8 +1,8 @@
 """The private event loop of sync code: one thread for the process, started by the first sync call.
 
 Sync calls of every agent run there, on one host, so two agents on one session share its actors. At interpreter exit
-the host is drained and the thread ends. The thread is a daemon only so that a process without a clean exit can still
-end.
+the host is drained, which ends the calls of threads that are still in one, and the thread ends. The thread is a daemon
+only so that a process without a clean exit can still end.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ T = TypeVar("T")
 class BlockingHost:
     """A host in a thread of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: HostSettings | None = None) -> None:
+        self._settings = settings or HostSettings()
         self._ready = threading.Event()
         self._portal: BlockingPortal | None = None
         self._thread = threading.Thread(target=anyio.run, args=(self._serve,), name="repertory-sync", daemon=True)
@@ -35,9 +36,14 @@ class BlockingHost:
 
     def run(self, function: Callable[P, Awaitable[T]], *args: P.args, **options: P.kwargs) -> T:
         """Run an async function there and wait for it. Errors: what it raises; `Invalid` from within that loop
-        itself.
+        itself. Whoever is interrupted while waiting, by Ctrl-C for one, cancels it.
         """
-        return self.start(function, *args, **options).result()
+        future = self.start(function, *args, **options)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()  # Without effect on one that has ended, whose own error this is.
+            raise
 
     def start(self, function: Callable[P, Awaitable[T]], *args: P.args, **options: P.kwargs) -> Future[T]:
         """Start an async function there; the future has what it returns or raises. Cancelling it cancels the function.
@@ -62,7 +68,8 @@ class BlockingHost:
             self._thread.join()
 
     async def _serve(self) -> None:
-        async with Host(HostSettings()), BlockingPortal() as portal:
+        # The portal waits for every call, however long: so the drain, which has a deadline, comes before it.
+        async with BlockingPortal() as portal, Host(self._settings):
             self._portal = portal
             self._ready.set()
             await portal.sleep_until_stopped()

@@ -1,0 +1,181 @@
+"""A web service of conversations: answers over HTTP, as a whole or as a stream. Needs no network and no account.
+
+    uvicorn service_fastapi:app --timeout-graceful-shutdown 15
+    hypercorn service_fastapi:app --worker-class trio --graceful-timeout 15
+    python service_fastapi.py            # talks to itself, and ends
+
+The server owns the signals. It stops taking requests, waits for those in flight, and then ends the lifespan, which
+drains the runtime. So nothing here listens to signals.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import tempfile
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import anyio
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, StreamingResponse
+from pydantic import BaseModel
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from repertory import AgentResult, AgentSpec, OfflineModel, RepertoryError, Runtime, SQLiteSessions
+from repertory.errors import ActorDead, Conflict, Failed, Gone, Invalid, NotFound, Retryable, Throttled, Unavailable
+
+STATUSES: tuple[tuple[type[RepertoryError], int], ...] = (
+    (Throttled, 429),
+    (Retryable, 503),
+    (ActorDead, 503),
+    (Conflict, 409),
+    (Gone, 404),
+    (Invalid, 422),
+    (Failed, 502),
+    (RepertoryError, 500),
+)
+"""The first that fits says what the client does next: wait, try elsewhere, give up."""
+
+
+class Said(BaseModel):
+    """What a client says. Without a text, the turn that was cut short goes on."""
+
+    text: str | None = None
+
+
+class Stream(StreamingResponse):
+    """Server-sent events. A client that leaves ends the turn at once, wherever its generator stands."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, events: AsyncGenerator[str]) -> None:
+        super().__init__(events, headers={"Cache-Control": "no-cache"})
+        self._events = events
+
+    async def stream_response(self, send: Send) -> None:
+        async with aclosing(self._events):
+            await super().stream_response(send)
+
+
+class CutShort:
+    """Answers 503 when the server has waited long enough and cancels a request that has no answer yet."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = scope["type"] != "http"
+
+        async def noting(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            await self.app(scope, receive, noting)
+        except anyio.get_cancelled_exc_class():
+            if not started:
+                with anyio.move_on_after(1, shield=True):
+                    await problem(Unavailable("the turn was cut short; what was said is kept"))(scope, receive, send)
+            raise
+
+
+def problem(error: RepertoryError) -> JSONResponse:
+    """An error as a response."""
+    status = next(status for kind, status in STATUSES if isinstance(error, kind))
+    wait_s = error.retry_after_s if isinstance(error, Throttled) else None
+    headers = {"Retry-After": str(math.ceil(wait_s or 1))} if status in (429, 503) else {}
+    return JSONResponse(described(error), status, headers)
+
+
+def described(error: RepertoryError) -> dict[str, str]:
+    return {"error": type(error).__name__, "detail": str(error)}
+
+
+async def server_sent(events: AsyncGenerator[dict[str, object]]) -> AsyncGenerator[str]:
+    """A turn's text as it comes, then its end. The status has gone out by then, so an error is an event as well."""
+    async with aclosing(events):
+        try:
+            async for event in events:
+                match event:
+                    case {"data": text}:
+                        yield f"data: {json.dumps(text)}\n\n"
+                    case {"result": AgentResult(stop_reason=reason)}:
+                        yield f"event: end\ndata: {json.dumps(reason)}\n\n"
+                    case _:
+                        pass  # tools, messages, raw events: `core/events.py` lists them
+        except RepertoryError as error:
+            yield f"event: error\ndata: {json.dumps(described(error))}\n\n"
+
+
+def service(runtime: Runtime, spec: AgentSpec) -> FastAPI:
+    """The service, which opens the runtime when its server starts and drains it when its server stops."""
+    agent = runtime.agent(spec)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        async with runtime:
+            yield
+            report = await runtime.drain()
+            print(f"drained in {report.duration_s:.2f} s ok={report.ok} unfinished={report.unfinished}", flush=True)
+
+    app = FastAPI(title="Conversations", lifespan=lifespan)
+    app.add_middleware(CutShort)
+
+    @app.exception_handler(RepertoryError)
+    async def refuse(request: Request, error: RepertoryError) -> JSONResponse:
+        return problem(error)
+
+    @app.post("/sessions/{session_id}/messages")
+    async def say(session_id: str, said: Said) -> dict[str, Any]:
+        result = await agent.session(session_id).invoke(said.text)
+        if result.stop_reason == "cancelled":
+            raise Unavailable("the turn was cut short; what was said is kept", session=session_id)
+        return {"text": str(result), "stop_reason": result.stop_reason}
+
+    @app.post("/sessions/{session_id}/stream")
+    async def stream(session_id: str, said: Said) -> Stream:
+        return Stream(server_sent(agent.session(session_id).stream(said.text)))
+
+    @app.get("/sessions/{session_id}/messages")
+    async def messages(session_id: str) -> list[dict[str, Any]]:
+        history = await agent.session(session_id).history()
+        if not history:
+            raise NotFound("nothing was said in this session yet", session=session_id)
+        return [dict(message) for message in history]
+
+    @app.get("/healthz")
+    async def health() -> JSONResponse:
+        return JSONResponse(asdict(runtime.stats()), 200 if runtime.healthy else 503)
+
+    return app
+
+
+app = service(
+    Runtime(sessions=SQLiteSessions(), drain_timeout_s=10, on_fatal="signal"),
+    AgentSpec(name="helper", model=OfflineModel(), busy="reject"),
+)
+"""What a server is given. `on_fatal="signal"`, since a server would go on answering without its actors."""
+
+
+def talk_to_itself(folder: Path) -> None:
+    """The service without a server: a few requests from this very process."""
+    from fastapi.testclient import TestClient
+
+    own = service(
+        Runtime(sessions=SQLiteSessions(folder / "sessions.db")), AgentSpec(name="helper", model=OfflineModel())
+    )
+    with TestClient(own) as client:
+        print(client.post("/sessions/marta/messages", json={"text": "My stall is called Warm Crumb."}).json())
+        print(client.post("/sessions/marta/stream", json={"text": "Do you remember my stall?"}).text)
+        print(client.get("/sessions/nobody/messages").json())
+        print(client.get("/healthz").status_code)
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder:
+        talk_to_itself(Path(folder))

@@ -1,0 +1,111 @@
+"""A worker on trio: takes jobs from a folder until it is told to stop. Needs no network and no account.
+
+    python worker_trio.py FOLDER     # jobs are FOLDER/inbox/SESSION.NUMBER.txt, answers go to FOLDER/outbox
+    python worker_trio.py            # does three jobs of its own in a temporary folder, and ends
+
+SIGTERM: no more jobs are taken, turns in flight finish, everything is committed, and the report is printed. A second
+SIGTERM cuts that short. A job stays in the inbox until its answer is durable, so the next worker takes up what this
+one left. Each session's jobs are done in order, and sessions side by side.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import trio
+
+from repertory import AgentSpec, Model, OfflineModel, RepertoryError, Runtime, SQLiteSessions
+from repertory.app.runtime import HostedAgent
+
+LOOK_EVERY_S = 0.2
+RETRY_AFTER_S = 5.0
+
+
+@dataclass
+class Worker:
+    """Who does the jobs in a folder."""
+
+    runtime: Runtime
+    agent: HostedAgent
+    folder: Path
+    busy: set[str] = field(default_factory=set)
+    """Sessions whose job is being done, or rests after a failure."""
+
+    async def take_jobs(self, jobs: trio.Nursery, *, until_empty: bool) -> None:
+        """Hand out what arrives in the inbox until the runtime stops taking calls."""
+        inbox = trio.Path(self.folder / "inbox")
+        while self.runtime.healthy:
+            waiting = sorted(await inbox.glob("*.txt"))
+            for job in waiting:
+                session_id = job.name.partition(".")[0]
+                if session_id not in self.busy:
+                    self.busy.add(session_id)
+                    jobs.start_soon(self.do, job, session_id)
+            if until_empty and not waiting:
+                return
+            await trio.sleep(LOOK_EVERY_S)
+
+    async def do(self, job: trio.Path, session_id: str) -> None:
+        """One job. What fails stays in the inbox."""
+        session = self.agent.session(session_id)
+        try:
+            prompt = await job.read_text()
+            said = await session.messages()
+            # The last worker may have heard the prompt and not lived to answer it: then the turn goes on.
+            unanswered = bool(said) and said[-1]["role"] == "user"
+            result = await session.invoke(None if unanswered else prompt)
+            if result.stop_reason == "end_turn":
+                await trio.Path(self.folder / "outbox" / job.name).write_text(str(result))
+                await job.unlink()
+            print(f"{job.stem}: {result.stop_reason}: {result}", flush=True)
+        except RepertoryError as error:
+            print(f"{job.stem}: {type(error).__name__}: {error}", flush=True)
+            if self.runtime.healthy:
+                await trio.sleep(RETRY_AFTER_S)
+        finally:
+            self.busy.discard(session_id)
+
+
+async def work(folder: Path, model: Model, *, until_empty: bool = False) -> None:
+    """Work until a signal, or until nothing is left to do."""
+    (folder / "outbox").mkdir(parents=True, exist_ok=True)
+    async with Runtime(sessions=SQLiteSessions(folder / "sessions.db"), drain_timeout_s=20) as runtime:
+        worker = Worker(runtime, runtime.agent(AgentSpec(name="clerk", model=model)), folder)
+        # `jobs` is left last, when each job has put its answer away.
+        async with trio.open_nursery() as jobs, trio.open_nursery() as taking:
+            taking.start_soon(drain_on_signal, runtime, taking.cancel_scope)
+            await worker.take_jobs(jobs, until_empty=until_empty)
+            if runtime.healthy:
+                taking.cancel_scope.cancel()
+        report = await runtime.drain()
+    print(f"drained in {report.duration_s:.2f} s reason={report.reason} ok={report.ok} unfinished={report.unfinished}")
+
+
+async def drain_on_signal(runtime: Runtime, taking: trio.CancelScope) -> None:
+    """Wait for a signal. When this returns the drain is over, and calls that wait have their answers."""
+    await runtime.serve_signals()
+    taking.cancel()
+
+
+def main(arguments: list[str]) -> None:
+    """The worker of a folder, or of three jobs."""
+    if arguments:
+        trio.run(work, Path(arguments[0]), OfflineModel())
+        return
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "inbox").mkdir()
+        for job, text in {
+            "ada.1": "My cat is called Byron.",
+            "ada.2": "Do you remember my cat?",
+            "ben.1": "What is 24 * 540?",
+        }.items():
+            (folder / "inbox" / f"{job}.txt").write_text(text)
+        trio.run(lambda: work(folder, OfflineModel(), until_empty=True))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,38 @@
+"""The example service with a model that does what it is told, for the servers that tests start and stop.
+
+The database is `$DATABASE`. One more request, `POST /lose`, is the failure after which the actors are not restarted
+any more.
+"""
+
+from __future__ import annotations
+
+import os
+
+from fastapi import FastAPI
+
+from examples.service_fastapi import service
+from repertory import AgentSpec, Runtime, SQLiteSessions
+from tests.app.obedient_model import ObedientModel
+from tests.runtime.toys import Crash, counter
+
+CRASHES = 6
+"""One more than the root restarts."""
+
+
+def build() -> FastAPI:
+    """The service."""
+    sessions = SQLiteSessions(os.environ["DATABASE"])
+    runtime = Runtime(sessions=sessions, drain_timeout_s=5, on_fatal="signal")
+    spec = AgentSpec(name="helper", model=ObedientModel(), busy="reject", retry_strategy=None)
+    app = service(runtime, spec)
+
+    @app.post("/lose")
+    async def lose() -> None:
+        ref = await runtime._host.system.start(counter())
+        for _ in range(CRASHES):
+            ref.tell(Crash())
+
+    return app
+
+
+app = build()
