@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from repertory.app.sessions import SQLiteSessionManager as SQLiteSessionManager
     from repertory.app.sessions import SQLiteSessions as SQLiteSessions
     from repertory.app.spec import AgentSpec as AgentSpec
+    from repertory.app.toolbox.calculator import calculator as calculator
+    from repertory.app.toolbox.clock import current_time as current_time
     from repertory.backends.models.anthropic import AnthropicModel as AnthropicModel
     from repertory.backends.models.bedrock import BedrockModel as BedrockModel
     from repertory.backends.models.offline import OfflineModel as OfflineModel
@@ -114,6 +116,8 @@ _HOMES = {
     "Tool": "repertory.backends.ports",
     "ToolContext": "repertory.backends.ports",
     "Unavailable": "repertory.errors",
+    "calculator": "repertory.app.toolbox.calculator",
+    "current_time": "repertory.app.toolbox.clock",
     "hook": "repertory.app.plugins",
     "tool": "repertory.backends.tools.decorator",
 }
@@ -168,6 +172,8 @@ __all__ = [
     "Tool",
     "ToolContext",
     "Unavailable",
+    "calculator",
+    "current_time",
     "hook",
     "tool",
 ]

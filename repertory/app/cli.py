@@ -21,7 +21,9 @@ def build_parser() -> argparse.ArgumentParser:
     chat = commands.add_parser("chat", help="talk to an agent; the conversation is kept and resumed")
     chat.add_argument("--session", default="chat", metavar="ID", help="which conversation (default: chat)")
     chat.add_argument(
-        "--model", metavar="MODEL", help="a Bedrock model id (default: $REPERTORY_MODEL, or Bedrock's default)"
+        "--model",
+        metavar="MODEL",
+        help="a provider, or provider:id, such as openai:gpt-5.4 (default: $REPERTORY_MODEL, or what a key is set for)",
     )
     chat.add_argument("--offline", action="store_true", help="use a small rule-based model that needs nothing")
     chat.add_argument(
@@ -34,7 +36,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_database(sessions.add_parser("list", help="every session, the most recent first"))
     show = sessions.add_parser("show", help="everything that was said in a session")
     show.add_argument("session", metavar="ID")
-    show.add_argument("--agent", default="default", metavar="ID", help="which agent in it (default: default)")
+    show.add_argument("--agent", metavar="ID", help="which agent in it (default: the only one, or default)")
     _add_database(show)
     return parser
 

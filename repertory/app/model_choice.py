@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from repertory.app.bedrock import default_model
 from repertory.backends.models.bedrock_client import bedrock_configured
@@ -14,18 +14,21 @@ if TYPE_CHECKING:
     from repertory.backends.ports import Model
 
 NO_MODEL = (
-    "No model is configured: set AWS credentials and a region for Amazon Bedrock, "
-    "or add --offline for a small rule-based model that needs nothing."
+    "No model is configured: set ANTHROPIC_API_KEY, or OPENAI_API_KEY or OPENAI_BASE_URL, or AWS credentials and a "
+    "region for Amazon Bedrock, or add --offline for a small rule-based model that needs nothing."
 )
 MODEL_VARIABLE = "REPERTORY_MODEL"
 """Names a model as `--model` does; `--model` wins."""
+
+Provider = Literal["anthropic", "bedrock", "offline", "openai"]
+_NAMES = {"anthropic": "Anthropic", "bedrock": "Amazon Bedrock", "openai": "OpenAI"}
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
     """A model to use. `model_id` is None for the provider's default."""
 
-    provider: Literal["bedrock", "offline"]
+    provider: Provider
     model_id: str | None = None
 
     @property
@@ -33,15 +36,25 @@ class Chosen:
         """What to call it in front of a person."""
         if self.provider == "offline":
             return "offline model (rules, no language model)"
-        return f"Amazon Bedrock ({self.model_id or 'default model'})"
+        return f"{_NAMES[self.provider]} ({self.model_id or 'default model'})"
 
     def build(self) -> Model:
-        """The model. Nothing is connected yet. Errors: `ImportError` naming what to install for Bedrock."""
-        if self.provider == "bedrock":
-            return default_model(self.model_id)
-        from repertory.backends.models.offline import OfflineModel  # loaded when used
+        """The model. Nothing is connected yet. Errors: `ImportError` naming what to install for its provider."""
+        match self.provider:  # each is loaded when used
+            case "bedrock":
+                return default_model(self.model_id)
+            case "anthropic":
+                from repertory.backends.models.anthropic import AnthropicModel
 
-        return OfflineModel()
+                return AnthropicModel(model_id=self.model_id) if self.model_id else AnthropicModel()
+            case "openai":
+                from repertory.backends.models.openai import OpenAIModel
+
+                return OpenAIModel(model_id=self.model_id) if self.model_id else OpenAIModel()
+            case "offline":
+                from repertory.backends.models.offline import OfflineModel
+
+                return OfflineModel()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,25 +70,29 @@ Choice: TypeAlias = "Chosen | NothingChosen"
 def choose_model(asked: str | None, *, offline: bool, environ: Mapping[str, str]) -> Choice:
     """`--offline` wins, then `--model`, then `$REPERTORY_MODEL`, then what there are credentials for.
 
-    `asked` is `offline`, `bedrock`, `bedrock:<model id>` or the id of a Bedrock model. Of files, only those are
-    looked for in which AWS tools keep credentials; nothing in them is read, and nothing is connected.
+    `asked` is a provider (`anthropic`, `bedrock`, `openai`, `offline`), a provider and a model (`openai:gpt-5.4`), or
+    the id of a Bedrock model. Of files, only those are looked for in which AWS tools keep credentials; nothing in them
+    is read, and nothing is connected.
     """
     if offline:
         return Chosen("offline")
     asked = asked or environ.get(MODEL_VARIABLE)
     if asked:
-        return _named(asked)
+        return named_model(asked)
+    if environ.get("ANTHROPIC_API_KEY"):
+        return Chosen("anthropic")
+    if environ.get("OPENAI_API_KEY") or environ.get("OPENAI_BASE_URL"):
+        return Chosen("openai")
     if bedrock_configured(environ) or _has_credentials_file(environ):
         return Chosen("bedrock")
     return NothingChosen(NO_MODEL)
 
 
-def _named(asked: str) -> Chosen:
-    provider, _, model_id = asked.partition(":")
-    if provider == "offline":
-        return Chosen("offline")
-    # A model id may hold a colon itself.
-    return Chosen("bedrock", (model_id or None) if provider == "bedrock" else asked)
+def named_model(asked: str) -> Chosen:
+    """The model of this name. What begins with no provider is the id of a Bedrock model, which may hold a colon."""
+    named, _, model_id = asked.partition(":")
+    provider = next((known for known in get_args(Provider) if known == named), None)
+    return Chosen(provider, model_id or None) if provider else Chosen("bedrock", asked)
 
 
 def _has_credentials_file(environ: Mapping[str, str]) -> bool:

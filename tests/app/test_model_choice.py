@@ -6,10 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from repertory.app.model_choice import Chosen, NothingChosen, choose_model
-from repertory.backends.models.bedrock import BedrockModel
-from repertory.backends.models.offline import OfflineModel
+from repertory import AnthropicModel, BedrockModel, Model, OfflineModel, OpenAIModel
+from repertory.app.model_choice import Chosen, NothingChosen, Provider, choose_model
 
+PROVIDERS: dict[Provider, type[Model]] = {
+    "anthropic": AnthropicModel,
+    "bedrock": BedrockModel,
+    "openai": OpenAIModel,
+}
 KEYS = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
 
 
@@ -22,6 +26,15 @@ KEYS = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
         ("anthropic.some-model-v2:0", {}, Chosen("bedrock", "anthropic.some-model-v2:0")),
         ("some.model", {"REPERTORY_MODEL": "offline"}, Chosen("bedrock", "some.model")),
         (None, {"REPERTORY_MODEL": "offline", **KEYS}, Chosen("offline")),
+        ("anthropic", {}, Chosen("anthropic")),
+        ("anthropic:claude-x", {}, Chosen("anthropic", "claude-x")),
+        ("openai:llama3.2:3b", {}, Chosen("openai", "llama3.2:3b")),
+        ("openai:", {}, Chosen("openai")),
+        ("offline", {"ANTHROPIC_API_KEY": "key"}, Chosen("offline")),
+        (None, {"REPERTORY_MODEL": "openai:gpt-x", "ANTHROPIC_API_KEY": "key"}, Chosen("openai", "gpt-x")),
+        (None, {"ANTHROPIC_API_KEY": "key", "OPENAI_API_KEY": "key", **KEYS}, Chosen("anthropic")),
+        (None, {"OPENAI_API_KEY": "key", **KEYS}, Chosen("openai")),
+        (None, {"OPENAI_BASE_URL": "http://localhost:11434/v1", **KEYS}, Chosen("openai")),
         (None, {"REPERTORY_MODEL": "some.model"}, Chosen("bedrock", "some.model")),
         (None, KEYS, Chosen("bedrock")),
         (None, {"AWS_PROFILE": "work"}, Chosen("bedrock")),
@@ -38,7 +51,8 @@ def test_offline_wins_over_everything() -> None:
 
 
 @pytest.mark.parametrize(
-    "environ", [{}, {"AWS_ACCESS_KEY_ID": "key"}, {"AWS_REGION": "eu-west-1"}, {"AWS_PROFILE": ""}]
+    "environ",
+    [{}, {"AWS_ACCESS_KEY_ID": "key"}, {"AWS_REGION": "eu-west-1"}, {"AWS_PROFILE": ""}, {"OPENAI_API_KEY": ""}],
 )
 def test_nothing_is_chosen_without_credentials_and_one_sentence_offers_a_way_out(environ: dict[str, str]) -> None:
     choice = choose_model(None, offline=False, environ=environ)
@@ -61,11 +75,15 @@ def test_a_credentials_file_counts_where_aws_tools_look_for_it(tmp_path: Path) -
 
 def test_the_choice_builds_the_model_without_connecting() -> None:
     assert isinstance(Chosen("offline").build(), OfflineModel)
-    model = Chosen("bedrock", "some.model").build()
-    assert isinstance(model, BedrockModel)
-    assert model.get_config()["model_id"] == "some.model"
+    for provider, kind in PROVIDERS.items():
+        assert isinstance(Chosen(provider).build(), kind)
+        model = Chosen(provider, "some.model").build()
+        assert isinstance(model, kind)
+        assert model.get_config()["model_id"] == "some.model"
 
 
 def test_labels_say_whether_it_is_a_language_model() -> None:
     assert "no language model" in Chosen("offline").label
-    assert "some.model" in Chosen("bedrock", "some.model").label
+    for provider in PROVIDERS:
+        assert "some.model" in Chosen(provider, "some.model").label
+        assert "default model" in Chosen(provider).label

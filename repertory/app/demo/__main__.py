@@ -30,7 +30,7 @@ def build_parser() -> argparse.ArgumentParser:
         description="Talk in several sessions, kill the worker in the middle of turns, and check that nothing is lost.",
     )
     parser.add_argument(
-        "--model", help="'offline' or a Bedrock model id (default: what the environment has, or offline)"
+        "--model", help="'offline', a provider or provider:id (default: what the environment has, or offline)"
     )
     parser.add_argument(
         "--sessions", type=_whole_from(1), default=4, help="conversations at the same time (default: 4)"

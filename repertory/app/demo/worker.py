@@ -23,7 +23,7 @@ from anyio.abc import TaskGroup
 
 from repertory.app.demo.orders import order_tool
 from repertory.app.demo.stall_model import StallModel
-from repertory.app.model_choice import Chosen
+from repertory.app.model_choice import Chosen, named_model
 from repertory.app.runtime import HostedSession, Runtime
 from repertory.app.sessions import SQLiteSessions
 from repertory.app.spec import AgentSpec
@@ -195,8 +195,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--model", required=True)
     parser.add_argument("--pause", type=float, required=True)
     options = parser.parse_args(arguments)
-    provider, _, model_id = options.model.partition(":")
-    model = Chosen("offline" if provider == "offline" else "bedrock", model_id or None)
+    model = named_model(options.model)
     anyio.run(work, WorkerSettings(folder=options.folder, model=model, pause_s=options.pause))
 
 

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Unpack, cast
+from typing import TYPE_CHECKING, Any, Unpack
 
-from repertory.backends.models.bedrock_client import BedrockClients, ClientSettings
+from repertory.backends.models.bedrock_client import ClientSettings, bedrock_clients
 from repertory.backends.models.bedrock_errors import NONSENSE, foreign_errors, from_foreign
 from repertory.backends.models.bedrock_guardrail import redaction
-from repertory.backends.models.bedrock_request import BedrockConfig, converse_request
+from repertory.backends.models.bedrock_request import BedrockConfig, converse_request, counting_request
 from repertory.backends.models.bedrock_stream import converse_events
+from repertory.backends.models.call_options import SystemBlocks, call_options, changed, system_text
 from repertory.backends.models.message_events import message_events
 from repertory.backends.ports import Model, StreamEvent
+from repertory.core.tokens import estimate_tokens
 from repertory.errors import ModelFailed
 
 if TYPE_CHECKING:
     from repertory.core.messages import Message, ToolSpec
 
 DEFAULT_MODEL_ID = "global.anthropic.claude-sonnet-4-6"
+
+_log = logging.getLogger("repertory.models")
 
 
 class BedrockModel(Model):
@@ -54,9 +59,9 @@ class BedrockModel(Model):
         if region_name is not None and boto_session is not None:
             msg = "region_name and boto_session exclude each other: the session has a region"
             raise ValueError(msg)
-        self._config: BedrockConfig = {"model_id": DEFAULT_MODEL_ID}
-        self._config = _changed(self._config, config)
-        self._clients = BedrockClients(
+        start: BedrockConfig = {"model_id": DEFAULT_MODEL_ID}
+        self._config = changed("BedrockModel", BedrockConfig, start, config)
+        self._clients = bedrock_clients(
             ClientSettings(
                 region_name=region_name,
                 boto_session=boto_session,
@@ -73,7 +78,7 @@ class BedrockModel(Model):
 
     def update_config(self, **settings: Any) -> None:
         """Change settings for later calls. `TypeError` names the ones that do not exist."""
-        self._config = _changed(self._config, settings)
+        self._config = changed("BedrockModel", BedrockConfig, self._config, settings)
 
     async def stream(
         self,
@@ -82,10 +87,10 @@ class BedrockModel(Model):
         system_prompt: str | None = None,
         **options: Any,
     ) -> AsyncIterator[StreamEvent]:
-        """Ask the model. `options`: `tool_choice` as Converse spells it, and settings for this call only."""
-        tool_choice = options.pop("tool_choice", None)
-        config = _changed(self._config, options)
-        request = converse_request(config, messages, tool_specs, system_prompt, tool_choice)
+        """Ask the model. `options`: see `call_options`, and settings for this call only."""
+        asked = call_options(options)
+        config = changed("BedrockModel", BedrockConfig, self._config, asked.settings)
+        request = converse_request(config, messages, tool_specs, system_prompt, asked)
         stop_reason: str | None = None
         try:
             async with aclosing(await self._ask(request, streaming=config.get("streaming") is not False)) as events:
@@ -97,6 +102,26 @@ class BedrockModel(Model):
                         yield verdict
         except foreign_errors() as error:
             raise from_foreign(error) from error
+
+    async def count_tokens(
+        self,
+        messages: Sequence[Message],
+        tool_specs: Sequence[ToolSpec] | None = None,
+        system_prompt: str | None = None,
+        system_prompt_content: SystemBlocks | None = None,
+    ) -> int:
+        """Tokens that these would take: counted by the service when `use_native_token_count` is set, else estimated.
+
+        A service that does not answer, or cannot count for this model, is no error: then it is the estimate.
+        """
+        if self._config.get("use_native_token_count"):
+            options = call_options({"system_prompt_content": system_prompt_content})
+            request = counting_request(converse_request(self._config, messages, tool_specs, system_prompt, options))
+            try:
+                return int((await (await self._clients.get()).count_tokens(**request))["inputTokens"])
+            except (*foreign_errors(), *NONSENSE) as error:
+                _log.info("tokens not counted but estimated", exc_info=error, extra={"service": "Bedrock"})
+        return estimate_tokens(messages, tool_specs, system_text(system_prompt, system_prompt_content))
 
     async def aclose(self) -> None:
         """Release the connections of the running event loop."""
@@ -111,15 +136,6 @@ class BedrockModel(Model):
             return _whole_answer(await client.converse(**request))
         except NONSENSE as error:
             raise ModelFailed(f"the model's answer cannot be read: {error}") from error
-
-
-def _changed(config: BedrockConfig, changes: Mapping[str, Any]) -> BedrockConfig:
-    unknown = sorted(changes.keys() - BedrockConfig.__annotations__.keys())
-    if unknown:
-        known = ", ".join(sorted(BedrockConfig.__annotations__))
-        msg = f"BedrockModel has no setting {', '.join(unknown)}; it has {known}"
-        raise TypeError(msg)
-    return cast("BedrockConfig", {**config, **changes})
 
 
 async def _whole_answer(response: Mapping[str, Any]) -> AsyncGenerator[StreamEvent, None]:

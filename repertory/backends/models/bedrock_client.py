@@ -1,9 +1,8 @@
-"""Clients of the Bedrock runtime service, one per event loop, made when first needed.
+"""Clients of the Bedrock runtime service.
 
-A client holds connections, and connections belong to the loop that opened them. So each loop gets a client of its own,
-and `aclose` closes that of the loop it is called in. Everything that reads files (importing aiobotocore, service
-models, `~/.aws`) happens in a worker thread. HTTP goes through aiobotocore's httpx session, which runs on asyncio and
-trio. aiobotocore and botocore have no types, hence `import_module`.
+Everything that reads files (importing aiobotocore, service models, `~/.aws`) happens in a worker thread. HTTP goes
+through aiobotocore's httpx session, which runs on asyncio and trio. aiobotocore and botocore have no types, hence
+`import_module`.
 """
 
 from __future__ import annotations
@@ -11,22 +10,19 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-import threading
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, cast
-from weakref import WeakKeyDictionary
 
-import anyio
-import anyio.lowlevel
 import anyio.to_thread
+
+from repertory.backends.models.loop_clients import LoopClients
 
 CONNECTIONS_MAX = 256
 """Answers that one client may stream at the same time; more wait for a connection."""
-_CLOSE_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,59 +40,23 @@ class ClientSettings:
     """Seconds between two pieces of an answer."""
 
 
-@dataclass(slots=True)
-class _LoopClient:
-    lock: anyio.Lock = field(default_factory=anyio.Lock)
-    stack: AsyncExitStack = field(default_factory=AsyncExitStack)
-    client: Any = None
+def bedrock_clients(settings: ClientSettings) -> LoopClients:
+    """The clients of one model. Errors of `get` are botocore's: no region, no such profile.
 
+    `ImportError` names the extra to install when aiobotocore or httpx2 is missing.
+    """
+    for module in ("aiobotocore", "httpx2"):
+        if find_spec(module) is None:
+            msg = f"BedrockModel needs {module}: pip install 'repertory[bedrock]'"
+            raise ImportError(msg)
 
-class BedrockClients:
-    """The clients of one model. May be used from several loops in several threads."""
-
-    def __init__(self, settings: ClientSettings) -> None:
-        """`ImportError` names the extra to install when aiobotocore or httpx2 is missing."""
-        for module in ("aiobotocore", "httpx2"):
-            if find_spec(module) is None:
-                msg = f"BedrockModel needs {module}: pip install 'repertory[bedrock]'"
-                raise ImportError(msg)
-        self._settings = settings
-        self._lock = threading.Lock()
-        self._clients: WeakKeyDictionary[Any, _LoopClient] = WeakKeyDictionary()
-
-    async def get(self) -> Any:
-        """The client of the running loop. Errors are botocore's: no region, no such profile."""
-        entry = self._entry()
-        if entry.client is None:
-            async with entry.lock:
-                if entry.client is None:
-                    entry.client = await self._connect(entry.stack)
-        return entry.client
-
-    async def aclose(self) -> None:
-        """Close the client of the running loop, within 5 s. The next `get` makes a new one."""
-        with self._lock:
-            entry = self._clients.pop(_running_loop(), None)
-        if entry is not None:
-            with anyio.move_on_after(_CLOSE_TIMEOUT_S, shield=True):
-                await entry.stack.aclose()
-
-    def _entry(self) -> _LoopClient:
-        loop = _running_loop()
-        entry = self._clients.get(loop)
-        if entry is None:
-            with self._lock:
-                for ended in [known for known in self._clients if _has_ended(known)]:
-                    del self._clients[ended]
-                entry = self._clients.setdefault(loop, _LoopClient())
-        return entry
-
-    async def _connect(self, stack: AsyncExitStack) -> Any:
-        url = self._settings.endpoint_url
-        session, region = await anyio.to_thread.run_sync(_open_session, self._settings)
+    async def connect(stack: AsyncExitStack) -> Any:
+        session, region = await anyio.to_thread.run_sync(_open_session, settings)
         return await stack.enter_async_context(
-            session.create_client("bedrock-runtime", region_name=region, endpoint_url=url)
+            session.create_client("bedrock-runtime", region_name=region, endpoint_url=settings.endpoint_url)
         )
+
+    return LoopClients(connect)
 
 
 def bedrock_configured(environ: Mapping[str, str]) -> bool:
@@ -112,15 +72,6 @@ def bedrock_configured(environ: Mapping[str, str]) -> bool:
         "AWS_CONTAINER_CREDENTIALS_FULL_URI",
     )
     return any(environ.get(name) for name in sources)
-
-
-def _running_loop() -> Any:
-    return anyio.lowlevel.current_token().native_token
-
-
-def _has_ended(loop: Any) -> bool:
-    is_closed = getattr(loop, "is_closed", None)  # asyncio's loops; trio's tokens go away with their run
-    return is_closed is not None and bool(is_closed())
 
 
 def _open_session(settings: ClientSettings) -> tuple[Any, str | None]:

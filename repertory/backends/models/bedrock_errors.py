@@ -6,7 +6,7 @@
     shorten          the messages do not fit the window                                   ContextWindowOverflowException
     give up          refused, not allowed, no credentials, no region, nonsense            ModelFailed
 
-Source: Amazon Bedrock API reference, errors of `ConverseStream`; overflow texts as models were seen to spell them.
+Source: Amazon Bedrock API reference, errors of `ConverseStream`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
+from repertory.backends.models.overflow import is_overflow
+from repertory.backends.models.retry_after import retry_after_s
 from repertory.errors import (
     ContextWindowOverflowException,
     ModelFailed,
@@ -54,15 +56,6 @@ _UNAVAILABLE = frozenset(
     )
 )
 _BROKEN_OFF = "modelstreamerrorexception"
-_OVERFLOWS = (
-    "input is too long",
-    "input length and `max_tokens` exceed context limit",
-    "too many total text bytes",
-    "prompt is too long",
-    "maximum context length",
-    "too many input tokens",
-    "exceeds the maximum number of tokens",
-)
 _ACCESS = {
     "accessdeniedexception": "the identity may not use this model: allow bedrock:InvokeModel and enable the model",
     "unrecognizedclientexception": "AWS does not know these credentials: check AWS_ACCESS_KEY_ID and its secret",
@@ -79,9 +72,9 @@ _NO_REGION = "no AWS region is known: set AWS_REGION, or pass region_name"
 
 def service_error(code: str, status: int, message: str, retry_after_s: float | None = None) -> RepertoryError:
     """An answer of the service that says no. `code` in any spelling, `status` 0 when it came inside a stream."""
-    name, text = code.lower(), message.lower()
+    name = code.lower()
     fields: dict[str, object] = {"code": code, "status": status} if status else {"code": code}
-    if any(overflow in text for overflow in _OVERFLOWS):
+    if is_overflow(message):
         return ContextWindowOverflowException(message, **fields)
     if name == _BROKEN_OFF:
         return ModelStreamBroken(f"the model broke off: {message}", **fields)
@@ -130,7 +123,4 @@ def from_foreign(error: Exception) -> RepertoryError:
 def _from_response(response: Mapping[str, Any]) -> RepertoryError:
     details, meta = response.get("Error", {}), response.get("ResponseMetadata", {})
     code, message = str(details.get("Code", "Unknown")), str(details.get("Message", "no message"))
-    retry_after = str(meta.get("HTTPHeaders", {}).get("retry-after", ""))
-    return service_error(
-        code, meta.get("HTTPStatusCode", 0), message, float(retry_after) if retry_after.isdecimal() else None
-    )
+    return service_error(code, meta.get("HTTPStatusCode", 0), message, retry_after_s(meta.get("HTTPHeaders", {})))

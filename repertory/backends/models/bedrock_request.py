@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
+from repertory.backends.models.call_options import CallOptions, SystemBlocks, system_blocks
+from repertory.backends.models.content import BLANK_TEXT, input_of
+
 if TYPE_CHECKING:
     from repertory.core.messages import Message, ToolSpec
-
-BLANK_TEXT = "[blank text]"
-"""Stands for a message that has no text: the service refuses empty ones."""
 
 _INFERENCE = {
     "temperature": "temperature",
@@ -45,6 +45,8 @@ class BedrockConfig(TypedDict, total=False):
     """The model's window in tokens, for models that the table does not know."""
     streaming: bool | None
     """Whether to use ConverseStream (the default) or Converse."""
+    use_native_token_count: bool | None
+    """Whether `count_tokens` asks the service. Off by default: it is one more call over the network."""
     temperature: float | None
     max_tokens: int | None
     top_p: float | None
@@ -80,18 +82,21 @@ def converse_request(
     messages: Sequence[Message],
     tool_specs: Sequence[ToolSpec] | None,
     system_prompt: str | None,
-    tool_choice: Mapping[str, Any] | None,
+    options: CallOptions,
 ) -> dict[str, Any]:
     """The parameters of one call."""
     values: Mapping[str, Any] = config
     request: dict[str, Any] = {"modelId": config.get("model_id"), "messages": _messages(config, messages)}
-    if system_prompt:
-        request["system"] = [{"text": system_prompt}, *_cache_point(config.get("cache_prompt"))]
+    if system := _system(config, system_prompt, options.system_prompt_content):
+        request["system"] = system
     inference: dict[str, Any] = {name: values[key] for key, name in _INFERENCE.items() if values.get(key) is not None}
     if inference:
         request["inferenceConfig"] = inference
     if tools := _tools(config, messages, tool_specs):
-        request["toolConfig"] = {"tools": tools, **({"toolChoice": dict(tool_choice)} if tool_choice else {})}
+        request["toolConfig"] = {
+            "tools": tools,
+            **({"toolChoice": dict(options.tool_choice)} if options.tool_choice else {}),
+        }
     if guardrail := _guardrail(config):
         request["guardrailConfig"] = guardrail
     for key, name in _ADDITIONAL.items():
@@ -100,6 +105,18 @@ def converse_request(
     if tier := config.get("service_tier"):
         request["serviceTier"] = {"type": tier}
     return request | (config.get("additional_args") or {})
+
+
+def counting_request(request: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters of `CountTokens` for the same conversation."""
+    counted = ("messages", "system", "toolConfig", "additionalModelRequestFields")
+    conversation = {key: request[key] for key in counted if key in request}
+    return {"modelId": request["modelId"], "input": {"converse": conversation}}
+
+
+def _system(config: BedrockConfig, system_prompt: str | None, content: SystemBlocks | None) -> list[Mapping[str, Any]]:
+    blocks = system_blocks(system_prompt, content)
+    return [*blocks, *_cache_point(config.get("cache_prompt"))] if blocks else []
 
 
 def _messages(config: BedrockConfig, messages: Sequence[Message]) -> list[dict[str, Any]]:
@@ -118,8 +135,7 @@ def _content(message: Message, *, with_status: bool) -> list[dict[str, Any]]:
 def _block(block: Mapping[str, Any], *, with_status: bool) -> dict[str, Any]:
     if "toolUse" in block:
         use = block["toolUse"]
-        arguments = use["input"] if isinstance(use["input"], dict) else {"input": use["input"]}
-        return {"toolUse": {"toolUseId": use["toolUseId"], "name": use["name"], "input": arguments}}
+        return {"toolUse": {"toolUseId": use["toolUseId"], "name": use["name"], "input": input_of(use)}}
     if "toolResult" in block:
         result = block["toolResult"]
         sent = {"toolUseId": result["toolUseId"], "content": result["content"]}
@@ -146,19 +162,18 @@ def _guard_latest(sent: list[dict[str, Any]]) -> None:
 def _tools(
     config: BedrockConfig, messages: Sequence[Message], tool_specs: Sequence[ToolSpec] | None
 ) -> list[dict[str, Any]]:
-    tools: list[dict[str, Any]] = [{"toolSpec": _tool_spec(spec)} for spec in tool_specs or ()]
+    tools: list[dict[str, Any]] = [_tool(spec) for spec in tool_specs or ()]
     if tools:
         return [*tools, *_cache_point(config.get("cache_tools"))]
     mentioned = any("toolUse" in block or "toolResult" in block for message in messages for block in message["content"])
     return [_PLACEHOLDER_TOOL] if mentioned else []
 
 
-def _tool_spec(spec: ToolSpec) -> dict[str, Any]:
-    return {
-        "name": spec["name"],
-        "description": spec["description"] or spec["name"],
-        "inputSchema": spec["inputSchema"],
-    }
+def _tool(spec: Mapping[str, Any]) -> dict[str, Any]:
+    if "cachePoint" in spec:
+        return dict(spec)
+    described = {"name": spec["name"], "description": spec["description"] or spec["name"]}
+    return {"toolSpec": {**described, "inputSchema": spec["inputSchema"]}}
 
 
 def _guardrail(config: BedrockConfig) -> dict[str, Any]:

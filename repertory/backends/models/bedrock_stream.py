@@ -8,19 +8,15 @@ turns frames into events by the service model. One generator holds the connectio
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-import anyio
-
 from repertory.backends.models.bedrock_errors import NONSENSE, foreign_errors
+from repertory.backends.models.release import release
 from repertory.errors import ModelFailed, ModelStreamBroken
 
 if TYPE_CHECKING:
     from repertory.backends.ports import StreamEvent
-
-_CLOSE_TIMEOUT_S = 2.0
 
 
 async def converse_events(stream: Any) -> AsyncGenerator[StreamEvent, None]:
@@ -42,23 +38,9 @@ async def converse_events(stream: Any) -> AsyncGenerator[StreamEvent, None]:
                 if event:
                     yield event
     finally:
-        await _release(chunks, response)
+        await release(chunks, response.aclose, foreign_errors())
     if not stopped:
         raise ModelStreamBroken("Bedrock ended the stream in the middle of an answer")
-
-
-async def _release(chunks: AsyncGenerator[bytes, None], response: Any) -> None:
-    """Give the connection back, or close it when the answer has not been read to its end.
-
-    httpx nests generators that do not close each other, and trio complains about those that are dropped half way. So an
-    unfinished read is not closed where it stands: it goes on, is cancelled, and thereby unwinds all of them.
-    """
-    with anyio.CancelScope(shield=True) as scope, suppress(*foreign_errors()):
-        scope.cancel()
-        async for _ in chunks:
-            pass
-    with anyio.move_on_after(_CLOSE_TIMEOUT_S, shield=True):
-        await response.aclose()
 
 
 async def _parsed(stream: Any, frame: Any) -> StreamEvent:

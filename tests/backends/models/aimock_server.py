@@ -1,6 +1,6 @@
 """aimock (npm, `tests/peers`) as a server for one test module: started on a free port, ended with it.
 
-aimock answers Converse and ConverseStream from fixtures, on loopback HTTP. `make peers` installs it.
+aimock answers Converse, Messages and Chat Completions from fixtures, on loopback HTTP. `make peers` installs it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _START_TIMEOUT_S = 20.0
 
 
 @contextmanager
-def aimock(fixtures: list[dict[str, Any]], folder: Path) -> Iterator[str]:
+def aimock(fixtures: list[dict[str, Any]], folder: Path, *options: str) -> Iterator[str]:
     """The URL of a running aimock that serves these fixtures. Skips, saying so, where node or aimock is missing."""
     node = shutil.which("node")
     if node is None or not _PROGRAM.exists():
@@ -33,7 +33,8 @@ def aimock(fixtures: list[dict[str, Any]], folder: Path) -> Iterator[str]:
     file.write_text(json.dumps({"fixtures": fixtures}))
     port = _free_port()
     preload = (_HERE / "no_empty_start.mjs").as_uri()
-    command = [node, "--import", preload, str(_PROGRAM), "-p", str(port), "-f", str(file), "--log-level", "warn"]
+    program = [node, "--import", preload, str(_PROGRAM)]
+    command = [*program, "-p", str(port), "-f", str(file), "--log-level", "warn", *options]
     with (folder / "aimock.log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)
         try:

@@ -1,7 +1,8 @@
-"""What the tests of models share: credentials that lead nowhere."""
+"""What the tests of models share: credentials that lead nowhere, or none at all."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -20,4 +21,14 @@ def aws_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.M
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "no-config"))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "no-credentials"))
+    return monkeypatch
+
+
+@pytest.fixture
+def no_keys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
+    """An environment that says nothing about model services: no keys, no URLs, no profiles, no proxies."""
+    for name in os.environ:
+        if name.upper().startswith(("ANTHROPIC_", "OPENAI_")) or name.upper().endswith("_PROXY"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
     return monkeypatch

@@ -48,6 +48,7 @@ def agent_on(server: str, folder: Path) -> Agent:
         tools=[calculator],
         session_manager=SQLiteSessionManager("s1", path=folder / "a.db"),
         callback_handler=None,
+        retry_strategy=None,
     )
 
 

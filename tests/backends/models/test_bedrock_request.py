@@ -6,11 +6,15 @@ from typing import Any
 
 import pytest
 
-from repertory.backends.models.bedrock_request import BLANK_TEXT, BedrockConfig, converse_request
+from repertory.backends.models.bedrock_request import BedrockConfig, converse_request, counting_request
+from repertory.backends.models.call_options import call_options
+from repertory.backends.models.content import BLANK_TEXT
 from repertory.core.messages import Message, ToolSpec
+from repertory.errors import Invalid
 
 HELLO: list[Message] = [{"role": "user", "content": [{"text": "Hello"}]}]
 ADD: list[ToolSpec] = [{"name": "add", "description": "", "inputSchema": {"json": {"type": "object"}}}]
+MARK = {"cachePoint": {"type": "default"}}
 TOOL_TALK: list[Message] = [
     *HELLO,
     {"role": "assistant", "content": [{"toolUse": {"toolUseId": "t1", "name": "add", "input": {"a": 1}}}]},
@@ -23,9 +27,10 @@ def request(
     messages: list[Message] = HELLO,
     tool_specs: list[ToolSpec] | None = None,
     system_prompt: str | None = None,
-    tool_choice: dict[str, Any] | None = None,
+    **options: Any,
 ) -> dict[str, Any]:
-    return converse_request({"model_id": "m", **(config or {})}, messages, tool_specs, system_prompt, tool_choice)
+    settings: BedrockConfig = {"model_id": "m", **(config or {})}
+    return converse_request(settings, messages, tool_specs, system_prompt, call_options(options))
 
 
 def test_nothing_is_sent_that_was_not_set() -> None:
@@ -133,3 +138,37 @@ def test_additional_parameters_are_passed_on() -> None:
     assert sent["additionalModelResponseFieldPaths"] == ["/x"]
     assert sent["serviceTier"] == {"type": "flex"}
     assert sent["requestMetadata"] == {"team": "a"}
+
+
+@pytest.mark.parametrize(
+    ("config", "prompt", "content", "sent"),
+    [
+        ({}, "Be brief.", None, [{"text": "Be brief."}]),
+        ({}, " ", None, None),
+        ({}, "no", [{"text": "a"}, MARK, {"text": "b"}], [{"text": "a"}, MARK, {"text": "b"}]),
+        ({"cache_prompt": "default"}, "no", [{"text": "a"}], [{"text": "a"}, MARK]),
+        ({"cache_prompt": "default"}, "no", [], None),
+    ],
+)
+def test_the_system_prompt_is_text_or_blocks_which_win(
+    config: BedrockConfig, prompt: str, content: Any, sent: Any
+) -> None:
+    assert request(config, system_prompt=prompt, system_prompt_content=content).get("system") == sent
+
+
+def test_a_cache_point_may_stand_among_the_tools() -> None:
+    marked: Any = [*ADD, MARK]
+    assert request(tool_specs=marked)["toolConfig"]["tools"][-1] == MARK
+
+
+def test_the_invocation_state_is_not_sent_and_a_tool_choice_is_checked() -> None:
+    assert request(invocation_state={"user": "marta"}) == request()
+    with pytest.raises(Invalid, match="tool_choice"):
+        request(tool_specs=ADD, tool_choice={"sometimes": {}})
+
+
+def test_counting_sends_the_conversation_and_nothing_else() -> None:
+    config: BedrockConfig = {"max_tokens": 5, "guardrail_id": "g", "guardrail_version": "1"}
+    sent = counting_request(request(config, TOOL_TALK, ADD, "Be brief."))
+    assert sent["modelId"] == "m"
+    assert sent["input"]["converse"].keys() == {"messages", "system", "toolConfig"}

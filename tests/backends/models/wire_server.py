@@ -1,6 +1,6 @@
-"""A Bedrock runtime service that says, byte by byte, what a test wants: HTTP/1.1 and AWS event stream frames.
+"""A model service that says, byte by byte, what a test wants: HTTP/1.1, with AWS event stream frames or anything else.
 
-For what aimock cannot produce: errors as Bedrock spells them, errors inside a stream, damaged frames, silence.
+For what aimock cannot produce: errors as services spell them, errors inside a stream, damaged frames, silence.
 
 Source: the event stream encoding of the AWS SDKs ("Event Stream Specification", Smithy).
 """
@@ -19,7 +19,8 @@ import anyio
 import anyio.abc
 from anyio.streams.buffered import BufferedByteReceiveStream
 
-STREAM_HEADERS = "Content-Type: application/vnd.amazon.eventstream\r\nTransfer-Encoding: chunked\r\n"
+AWS_FRAMES = "application/vnd.amazon.eventstream"
+SERVER_SENT_EVENTS = "text/event-stream"
 
 
 def frame(name: str, payload: object, *, kind: str = "event") -> bytes:
@@ -60,9 +61,10 @@ class Exchange:
     body: dict[str, Any]
     socket: anyio.abc.SocketStream
 
-    async def begin(self) -> None:
+    async def begin(self, media: str = AWS_FRAMES) -> None:
         """Begin an event stream."""
-        await self.socket.send(f"HTTP/1.1 200 OK\r\n{STREAM_HEADERS}\r\n".encode())
+        headers = f"Content-Type: {media}\r\nTransfer-Encoding: chunked\r\n"
+        await self.socket.send(f"HTTP/1.1 200 OK\r\n{headers}\r\n".encode())
 
     async def send(self, *frames: bytes) -> None:
         """Send frames, each in a chunk of its own."""
@@ -73,9 +75,9 @@ class Exchange:
         """End the event stream properly."""
         await self.socket.send(b"0\r\n\r\n")
 
-    async def stream(self, *frames: bytes) -> None:
+    async def stream(self, *frames: bytes, media: str = AWS_FRAMES) -> None:
         """A whole event stream of these frames."""
-        await self.begin()
+        await self.begin(media)
         await self.send(*frames)
         await self.end()
 

@@ -1,0 +1,105 @@
+"""Content blocks, as Converse spells them, read for services that spell them otherwise.
+
+What a service cannot take is `Invalid`, which names the block and the service, before anything is sent.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from repertory.errors import Invalid
+
+BLANK_TEXT = "[blank text]"
+"""Stands for a message that has no text: services refuse empty ones."""
+
+_IMAGE_FORMATS = {"png": "png", "jpeg": "jpeg", "jpg": "jpeg", "gif": "gif", "webp": "webp"}
+_TEXT_FORMATS = frozenset(("txt", "md", "csv", "html"))
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """A picture: its media type and its bytes as base64."""
+
+    media_type: str
+    data: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """A document: either a PDF as base64, or texts."""
+
+    name: str
+    pdf: str | None = None
+    texts: Sequence[str] = ()
+
+
+def text_in(block: Mapping[str, Any]) -> str | None:
+    """The text of a block that is text at heart: plain, guarded, cited or JSON. None for any other."""
+    if "text" in block:
+        return str(block["text"])
+    if "json" in block:
+        return json.dumps(block["json"], ensure_ascii=False)
+    if "guardContent" in block:
+        return str(block["guardContent"].get("text", {}).get("text", ""))
+    if "citationsContent" in block:
+        return "".join(str(part.get("text", "")) for part in block["citationsContent"].get("content", ()))
+    return None
+
+
+def input_of(tool_use: Mapping[str, Any]) -> dict[str, Any]:
+    """The input of a tool use as an object: services accept nothing else, and a model may have produced it."""
+    value = tool_use["input"]
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {"input": value}
+
+
+def image_in(block: Mapping[str, Any], service: str) -> Image:
+    """The picture of an `image` block."""
+    image = block["image"]
+    kind = _IMAGE_FORMATS.get(image.get("format", ""))
+    if kind is None:
+        raise cannot_take("image", service, "a format other than png, jpeg, gif and webp", image.get("format"))
+    return Image(f"image/{kind}", _base64(_bytes_of("image", image, service)))
+
+
+def document_in(block: Mapping[str, Any], service: str) -> Document:
+    """The document of a `document` block: PDF, plain text of any kind, or text blocks."""
+    document = block["document"]
+    name, kind, source = document.get("name") or "document", document.get("format"), document.get("source", {})
+    if "text" in source:
+        return Document(name=name, texts=(source["text"],))
+    if "content" in source:
+        return Document(name=name, texts=tuple(text_in(part) or "" for part in source["content"]))
+    if kind == "pdf":
+        return Document(name=name, pdf=_base64(_bytes_of("document", document, service)))
+    if kind not in _TEXT_FORMATS:
+        raise cannot_take("document", service, "a format other than pdf, txt, md, csv and html", kind)
+    try:
+        return Document(name=name, texts=(_bytes_of("document", document, service).decode(),))
+    except UnicodeDecodeError as error:
+        raise cannot_take("document", service, "text that is not UTF-8", name) from error
+
+
+def cannot_take(block: str, service: str, what: str, got: object) -> Invalid:
+    """The error for a block that a service has no place for."""
+    return Invalid(f"{service} cannot take this {block} block: {what}", block=block, service=service, got=got)
+
+
+def kind_of(block: Mapping[str, Any]) -> str:
+    """The name of a block's kind."""
+    return next(iter(block), "empty")
+
+
+def _bytes_of(kind: str, body: Mapping[str, Any], service: str) -> bytes:
+    source = body.get("source", {})
+    data = source.get("bytes")
+    if not isinstance(data, bytes | bytearray):
+        raise cannot_take(kind, service, "only bytes can be sent as its source", sorted(source))
+    return bytes(data)
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()

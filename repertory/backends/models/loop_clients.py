@@ -1,0 +1,73 @@
+"""Clients that belong to an event loop: one per loop, made when first needed.
+
+A client holds connections, and connections belong to the loop that opened them. So each loop gets a client of its own,
+and `aclose` closes that of the loop it is called in.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import anyio
+import anyio.lowlevel
+
+Connect = Callable[[AsyncExitStack], Awaitable[Any]]
+"""Makes a client and pushes onto the stack what closes it."""
+_CLOSE_TIMEOUT_S = 5.0
+
+
+@dataclass(slots=True)
+class _LoopClient:
+    lock: anyio.Lock = field(default_factory=anyio.Lock)
+    stack: AsyncExitStack = field(default_factory=AsyncExitStack)
+    client: Any = None
+
+
+class LoopClients:
+    """The clients of one model. May be used from several loops in several threads."""
+
+    def __init__(self, connect: Connect) -> None:
+        self._connect = connect
+        self._lock = threading.Lock()
+        self._clients: WeakKeyDictionary[Any, _LoopClient] = WeakKeyDictionary()
+
+    async def get(self) -> Any:
+        """The client of the running loop. Errors are those of making one; the next call tries again."""
+        entry = self._entry()
+        if entry.client is None:
+            async with entry.lock:
+                if entry.client is None:
+                    entry.client = await self._connect(entry.stack)
+        return entry.client
+
+    async def aclose(self) -> None:
+        """Close the client of the running loop, within 5 s. The next `get` makes a new one."""
+        with self._lock:
+            entry = self._clients.pop(_running_loop(), None)
+        if entry is not None:
+            with anyio.move_on_after(_CLOSE_TIMEOUT_S, shield=True):
+                await entry.stack.aclose()
+
+    def _entry(self) -> _LoopClient:
+        loop = _running_loop()
+        entry = self._clients.get(loop)
+        if entry is None:
+            with self._lock:
+                for ended in [known for known in self._clients if _has_ended(known)]:
+                    del self._clients[ended]
+                entry = self._clients.setdefault(loop, _LoopClient())
+        return entry
+
+
+def _running_loop() -> Any:
+    return anyio.lowlevel.current_token().native_token
+
+
+def _has_ended(loop: Any) -> bool:
+    is_closed = getattr(loop, "is_closed", None)  # asyncio's loops; trio's tokens go away with their run
+    return is_closed is not None and bool(is_closed())

@@ -1,0 +1,142 @@
+"""What goes wrong between us and a service behind an official SDK, as errors of ours.
+
+    slow down        status 429, rate limits                                              Throttled
+    try again        5xx, 529, 408, 409, no connection, no answer in time                 Unavailable
+    broke off        the connection ended in the middle of an answer                      ModelStreamBroken
+    shorten          the messages do not fit the window, or the request is too large      ContextWindowOverflowException
+    give up          refused, not allowed, no key, no such model, no money, nonsense      ModelFailed
+
+Source: the errors of the Messages API and of the OpenAI API, and what compatible servers make of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+import anyio
+
+from repertory.backends.models.overflow import is_overflow
+from repertory.backends.models.retry_after import retry_after_s
+from repertory.backends.models.sdk_client import Service
+from repertory.core.stream_event import is_mapping
+from repertory.errors import (
+    ContextWindowOverflowException,
+    ModelFailed,
+    ModelStreamBroken,
+    RepertoryError,
+    Throttled,
+    Unavailable,
+)
+
+_UNPAID = frozenset(("insufficient_quota", "billing_error", "billing_hard_limit_reached"))
+_THROTTLED = frozenset(("rate_limit_error", "rate_limit_exceeded", "rate_limited", "too_many_requests"))
+_UNAVAILABLE = frozenset(("api_error", "overloaded_error", "server_error", "service_unavailable", "timeout_error"))
+_TRY_AGAIN = frozenset((408, 409, 425))
+_NONSENSE = (ValueError, TypeError, LookupError, AttributeError)
+"""What the SDKs raise for an answer of another shape, for arguments that they do not know, and for a missing key."""
+
+
+def refusal(service: Service, status: int, message: str, *codes: str, wait_s: float | None = None) -> RepertoryError:
+    """An answer that says no. `status` is 0 when it came inside a stream; `codes` are the service's own words."""
+    names = {code.lower() for code in codes}
+    fields: dict[str, object] = {**({"status": status} if status else {}), **({"code": codes[0]} if codes else {})}
+    if status == 413 or is_overflow(message, *codes):
+        return ContextWindowOverflowException(message, **fields)
+    if names & _UNPAID or status == 402:
+        return ModelFailed(f"{service.name} asks for payment: check the account's plan ({message})", **fields)
+    if status == 429 or names & _THROTTLED:
+        return Throttled(f"{service.name} asks for fewer requests: {message}", retry_after_s=wait_s, **fields)
+    if status >= 500 or status in _TRY_AGAIN or (not status and names & _UNAVAILABLE):
+        return Unavailable(f"{service.name} is not available: {message}", **fields)
+    hint = _hint(service, status)
+    return ModelFailed(f"{hint} ({message})" if hint else f"{service.name} refused the request: {message}", **fields)
+
+
+def _hint(service: Service, status: int) -> str | None:
+    match status:
+        case 401:
+            return f"{service.name} does not know this key: {_key_advice(service)}"
+        case 403:
+            return f"the key may not do this at {service.name}: check model_id, and what the key allows"
+        case 404:
+            return f"{service.name} has no such model, or the URL is wrong: check model_id and {service.url_variable}"
+        case _:
+            return None
+
+
+def _key_advice(service: Service) -> str:
+    return f"set {service.key_variable}, or pass client_args={{'api_key': ...}}"
+
+
+def foreign_errors(service: Service) -> tuple[type[Exception], ...]:
+    """The classes that `from_foreign` knows. The SDK must be installed, and is loaded by this."""
+    import httpx2
+
+    sdk = import_module(service.package)
+    connection = (httpx2.HTTPError, httpx2.StreamError, httpx2.InvalidURL, anyio.EndOfStream, OSError)
+    return (getattr(sdk, service.root_error), *connection, *_NONSENSE)
+
+
+def from_foreign(service: Service, error: Exception, *, answering: bool) -> RepertoryError:
+    """The error of ours for one of `foreign_errors`. Raise it `from` the original.
+
+    `answering` says whether an answer had begun, so that a lost connection means a broken answer.
+    """
+    import httpx2
+
+    sdk: Any = import_module(service.package)
+    match error:
+        case sdk.APIStatusError():
+            return _from_status(service, error)
+        case sdk.APIConnectionError() | httpx2.HTTPError() | httpx2.StreamError() | anyio.EndOfStream() | OSError():
+            return _from_connection(service, error, answering=answering)
+        case sdk.APIError():
+            return refusal(service, 0, *_told(error.body, str(error)))
+        case _ if "api_key" in str(error):
+            return ModelFailed(f"no key for {service.name} was found: {_key_advice(service)}")
+        case _ if answering:
+            return ModelFailed(f"the model's answer cannot be read: {error}")
+        case _:
+            return ModelFailed(f"the model call failed: {error}")
+
+
+def is_error(piece: Mapping[str, object]) -> bool:
+    """Whether a piece of an answer says instead that there will be none."""
+    return bool(piece.get("error")) or "error" in (piece.get("type"), piece.get("object"))
+
+
+def told_error(service: Service, piece: Mapping[str, object]) -> RepertoryError:
+    """The error of ours for such a piece."""
+    return refusal(service, 0, *_told(piece, f"{service.name} ended the answer with an error"))
+
+
+def _from_status(service: Service, error: Any) -> RepertoryError:
+    status = error.status_code if error.status_code >= 400 else 0
+    message, *codes = _told(error.body, str(error))
+    return refusal(service, status, message, *codes, wait_s=retry_after_s(error.response.headers))
+
+
+def _from_connection(service: Service, error: Exception, *, answering: bool) -> RepertoryError:
+    import httpx2
+
+    reason = error.__cause__ if isinstance(error.__cause__, Exception) else error
+    text = f"{type(reason).__name__}: {reason}"
+    if isinstance(reason, httpx2.UnsupportedProtocol | httpx2.LocalProtocolError | httpx2.InvalidURL):
+        return ModelFailed(f"the request cannot be sent: check base_url and api_key ({text})")
+    if answering:
+        return ModelStreamBroken(f"the connection ended within an answer: {text}")
+    return Unavailable(f"{service.name} cannot be reached: {text}")
+
+
+def _told(body: object, otherwise: str) -> list[str]:
+    """The message of an error's body, and its codes. Servers spell it in many ways; the status says the rest."""
+    inner = body.get("error", body) if is_mapping(body) else body
+    if isinstance(inner, str) and inner:
+        return [inner]
+    if not is_mapping(inner):
+        return [otherwise]
+    message = inner.get("message") or inner.get("detail")
+    codes = [code for key in ("code", "type") if isinstance(code := inner.get(key), str) and code]
+    return [message if isinstance(message, str) else otherwise, *codes]
