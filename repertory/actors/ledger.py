@@ -10,7 +10,9 @@ import math
 from collections.abc import Callable
 
 from repertory.actors.persister import Append, Commit, PersisterMessage
-from repertory.core.journal.records import Record
+from repertory.core.journal.records import MessageAdded, Record, StateChanged, ViewChanged
+from repertory.core.journal.view_change import message_with_view
+from repertory.core.state import AgentState
 from repertory.runtime.ref import ActorRef
 
 
@@ -37,6 +39,23 @@ class Ledger:
         self._gathered.append(record)
         self._last_seq += 1
         return self._last_seq
+
+    def add_view(self, change: ViewChanged) -> None:
+        """A change of what is shown: part of the message that it follows directly, when that is still here and can
+        hold it; else a record of its own.
+        """
+        last = self._gathered[-1] if self._gathered else None
+        whole = message_with_view(last, change) if isinstance(last, MessageAdded) else None
+        if whole is None:
+            self.add(change)
+        else:
+            self._gathered[-1] = whole
+
+    def add_changes(self, state: AgentState) -> None:
+        """Record what changed in the state since this was last asked."""
+        patch = state.take_patch()
+        if patch is not None:
+            self.add(StateChanged(at=self.wall(), set=dict(patch.set), delete=patch.delete))
 
     def hand_over(self, *, soon: bool = False) -> None:
         """Give what was gathered to the persister, which writes it in the background: at once when `soon`.

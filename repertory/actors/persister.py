@@ -23,9 +23,9 @@ from repertory.backends.ports import Lease, SessionStore
 from repertory.core.journal.appender import Appender
 from repertory.core.journal.fold import Fold
 from repertory.core.journal.image import Image
-from repertory.core.journal.records import MessageAdded, Record, Redacted
+from repertory.core.journal.records import MessageAdded, Record
 from repertory.core.journal.restate import restatements
-from repertory.core.journal.restore import messages_of, records_of, restore
+from repertory.core.journal.restore import restore, said_in
 from repertory.core.journal.rows import Kind, Row
 from repertory.core.messages import Message, copy_message
 from repertory.errors import Invalid, RepertoryError
@@ -267,9 +267,11 @@ class SessionPersister(Actor[PersisterMessage]):
         messages: dict[int, Message] = {}
         redacted: dict[int, Message] = {}
         for start in range(0, len(rows), _SLICE_ROWS):
-            records = records_of(rows[start : start + _SLICE_ROWS], session_id=settings.session_id)
-            messages |= messages_of(records)
-            redacted |= {record.target: record.message for _, record in records if isinstance(record, Redacted)}
+            said, restated = said_in(rows[start : start + _SLICE_ROWS], session_id=settings.session_id)
+            messages |= said
+            redacted |= restated
             await anyio.lowlevel.checkpoint()
-        said = {**messages, **redacted}
-        return tuple(said[seq] for seq in sorted(said)) if redacted else tuple(messages.values())
+        if not redacted:
+            return tuple(messages.values())
+        messages |= redacted
+        return tuple(messages[seq] for seq in sorted(messages))

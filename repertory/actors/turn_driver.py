@@ -24,7 +24,7 @@ from repertory.backends.ports import Model, ToolContext
 from repertory.core.answer import LIMITED, Answer
 from repertory.core.direct_call import spoken_answer
 from repertory.core.events import TurnEvent, derived_event
-from repertory.core.journal.records import MessageAdded, StateChanged
+from repertory.core.journal.records import MessageAdded
 from repertory.core.messages import ContentBlock, Message, ToolUse, error_result, text_of, tool_uses
 from repertory.core.pairing import check_next
 from repertory.core.result import AgentResult
@@ -369,7 +369,7 @@ class TurnDriver:
             refusal, outcome.failed = "Not run: a hook failed.", error
         for use in command.uses:
             outcome.results.setdefault(use["toolUseId"], error_result(use["toolUseId"], refusal or ""))
-        self._note_state()
+        self._ledger.add_changes(self._parts.state)
         results = tuple(outcome.results[use["toolUseId"]] for use in command.uses)
         closing: tuple[ContentBlock, ...] = ()
         try:
@@ -394,7 +394,7 @@ class TurnDriver:
 
     async def _tool_step(self, command: RunTools) -> Outcome:
         parts = ToolStepParts(
-            tools=self._parts.tools,
+            tools=self._parts.tools.whole if self._direct else self._parts.tools,
             ledger=self._ledger,
             context_for=self._tool_context,
             hooks=self.hooks,
@@ -432,7 +432,7 @@ class TurnDriver:
     # Ending.
 
     async def _finish(self, reason: str, message: Message | None) -> AgentResult:
-        """Tidy up first, so that the answer and what the next turn is shown are one commit."""
+        """Tidy up first, so that the answer and what the next turn is shown are one commit, and one record."""
         result = AgentResult(
             stop_reason=reason,
             message=message,
@@ -442,8 +442,8 @@ class TurnDriver:
         )
         if not self._direct:
             self.resume = await self.hooks.after_invocation(result)
-        self._note_state()
         self._note_view(await self._conversation.ask(Tidy(added=self._footing.take_unshown()), timeout_s=math.inf))
+        self._ledger.add_changes(self._parts.state)
         if self._settings.durability == "relaxed":
             self._ledger.hand_over()
         else:
@@ -454,18 +454,13 @@ class TurnDriver:
         """The turn failed: what was said until then stays, and is written down."""
         if not self._direct:
             await self.hooks.after_invocation(None)
-        self._note_state()
+        self._ledger.add_changes(self._parts.state)
         self._ledger.hand_over(soon=True)
 
     def _note_view(self, shown: Shown) -> None:
         self._parts.mirror.show(shown.messages)
         if shown.view is not None:
-            self._ledger.add(shown.view)
-
-    def _note_state(self) -> None:
-        patch = self._parts.state.take_patch()
-        if patch is not None:
-            self._ledger.add(StateChanged(at=self._ledger.wall(), set=dict(patch.set), delete=patch.delete))
+            self._ledger.add_view(shown.view)
 
     async def _publish_raw(self, event: dict[str, Any]) -> None:
         if self.publish is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import anyio
@@ -18,6 +19,7 @@ from repertory import (
     SQLiteSessions,
     tool,
 )
+from repertory.core.journal.rows import Kind
 from repertory.core.messages import text_of
 from repertory.errors import CorruptJournal, Invalid, LeaseLost, NotReady, RepertoryError, SessionBusy
 
@@ -92,6 +94,19 @@ async def test_restored_equals_live_after_the_window_slid(database: Path) -> Non
     assert [text_of(message) for message in await restored.history()] == [
         text for n in range(8) for text in (f"q{n}", f"a{n}")
     ]
+
+
+async def test_a_turn_that_hides_old_messages_is_two_records(database: Path) -> None:
+    """0003: what is shown next is part of the answer's record."""
+    agent = agent_on(database, "a", "b", "c", conversation_manager=SlidingWindowConversationManager(window_size=2))
+    for prompt in "123":
+        await agent.invoke_async(prompt)
+    with closing(sqlite3.connect(database)) as connection:
+        kinds = [kind for (kind,) in connection.execute("SELECT kind FROM rows ORDER BY position")]
+    assert kinds == [Kind.MESSAGE] * 6
+    restored = agent_on(database)
+    await restored.ready()
+    assert [text_of(message) for message in restored.messages] == ["3", "c"]
 
 
 async def test_a_manager_may_change_on_a_live_session(database: Path) -> None:

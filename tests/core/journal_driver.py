@@ -25,8 +25,8 @@ from repertory.core.journal.records import (
 from repertory.core.journal.redaction import redact
 from repertory.core.journal.restore import messages_of, records_of, restore
 from repertory.core.journal.rows import Row
-from repertory.core.journal.shown import SUMMARY_SEQ
-from repertory.core.journal.view_change import view_change
+from repertory.core.journal.shown import SUMMARY_SEQ, Shown
+from repertory.core.journal.view_change import message_with_view, view_change
 from repertory.core.messages import Message, ToolResult, tool_results, tool_uses
 from repertory.core.opening import Interrupt
 from repertory.core.window.plan import WindowPlan
@@ -34,7 +34,7 @@ from repertory.core.window.plan import WindowPlan
 COMMANDS = (
     "prompt", "answer", "answer", "ask", "start", "finish", "results", "results", "drop", "drop", "truncate",
     "summarise", "state", "state_full", "interrupt", "resume", "cursor", "node", "snapshot", "owner", "redact",
-    "rewind", "idle",
+    "rewind", "idle", "last_word", "last_word",
 )  # fmt: skip
 
 
@@ -126,6 +126,23 @@ class Driver:
         drop = number % (shown + 1)
         pinned = tuple(position for position in (0, 1) if position < drop and number & (1 << position))
         self.plan(WindowPlan(drop=drop, pinned=pinned, reason="drop"))
+
+    def do_last_word(self, number: int) -> None:
+        """An answer, and what is shown from it on: in one record whenever that can be."""
+        if self.waiting():
+            return
+        seq, turn = self.fold.last_seq + 1, max(1, self.fold.turns)
+        answer: Message = {"role": "assistant", "content": [{"text": f"last word {number}"}]}
+        added = MessageAdded(at=self.at(), message=answer, turn=turn, index=self.fold.message_count)
+        ahead = Shown(self.fold.shown.view, self.fold.shown.recent)
+        ahead.add(seq, answer)
+        drop = number % (len(ahead) + 1)
+        plan = WindowPlan(drop=drop, pinned=(0,) if drop and number % 3 == 0 else (), reason="drop")
+        change = view_change(ahead, seq, plan, manager="Sliding", manager_state={"removed": drop}, at=self.at())
+        whole = message_with_view(added, change)
+        self.append(*((added, change) if whole is None else (whole,)))
+        ahead.change(change.view, patch=change.patch)
+        assert list(self.fold.shown) == list(ahead)
 
     def do_truncate(self, number: int) -> None:
         shown = self.fold.shown.messages()

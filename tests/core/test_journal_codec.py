@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from repertory.core.journal.appender import Appender
-from repertory.core.journal.codec import at_of, decode, decode_all, encode
+from repertory.core.journal.codec import at_of, decode, decode_all, decode_messages, encode
 from repertory.core.journal.fold import Fold
 from repertory.core.journal.plain_json import dump, load, load_all
 from repertory.core.journal.records import (
@@ -31,7 +31,9 @@ from repertory.core.journal.records import (
     View,
     ViewChanged,
 )
-from repertory.core.journal.rows import VERSION, Kind
+from repertory.core.journal.restore import said_in
+from repertory.core.journal.rows import VERSION, Kind, Row
+from repertory.core.messages import Message
 from repertory.core.opening import Interrupt
 from repertory.errors import CorruptJournal, Invalid
 
@@ -73,6 +75,7 @@ RECORDS: Mapping[Kind, st.SearchStrategy[Record]] = {
         index=counts,
         idempotency_token=st.none() | text,
         repaired=st.none() | text,
+        view=st.none() | views,
     ),
     Kind.TOOL_STARTED: st.builds(
         ToolStarted, at=ats, tool_use_id=text, name=text, idempotency_key=text, attempt=counts
@@ -88,6 +91,7 @@ RECORDS: Mapping[Kind, st.SearchStrategy[Record]] = {
         turn=counts,
         index=counts,
         idempotency_token=st.none() | text,
+        view=st.none() | views,
     ),
     Kind.INTERRUPT: st.builds(Interrupted, at=ats, interrupts=interrupts),
     Kind.RESUME: st.builds(Resumed, at=ats, responses=mappings),
@@ -133,6 +137,24 @@ def test_rows_read_at_once_are_read_as_one_by_one(records: list[Record]) -> None
     rows = [appender._row(n, *encode(record)) for n, record in enumerate(records, 1)]
     together = decode_all(rows)
     assert together is None or together == records
+
+
+@given(st.lists(RECORDS[Kind.MESSAGE], min_size=1, max_size=4), messages)
+def test_what_was_said_is_read_the_same_with_and_without_records(records: list[MessageAdded], other: Message) -> None:
+    said = {n: record.message for n, record in enumerate(records, 1)}
+    redacted = Redacted(at=1.0, target=1, message=other, turn=1, index=0)
+    appender = Appender("agent", Fold(), None, lambda size: b"s" * size)
+    rows = [appender._row(n, *encode(record)) for n, record in enumerate([*records, redacted], 1)]
+    assert decode_messages(rows[:-1]) in (None, list(said.values()))
+    assert said_in(rows[:-1]) == (said, {})
+    assert said_in(rows) == ({**said, 1: other}, {1: other})
+
+
+@pytest.mark.parametrize("body", [b'{"message":{}}', b'{"at":1,"message":{},"turn":1,"index":0,"more":1}', b"[]", b"{"])
+def test_a_malformed_message_is_refused_however_it_is_read(body: bytes) -> None:
+    row = Row("agent", 1, Kind.MESSAGE, VERSION, 1, b"l" * 16, b"s" * 16, body)
+    with pytest.raises(CorruptJournal, match="malformed record kind='MessageAdded'"):
+        said_in([row])
 
 
 @given(values)

@@ -77,7 +77,7 @@ def test_an_image_is_all_that_a_fold_needs_to_go_on(commands: list[tuple[str, in
 @SETTINGS
 def test_no_reachable_history_is_unpaired(commands: list[tuple[str, int]]) -> None:
     driver = Driver()
-    driver.run([command for command in commands if command[0] not in ("rewind", "drop", "summarise")])
+    driver.run([command for command in commands if command[0] not in ("rewind", "drop", "last_word", "summarise")])
     shown = [message for _, message in driver.fold.shown]
     for previous, message in zip([None, *shown], shown, strict=False):
         check_next(previous, message)
@@ -100,8 +100,8 @@ def test_every_flipped_byte_is_found(data: st.DataObject) -> None:
     driver = Driver()
     driver.run(data.draw(st.lists(st.tuples(st.sampled_from(COMMANDS), st.integers(0, 1000)), min_size=5, max_size=15)))
     rows = driver.rows
-    if not rows:
-        return
+    if len(rows) < 2:
+        return  # A lone row with another number could be where a stretch begins.
     verify(rows)
     position = data.draw(st.integers(0, len(rows) - 1))
     row = rows[position]
@@ -278,6 +278,9 @@ def test_a_new_run_forgets_the_nodes_of_the_one_before() -> None:
         (MessageAdded(at=1.0, message=ASK, turn=1, index=1, idempotency_token="t"), "first message"),
         (ViewChanged(at=1.0, view=View(first_shown=1)), "moves forward"),
         (ViewChanged(at=1.0, view=View(first_shown=3, summary=ASK), patch=True), "state the view in full"),
+        (MessageAdded(at=1.0, message=ASK, turn=1, index=1, view=View(first_shown=-1)), "moves forward"),
+        (MessageAdded(at=1.0, message=ASK, turn=1, index=1, view=View(pinned={1: ASK})), "holds no messages"),
+        (MessageAdded(at=1.0, message=ASK, turn=1, index=1, view=View(summary=ASK)), "holds no messages"),
         (StateChanged(at=1.0, full={}, set={"a": 1}), "no patch"),
         (NodeChanged(at=1.0, run=0, node="a", status="started"), "run never falls"),
         (Branched(at=1.0, position=1, last=1), "use `rewind`"),

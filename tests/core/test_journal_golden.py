@@ -62,6 +62,7 @@ def test_there_are_golden_files() -> None:
         "journal-v1-conversation.jsonl",
         "journal-v1-graph.jsonl",
         "journal-v1-rewound.jsonl",
+        "journal-v1-window.jsonl",
     ]
 
 

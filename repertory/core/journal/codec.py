@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields
+from itertools import combinations
 from typing import TypeAlias, TypeVar, cast
 
 from repertory.core.journal.plain_json import dump, load, load_all
@@ -30,6 +31,7 @@ from repertory.core.journal.records import (
     ViewChanged,
 )
 from repertory.core.journal.rows import VERSION, Kind, Row
+from repertory.core.messages import Message
 from repertory.core.opening import Interrupt
 from repertory.errors import CorruptJournal
 
@@ -43,7 +45,9 @@ def encode(record: Record) -> tuple[int, bytes]:
     Errors: `Invalid` when a value is not JSON or bytes (NaN and infinities are not).
     """
     if type(record) is MessageAdded and record.idempotency_token is None and record.repaired is None:
-        spelled = {"at": record.at, "message": record.message, "turn": record.turn, "index": record.index}
+        spelled: _Fields = {"at": record.at, "message": record.message, "turn": record.turn, "index": record.index}
+        if record.view is not None:
+            spelled["view"] = _view_spelled(record.view)
         return _MESSAGE, dump(spelled)
     kind = _KINDS[type(record)]
     spell = _SPELL.get(kind, _spelled)
@@ -72,13 +76,31 @@ def decode_all(rows: Sequence[Row]) -> list[Record] | None:
     try:
         for row, value in zip(rows, values, strict=True):
             # Nearly every row of a long journal is such a message, and its bytes are known to be ours.
-            if row[2] == _MESSAGE and row[3] == VERSION and type(value) is dict and value.keys() == _PLAIN:
-                records.append(plain(**value))
+            if row[2] == _MESSAGE and row[3] == VERSION and type(value) is dict and tuple(value) in _MESSAGE_SHAPES:
+                said = cast("_Fields", value)
+                if "view" in said:
+                    said["view"] = _message_view(said["view"])
+                records.append(plain(**said))
             else:
                 records.append(_record(row.kind, _class_of(row.kind, row.version), value))
     except (TypeError, ValueError, KeyError, CorruptJournal):
         return None
     return records
+
+
+def decode_messages(rows: Sequence[Row]) -> list[Message] | None:
+    """What was said in rows of messages, at once and without making their records; None when any of them is erased or
+    unusual: decode the records then.
+    """
+    values = load_all([row.body for row in rows]) if all(row[2] == _MESSAGE and row.salt for row in rows) else None
+    if values is None:
+        return None
+    messages: list[Message] = []
+    for row, value in zip(rows, values, strict=True):
+        if row[3] != VERSION or type(value) is not dict or tuple(value) not in _MESSAGE_SHAPES:
+            return None
+        messages.append(cast("Message", value["message"]))
+    return messages
 
 
 def at_of(body: bytes) -> float | None:
@@ -135,15 +157,27 @@ def _spelled(record: object) -> _Fields:
 def _spell_view(record: object) -> _Fields:
     said = _spelled(record)
     if "view" in said:
-        said["view"] = _view_spelled(cast("ViewChanged | Branched", record).view)
+        said["view"] = _view_spelled(cast("View", said["view"]))
     return said
 
 
 def _view_spelled(view: View) -> _Fields:
-    said = _spelled(view)
-    for name in ("pinned", "replaced"):
-        if name in said:
-            said[name] = [[seq, message] for seq, message in cast("Mapping[int, object]", said[name]).items()]
+    """Field by field, since one is written in nearly every turn."""
+    said: _Fields = {}
+    if view.first_shown:
+        said["first_shown"] = view.first_shown
+    if view.pinned:
+        said["pinned"] = [[seq, message] for seq, message in view.pinned.items()]
+    if view.replaced:
+        said["replaced"] = [[seq, message] for seq, message in view.replaced.items()]
+    if view.summary is not None:
+        said["summary"] = view.summary
+    if view.hidden:
+        said["hidden"] = view.hidden
+    if view.manager:
+        said["manager"] = view.manager
+    if view.manager_state:
+        said["manager_state"] = view.manager_state
     return said
 
 
@@ -154,13 +188,29 @@ def _spell_interrupts(record: object) -> _Fields:
 
 
 def _read_view(said: _Fields) -> _Fields:
-    view = _checked(said.get("view", {}))
+    return {**said, "view": _view_read(said.get("view", {}))}
+
+
+def _read_message(said: _Fields) -> _Fields:
+    return _read_view(said) if "view" in said else said
+
+
+def _message_view(said: object) -> View:
+    """The view in a message whose bytes are known to be ours."""
+    if type(said) is not dict:
+        raise TypeError("a view is a JSON object")
+    view = cast("_Fields", said)
+    return _build(View, view) if tuple(view) == _LIGHT_VIEW else _view_read(view)
+
+
+def _view_read(said: object) -> View:
+    view = _checked(said)
     for name in ("pinned", "replaced"):
         if name in view:
             view[name] = dict(cast("list[tuple[int, object]]", view[name]))
     if "hidden" in view:
         view["hidden"] = tuple((first, last) for first, last in cast("list[tuple[int, int]]", view["hidden"]))
-    return {**said, "view": _build(View, view)}
+    return _build(View, view)
 
 
 def _read_interrupts(said: _Fields) -> _Fields:
@@ -192,15 +242,24 @@ _CLASSES: Mapping[int, type[Record]] = {
     Kind.OWNER: OwnerChanged,
 }
 _MESSAGE = int(Kind.MESSAGE)
-_PLAIN = frozenset(("at", "message", "turn", "index"))
-"""The fields of a message with nothing special about it."""
+_MESSAGE_SHAPES = frozenset(
+    ("at", "message", "turn", "index", *more)
+    for count in range(4)
+    for more in combinations(("idempotency_token", "repaired", "view"), count)
+)
+"""The fields that the body of a message may have, in the order in which they are written."""
+_LIGHT_VIEW = ("first_shown", "manager", "manager_state")
 _KINDS: Mapping[type, int] = {made: int(kind) for kind, made in _CLASSES.items()}
 _SPELL: Mapping[int, Callable[[object], _Fields]] = {
+    Kind.MESSAGE: _spell_view,
+    Kind.REDACTION: _spell_view,
     Kind.VIEW: _spell_view,
     Kind.BRANCH: _spell_view,
     Kind.INTERRUPT: _spell_interrupts,
 }
 _READ: Mapping[int, Callable[[_Fields], _Fields]] = {
+    Kind.MESSAGE: _read_message,
+    Kind.REDACTION: _read_message,
     Kind.VIEW: _read_view,
     Kind.BRANCH: _read_view,
     Kind.INTERRUPT: _read_interrupts,

@@ -315,11 +315,15 @@ class Fold:
         self._finished_turns, self._token = {}, None
 
     def _on_message(self, seq: int, record: MessageAdded) -> None:
-        message = record.message
+        message, view = record.message, record.view
         begins = self._partial or record.turn != self._turns
+        if view is not None:
+            _check_light(view)
         if not (self._partial or self._unchecked):
             check_next(self._last_message, message)
             self._check_numbers(record, begins=begins)
+            if view is not None:
+                self._shown.check(view, patch=True)
         token = record.idempotency_token
         if begins:
             self._turns = record.turn
@@ -330,6 +334,8 @@ class Fold:
         self._last_message = message
         self._last_message_seq = self._message_at = seq
         self._shown.add(seq, message)
+        if view is not None:
+            self._change_view(seq, view, patch=True)
         if self._tools_at or self._waiting_at:
             self._forget_turn()
         if is_answer(message):
@@ -383,8 +389,12 @@ class Fold:
     def _on_view(self, seq: int, record: ViewChanged) -> None:
         if not (self._partial or self._unchecked):
             self._shown.check(record.view, patch=record.patch)
-        self._shown.change(record.view, patch=record.patch)
-        if not record.patch or not self._view_at:
+        self._change_view(seq, record.view, patch=record.patch)
+
+    def _change_view(self, seq: int, view: View, *, patch: bool) -> None:
+        self._shown.change(view, patch=patch)
+        # A patch of a view that holds nothing else says as much as a full one.
+        if not patch or not self._view_at or self._shown.light:
             self._view_at = seq
 
     def _on_tool_started(self, seq: int, record: ToolStarted) -> None:
@@ -427,6 +437,11 @@ class Fold:
     def _on_cursor(self, seq: int, record: CursorMoved) -> None:
         self._cursors = dict(record.positions)
         self._cursors_at = seq if record.positions else 0
+
+
+def _check_light(view: View) -> None:
+    if view.pinned or view.replaced or view.summary is not None or view.hidden:
+        raise Invalid("the view in a message's record holds no messages; state it in a record of its own")
 
 
 def is_answer(message: Message) -> bool:

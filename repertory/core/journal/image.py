@@ -34,7 +34,7 @@ class Anchors:
     turn: int = 0
     """The first message of a turn that has no answer yet."""
     view: int = 0
-    """The last full view, which later patches add to."""
+    """The last full view, or patch that says as much: later patches add to it."""
     state: int = 0
     """The last full state, which later patches add to."""
     cursors: int = 0

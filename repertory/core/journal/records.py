@@ -17,6 +17,27 @@ NodeStatus = Literal["started", "completed", "failed", "interrupted"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """What the model is shown: the summary, then the pinned messages, then every message from `first_shown` on.
+
+    Pinned and replaced messages stand here by value, so that showing them never means reading an old row.
+    """
+
+    first_shown: int = 0
+    """Messages with a lower sequence number are not shown, unless pinned."""
+    pinned: Mapping[int, Message] = field(default_factory=dict[int, Message])
+    """Sequence number to message, in order; each lies before `first_shown`."""
+    replaced: Mapping[int, Message] = field(default_factory=dict[int, Message])
+    """Sequence number of a shown message to what is shown instead."""
+    summary: Message | None = None
+    hidden: tuple[tuple[int, int], ...] = ()
+    """First and last sequence numbers of stretches after `first_shown` that a `Branched` left behind."""
+    manager: str = ""
+    """The class name of the conversation manager that decided this."""
+    manager_state: Mapping[str, Json] = field(default_factory=dict[str, Json])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MessageAdded:
     """A message was added. It is shown to the model from now on."""
 
@@ -31,6 +52,10 @@ class MessageAdded:
     """What the caller named the turn; on the first message of a turn only."""
     repaired: str | None = None
     """Why this is not quite what was said, when a foreign history had to be mended."""
+    view: View | None = None
+    """What is shown from this message on, when that changed with it: a patch as in `ViewChanged`, which holds no
+    message. So a turn that hides what has grown old is still one record for the prompt and one for the answer.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,27 +76,6 @@ class ToolFinished:
     at: float
     tool_use_id: str
     result: ToolResult
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class View:
-    """What the model is shown: the summary, then the pinned messages, then every message from `first_shown` on.
-
-    Pinned and replaced messages stand here by value, so that showing them never means reading an old row.
-    """
-
-    first_shown: int = 0
-    """Messages with a lower sequence number are not shown, unless pinned."""
-    pinned: Mapping[int, Message] = field(default_factory=dict[int, Message])
-    """Sequence number to message, in order; each lies before `first_shown`."""
-    replaced: Mapping[int, Message] = field(default_factory=dict[int, Message])
-    """Sequence number of a shown message to what is shown instead."""
-    summary: Message | None = None
-    hidden: tuple[tuple[int, int], ...] = ()
-    """First and last sequence numbers of stretches after `first_shown` that a `Branched` left behind."""
-    manager: str = ""
-    """The class name of the conversation manager that decided this."""
-    manager_state: Mapping[str, Json] = field(default_factory=dict[str, Json])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +115,7 @@ class Redacted:
     turn: int
     index: int
     idempotency_token: str | None = None
+    view: View | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

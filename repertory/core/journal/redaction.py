@@ -62,6 +62,7 @@ def redact(appender: Appender, rows: Sequence[Row], target: int, message: Messag
         turn=said.turn,
         index=said.index,
         idempotency_token=said.idempotency_token,
+        view=said.view,
     )
     branch_erased = any(isinstance(record, Branched) and seq in erase for seq, record in records)
     appended = [appender.append(redacted)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from repertory.core.journal.codec import decode, decode_all
+from repertory.core.journal.codec import decode, decode_all, decode_messages
 from repertory.core.journal.fold import Fold
 from repertory.core.journal.image import Image
 from repertory.core.journal.records import Branched, MessageAdded, Record, Redacted
@@ -60,6 +60,17 @@ def messages_of(records: Sequence[tuple[int, Record | None]]) -> dict[int, Messa
     return {seq: record.message for seq, record in records if type(record) is MessageAdded}
 
 
+def said_in(rows: Sequence[Row], *, session_id: str = "") -> tuple[dict[int, Message], dict[int, Message]]:
+    """What was said in these rows of messages and redactions: sequence number to message, in order, and the same for
+    what redactions put in its place. Errors: as `records_of`.
+    """
+    plain = decode_messages(rows)
+    if plain is not None:
+        return dict(zip([row[1] for row in rows], plain, strict=True)), {}
+    records = records_of(rows, session_id=session_id)
+    return messages_of(records), {record.target: record.message for _, record in records if type(record) is Redacted}
+
+
 def _replay(fold: Fold, rows: Sequence[Row], session_id: str) -> None:
     records = records_of(rows, session_id=session_id)
     branches = any(type(record) is Branched for _, record in records)
@@ -111,4 +122,5 @@ def _redacted(seq: int, record: Record | None, redactions: Mapping[int, Redacted
         turn=redaction.turn,
         index=redaction.index,
         idempotency_token=redaction.idempotency_token,
+        view=redaction.view,
     )

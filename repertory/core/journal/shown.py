@@ -27,7 +27,7 @@ class Shown:
 
     def __init__(self, view: View, recent: Iterator[tuple[int, Message]]) -> None:
         """`recent` holds the messages from `view.first_shown` on, replacements applied."""
-        self._view = view
+        self._view = replace(view, pinned={}, replaced={}) if view.pinned or view.replaced else view
         self._pinned = dict(view.pinned)
         self._replaced = dict(view.replaced)
         self._recent = deque(recent)
@@ -44,7 +44,20 @@ class Shown:
     @property
     def view(self) -> View:
         """The view in force, as a full value. Costs what it holds by value."""
+        if not (self._pinned or self._replaced):
+            return self._view
         return replace(self._view, pinned=dict(self._pinned), replaced=dict(self._replaced))
+
+    @property
+    def light(self) -> bool:
+        """Whether the view is no more than `first_shown` and its manager: it holds and hides nothing else."""
+        return not (self._pinned or self._replaced or self._view.hidden) and self._view.summary is None
+
+    @property
+    def in_front(self) -> list[tuple[int, Message]]:
+        """What is shown before the recent messages: the summary and the pinned ones."""
+        summary = self._view.summary
+        return [*([] if summary is None else [(SUMMARY_SEQ, summary)]), *self._pinned.items()]
 
     @property
     def first_seq(self) -> int:
@@ -56,9 +69,13 @@ class Shown:
         """The messages from `view.first_shown` on, as shown."""
         return iter(self._recent)
 
+    def recent_at(self, position: int) -> tuple[int, Message]:
+        """One of the recent messages, counted from the first of them."""
+        return self._recent[position]
+
     def messages(self) -> list[Message]:
         """The messages alone: what a model call is given."""
-        return [message for _, message in self]
+        return [message for shown in (self.in_front, self._recent) for _, message in shown]
 
     def add(self, seq: int, message: Message) -> None:
         """Show a new message after all others."""
@@ -85,13 +102,17 @@ class Shown:
             self._pinned = dict(view.pinned)
             self._replaced = dict(view.replaced)
             kept = view
-        self._view = View(
-            first_shown=view.first_shown,
-            summary=kept.summary,
-            hidden=tuple(stretch for stretch in kept.hidden if stretch[1] >= view.first_shown),
-            manager=view.manager,
-            manager_state=view.manager_state,
-        )
+        if view.pinned or view.replaced or kept.summary is not None or kept.hidden:
+            view_alone = View(
+                first_shown=view.first_shown,
+                summary=kept.summary,
+                hidden=tuple(stretch for stretch in kept.hidden if stretch[1] >= view.first_shown),
+                manager=view.manager,
+                manager_state=view.manager_state,
+            )
+        else:
+            view_alone = view  # As most turns have it: nothing to take out, nothing to keep.
+        self._view = view_alone
         self._drop()
         if view.replaced:
             self._recent = deque((seq, view.replaced.get(seq, message)) for seq, message in self._recent)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from repertory.core.journal.records import View, ViewChanged
+from repertory.core.journal.records import MessageAdded, View, ViewChanged
 from repertory.core.journal.shown import SUMMARY_SEQ
 
 if TYPE_CHECKING:
     from repertory.core.journal.shown import Shown
-    from repertory.core.messages import Json
+    from repertory.core.messages import Json, Message
     from repertory.core.window.plan import WindowPlan
 
 
@@ -30,54 +31,49 @@ def view_change(
     `last_seq` is the sequence number of the journal's last record.
     """
     was = shown.view
-    after = _view_after(shown, last_seq, plan)
-    after = View(
-        first_shown=after.first_shown,
-        pinned=after.pinned,
-        replaced=after.replaced,
-        summary=after.summary,
-        hidden=tuple(stretch for stretch in was.hidden if stretch[1] >= after.first_shown),
+    in_front = shown.in_front
+    first_shown = was.first_shown
+    if plan.drop > len(in_front):
+        first_shown = shown.recent_at(plan.drop - len(in_front))[0] if plan.drop < len(shown) else last_seq + 1
+    stays = [*plan.pinned, *range(plan.drop, len(in_front))]
+    pinned = dict(_at(shown, in_front, position, plan) for position in stays)
+    beyond = [position for position in plan.replaced if position >= max(len(in_front), plan.drop)]
+    replaced = {seq: message for seq, message in was.replaced.items() if seq >= first_shown}
+    replaced |= dict(_at(shown, in_front, position, plan) for position in beyond)
+    summary = pinned.pop(SUMMARY_SEQ, None)
+    if plan.summary is not None:
+        summary = plan.summary
+    patch = summary == was.summary and list(pinned.items())[: len(was.pinned)] == list(was.pinned.items())
+    if patch:
+        pinned = {seq: message for seq, message in pinned.items() if seq not in was.pinned}
+        replaced = {seq: message for seq, message in replaced.items() if was.replaced.get(seq) != message}
+    view = View(
+        first_shown=first_shown,
+        pinned=pinned,
+        replaced=replaced,
+        summary=None if patch else summary,
+        hidden=() if patch else tuple(stretch for stretch in was.hidden if stretch[1] >= first_shown),
         manager=manager,
         manager_state=manager_state,
     )
-    patch = _patch(was, after)
-    return ViewChanged(at=at, view=patch or after, patch=patch is not None, reason=plan.reason)
+    return ViewChanged(at=at, view=view, patch=patch, reason=plan.reason)
 
 
-def _view_after(now: Shown, last_seq: int, plan: WindowPlan) -> View:
-    """What is shown after the plan; who planned it is left out."""
-    was = now.view
-    shown = list(now)
-    in_front = (was.summary is not None) + len(was.pinned)
-    stays = [*plan.pinned, *range(plan.drop, in_front)]
-    front = {shown[position][0]: plan.replaced.get(position, shown[position][1]) for position in stays}
-    old_summary = front.pop(SUMMARY_SEQ, None)
-    first_shown = was.first_shown
-    if plan.drop > in_front:
-        first_shown = shown[plan.drop][0] if plan.drop < len(shown) else last_seq + 1
-    replaced = {seq: message for seq, message in was.replaced.items() if seq >= first_shown}
-    replaced |= {
-        shown[position][0]: message
-        for position, message in plan.replaced.items()
-        if position >= max(in_front, plan.drop)
-    }
-    return View(
-        first_shown=first_shown,
-        pinned=front,
-        replaced=replaced,
-        summary=plan.summary if plan.summary is not None else old_summary,
-    )
+def message_with_view(added: MessageAdded, change: ViewChanged) -> MessageAdded | None:
+    """The message and the change of what is shown that came right after it, as one record.
 
-
-def _patch(was: View, after: View) -> View | None:
-    """The same change as additions to the view before, or None when that cannot say it."""
-    unchanged = list(after.pinned.items())[: len(was.pinned)] == list(was.pinned.items())
-    if after.summary != was.summary or not unchanged:
+    None when that cannot be: the change is not a patch, or holds messages.
+    """
+    view = change.view
+    if not change.patch or view.pinned or view.replaced or added.view is not None:
         return None
-    return View(
-        first_shown=after.first_shown,
-        pinned={seq: message for seq, message in after.pinned.items() if seq not in was.pinned},
-        replaced={seq: new for seq, new in after.replaced.items() if was.replaced.get(seq) != new},
-        manager=after.manager,
-        manager_state=after.manager_state,
-    )
+    return replace(added, view=view)
+
+
+def _at(shown: Shown, in_front: Sequence[tuple[int, Message]], position: int, plan: WindowPlan) -> tuple[int, Message]:
+    """What stands at a position of everything shown, as the plan leaves it."""
+    if position < len(in_front):
+        seq, message = in_front[position]
+    else:
+        seq, message = shown.recent_at(position - len(in_front))
+    return seq, plan.replaced.get(position, message)
