@@ -1,82 +1,154 @@
-"""The tools of an agent by name. Not an actor: a registry is built once and never changes."""
+"""The tools of an agent by name. Not an actor: a registry changes only with what a tool server offers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from functools import cached_property
-from typing import cast
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TypeGuard, cast
 
 import anyio.lowlevel
 
-from repertory.backends.ports import Tool
+from repertory.actors.tool_server import ServerLink
+from repertory.backends.ports import Tool, ToolSource
 from repertory.core.messages import ToolSpec
 from repertory.errors import Invalid
 
-_HOW_TO = "decorate a function with @tool, or pass an object with name, spec, effects, idempotent, timeout_s and run"
+_HOW_TO = (
+    "decorate a function with @tool, pass an object with name, spec, effects, idempotent, timeout_s and run, or an"
+    " MCPClient"
+)
 _MEMBERS = ("name", "spec", "effects", "idempotent", "timeout_s", "run")
 
 
 class ToolRegistry:
-    """Tools in the order they were given. Lookup costs one dictionary access; hyphens and underscores are the same."""
+    """Tools in the order they were given. Lookup costs one dictionary access; hyphens and underscores are the same.
+
+    A source of tools stands for nothing until its server runs (`opened`), and from then on for what the server offers.
+    """
 
     def __init__(self, tools: Iterable[object] = ()) -> None:
         """Errors: `Invalid` for something that is no tool, and for two names that are the same but for hyphens."""
-        self._tools: dict[str, Tool] = {}
+        self._given: list[Tool | ToolSource] = []
         for candidate in tools:
-            self._add(_checked(candidate))
+            if not any(candidate is given for given in self._given):
+                self._given.append(candidate if _is_source(candidate) else _checked(candidate))
+        self._enabled: Mapping[str, str] | None = None
+        self._links: Sequence[ServerLink] = ()
+        self._offered: tuple[Sequence[Tool], ...] = ()
+        self._tools = self._put_together(strict=True)
+        self._specs: tuple[ToolSpec, ...] | None = None
 
     def __iter__(self) -> Iterator[Tool]:
-        return iter(self._tools.values())
+        return iter(self._now().values())
 
     def __len__(self) -> int:
-        return len(self._tools)
+        return len(self._now())
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and _key(name) in self._tools
+        return isinstance(name, str) and _key(name) in self._now()
+
+    @property
+    def sources(self) -> tuple[ToolSource, ...]:
+        """The sources among what was given, in order."""
+        return tuple(given for given in self._given if _is_source(given))
+
+    def opened(self, links: Sequence[ServerLink]) -> ToolRegistry:
+        """A registry whose sources stand for what their servers offer: one link per source, in the order of `sources`.
+
+        When an offer changes, so does the registry; a new tool with the name of another is then left out.
+        Errors: `Invalid` for names that are the same from the beginning.
+        """
+        return self._copy(self._enabled, links) if self.sources else self
+
+    @property
+    def whole(self) -> ToolRegistry:
+        """All of the tools, whatever `only` has chosen."""
+        return self if self._enabled is None else self._copy(None, self._links)
+
+    @property
+    def enabled(self) -> tuple[str, ...]:
+        """The names of the tools that there are, and those that `only` has chosen before their server ran."""
+        unknown = [name for key, name in (self._enabled or {}).items() if key not in self._now()]
+        return (*self.names, *unknown)
 
     def get(self, name: str) -> Tool | None:
         """The tool of that name, or None."""
-        return self._tools.get(_key(name))
+        return self._now().get(_key(name))
 
-    @cached_property
+    @property
     def names(self) -> tuple[str, ...]:
         """The names as the tools spell them, in order."""
         return tuple(tool.name for tool in self)
 
-    @cached_property
+    @property
     def specs(self) -> tuple[ToolSpec, ...]:
-        """The tools as the model is told of them, in order, built at first use and kept.
+        """The tools as the model is told of them, in order, built at first use and kept while nothing changes.
 
         Errors: `Invalid` from a tool whose parameters have no JSON schema; nothing is kept then.
         """
-        return tuple(tool.spec for tool in self)
+        tools = self._now().values()
+        if self._specs is None:
+            self._specs = tuple(tool.spec for tool in tools)
+        return self._specs
 
     async def prepare(self) -> None:
         """Build every spec, letting other tasks run in between: a schema takes about a millisecond.
 
         Errors: as `specs`.
         """
+        if "specs" in self.__dict__:
+            return
         for tool in self:
             _ = tool.spec
             await anyio.lowlevel.checkpoint()
+        _ = self.specs
 
     def only(self, names: Iterable[str]) -> ToolRegistry:
-        """A registry of these tools alone, in this registry's order. Errors: `Invalid`, naming unknown ones."""
-        keys = {_key(name): name for name in names}
-        unknown = [name for key, name in keys.items() if key not in self._tools]
-        if unknown:
-            raise Invalid("no such tools", unknown=unknown, known=list(self.names))
-        return ToolRegistry(tool for tool in self if _key(tool.name) in keys)
+        """A registry of these tools alone, in this registry's order.
 
-    def _add(self, tool: Tool) -> None:
-        other = self._tools.setdefault(_key(tool.name), tool)
-        if other is not tool:
-            names = [other.name, tool.name]
-            raise Invalid("two tools have the same name; give one another with @tool(name=...)", names=names)
+        Errors: `Invalid`, naming unknown ones, unless a source whose server does not run yet may have them.
+        """
+        keys = {_key(name): name for name in names}
+        unknown = [name for key, name in keys.items() if key not in self._now()]
+        if unknown and len(self._links) == len(self.sources):
+            raise Invalid("no such tools", unknown=unknown, known=list(self.names))
+        return self._copy(keys, self._links)
+
+    def _copy(self, enabled: Mapping[str, str] | None, links: Sequence[ServerLink]) -> ToolRegistry:
+        registry = ToolRegistry(self._given)
+        registry._enabled, registry._links = enabled, links
+        registry._offered = tuple(link.tools for link in links)
+        registry._tools = registry._put_together(strict=True)
+        return registry
+
+    def _now(self) -> dict[str, Tool]:
+        offered = tuple(link.tools for link in self._links)
+        if offered != self._offered:
+            self._offered, self._specs = offered, None
+            self._tools = self._put_together(strict=False)
+        return self._tools
+
+    def _put_together(self, *, strict: bool) -> dict[str, Tool]:
+        """The tools by key, the first of each name. Errors, when strict: `Invalid` for a second one."""
+        tools: dict[str, Tool] = {}
+        offered = iter(self._offered)
+        for given in self._given:
+            for tool in next(offered, ()) if _is_source(given) else (_checked(given),):
+                other = tools.setdefault(_key(tool.name), tool)
+                if strict and other is not tool:
+                    names = [other.name, tool.name]
+                    how_to = "give one another with @tool(name=...), or a client's tools a prefix"
+                    raise Invalid(f"two tools have the same name; {how_to}", names=names)
+        return {key: tool for key, tool in tools.items() if self._enabled is None or key in self._enabled}
 
 
 def _key(name: str) -> str:
     return name.replace("-", "_")
+
+
+def _is_source(candidate: object) -> TypeGuard[ToolSource]:
+    if isinstance(candidate, type) or _has(candidate, "run"):
+        return False
+    return _has(candidate, "name") and _has(candidate, "connect")
 
 
 def _checked(candidate: object) -> Tool:

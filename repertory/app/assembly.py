@@ -21,6 +21,8 @@ async def assemble(blueprint: Blueprint, keeper: Durable | MemoryJournal) -> tup
 
     Errors: `Invalid` from a tool whose parameters have no JSON schema.
     """
+    if blueprint.prepare is not None:
+        await blueprint.prepare()
     if len(blueprint.parts.tools):
         await load_schema_library()
         await blueprint.parts.tools.prepare()
@@ -34,6 +36,10 @@ async def assemble(blueprint: Blueprint, keeper: Durable | MemoryJournal) -> tup
         calls=blueprint.calls,
     )
     parts = SessionParts(
-        agent=blueprint.parts, manager=blueprint.manager, keeper=keeper, wall=time.time, entropy=os.urandom
+        agent=blueprint.parts,
+        manager=blueprint.manager,
+        keeper=keeper,
+        wall=time.time,
+        entropy=os.urandom,
     )
     return member_specs(settings, parts)

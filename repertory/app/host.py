@@ -22,11 +22,13 @@ from repertory.app.assembly import assemble
 from repertory.app.idle_watch import idle_watch_spec
 from repertory.app.open_stores import OpenStores
 from repertory.app.phases import CLOSE, COMMIT, REFUSE, TURNS, drain_phases
-from repertory.errors import RepertoryError, StartFailed, Unavailable
+from repertory.app.tool_servers import ServerUse, ToolServers, reason_of
+from repertory.errors import StartFailed, Unavailable
 from repertory.runtime.system import ActorSystem, OnFatal, SystemSettings
 
 if TYPE_CHECKING:
     from repertory.app.blueprint import Blueprint
+    from repertory.app.claim import Claim
     from repertory.backends.ports import Model
     from repertory.runtime.ref import ActorRef
 
@@ -56,6 +58,10 @@ class _Place:
     lock: anyio.Lock = field(default_factory=anyio.Lock)
     active: ActiveSession | None = None
     store_key: str | None = None
+    claim: Claim | None = None
+    """What keeps others from bringing the agent to life."""
+    servers: list[ServerUse] = field(default_factory=list[ServerUse])
+    """The tool servers that the session uses."""
     users: int = 0
     memory: MemoryJournal | None = None
     """What a session in memory goes on from."""
@@ -72,6 +78,8 @@ class Host:
             SystemSettings(phases=phases, grace_s=settings.drain_timeout_s, on_fatal=settings.on_fatal)
         )
         self._stores = OpenStores(self.system)
+        self.servers = ToolServers(self.system)
+        """The tool servers that run for sessions, and for clients that are open by hand."""
         self._places: dict[Key, _Place] = {}
         self._refusing = False
         self._models: dict[int, Model] = {}
@@ -133,16 +141,20 @@ class Host:
                     await self._rest(blueprint.key, place)
 
     async def _activate(self, place: _Place, blueprint: Blueprint) -> ActiveSession:
-        keeper: Durable | MemoryJournal
-        if blueprint.sessions is not None:
-            keeper = await self._stores.enter(blueprint.sessions)
-            place.store_key = blueprint.sessions.key
-        else:
-            keeper = place.memory = place.memory or blueprint.memory
+        blueprint.claim.take(blueprint.agent.agent_id)
+        place.claim = blueprint.claim
         self._models[id(blueprint.parts.model)] = blueprint.parts.model
         name = f"session {blueprint.agent.session_id} {blueprint.agent.agent_id}"
         refs: list[ActorRef[object]] = []
+        keeper: Durable | MemoryJournal
         try:
+            if blueprint.sessions is not None:
+                keeper = await self._stores.enter(blueprint.sessions)
+                place.store_key = blueprint.sessions.key
+            else:
+                keeper = place.memory = place.memory or blueprint.memory
+            links = await self.servers.enter_all(blueprint.parts.tools.sources, place.servers)
+            blueprint.parts.tools = blueprint.parts.tools.opened(links)
             specs = await assemble(blueprint, keeper)
             refs.append(await self.system.start(session_spec(name)))
             for spec in specs:
@@ -162,7 +174,11 @@ class Host:
             agent=agent,
             mirror=blueprint.parts.mirror,
             state=blueprint.parts.state,
+            tools=blueprint.parts.tools,
         )
+        blueprint.claim.holds(place.active)
+        if blueprint.opened is not None:
+            blueprint.opened(place.active)
         return place.active
 
     async def _rest(self, key: Key, place: _Place, *, at_once: bool = False) -> None:
@@ -178,6 +194,11 @@ class Host:
     async def _forget(self, place: _Place) -> None:
         """The session's actors are gone: nothing of it is active."""
         place.active = None
+        if place.claim is not None:
+            place.claim.give_up()
+            place.claim = None
+        while place.servers:
+            await self.servers.leave(place.servers.pop(), keep=self._settings.idle_timeout_s > 0)
         store_key, place.store_key = place.store_key, None
         if store_key is not None:
             await self._stores.leave(store_key, keep=self._settings.idle_timeout_s > 0)
@@ -238,13 +259,6 @@ class SessionUse:
 
     async def __aexit__(self, *exc_info: object) -> None:
         await self._host.leave(self._blueprint)
-
-
-def reason_of(error: RepertoryError) -> RepertoryError:
-    """What kept a session from starting, in the words of whoever refused."""
-    while isinstance(error, StartFailed) and isinstance(error.__cause__, RepertoryError):
-        error = error.__cause__
-    return error
 
 
 _ambient: RunVar[Host | None] = RunVar("repertory_host", None)

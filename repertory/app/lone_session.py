@@ -1,6 +1,7 @@
 """One session hosted by one call, or by one `async with agent`: the fewest actors that are still supervised.
 
 root (rest_for_one)
+|- tools NAME      one per tool server
 |- writer          only when the session is stored
 |- persister
 |- conversation
@@ -20,7 +21,7 @@ from repertory.actors.persister import Durable
 from repertory.actors.writer import StoreWriter, WriterSettings
 from repertory.app.active_session import ActiveSession
 from repertory.app.assembly import assemble
-from repertory.app.host import reason_of
+from repertory.app.tool_servers import ToolServers, reason_of
 from repertory.errors import StartFailed
 from repertory.runtime.phase import Phase
 from repertory.runtime.spec import ChildSpec, Strategy, SupervisorSettings
@@ -42,12 +43,17 @@ _SETTINGS = SystemSettings(
 async def lone_session(blueprint: Blueprint, *, closes_model: bool) -> AsyncGenerator[ActiveSession]:
     """The session, alive for as long as the block; then everything is committed and nothing is left running.
 
-    Errors: what opening it met (`SessionBusy`, `Corrupt`, `Unavailable`, `Invalid`).
+    Errors: what opening it met (`SessionBusy`, `AgentBusy`, `Corrupt`, `Unavailable`, `Invalid`).
     """
-    store = blueprint.sessions.open_store() if blueprint.sessions is not None else None
+    blueprint.claim.take(blueprint.agent.agent_id)
+    store: SessionStore | None = None
     try:
+        store = blueprint.sessions.open_store() if blueprint.sessions is not None else None
         async with ActorSystem(_SETTINGS) as system:
             session = await _start(system, blueprint, store)
+            blueprint.claim.holds(session)
+            if blueprint.opened is not None:
+                blueprint.opened(session)
             try:
                 yield session
             finally:
@@ -55,6 +61,7 @@ async def lone_session(blueprint: Blueprint, *, closes_model: bool) -> AsyncGene
                 with anyio.CancelScope(shield=True):
                     await session.finish_turns()
     finally:
+        blueprint.claim.give_up()
         with anyio.CancelScope(shield=True):
             if store is not None:
                 await store.aclose()
@@ -64,6 +71,8 @@ async def lone_session(blueprint: Blueprint, *, closes_model: bool) -> AsyncGene
 
 async def _start(system: ActorSystem, blueprint: Blueprint, store: SessionStore | None) -> ActiveSession:
     try:
+        links = await ToolServers(system).enter_all(blueprint.parts.tools.sources, [])
+        blueprint.parts.tools = blueprint.parts.tools.opened(links)
         keeper = blueprint.memory if store is None else await _durable(system, store)
         refs = [await system.start(spec) for spec in await assemble(blueprint, keeper)]
     except StartFailed as error:
@@ -75,6 +84,7 @@ async def _start(system: ActorSystem, blueprint: Blueprint, store: SessionStore 
         agent=agent,
         mirror=blueprint.parts.mirror,
         state=blueprint.parts.state,
+        tools=blueprint.parts.tools,
     )
 
 

@@ -114,6 +114,7 @@ class Request(Envelope):
         """The asker has gone."""
         if self.gone is None:
             self.gone = reason
+            self.release()
             if self._cancel_turn is not None:
                 self._cancel_turn()
 

@@ -293,6 +293,25 @@ async def test_open_slots_fail_when_the_incarnation_ends() -> None:
         ref.tell("fail")
 
 
+async def test_deferred_ask_whose_asker_has_gone_is_not_kept() -> None:
+    """Else an actor that lives long would keep every call that was ever given up on."""
+    kept: list[int] = []
+
+    async def defer(actor: Scripted, message: object) -> Next:
+        kept.append(len(actor.context.kept or ()))
+        actor.context.defer()
+        return carry_on()
+
+    async with ActorSystem() as system:
+        ref = await system.start(scripted(defer))
+        with anyio.move_on_after(1):
+            await ref.ask(Run(), timeout_s=math.inf)
+        for _ in range(2):
+            with pytest.raises(AskTimeout):
+                await ref.ask(Run(), timeout_s=1)
+        assert kept == [0, 0, 0]
+
+
 async def test_answer_after_fail_or_twice_is_dropped_and_counted() -> None:
     async def answer_twice(actor: Scripted, message: object) -> Next:
         slot = actor.context.defer()

@@ -1,0 +1,271 @@
+"""A server of tools: the connection to it, the calls in flight, and what its tools know of it.
+
+State: the connection, open for as long as the incarnation. Fails: with the connection, however that ends; its
+supervisor starts it again with growing pauses and never gives up, and until then the tools answer with errors. Pace:
+the server's; calls run in jobs of their own, side by side. Supervised by a supervisor of its own under the root, so
+that a server that dies again and again takes nobody with it.
+
+    tools github    supervisor, never gives up
+    `- connection   this actor
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias, TypeVar, assert_never
+
+import anyio
+from anyio.lowlevel import current_token
+
+from repertory.core.messages import ToolResult, ToolSpec, ToolUse, error_result
+from repertory.core.tool_results import exception_text
+from repertory.errors import ActorDead, Invalid, RepertoryError, Unavailable
+from repertory.runtime.actor import Actor
+from repertory.runtime.mailbox import MailboxSettings
+from repertory.runtime.message import Ask
+from repertory.runtime.next import Next, carry_on
+from repertory.runtime.spec import Backoff, ChildSpec, SupervisorSettings
+from repertory.runtime.supervisor import Supervisor
+
+if TYPE_CHECKING:
+    from repertory.backends.ports import OfferedTool, ToolConnection, ToolContext, ToolSource
+    from repertory.runtime.jobs import Job
+    from repertory.runtime.ref import ActorRef
+    from repertory.runtime.reply import ReplySlot
+
+R = TypeVar("R")
+
+_ENDED = "the connection ended"
+_MAILBOX = MailboxSettings(capacity=10_000)
+"""A message here waits for no work, only for its turn."""
+_SUPERVISION = SupervisorSettings(
+    intensity=sys.maxsize, failures_max=sys.maxsize, backoff=Backoff(base_s=0.25, limit_s=30.0)
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CallTool(Ask[ToolResult]):
+    """Run a tool of the server. Compared by identity: it also names the call. Errors: `Unavailable`."""
+
+    name: str
+    tool_use: ToolUse
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Query(Ask[object]):
+    """Ask the server for something else that it has; see `ToolConnection.query`."""
+
+    method: str
+    arguments: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Withdraw:
+    """Nobody waits for this very answer any more: the server is to drop the work."""
+
+    request: Ask[object]
+
+
+ToolServerMessage: TypeAlias = "CallTool | Query | Withdraw"
+
+
+class ToolServer(Actor[ToolServerMessage]):
+    """Connects when it starts, and has started when it knows the server's tools."""
+
+    def __init__(self, source: ToolSource, link: ServerLink) -> None:
+        self._source = source
+        self._link = link
+        self._jobs: dict[Ask[object], Job] = {}
+        self._connection: ToolConnection | None = None
+
+    def summary(self) -> object:
+        return {"server": self._source.name, "calls": len(self._jobs), "tools": len(self._link.tools)}
+
+    async def on_start(self) -> None:
+        opened = anyio.Event()
+        self.context.job(self._hold, opened, name="connection")
+        await opened.wait()
+
+    async def handle(self, message: ToolServerMessage) -> Next:
+        match message:
+            case CallTool() | Query():
+                slot = self.context.defer()
+                self._jobs[message] = self.context.job(self._answer, message, slot, name=_name_of(message))
+                return carry_on()
+            case Withdraw(request=request):
+                job = self._jobs.get(request)
+                if job is not None:
+                    job.cancel()
+                return carry_on()
+            case _:
+                assert_never(message)
+
+    async def _hold(self, opened: anyio.Event) -> None:
+        """Keep the connection open. Entered and left here, in one task, as scopes and task groups demand."""
+        error: RepertoryError = Unavailable(_ENDED)
+        try:
+            async with self._source.connect() as connection:
+                error = await self._follow(connection, opened)
+        except RepertoryError as failure:
+            error = failure
+        self._link.explain(error)
+        raise error
+
+    async def _follow(self, connection: ToolConnection, opened: anyio.Event) -> RepertoryError:
+        """Offer the server's tools, and new ones when they change, until the connection has ended: the reason.
+
+        The tools hear of the end here, before the connection is left, which may take its time.
+        """
+        self._connection = connection
+        try:
+            while True:
+                self._link.rise(self.context.self_ref, await connection.tools())
+                opened.set()
+                await connection.changed()
+        except RepertoryError as error:
+            return error
+        finally:
+            self._link.fall()
+
+    async def _answer(self, message: CallTool | Query, slot: ReplySlot[object]) -> None:
+        assert self._connection is not None  # Nothing is handled before `on_start` has ended.
+        try:
+            match message:
+                case CallTool(name=name, tool_use=tool_use):
+                    slot.reply(await self._connection.call(name, tool_use))
+                case Query(method=method, arguments=arguments):
+                    slot.reply(await self._connection.query(method, arguments))
+        except RepertoryError as error:
+            slot.fail(error)
+        finally:
+            self._jobs.pop(message, None)
+
+
+class ServerLink:
+    """What all incarnations of a server's actor share with the server's tools: whether it is there, and its address.
+
+    Asking through it never waits for a restart: while the server is away, and for everybody who waits in the moment in
+    which it goes, the answer is `Unavailable`.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.tools: tuple[ServedTool, ...] = ()
+        """What the server offered last. A new tuple exactly when that has changed."""
+        self._offered: tuple[OfferedTool, ...] = ()
+        self._loop = current_token().native_token
+        self._ref: ActorRef[ToolServerMessage] | None = None
+        self._away: str | None = "it was not opened yet"
+        self._waiting: set[anyio.CancelScope] = set()
+
+    def rise(self, ref: ActorRef[ToolServerMessage], offered: Sequence[OfferedTool]) -> None:
+        """The server is there and offers these."""
+        self._ref, self._away = ref, None
+        if tuple(offered) != self._offered:
+            self._offered = tuple(offered)
+            self.tools = tuple(ServedTool(offer, self) for offer in offered)
+
+    def fall(self) -> None:
+        """The server is away. Whoever waits for it is told now."""
+        self._away = self._away or _ENDED
+        for scope in self._waiting:
+            scope.cancel()
+
+    def explain(self, error: RepertoryError) -> None:
+        """Why the server is away, as far as is known now."""
+        self._away = str(error)
+
+    async def call(self, name: str, tool_use: ToolUse) -> ToolResult:
+        """Run a tool. Cancelled, the server is told to drop it. Errors: `Unavailable`; `Invalid` in another loop."""
+        return await self._ask(CallTool(name=name, tool_use=tool_use))
+
+    async def query(self, method: str, arguments: Mapping[str, object]) -> object:
+        """Ask for something else that the server has. Errors: as `call`; `Failed` when the server refuses."""
+        return await self._ask(Query(method=method, arguments=arguments))
+
+    async def _ask(self, message: Ask[R]) -> R:
+        if current_token().native_token is not self._loop:
+            raise Invalid("the tool server was opened in another event loop or thread; use it there", server=self.name)
+        if self._away is not None or self._ref is None:
+            raise Unavailable(f"the tool server is away: {self._away}", server=self.name)
+        with anyio.CancelScope() as scope:
+            self._waiting.add(scope)
+            try:
+                return await self._ref.ask(message, timeout_s=math.inf)
+            except (ActorDead, Unavailable) as error:
+                raise self._gone() from error
+            except anyio.get_cancelled_exc_class():
+                self._ref.tell(Withdraw(request=message))
+                raise
+            finally:
+                self._waiting.discard(scope)
+        raise self._gone()
+
+    def _gone(self) -> Unavailable:
+        return Unavailable("the tool server ended; the call may or may not have taken effect", server=self.name)
+
+
+class ServedTool:
+    """A `Tool` that a server runs. It outlives the server's deaths, and says so when it is called meanwhile."""
+
+    def __init__(self, offered: OfferedTool, link: ServerLink) -> None:
+        self._offered = offered
+        self._link = link
+
+    def __repr__(self) -> str:
+        return f"ServedTool(name={self.name!r}, server={self._link.name!r})"
+
+    @property
+    def name(self) -> str:
+        """What the model calls it."""
+        return self._offered.spec["name"]
+
+    @property
+    def spec(self) -> ToolSpec:
+        """Name, description and JSON schema, as the server gave them."""
+        return self._offered.spec
+
+    @property
+    def effects(self) -> bool:
+        """Whether running it changes the world."""
+        return self._offered.effects
+
+    @property
+    def idempotent(self) -> bool:
+        """Whether running it twice is as good as once."""
+        return self._offered.idempotent
+
+    @property
+    def timeout_s(self) -> float | None:
+        """Seconds one call may take; None means no bound."""
+        return self._offered.timeout_s
+
+    async def run(self, tool_use: ToolUse, context: ToolContext) -> ToolResult:
+        """Run once. A server that is away, or goes away meanwhile, is a result with status `error`, at once."""
+        try:
+            return await self._link.call(self.name, tool_use)
+        except RepertoryError as error:
+            if context.on_exception is not None:
+                context.on_exception(error)
+            return error_result(tool_use["toolUseId"], exception_text(error))
+
+
+def tool_server_spec(name: str, source: ToolSource, link: ServerLink) -> ChildSpec:
+    """The supervisor of one server's connection, which has started when the server's tools are known.
+
+    A first start that fails is the start's failure, with the source's own error as the innermost cause. How long a
+    start may take is the source's business.
+    """
+
+    def connection() -> ToolServer:
+        return ToolServer(source, link)
+
+    child = ChildSpec(name="connection", factory=connection, mailbox=_MAILBOX, start_timeout_s=math.inf)
+    return ChildSpec(name=name, factory=lambda: Supervisor((child,), _SUPERVISION), start_timeout_s=math.inf)
+
+
+def _name_of(message: CallTool | Query) -> str:
+    return f"call {message.name}" if isinstance(message, CallTool) else message.method

@@ -1,0 +1,147 @@
+"""The tool servers that one actor system keeps running, each for as long as somebody uses its tools."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import anyio
+from anyio.lowlevel import RunVar
+
+from repertory.actors.tool_server import ServerLink, tool_server_spec
+from repertory.errors import RepertoryError, StartFailed
+
+if TYPE_CHECKING:
+    from repertory.backends.ports import ToolSource
+    from repertory.runtime.ref import ActorRef
+    from repertory.runtime.system import ActorSystem
+
+
+@dataclass(slots=True, eq=False)
+class _Server:
+    """The server of one source. Whoever waits for its start uses it already."""
+
+    source: ToolSource
+    lock: anyio.Lock = field(default_factory=anyio.Lock)
+    link: ServerLink | None = None
+    supervisor: ActorRef[object] | None = None
+    users: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ServerUse:
+    """One use of a server, from `enter` to `leave`."""
+
+    link: ServerLink
+    server: _Server | None
+    """None when it is somebody else's."""
+
+
+class ToolServers:
+    """One server per source object, whoever asks. What is open by hand in this event loop is shared."""
+
+    def __init__(self, system: ActorSystem) -> None:
+        self._system = system
+        self._servers: list[_Server] = []
+        self._started = 0
+
+    async def enter(self, source: ToolSource) -> ServerUse:
+        """Use the source's server, which is started when it does not run. Each `enter` needs one `leave`.
+
+        Errors: what kept it from starting: usually `Unavailable` with what to check, `Failed` for nonsense.
+        """
+        server = next((server for server in self._servers if server.source is source), None)
+        if server is None:
+            by_hand = next((link for other, link in _open_by_hand.get(()) if other is source), None)
+            if by_hand is not None:
+                return ServerUse(by_hand, None)
+            server = _Server(source)
+            self._servers.append(server)
+        server.users += 1
+        try:
+            async with server.lock:
+                if server.link is None or server.supervisor is None or server.supervisor.ended is not None:
+                    server.link = await self._start(server)
+                return ServerUse(server.link, server)
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self._leave(server)
+            raise
+
+    async def enter_all(self, sources: Sequence[ToolSource], uses: list[ServerUse]) -> list[ServerLink]:
+        """Use the servers of all these sources, which start side by side; their links in order.
+
+        `uses` takes each use as it begins, also when another one fails. Errors: the first that any `enter` had.
+        """
+        if not sources:
+            return []
+        links: dict[int, ServerLink] = {}
+        errors: list[RepertoryError] = []
+
+        async def enter(index: int, source: ToolSource) -> None:
+            try:
+                use = await self.enter(source)
+            except RepertoryError as error:
+                errors.append(error)
+                group.cancel_scope.cancel()
+            else:
+                uses.append(use)
+                links[index] = use.link
+
+        async with anyio.create_task_group() as group:
+            for index, source in enumerate(sources):
+                group.start_soon(enter, index, source)
+        if errors:
+            raise errors[0]
+        return [links[index] for index in range(len(sources))]
+
+    async def leave(self, use: ServerUse, *, keep: bool = False) -> None:
+        """End a use. The last one stops the server, unless it is to be kept; its process has ended then."""
+        if use.server is not None:
+            await self._leave(use.server, keep=keep)
+
+    async def _leave(self, server: _Server, *, keep: bool = False) -> None:
+        server.users -= 1
+        if server.users or keep:
+            return
+        async with server.lock:
+            if not server.users and server in self._servers:
+                self._servers.remove(server)
+                if server.supervisor is not None:
+                    await self._system.stop(server.supervisor)
+
+    async def _start(self, server: _Server) -> ServerLink:
+        link = ServerLink(server.source.name)
+        self._started += 1
+        name = f"tools {self._started} {server.source.name}".replace("/", "_")
+        try:
+            server.supervisor = await self._system.start(tool_server_spec(name, server.source, link))
+        except StartFailed as error:
+            raise reason_of(error) from error
+        return link
+
+
+@asynccontextmanager
+async def open_by_hand(servers: ToolServers, source: ToolSource) -> AsyncGenerator[ServerLink]:
+    """The source's server, which everybody in this event loop shares for as long as the block."""
+    use = await servers.enter(source)
+    mine = (source, use.link)
+    _open_by_hand.set((*_open_by_hand.get(()), mine))
+    try:
+        yield use.link
+    finally:
+        _open_by_hand.set(tuple(other for other in _open_by_hand.get(()) if other is not mine))
+        with anyio.CancelScope(shield=True):
+            await servers.leave(use)
+
+
+def reason_of(error: RepertoryError) -> RepertoryError:
+    """What kept an actor from starting, in the words of whoever refused."""
+    while isinstance(error, StartFailed) and isinstance(error.__cause__, RepertoryError):
+        error = error.__cause__
+    return error
+
+
+_open_by_hand: RunVar[tuple[tuple[ToolSource, ServerLink], ...]] = RunVar("repertory_tool_servers_open_by_hand")

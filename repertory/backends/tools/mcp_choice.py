@@ -1,0 +1,85 @@
+"""Which tools of an MCP server a model is told of, under which name, and what running them is taken to mean.
+
+Loads nothing of the `mcp` package.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
+
+from repertory.backends.ports import OfferedTool
+from repertory.errors import Invalid
+
+if TYPE_CHECKING:
+    from mcp_types import Tool
+
+NAME_LENGTH_MAX = 64
+"""Characters that every provider takes in a tool's name."""
+
+_NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9_-]")
+
+ToolMatcher: TypeAlias = "str | re.Pattern[str] | Callable[[Any], bool]"
+"""The server's name of a tool, a pattern that the name begins with, or a predicate that is given the `mcp` tool."""
+
+
+class ToolFilters(TypedDict, total=False):
+    """Which tools to take: those that `allowed` matches (all without it), but for those that `rejected` matches."""
+
+    allowed: Sequence[ToolMatcher]
+    rejected: Sequence[ToolMatcher]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolChoice:
+    """How a server's tools become ours."""
+
+    filters: ToolFilters = field(default_factory=ToolFilters)
+    prefix: str | None = None
+    """Put before each name, with an underscore between."""
+    effects: bool | None = None
+    """None: what the server's `readOnlyHint` says, and True where it says nothing."""
+    idempotent: bool | None = None
+    """None: what the server's `idempotentHint` says, and False where it says nothing."""
+    call_timeout_s: float | None = None
+
+    def __post_init__(self) -> None:
+        unknown = sorted(self.filters.keys() - ToolFilters.__annotations__.keys())
+        if unknown:
+            raise Invalid("tool_filters has the keys allowed and rejected", unknown=unknown)
+        if self.prefix is not None and _NOT_IN_A_NAME.search(self.prefix):
+            raise Invalid("a prefix is made of a-z, A-Z, 0-9, _ and -", prefix=self.prefix)
+
+    def takes(self, tool: Tool) -> bool:
+        """Whether the filters let it pass."""
+        allowed, rejected = self.filters.get("allowed"), self.filters.get("rejected", ())
+        if allowed is not None and not any(_matches(matcher, tool) for matcher in allowed):
+            return False
+        return not any(_matches(matcher, tool) for matcher in rejected)
+
+    def offer(self, tool: Tool) -> OfferedTool:
+        """The tool as the agent sees it. Characters that providers refuse in a name become underscores."""
+        hints = tool.annotations
+        read_only = hints is not None and hints.read_only_hint is True
+        repeatable = hints is not None and hints.idempotent_hint is True
+        name = tool.name if self.prefix is None else f"{self.prefix}_{tool.name}"
+        return OfferedTool(
+            spec={
+                "name": _NOT_IN_A_NAME.sub("_", name)[:NAME_LENGTH_MAX],
+                "description": tool.description or tool.title or tool.name,
+                "inputSchema": {"json": tool.input_schema},
+            },
+            effects=not read_only if self.effects is None else self.effects,
+            idempotent=repeatable if self.idempotent is None else self.idempotent,
+            timeout_s=self.call_timeout_s,
+        )
+
+
+def _matches(matcher: ToolMatcher, tool: Tool) -> bool:
+    if isinstance(matcher, str):
+        return matcher == tool.name
+    if isinstance(matcher, re.Pattern):
+        return matcher.match(tool.name) is not None
+    return matcher(tool)

@@ -1,0 +1,188 @@
+"""An MCP server as a source of tools: a process that is spoken to over its pipes, or a service over HTTP.
+
+Loads nothing of the `mcp` package until the first connection, which loads it in a worker thread: that takes up to a
+second. The package runs on anyio, so all of this works on asyncio and on trio.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any, TypeAlias
+from urllib.parse import urlsplit
+
+import anyio
+import anyio.to_thread
+
+from repertory.backends.tools.mcp_choice import ToolChoice
+from repertory.core.tool_results import exception_text
+from repertory.errors import Invalid, RepertoryError, Unavailable
+
+if TYPE_CHECKING:
+    from httpx2 import AsyncClient
+
+    from repertory.backends.ports import ToolConnection
+
+CONNECT_TIMEOUT_S = 30.0
+"""How long connecting, sending and waiting for a free connection may each take over HTTP."""
+
+TransportFactory: TypeAlias = Callable[[], AbstractAsyncContextManager[Any]]
+"""Makes a transport of the `mcp` package, or one like it: entered, it gives a stream to read and one to write."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StdioServer:
+    """A server that is started as a process and spoken to over its pipes. What it prints to stderr is shown."""
+
+    command: str
+    args: Sequence[str] = ()
+    env: Mapping[str, str] | None = None
+    """Laid over the few harmless variables that the `mcp` package lets through (`PATH`, `HOME`, ...)."""
+    cwd: str | Path | None = None
+
+    @property
+    def name(self) -> str:
+        """The script, module or package that is run, else the command."""
+        named = [argument for argument in self.args if not argument.startswith("-")]
+        run = self.command if "-c" in self.args or not named else named[0]
+        return PurePath(run).name.removesuffix(".py").removesuffix(".js") or self.command
+
+    check = "check the command, its arguments, and what it prints to stderr"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HTTPServer:
+    """A server that is spoken to over streamable HTTP."""
+
+    url: str
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def name(self) -> str:
+        """The host."""
+        return urlsplit(self.url).netloc.rpartition("@")[2] or self.url
+
+    check = "check the address, the headers, and whether the server runs"
+
+
+class MCPSource:
+    """A `ToolSource` that connects to an MCP server."""
+
+    def __init__(
+        self,
+        server: StdioServer | HTTPServer | TransportFactory,
+        choice: ToolChoice | None = None,
+        *,
+        name: str | None = None,
+        startup_timeout_s: float = 30.0,
+    ) -> None:
+        """`ImportError` names the extra to install when `mcp` is missing. Errors: `Invalid`, `TypeError`."""
+        if find_spec("mcp") is None:
+            msg = "MCPClient needs mcp: pip install repertory[mcp]"
+            raise ImportError(msg)
+        if not isinstance(server, StdioServer | HTTPServer) and not callable(server):
+            msg = f"MCPClient takes a function that returns a transport (lambda: stdio_client(...)), not {server!r}"
+            raise TypeError(msg)
+        if not startup_timeout_s > 0:
+            raise Invalid("startup_timeout_s is a positive number of seconds", startup_timeout_s=startup_timeout_s)
+        self._server = server
+        self._choice = choice or ToolChoice()
+        self._name = name or getattr(server, "name", None) or "mcp"
+        self._startup_timeout_s = startup_timeout_s
+
+    @property
+    def name(self) -> str:
+        """What messages call the server."""
+        return self._name
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncGenerator[ToolConnection]:
+        """Connect, shake hands and stay connected for as long as the block.
+
+        Errors, on entering: `Unavailable` with what to check, after `startup_timeout_s` at most; a process that then
+        does not end by itself takes some seconds more. While the block runs, an end of the connection is raised by the
+        connection's own methods; a transport that fails cancels the block and raises `Unavailable` instead. What the
+        block raises goes on as it is.
+        """
+        scope = anyio.CancelScope(deadline=anyio.current_time() + self._startup_timeout_s)
+        raised: list[Exception] = []
+        try:
+            with scope:
+                await anyio.to_thread.run_sync(_load)
+                async with self._open(await _transport(self._server)) as connection:
+                    scope.deadline = math.inf
+                    try:
+                        yield connection
+                    except Exception as error:
+                        raised.append(error)
+                        raise
+        except Exception as error:
+            if raised:
+                raise raised[0]  # noqa: B904 - The block's own error goes on as it was, out of the groups around it.
+            raise self._outcome(error, scope) from error
+        if scope.cancelled_caught:
+            raise self._late()
+
+    def _open(self, transport: AbstractAsyncContextManager[Any]) -> AbstractAsyncContextManager[ToolConnection]:
+        from repertory.backends.tools.mcp_connection import open_connection
+
+        return open_connection(transport, self._choice, self._startup_timeout_s)
+
+    def _outcome(self, error: Exception, scope: anyio.CancelScope) -> RepertoryError:
+        """What is said of an error of the transport or the package."""
+        if scope.cancel_called:
+            return self._late()
+        if isinstance(error, RepertoryError):
+            return error
+        why = exception_text(error).removeprefix("Error: ")
+        if scope.deadline == math.inf:
+            return Unavailable(f"the connection to the tool server broke: {why}", server=self._name)
+        return self._unavailable(why)
+
+    def _late(self) -> Unavailable:
+        return self._unavailable(f"it did not answer within {self._startup_timeout_s:g} s")
+
+    def _unavailable(self, why: str) -> Unavailable:
+        check = getattr(self._server, "check", "check its transport")
+        return Unavailable(f"the tool server cannot be reached: {why}; {check}", server=self._name)
+
+
+def _load() -> None:
+    """Load the package, and what it loads at its first check of an answer. Blocks."""
+    import_module("repertory.backends.tools.mcp_connection")
+    import_module("jsonschema.validators")
+
+
+async def _transport(server: StdioServer | HTTPServer | TransportFactory) -> AbstractAsyncContextManager[Any]:
+    """A transport that is not entered yet."""
+    if isinstance(server, StdioServer):
+        from mcp.client.stdio import StdioServerParameters, stdio_client
+
+        env = dict(server.env) if server.env is not None else None
+        return stdio_client(
+            StdioServerParameters(command=server.command, args=list(server.args), env=env, cwd=server.cwd)
+        )
+    if isinstance(server, HTTPServer):
+        # Reading the certificates of the system takes some time, too.
+        return _http_transport(server.url, await anyio.to_thread.run_sync(_http_client, server.headers))
+    return server()
+
+
+def _http_client(headers: Mapping[str, str]) -> AsyncClient:
+    """A client without a limit to how long an answer may take: calls have limits of their own."""
+    from httpx2 import AsyncClient, Timeout
+
+    return AsyncClient(headers=dict(headers), timeout=Timeout(CONNECT_TIMEOUT_S, read=None))
+
+
+@asynccontextmanager
+async def _http_transport(url: str, client: AsyncClient) -> AsyncGenerator[Any]:
+    from mcp.client.streamable_http import streamable_http_client
+
+    async with client, streamable_http_client(url, http_client=client) as streams:
+        yield streams

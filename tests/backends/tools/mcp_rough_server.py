@@ -1,0 +1,150 @@
+"""A server of the 2025 protocol that breaks it on request; a program that tests start.
+
+    python mcp_rough_server.py [WAY]          over its pipes
+    python mcp_rough_server.py [WAY] PORT     over HTTP on loopback; prints its port
+
+It starts in no time. In the folder `NOTES`, a variable of its environment, it leaves files that tests wait for. It is
+written by hand, line by line, since the server classes of `mcp` would not let it break anything. `WAY` is what it does
+wrong from the beginning: `chatty` prints what is no JSON, `deaf` never answers, `endless` lists tools without end,
+`twins` lists two tools that have one name for a model, `listless` refuses to list any, `dumb` never lists them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import uuid
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+WAY = sys.argv[1] if len(sys.argv) > 1 else ""
+NOTES = Path(os.environ.get("NOTES", "."))
+TOOLS = ["echo", "pid", "hang", "garbage", "wrong", "refuse", "grow"]
+
+
+def answer(request: dict[str, Any]) -> Iterator[str]:
+    """What the server says to a message: lines, usually of JSON."""
+    identity, method, params = request.get("id"), request["method"], request.get("params", {})
+    if method == "notifications/cancelled":
+        note("stopped")
+    if identity is None:
+        return
+    if WAY == "chatty":
+        yield "Welcome to the rough server!"
+    match method:
+        case "initialize":
+            info = {"name": "rough", "version": "1"}
+            capabilities = {"tools": {"listChanged": True}}
+            yield result(identity, {"protocolVersion": "2025-06-18", "capabilities": capabilities, "serverInfo": info})
+        case "tools/list" if WAY == "dumb":
+            return
+        case "tools/list" if WAY == "listless":
+            yield error(identity, -32603, "no list today")
+        case "tools/list":
+            yield result(identity, listing(params.get("cursor")))
+        case "tools/call":
+            yield from call(identity, params)
+        case _:
+            yield error(identity, -32601, f"no such method: {method}")
+
+
+def listing(cursor: str | None) -> dict[str, Any]:
+    names = [*TOOLS, "to.echo", "to/echo"] if WAY == "twins" else TOOLS
+    half = len(names) // 2
+    if WAY == "endless":
+        return {"tools": [], "nextCursor": "more"}
+    page = names[:half] if cursor is None else names[half:]
+    tools = [{"name": name, "inputSchema": {"type": "object"}} for name in page]
+    return {"tools": tools, "nextCursor": "half"} if cursor is None else {"tools": tools}
+
+
+def call(identity: object, params: dict[str, Any]) -> Iterator[str]:
+    match params["name"]:
+        case "pid":
+            yield result(identity, {"content": [{"type": "text", "text": str(os.getpid())}]})
+        case "hang":
+            note("hanging", str(os.getpid()))
+        case "garbage":
+            yield "{ this is no JSON"
+        case "wrong":
+            yield result(identity, {"content": "a string instead of a list"})
+        case "refuse":
+            yield error(identity, -32000, "not in the mood")
+        case "grow":
+            TOOLS.append("grown")
+            yield json.dumps({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
+            yield result(identity, {"content": [{"type": "text", "text": "ok"}]})
+        case _:
+            text = json.dumps(params.get("arguments"))
+            yield result(identity, {"content": [{"type": "text", "text": text}]})
+
+
+def note(name: str, text: str = "") -> None:
+    """Leave a file, whole or not at all."""
+    (NOTES / f"{name}.new").write_text(text, encoding="utf-8")
+    (NOTES / f"{name}.new").rename(NOTES / name)
+
+
+def result(identity: object, value: dict[str, Any]) -> str:
+    return json.dumps({"jsonrpc": "2.0", "id": identity, "result": value})
+
+
+def error(identity: object, code: int, message: str) -> str:
+    return json.dumps({"jsonrpc": "2.0", "id": identity, "error": {"code": code, "message": message}})
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One session id per process, so a server that was started again does not know the old one."""
+
+    protocol_version = "HTTP/1.1"
+    session_id = uuid.uuid4().hex
+
+    def do_POST(self) -> None:
+        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        begins = request["method"] in ("initialize", "server/discover")
+        if not begins and self.headers["Mcp-Session-Id"] != self.session_id:
+            self._send(404, "")
+            return
+        lines = list(answer(request))
+        self._send(200 if lines else 202, lines[-1] if lines else "")
+
+    def do_GET(self) -> None:
+        self._send(405, "")
+
+    def do_DELETE(self) -> None:
+        self._send(204, "")
+
+    def _send(self, status: int, text: str) -> None:
+        body = text.encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Mcp-Session-Id", self.session_id)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing is logged."""
+
+
+def serve_http(port: int) -> None:
+    server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    print(server.server_port, flush=True)
+    server.serve_forever()
+
+
+def serve_pipes() -> None:
+    for line in sys.stdin:
+        if WAY != "deaf":
+            for said in answer(json.loads(line)):
+                print(said, flush=True)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 2:
+        serve_http(int(sys.argv[2]))
+    else:
+        serve_pipes()
