@@ -45,12 +45,16 @@ UNDOCUMENTED = 0
 # ------------------------------------------------------------------------------------------------- permitted exceptions
 
 BROAD_EXCEPTS: dict[str, str] = {
+    "repertory/actors/caller_context.py": "whatever is thrown into a turn is handed on to it",
     "repertory/actors/hook_calls.py": "a callback may be anybody's code; failures are logged or, of guards, raised",
     "repertory/actors/model_call.py": "a model may be anybody's code; what it raises is the cause of `ModelFailed`",
     "repertory/actors/tool_step.py": "a tool may be anybody's code; what it raises is an answer to the model",
+    "repertory/app/plugins.py": "a plugin may be anybody's code; what it raises is the cause of `HookFailed`",
     "repertory/app/callbacks.py": "a callback handler is anybody's code, and only looks on",
     "repertory/backends/sessions/owning_thread.py": "whatever the work raised is raised by whoever waits for it",
+    "repertory/backends/tools/output_form.py": "validators and serializers of a form are the user's code",
     "repertory/backends/tools/function_tool.py": "a tool's function is the user's code; the same",
+    "repertory/backends/tools/mcp_source.py": "a transport may be anybody's code; what it raises is the cause",
     "repertory/runtime/cell.py": "the one place where any failure becomes an exit reason",
 }
 KEYWORDS_FOR_LATER: dict[str, str] = {
@@ -64,6 +68,7 @@ NAMED_KEYWORDS = {"Unpack", "kwargs"}
 MODEL_METHODS = {"stream", "update_config"}
 """`Model` passes a provider's own options through, so these take any keyword wherever a model is implemented."""
 ANY_AT_THE_EDGE: dict[str, str] = {
+    "repertory/actors/agent_parts.py": "the agent that tools and hooks see is the caller's own",
     "repertory/actors/agent.py": "the invocation state is the caller's own and passes through",
     "repertory/actors/call.py": "the invocation state is the caller's own and passes through",
     "repertory/actors/direct_call.py": "the invocation state is the caller's own and passes through",

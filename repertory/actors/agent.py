@@ -11,26 +11,28 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias, assert_never
 
 import anyio
 
-from repertory.actors.call import Busy, Call, Invocation, SinkOutlet, SlotOutlet, request_state
-from repertory.actors.caller_context import in_context
+from repertory.actors.agent_parts import AgentParts, AgentSettings, Footing, Means
+from repertory.actors.call import Busy, Call, Invocation, SinkOutlet, SlotOutlet
+from repertory.actors.caller_context import OPEN_TURNS, OpenTurn, in_context
 from repertory.actors.conversation import Entry, LoadView
 from repertory.actors.ledger import Ledger
 from repertory.actors.persister import ReadImage
-from repertory.actors.turn_driver import AgentParts, AgentSettings, Footing, Means, TurnDriver
-from repertory.core.direct_call import direct_answers, recorded, spoken_answer
+from repertory.actors.turn_driver import TurnDriver
+from repertory.backends.ports import OutputForm
+from repertory.core.direct_call import DIRECT_WHILE_BUSY, direct_answers, recorded
 from repertory.core.events import TurnEvent
 from repertory.core.journal.fold import FINISHED_TURNS_MAX, is_answer
 from repertory.core.journal.records import Interrupted, MessageAdded, Resumed, StateChanged
-from repertory.core.messages import ToolUse, tool_uses
+from repertory.core.messages import Message, ToolUse, text_of, tool_uses
 from repertory.core.opening import Ask as AskPerson
 from repertory.core.opening import Standing, UnknownOutcome, open_turn
-from repertory.core.pairing import check_message
 from repertory.core.prompt import Answers, Said, read_prompt
 from repertory.core.result import AgentResult
 from repertory.core.turn import CANCELLED, Stop, is_whole
@@ -57,11 +59,7 @@ class InvokeStreaming(Stream[TurnEvent]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CancelTurn:
-    """End the running turn early, if one runs."""
-
-    stop: Stop = CANCELLED
-    after_tools: bool = False
-    """Let the tools that run end first."""
+    """End the running turn early, if one runs: as the stop wish says, unless the turn has heard that already."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,14 +84,10 @@ class FinishTurns(Ask[None]):
     """Cut the running turn short, and refuse the calls that wait."""
 
 
-_DIRECT_WHILE_BUSY = (
-    "Direct tool call cannot be made while the agent is in the middle of an invocation. "
-    "Set record_direct_tool_call=False to allow direct tool calls during agent invocation."
+_WAITS_FOR_ITSELF = (
+    "the call comes from a tool or hook of the turn that runs, so it would wait for itself; ask another agent, or a"
+    " fresh one: agent.as_tool()"
 )
-_UNFINISHED = frozenset(
-    ("cancelled", "interrupt", "limit_time", "limit_turns", "limit_total_tokens", "limit_output_tokens")
-)
-"""Stop reasons after which the same idempotency token goes on with the turn."""
 
 AgentMessage: TypeAlias = "Invoke | InvokeStreaming | CancelTurn | TimeUp | Abandon | FinishTurns"
 
@@ -152,12 +146,13 @@ class AgentActor(Actor[AgentMessage]):
             turns=image.turns,
             attempts={use_id: started.attempt for use_id, started in image.open_tools.items()},
         )
+        answered = _is_answered(image.last_message)
+        self._open_token = image.token[0] if image.token is not None and not answered else None
         self._results = {
             token: AgentResult(stop_reason="end_turn", message=turn.answer)
             for token, turn in image.finished_turns.items()
-            if is_whole(turn.answer)
+            if is_whole(turn.answer) and token != self._open_token
         }
-        self._open_token = image.token[0] if image.token is not None else None
         started = frozenset(image.open_tools)
         self._standing = Standing(last=image.last_message, started=started, finished=image.finished_tools)
         shown = await conversation.ask(LoadView(image=image), timeout_s=math.inf)
@@ -192,8 +187,10 @@ class AgentActor(Actor[AgentMessage]):
                 return self._take(invocation, SlotOutlet)
             case InvokeStreaming(invocation=invocation):
                 return self._take(invocation, SinkOutlet)
-            case CancelTurn(stop=stop, after_tools=after_tools):
-                self._stop_running(stop, after_tools=after_tools)
+            case CancelTurn():
+                wish = self._parts.wish.take()
+                if wish is not None and self._driver is not None:
+                    self._driver.stop(wish[0], after_tools=wish[1])
                 return carry_on()
             case TimeUp(invocation=invocation):
                 self._time_up(invocation)
@@ -217,20 +214,28 @@ class AgentActor(Actor[AgentMessage]):
         known = self._answered_before(invocation)
         if known is not None:
             return self._answer_again(known, outlet)
+        if self._would_wait_for_itself(invocation):
+            return refuse(AgentBusy(_WAITS_FOR_ITSELF, agent=self._settings.agent_id))
         if self._join_same(invocation, prompt, outlet):
             return carry_on()
         busy = invocation.busy or self._calls.busy
         if invocation.direct is not None and self._busy:
-            return refuse(AgentBusy(_DIRECT_WHILE_BUSY, agent=self._settings.agent_id))
+            return refuse(AgentBusy(DIRECT_WHILE_BUSY, agent=self._settings.agent_id))
         if self._busy and (busy == "reject" or len(self._waiting) >= self._calls.waiting_max):
             waiting = len(self._waiting)
             return refuse(AgentBusy("a turn is running", agent=self._settings.agent_id, busy=busy, waiting=waiting))
         call = Call(invocation=invocation, prompt=prompt, outlet=outlet(self.context))
         call.outlet.on_left(lambda: self._abandon(invocation))
-        if invocation.timeout_s is not None:
-            self.context.after(invocation.timeout_s, TimeUp(invocation=invocation), key=invocation)
+        self._watch_time(invocation)
         self._place(call, busy)
         return carry_on()
+
+    def _would_wait_for_itself(self, invocation: Invocation) -> bool:
+        """Whether the call comes from the turn that runs, and would wait for its end."""
+        running, busy = self._running, invocation.busy or self._calls.busy
+        if running is None or invocation.direct is not None or busy not in ("queue", "steer"):
+            return False
+        return any(turn.call is running.invocation for turn in invocation.context.get(OPEN_TURNS, ()))
 
     def _answered_before(self, invocation: Invocation) -> AgentResult | None:
         """The result of the turn that had the same idempotency token, if it is known."""
@@ -238,7 +243,13 @@ class AgentActor(Actor[AgentMessage]):
         if token is None:
             return None
         result = self._results.get(token)
-        return None if result is None else replace(result, replayed=True)
+        if result is None:
+            return None
+        if result.structured_output is None and invocation.form is not None and result.message is not None:
+            with suppress(Invalid):  # It was answered before a restart, or when nobody wanted a form filled in.
+                filled, _ = invocation.form.read(text_of(result.message))
+                result = replace(result, structured_output=filled)
+        return replace(result, replayed=True)
 
     def _answer_again(self, result: AgentResult, outlet: type[SlotOutlet] | type[SinkOutlet]) -> Next:
         """Give a known result to one more caller, whichever way it listens."""
@@ -259,7 +270,13 @@ class AgentActor(Actor[AgentMessage]):
             return False
         call = Call(invocation=invocation, prompt=prompt, outlet=outlet(self.context))
         same[0].shared.append(call)
+        self._watch_time(invocation)
         return True
+
+    def _watch_time(self, invocation: Invocation) -> None:
+        if invocation.deadline < math.inf:
+            left_s = max(invocation.deadline - anyio.current_time(), 0.0)
+            self.context.after(left_s, TimeUp(invocation=invocation), key=invocation)
 
     def _place(self, call: Call, busy: Busy) -> None:
         if busy == "steer" and self._steer(call):
@@ -287,21 +304,37 @@ class AgentActor(Actor[AgentMessage]):
         self._running.shared.append(call)
         return True
 
-    def _stop_running(self, stop: Stop, *, after_tools: bool = False) -> None:
+    def _stop_running(self, stop: Stop) -> None:
         if self._driver is not None:
-            self._driver.stop(stop, after_tools=after_tools)
+            self._driver.stop(stop)
 
     def _time_up(self, invocation: Invocation) -> None:
-        """Stop the call's turn; one that still waits is refused, and nothing of it was said."""
+        """Stop the call's turn; one that still waits, or that shares another's turn, is refused."""
         running = self._running
         if running is not None and running.invocation is invocation:
             self._stop_running(Stop(reason="limit_time"))
             return
-        for call in self._waiting:
+        call = self._withdraw(invocation)
+        if call is not None:
+            call.outlet.fail(AgentBusy("other turns took all the time of this call", agent=self._settings.agent_id))
+
+    def _withdraw(self, invocation: Invocation) -> Call | None:
+        """Take back a call that waits or shares a turn. Who shares the turn of a call that waits takes its place."""
+        for place, call in enumerate(self._waiting):
             if call.invocation is invocation:
-                self._waiting.remove(call)
-                call.outlet.fail(AgentBusy("other turns took all the time of this call", agent=self._settings.agent_id))
-                return
+                heirs = call.shared
+                if heirs:
+                    self._waiting[place] = heirs[0]
+                    heirs[0].shared.extend(heirs[1:])
+                else:
+                    del self._waiting[place]
+                return call
+        for call in (*([] if self._running is None else [self._running]), *self._waiting):
+            for sharer in call.shared:
+                if sharer.invocation is invocation:
+                    call.shared.remove(sharer)
+                    return sharer
+        return None
 
     def _abandon(self, invocation: Invocation) -> None:
         """A caller has gone: its turn ends, or does not begin. A turn that others share goes on."""
@@ -310,10 +343,7 @@ class AgentActor(Actor[AgentMessage]):
             if not running.shared:
                 self._stop_running(CANCELLED)
             return
-        for call in self._waiting:
-            if call.invocation is invocation:
-                self._waiting.remove(call)
-                return
+        self._withdraw(invocation)
 
     def _closed(self) -> Unavailable:
         return Unavailable("the agent is shutting down and takes no more turns", agent=self._settings.agent_id)
@@ -323,7 +353,7 @@ class AgentActor(Actor[AgentMessage]):
         if at_once:
             self._stop_running(CANCELLED)
             while self._waiting:
-                self._waiting.popleft().outlet.fail(self._closed())
+                self._waiting.popleft().fail(self._closed())
         slot = self.context.defer()
         if self._busy:
             self._closing.append(lambda: slot.reply(None))
@@ -352,17 +382,20 @@ class AgentActor(Actor[AgentMessage]):
 
     async def _run_turn(self, call: Call) -> None:
         self._running = call
+        self._parts.wish.take()  # It was for a turn that is over.
         outcome: AgentResult | RepertoryError
         try:
-            outcome = await in_context(call.invocation.context, self._drive(call))
+            turn = OpenTurn(self.context.self_ref, call.invocation)
+            outcome = await in_context(call.invocation.context, turn, self._drive(call))
         except RepertoryError as error:
             outcome = error
         driver, self._running, self._driver = self._driver, None, None
-        if call.invocation.timeout_s is not None:
+        if call.invocation.deadline < math.inf:
             self.context.cancel_timer(call.invocation)
         if driver is not None:
             self._waiting.extendleft(reversed(call.set_back(driver.undelivered)))
-            self._remember(call.invocation.idempotency_token, driver, outcome)
+            if driver.wrote and isinstance(outcome, AgentResult):
+                self._remember(call.invocation.idempotency_token, outcome)
         await call.end(outcome)
         if driver is not None:
             await driver.after_answer()
@@ -370,15 +403,24 @@ class AgentActor(Actor[AgentMessage]):
     async def _drive(self, call: Call) -> AgentResult:
         """The call's turn, and those that hooks add to it."""
         prompt: Said | Answers = self._going_on(call)
+        before: TurnDriver | None = None
         while True:
-            driver = TurnDriver(self._settings, self._parts, self._means, self._footing, call.invocation)
+            driver = TurnDriver(self._settings, self._parts, self._means, self._footing, call.invocation, before)
             self._driver = driver
             driver.publish = call.outlet.publish
-            result = await self._drive_one(driver, call.invocation, prompt)
-            if driver.resume is None or result.stop_reason == "cancelled":
+            try:
+                result = await self._drive_one(driver, call.invocation, prompt)
+            except RepertoryError:
+                await driver.settle()
+                raise
+            finally:
+                self._note_end(call.invocation.idempotency_token, driver)
+            if driver.resume is None or not driver.may_resume:
                 return result
+            if driver.wrote:
+                self._remember(call.invocation.idempotency_token, result)
             await driver.after_answer()
-            prompt = read_prompt(driver.resume)
+            before, prompt = driver, driver.resume
 
     def _going_on(self, call: Call) -> Said | Answers:
         """A turn that a crash cut short under the same idempotency token goes on: its prompt is stored already."""
@@ -387,19 +429,15 @@ class AgentActor(Actor[AgentMessage]):
             return call.prompt
         return call.prompt if is_answer(self._standing.last) else Said(messages=())
 
-    async def _drive_one(self, driver: TurnDriver, invocation: Invocation, prompt: Said | Answers) -> AgentResult:
-        if isinstance(prompt, Said) and invocation.direct is None:
-            before = await driver.hooks.before_invocation(prompt.messages)
-            if before is not None and before.cancel:
-                return await self._denied(driver, before.cancel, invocation)
-            if before is not None and before.messages is not None:
-                prompt = Said(messages=tuple(check_message(message) for message in before.messages))
+    async def _drive_one(self, driver: TurnDriver, invocation: Invocation, said: Said | Answers) -> AgentResult:
+        prompt = await driver.begin(said)
+        if isinstance(prompt, AgentResult):
+            return prompt
+        self._check_form(invocation.form)
         opening = open_turn(self._standing, prompt, self._policy)
         if isinstance(opening, AskPerson):
-            interrupts = opening.interrupts
-            self._ledger.add(Interrupted(at=self._wall(), interrupts=interrupts))
-            await self._ledger.commit()
-            return AgentResult(stop_reason="interrupt", message=None, interrupts=interrupts)
+            self._ledger.add(Interrupted(at=self._wall(), interrupts=opening.interrupts))
+            return await driver.conclude("interrupt", interrupts=opening.interrupts)
         if invocation.direct is not None:
             if any(tool_uses(self._standing.last)) if self._standing.last is not None else False:
                 raise Invalid("cannot directly call tool during interrupt: finish the turn first")
@@ -412,22 +450,22 @@ class AgentActor(Actor[AgentMessage]):
         finally:
             self._standing = Standing(last=self._footing.last)
 
-    async def _denied(self, driver: TurnDriver, cancel: bool | str, invocation: Invocation) -> AgentResult:
-        """A hook refused the call: its text is the answer, and nothing is stored."""
-        text = cancel if isinstance(cancel, str) else "invocation denied by hook"
-        message = spoken_answer(text).message
-        result = AgentResult(stop_reason="end_turn", message=message, state=request_state(invocation))
-        driver.resume = await driver.hooks.after_invocation(result)
-        return result
+    def _check_form(self, form: OutputForm | None) -> None:
+        if form is not None and form.name in self._parts.tools:
+            raise Invalid("structured output and a tool have the same name; rename one of them", name=form.name)
 
-    def _remember(self, token: str | None, driver: TurnDriver, outcome: AgentResult | RepertoryError) -> None:
-        """Keep what was answered under a token, as the journal does: the latest ones."""
-        finished = isinstance(outcome, AgentResult) and outcome.stop_reason not in _UNFINISHED
+    def _note_end(self, token: str | None, driver: TurnDriver) -> None:
+        """A turn is over. One that ended without its answer is still open, as the journal sees it."""
         if driver.wrote:
-            self._open_token = None if finished else token
-        if token is None or not isinstance(outcome, AgentResult) or not finished:
+            self._open_token = None if _is_answered(self._standing.last) else token
+            if token is not None:
+                self._results.pop(token, None)
+
+    def _remember(self, token: str | None, result: AgentResult) -> None:
+        """Keep what was answered under a token, as the journal does: the latest ones."""
+        if token is None or token == self._open_token or not _is_answered(self._standing.last):
             return
-        self._results[token] = outcome
+        self._results[token] = result
         if len(self._results) > FINISHED_TURNS_MAX:
             del self._results[next(iter(self._results))]
 
@@ -436,3 +474,8 @@ class AgentActor(Actor[AgentMessage]):
         if tool is not None and (tool.idempotent or not tool.effects):
             return "retry"
         return self._calls.unknown_outcome
+
+
+def _is_answered(last: Message | None) -> bool:
+    """Whether the turn that this message ended has its answer."""
+    return last is not None and is_answer(last) and is_whole(last)

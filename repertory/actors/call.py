@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextvars
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, cast
@@ -29,14 +31,16 @@ class Invocation:
     invocation_state: dict[str, Any] = field(default_factory=dict[str, Any])
     """The caller's own dictionary, shared with tools and hooks. Its `request_state` comes back as `result.state`."""
     limits: TurnLimits = NO_LIMITS
-    timeout_s: float | None = None
-    """From the call on, waiting for other turns included."""
+    deadline: float = math.inf
+    """When the call has had its time, by the event loop's clock; waiting for other turns counts."""
     idempotency_token: str | None = None
     """Names the turn: the same token again gives the same answer, and nothing runs twice."""
     form: OutputForm | None = None
     """What the model is to fill in."""
     direct: ToolUse | None = None
     """Not a turn but this tool call, made by the program itself and put on record."""
+    context: contextvars.Context = field(default_factory=contextvars.copy_context)
+    """The caller's context variables, which hooks, tools and the model see."""
 
 
 def request_state(invocation: Invocation) -> dict[str, Any]:
@@ -130,10 +134,15 @@ class Call:
         own = [block for message in self.prompt.messages for block in message["content"]]
         return any(block is mine for block in blocks for mine in own)
 
+    def fail(self, error: RepertoryError) -> None:
+        """Give the error to the caller and to everybody who shares the turn."""
+        for call in (self, *self.shared):
+            call.outlet.fail(error)
+
     async def end(self, outcome: AgentResult | RepertoryError) -> None:
         """Give the result or the error to the caller and to everybody who shares the turn."""
+        if isinstance(outcome, RepertoryError):
+            self.fail(outcome)
+            return
         for call in (self, *self.shared):
-            if isinstance(outcome, RepertoryError):
-                call.outlet.fail(outcome)
-            else:
-                await call.outlet.succeed(outcome)
+            await call.outlet.succeed(outcome)

@@ -13,7 +13,7 @@ from repertory.backends.ports import ToolContext
 from repertory.core.turn import RunTools
 
 if TYPE_CHECKING:
-    from repertory.actors.turn_driver import AgentParts, AgentSettings
+    from repertory.actors.agent_parts import AgentParts, AgentSettings
     from repertory.core.messages import ToolResult, ToolUse
 
 
@@ -39,7 +39,7 @@ async def call_unrecorded(settings: AgentSettings, parts: AgentParts, use: ToolU
 
     step = ToolStep(
         ToolStepParts(
-            tools=parts.tools,
+            tools=parts.tools.whole,
             ledger=None,
             context_for=context_for,
             hooks=TurnHooks(parts.hooks, parts.owner, state),

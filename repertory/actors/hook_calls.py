@@ -1,16 +1,18 @@
 """Telling callbacks what happens in one turn, and bringing back what they decide.
 
 Costs next to nothing where nobody listens: an event is made only for somebody. Failures of observers are logged here,
-those of guards become `HookFailed`.
+those of guards become `HookFailed`. What callbacks leave in an event is looked at before it is used: rubbish in an
+observer's event is logged and changes nothing, in a guard's event it is a failure.
 """
 
 from __future__ import annotations
 
+import copy
 import inspect
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from repertory.actors.hook_events import (
     AfterInvocationEvent,
@@ -25,8 +27,11 @@ from repertory.actors.hook_events import (
     MessageAddedEvent,
     ModelStopResponse,
 )
-from repertory.core.messages import copy_message, tool_results, tool_uses
-from repertory.core.pairing import check_message
+from repertory.actors.registry import ToolRegistry
+from repertory.core.journal.plain_json import dump
+from repertory.core.messages import copy_message, tool_results
+from repertory.core.pairing import check_message, check_result
+from repertory.core.prompt import Answers, Said, read_prompt
 from repertory.errors import HookFailed, Invalid, RepertoryError, UnpairedTools
 
 if TYPE_CHECKING:
@@ -38,12 +43,14 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("repertory.hooks")
 _Event = TypeVar("_Event", bound=HookEvent)
+_T = TypeVar("_T")
 
 
-async def fire(registry: HookRegistry, event: _Event) -> _Event:
+async def fire(registry: HookRegistry, event: _Event, *, observed: bool = False) -> _Event:
     """Call everybody who listens to this type of event, in order; the event as they left it.
 
-    Errors: `HookFailed`, or a guard's own `RepertoryError`; nobody is called after it.
+    `observed`: there is nothing left to guard. Errors: `HookFailed`, or a guard's own `RepertoryError`; nobody is
+    called after it.
     """
     for registered in registry.callbacks_for(type(event)):
         try:
@@ -51,7 +58,7 @@ async def fire(registry: HookRegistry, event: _Event) -> _Event:
             if outcome is not None and inspect.isawaitable(outcome):
                 await outcome
         except Exception as error:  # noqa: BLE001 - A callback is anybody's code; a guard's failure is raised.
-            _settle(registered, event, error)
+            _settle(registered, event, error, observed=observed)
     return event
 
 
@@ -59,14 +66,17 @@ def fire_sync(registry: HookRegistry, event: HookEvent) -> None:
     """The same where nothing can be awaited: every callback is synchronous."""
     for registered in registry.callbacks_for(type(event)):
         try:
-            registered.callback(event)
+            outcome = registered.callback(event)
+            if inspect.iscoroutine(outcome):
+                outcome.close()
+                raise TypeError("an asynchronous callback where nothing can be awaited")
         except Exception as error:  # noqa: BLE001 - As above.
-            _settle(registered, event, error)
+            _settle(registered, event, error, observed=False)
 
 
-def _settle(registered: Registered, event: HookEvent, error: Exception) -> None:
+def _settle(registered: Registered, event: HookEvent, error: Exception, *, observed: bool) -> None:
     kind = type(event).__name__
-    if not registered.guard:
+    if observed or not registered.guard:
         _log.error("hook failed", exc_info=error, extra={"event": kind, "callback": repr(registered.callback)})
         return
     if isinstance(error, RepertoryError):
@@ -96,21 +106,34 @@ class TurnHooks:
         self._agent = agent
         self._state = invocation_state
 
-    async def before_invocation(self, messages: Sequence[Message]) -> BeforeInvocationEvent | None:
-        """What callbacks made of the call; None when nobody listens."""
-        if BeforeInvocationEvent not in self._listened:
-            return None
-        given = list(messages)
-        event = BeforeInvocationEvent(agent=self._agent, invocation_state=self._state, messages=given)
-        return await fire(self._registry, event)
+    @property
+    def hear_of_tools(self) -> bool:
+        """Whether anybody is told of tools that ended."""
+        return AfterToolCallEvent in self._listened
 
-    async def after_invocation(self, result: AgentResult | None) -> object:
-        """The prompt to go on with, None for none."""
+    async def before_invocation(self, prompt: Said | Answers) -> Said | Answers | str:
+        """What callbacks made of what the caller said; a text is the answer to a call that they do not want."""
+        if BeforeInvocationEvent not in self._listened:
+            return prompt
+        given = [copy_message(message) for message in prompt.messages] if isinstance(prompt, Said) else None
+        event = BeforeInvocationEvent(agent=self._agent, invocation_state=self._state, messages=given)
+        await fire(self._registry, event)
+        denied = _text(event.cancel, "invocation denied by hook")
+        if denied is not None or event.messages is None:
+            return prompt if denied is None else denied
+        return _checked(event, "messages", _said)
+
+    async def after_invocation(self, result: AgentResult | None) -> Said | Answers | None:
+        """The prompt to go on with, None for none. Without a result the call has failed, and fails with what it did."""
         if AfterInvocationEvent not in self._listened:
             return None
         event = AfterInvocationEvent(agent=self._agent, invocation_state=self._state, result=result)
-        resume: object = (await fire(self._registry, event)).resume
-        return resume
+        await fire(self._registry, event, observed=result is None)
+        try:
+            return None if event.resume is None else read_prompt(event.resume)
+        except Invalid as error:
+            _log.error("hook gave a resume that is no prompt; the turn is over", exc_info=error)
+            return None
 
     async def message_added(self, message: Message) -> Message:
         """The message as it is to be stored: callbacks may edit it. An edit that makes no message is undone."""
@@ -119,9 +142,8 @@ class TurnHooks:
         edited = copy_message(message)
         await fire(self._registry, MessageAddedEvent(agent=self._agent, message=edited))
         try:
-            check_message(edited)
-            if _tools_in(edited) != _tools_in(message):
-                raise UnpairedTools("an edit keeps tool uses and tool results where they are")
+            if edited != message:
+                _check_edit(edited, message)
         except Invalid as error:
             _log.error("hook broke a message; it is stored as it was", exc_info=error)
             return message
@@ -141,7 +163,7 @@ class TurnHooks:
             return retry
         response = None
         if answer is not None:
-            response = ModelStopResponse(message=answer.message, stop_reason=answer.stop_reason)
+            response = ModelStopResponse(message=copy_message(answer.message), stop_reason=answer.stop_reason)
         event = AfterModelCallEvent(
             agent=self._agent, invocation_state=self._state, stop_response=response, exception=error, retry=retry
         )
@@ -151,7 +173,7 @@ class TurnHooks:
         """The error result of every tool; None runs them."""
         if BeforeToolsEvent not in self._listened:
             return None
-        event = BeforeToolsEvent(agent=self._agent, message=message, invocation_state=self._state)
+        event = BeforeToolsEvent(agent=self._agent, message=copy_message(message), invocation_state=self._state)
         return _text((await fire(self._registry, event)).cancel, "Tool cancelled by hook")
 
     async def after_tools(self, results: Sequence[ToolResult]) -> tuple[ContentBlock, ...]:
@@ -159,10 +181,14 @@ class TurnHooks:
         if AfterToolsEvent not in self._listened:
             return ()
         message: Message = {"role": "user", "content": [{"toolResult": result} for result in results]}
-        event = AfterToolsEvent(agent=self._agent, message=message, invocation_state=self._state)
+        event = AfterToolsEvent(agent=self._agent, message=copy_message(message), invocation_state=self._state)
         ended = (await fire(self._registry, event)).end_turn
         if isinstance(ended, list):
-            return tuple(ended)
+            try:
+                return _closing(ended)
+            except Invalid as error:
+                _log.error("hook ended the turn with what is no answer; it goes on", exc_info=error)
+                return ()
         text = _text(ended, "Turn ended early by hook after tool execution")
         return () if text is None else ({"text": text},)
 
@@ -170,12 +196,12 @@ class TurnHooks:
         """The tool and the input to run it with, and why not to run it, if so. The id is always the one asked for."""
         if BeforeToolCallEvent not in self._listened:
             return tool, use, None
-        event = BeforeToolCallEvent(
-            agent=self._agent, selected_tool=tool, tool_use={**use}, invocation_state=self._state
-        )
+        given = copy.deepcopy(use)
+        event = BeforeToolCallEvent(agent=self._agent, selected_tool=tool, tool_use=given, invocation_state=self._state)
         await fire(self._registry, event)
-        changed: ToolUse = {**event.tool_use, "toolUseId": use["toolUseId"]}
-        return event.selected_tool, changed, _text(event.cancel_tool, "tool cancelled by user")
+        chosen = tool if event.selected_tool is tool else _checked(event, "selected_tool", _one_tool)
+        changed: ToolUse = {**_checked(event, "tool_use", _tool_use), "toolUseId": use["toolUseId"]}
+        return chosen, changed, _text(event.cancel_tool, "tool cancelled by user")
 
     async def after_tool(self, ended: ToolEnded) -> tuple[ToolResult, bool]:
         """The result as the model is to be told it, and whether to run the tool again instead."""
@@ -186,32 +212,84 @@ class TurnHooks:
             selected_tool=ended.tool,
             tool_use=ended.use,
             invocation_state=self._state,
-            result=ended.result,
+            result=copy.deepcopy(ended.result),
             exception=ended.exception,
             cancel_message=ended.cancel_message,
             duration=ended.duration_s,
         )
         await fire(self._registry, event)
-        result: ToolResult = {**event.result, "toolUseId": ended.use["toolUseId"]}
-        if not _is_result(result):
-            _log.error("hook broke a tool result; it is stored as it was", extra={"tool": ended.use["name"]})
-            result = ended.result
-        return result, bool(event.retry)
+        result = ended.result
+        try:
+            if event.result != result:
+                dump(check_result(event.result))
+                result = event.result
+        except Invalid as error:
+            _log.error("hook broke a tool result; it is stored as it was", exc_info=error)
+        return {**result, "toolUseId": ended.use["toolUseId"]}, bool(event.retry)
 
 
 def _text(cancel: object, default: str) -> str | None:
     """A flag that may be a text."""
-    if isinstance(cancel, str):
-        return cancel or default
-    return default if cancel else None
+    if not cancel:
+        return None
+    return cancel if isinstance(cancel, str) else default
 
 
-def _tools_in(message: Message) -> tuple[list[str], list[str]]:
-    """The ids of the tools that a message asks for, and of those that it answers."""
-    asked = [use["toolUseId"] for use in tool_uses(message)]
-    return asked, [result["toolUseId"] for result in tool_results(message)]
+def _check_edit(edited: Message, message: Message) -> None:
+    """Raise `Invalid` unless the edited message can stand where the message stood."""
+    dump(check_message(edited))
+    if edited["role"] != message["role"] or _tools_in(edited) != _tools_in(message):
+        raise UnpairedTools("an edit keeps the role, and tool uses and tool results where they are")
+    for result in tool_results(edited):
+        check_result(result)
 
 
-def _is_result(result: Mapping[str, object]) -> bool:
-    content = result.get("content")
-    return result.get("status") in ("success", "error") and isinstance(content, list)
+def _tools_in(message: Message) -> list[object]:
+    """Ids and names of the tools that a message asks for, and ids of those that it answers, in order."""
+    found: list[object] = []
+    for block in message["content"]:
+        named = cast("object", block.get("toolUse", block.get("toolResult")))
+        if isinstance(named, dict):
+            fields = cast("dict[str, object]", named)
+            found.append(("toolUse" in block, fields.get("toolUseId"), fields.get("name"), "input" in fields))
+    return found
+
+
+def _closing(content: list[ContentBlock]) -> tuple[ContentBlock, ...]:
+    """The blocks as an answer that ends a turn. Errors: `Invalid`."""
+    if not content:
+        return ()
+    message = check_message({"role": "assistant", "content": content})
+    dump(message)
+    if _tools_in(message):
+        raise UnpairedTools("a turn's last answer has neither tool uses nor tool results")
+    return tuple(copy_message(message)["content"])
+
+
+def _checked(event: HookEvent, name: str, check: Callable[[object], _T]) -> _T:
+    """What a guard left in a field. Errors: `HookFailed` when it is rubbish."""
+    value: object = getattr(event, name)
+    try:
+        return check(value)
+    except Invalid as error:
+        kind = type(event).__name__
+        raise HookFailed("a hook left what cannot be used", event=kind, field=name, got=repr(value)[:200]) from error
+
+
+def _said(messages: object) -> Said:
+    if not isinstance(messages, list | tuple):
+        raise Invalid("messages are a list")
+    checked = [check_message(message) for message in cast("Sequence[object]", messages)]
+    dump(checked)
+    return Said(messages=tuple(checked))
+
+
+def _one_tool(tool: object) -> Tool | None:
+    return next(iter(ToolRegistry([] if tool is None else [tool])), None)
+
+
+def _tool_use(use: object) -> ToolUse:
+    fields = cast("dict[str, object]", use) if isinstance(use, dict) else {}
+    if not isinstance(fields.get("name"), str) or "input" not in fields:
+        raise Invalid("a tool use is a dictionary with name and input")
+    return cast("ToolUse", use)

@@ -40,7 +40,7 @@ class HookEvent:
     """The `Agent` that it happens to."""
 
     def __setattr__(self, name: str, value: object) -> None:
-        if name in self.__dict__ and name not in self.writable:
+        if name not in self.__dataclass_fields__ or (name in self.__dict__ and name not in self.writable):
             msg = f"Property {name} is not writable"
             raise AttributeError(msg)
         object.__setattr__(self, name, value)
@@ -55,8 +55,8 @@ class AgentInitializedEvent(HookEvent):
 class BeforeInvocationEvent(HookEvent):
     """A call is about to begin. Nothing of it is stored yet.
 
-    `messages`: what the caller said; assign other messages to change it. `cancel`: True or a text ends the call there,
-    with that text as its answer and nothing stored.
+    `messages`: copies of what the caller said (None: answers to interrupts); edit them or assign others to change it.
+    `cancel`: True or a text ends the call there, with that text as its answer and nothing stored.
     """
 
     writable = frozenset(("messages", "cancel"))
@@ -69,10 +69,11 @@ class BeforeInvocationEvent(HookEvent):
 
 @dataclass(kw_only=True)
 class AfterInvocationEvent(HookEvent):
-    """A call is over, whichever way. Agent state that its callbacks set is committed with the turn.
+    """A call is over, whichever way, even one that could not begin. Agent state that its callbacks set is committed
+    with the turn.
 
     `result`: None when the call failed. `resume`: anything that a call takes as a prompt begins another turn in the
-    same call, whose result the caller gets then.
+    same call, whose result the caller gets then, unless a limit of the call is reached or it was cut short.
     """
 
     writable = frozenset(("resume",))
@@ -85,7 +86,11 @@ class AfterInvocationEvent(HookEvent):
 
 @dataclass(kw_only=True)
 class MessageAddedEvent(HookEvent):
-    """A message is being added to the conversation. Edits of `message` in place are what is stored."""
+    """A message is being added to the conversation. Edits of `message` in place are what is stored, shown and answered.
+
+    Role, tool uses and tool results stay where they are; their inputs and contents may be edited. Tools run with the
+    input that the model asked for: `BeforeToolCallEvent` changes that.
+    """
 
     message: Message
 
@@ -116,7 +121,7 @@ class ModelStopResponse:
 
 @dataclass(kw_only=True)
 class AfterModelCallEvent(HookEvent):
-    """The model has answered (`stop_response`) or failed (`exception`).
+    """The model has answered (`stop_response`), failed (`exception`), or was cut short (neither).
 
     `retry`: assign True to throw the answer away, or the failure, and ask again; on a failure that the retry strategy
     is going to retry it is True already, and False gives up at once.
@@ -162,8 +167,9 @@ class AfterToolsEvent(HookEvent):
 class BeforeToolCallEvent(HookEvent):
     """One tool is about to run, and its start is not recorded yet.
 
-    `selected_tool`: the tool, None when nobody knows its name; assign another to run that. `tool_use`: assign one with
-    another input; its id stays. `cancel_tool`: True or a text is the error result, and the tool does not run.
+    `selected_tool`: the tool, None when nobody knows its name; assign another to run that. `tool_use`: a copy; edit its
+    input or assign another to run with that; its id, and what the history says, stay. `cancel_tool`: True or a text is
+    the error result, and the tool does not run.
     """
 
     writable = frozenset(("selected_tool", "tool_use", "cancel_tool"))
@@ -177,11 +183,11 @@ class BeforeToolCallEvent(HookEvent):
 
 @dataclass(kw_only=True)
 class AfterToolCallEvent(HookEvent):
-    """One tool has ended, or was kept from running.
+    """One tool has ended, was cut short, or was kept from running.
 
     `result`: assign another to change what the model is told. `retry`: True throws the result away and runs the tool
-    again. `exception`: what the tool raised. `cancel_message`: why it did not run. `duration`: seconds; None when it
-    did not run.
+    again. `exception`: what the tool raised. `cancel_message`: why it did not run, or not to its end. `duration`:
+    seconds; None when it did not run to its end.
     """
 
     writable = frozenset(("result", "retry"))

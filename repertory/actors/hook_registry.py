@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import NoneType, UnionType
-from typing import Any, Protocol, TypeAlias, Union, cast, get_args, get_origin, get_type_hints, runtime_checkable
+from typing import (
+    Any,
+    Protocol,
+    TypeAlias,
+    TypeGuard,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+    runtime_checkable,
+)
 
 from repertory.actors.hook_events import AgentInitializedEvent, HookEvent
 from repertory.errors import Invalid
@@ -74,7 +86,7 @@ class HookRegistry:
         if not callable(callback):
             raise Invalid("a hook's callback is a function of one event", got=callback)
         for kind in dict.fromkeys(_event_types(event_type, callback)):
-            if kind is AgentInitializedEvent and inspect.iscoroutinefunction(callback):
+            if kind is AgentInitializedEvent and _is_asynchronous(callback):
                 raise Invalid("AgentInitializedEvent can only be registered with a synchronous callback")
             guards = kind.guards if guard is None else guard
             registered = self._registered.setdefault(kind, [])
@@ -121,13 +133,22 @@ def _cleanup_order(in_order: list[Registered]) -> tuple[Registered, ...]:
     return tuple(sorted(newest_first, key=lambda one: one.order))
 
 
+def _is_asynchronous(callback: HookCallback) -> bool:
+    return inspect.iscoroutinefunction(callback) or inspect.iscoroutinefunction(type(callback).__call__)
+
+
+def _is_event_type(kind: object) -> TypeGuard[type[HookEvent]]:
+    return isinstance(kind, type) and issubclass(kind, HookEvent) and kind is not HookEvent
+
+
 def _event_types(given: EventTypes, callback: HookCallback) -> list[type[HookEvent]]:
     if given is None:
         return _annotated(callback)
-    kinds: list[object] = [given] if isinstance(given, type) else list(given)
+    several = isinstance(cast("object", given), Iterable) and not isinstance(given, type)
+    kinds = list(cast("Iterable[object]", given)) if several else [given]
     for kind in kinds:
-        if not (isinstance(kind, type) and issubclass(kind, HookEvent)):
-            raise Invalid("an event type is a subclass of HookEvent", got=repr(cast("object", kind)))
+        if not _is_event_type(kind):
+            raise Invalid("an event type is a subclass of HookEvent, such as MessageAddedEvent", got=repr(kind))
     if not kinds:
         raise Invalid("a list of event types is not empty")
     return cast("list[type[HookEvent]]", kinds)
@@ -136,8 +157,13 @@ def _event_types(given: EventTypes, callback: HookCallback) -> list[type[HookEve
 def _annotated(callback: HookCallback) -> list[type[HookEvent]]:
     """The types that the callback's first parameter names."""
     how = "annotate the callback's parameter with an event type, or pass the type"
+    function: Callable[..., object] = callback
+    while isinstance(function, functools.partial):
+        function = cast("functools.partial[object]", function).func
+    if not inspect.isroutine(function):
+        function = type(function).__call__
     try:
-        hints = cast("Mapping[str, object]", get_type_hints(callback))
+        hints = cast("Mapping[str, object]", get_type_hints(function))
     except (NameError, TypeError) as error:
         raise Invalid(f"the callback's annotation cannot be read: {how}", callback=callback) from error
     named = [hint for name, hint in hints.items() if name != "return"]
@@ -146,6 +172,6 @@ def _annotated(callback: HookCallback) -> list[type[HookEvent]]:
     hint = named[0]
     members = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     kinds = [member for member in members if member is not NoneType]
-    if not kinds or not all(isinstance(kind, type) and issubclass(kind, HookEvent) for kind in kinds):
+    if not kinds or not all(map(_is_event_type, kinds)):
         raise Invalid(f"the callback's annotation is no event type: {how}", annotation=repr(hint))
     return cast("list[type[HookEvent]]", kinds)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -15,8 +17,11 @@ if TYPE_CHECKING:
 
     from repertory.backends.ports import Model, StreamEvent
     from repertory.core.messages import Message, ToolSpec
+    from repertory.core.retry import RetryStrategy
 
 Publish = Callable[["StreamEvent"], Awaitable[None]]
+
+_log = logging.getLogger("repertory.retries")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +51,20 @@ async def call_model(model: Model, request: Request, publish: Publish | None) ->
         raise
     except Exception as error:
         raise ModelFailed("the model raised an error", model=type(model).__name__, error=repr(error)) from error
+
+
+def retry_delay_s(strategy: RetryStrategy | None, error: Exception, attempt: int, jitter: float) -> float | None:
+    """Seconds to wait before the call is made again; None gives up, as does a strategy that fails, which is logged."""
+    if strategy is None:
+        return None
+    try:
+        delay_s = strategy.delay_s(error, attempt, jitter)
+        if delay_s is None or 0 <= delay_s < math.inf:
+            return delay_s
+        _log.error("retry strategy gave no time to wait", extra={"delay_s": delay_s})
+    except Exception as failure:  # noqa: BLE001 - A strategy may be anybody's code, and the model's failure matters more.
+        _log.error("retry strategy failed", exc_info=failure)
+    return None
 
 
 async def _drain(stream: AsyncIterator[StreamEvent], assembler: Assembler, publish: Publish | None) -> None:

@@ -95,9 +95,10 @@ class ToolRegistry:
 
         Errors: as `specs`.
         """
-        if "specs" in self.__dict__:
+        tools = tuple(self)
+        if self._specs is not None:
             return
-        for tool in self:
+        for tool in tools:
             _ = tool.spec
             await anyio.lowlevel.checkpoint()
         _ = self.specs

@@ -15,9 +15,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from repertory.actors.agent import AgentActor, CallSettings
+from repertory.actors.agent_parts import AgentParts, AgentSettings
 from repertory.actors.conversation import ConversationActor
 from repertory.actors.persister import Durable, MemoryJournal, PersisterSettings, SessionPersister
-from repertory.actors.turn_driver import AgentParts, AgentSettings
 from repertory.core.window.plan import WindowManager
 from repertory.runtime.spec import ChildSpec, Restart, Strategy, SupervisorSettings
 from repertory.runtime.supervisor import Supervisor

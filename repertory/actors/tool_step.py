@@ -7,11 +7,12 @@ intent is durable.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
-import anyio
+import anyio.lowlevel
 
 from repertory.actors.hook_calls import ToolEnded, TurnHooks
 from repertory.actors.ledger import Ledger
@@ -19,7 +20,8 @@ from repertory.actors.registry import ToolRegistry
 from repertory.actors.turn_meter import TurnMeter
 from repertory.backends.ports import OutputForm, Tool, ToolContext
 from repertory.core.journal.records import ToolFinished, ToolStarted
-from repertory.core.messages import ToolResult, ToolUse, error_result
+from repertory.core.messages import ToolResult, ToolUse, copy_result, copy_use, error_result
+from repertory.core.pairing import check_result
 from repertory.core.tool_results import exception_text, timeout_text
 from repertory.core.turn import RunTools
 from repertory.errors import Invalid, RepertoryError
@@ -38,6 +40,10 @@ OnException = Callable[[Exception], None]
 
 Publish = Callable[[dict[str, Any]], Awaitable[None]]
 """Takes what happens on the way."""
+
+CUT_TEXT = "Cancelled before it ended."
+WITHHELD_TEXT = "The tool ran, but its result is withheld"
+"""What the model is told of a result that a guard did not let pass."""
 
 ToolExecution = Literal["concurrent", "sequential"]
 """Whether the tools of one answer run at the same time, or one after the other in the order asked."""
@@ -101,6 +107,8 @@ class ToolStep:
         self._settings = settings
         self._outcome = Outcome()
         self._running = 0
+        self._asked: dict[str, _Call] = {}
+        """By tool use id, what hooks were asked about and not told the end of."""
 
     async def run(self, command: RunTools, attempts: Mapping[str, int], scope: anyio.CancelScope) -> Outcome:
         """One result per use. Cancelling `scope` cuts what runs short; nothing else is lost.
@@ -112,13 +120,26 @@ class ToolStep:
         waiting = [use for use in command.uses if use["toolUseId"] not in outcome.results]
         groups = [[use] for use in waiting] if self._settings.execution == "sequential" else [waiting]
         with scope:
+            await anyio.lowlevel.checkpoint_if_cancelled()  # A tool that never waits would run to its end.
             for group in groups:
                 await self._run_group(group, command, attempts)
         outcome.cut = scope.cancelled_caught
-        missing = "Cancelled before it ended." if outcome.failed is None else "Not run: a hook failed."
+        missing = CUT_TEXT if outcome.failed is None else "Not run: a hook failed."
+        for call in self._asked.values():
+            await self._cut_short(call, missing)
         for use in command.uses:
             outcome.results.setdefault(use["toolUseId"], error_result(use["toolUseId"], missing))
         return outcome
+
+    async def _cut_short(self, call: _Call, why: str) -> None:
+        """Tell hooks, who were asked about this tool, that it has come to nothing."""
+        result = error_result(call.use["toolUseId"], why)
+        ended = ToolEnded(tool=call.tool, use=call.use, result=result, cancel_message=why)
+        try:
+            result, _ = await self._parts.hooks.after_tool(ended)
+        except RepertoryError as error:
+            self._outcome.failed = self._outcome.failed or error
+        self._outcome.results[call.use["toolUseId"]] = result
 
     async def _run_group(self, uses: Sequence[ToolUse], command: RunTools, attempts: Mapping[str, int]) -> None:
         if self._outcome.failed is not None:
@@ -132,6 +153,7 @@ class ToolStep:
         except RepertoryError as error:
             self._outcome.failed = error
             return
+        await anyio.lowlevel.checkpoint_if_cancelled()
         await self._record_intents(calls)
         await self._run_all(calls)
 
@@ -150,8 +172,10 @@ class ToolStep:
         if refusal is None and tool is not None:
             raised: list[Exception] = []
             attempt = attempts.get(use_id, 0) + 1
-            context = self._parts.context_for(changed, attempt, self._on_partial(changed), raised.append)
-            return _Call(use=changed, tool=tool, context=context, raised=raised)
+            context = self._parts.context_for(copy_use(changed), attempt, self._on_partial(changed), raised.append)
+            call = _Call(use=changed, tool=tool, context=context, raised=raised)
+            self._asked[use_id] = call
+            return call
         result = error_result(use_id, refusal or "")
         ended = ToolEnded(tool=tool, use=changed, result=result, cancel_message=cancelled)
         self._outcome.results[use_id], _ = await self._parts.hooks.after_tool(ended)
@@ -204,18 +228,23 @@ class ToolStep:
     async def _run_one(self, call: _Call) -> None:
         publish = self._parts.publish
         if publish is not None:
-            await publish({"tool_started": call.use})
-        result, again = await self._attempt(call)
-        while again:
-            call.raised.clear()
-            call = replace(call, context=replace(call.context, attempt=call.context.attempt + 1))
-            await self._record_intents([call])
+            await publish({"tool_started": copy_use(call.use)})
+        try:
             result, again = await self._attempt(call)
+            while again:
+                await anyio.lowlevel.checkpoint()
+                call.raised.clear()
+                call = replace(call, context=replace(call.context, attempt=call.context.attempt + 1))
+                await self._record_intents([call])
+                result, again = await self._attempt(call)
+        except RepertoryError as error:
+            self._outcome.failed = self._outcome.failed or error
+            result = error_result(call.use["toolUseId"], f"{WITHHELD_TEXT}: a hook failed.")
         self._outcome.results[call.use["toolUseId"]] = result
         self._running -= 1
         self._record_end(call, result)
         if publish is not None:
-            await publish({"tool_finished": result})
+            await publish({"tool_finished": copy_result(result)})
 
     async def _attempt(self, call: _Call) -> tuple[ToolResult, bool]:
         """The result of one attempt, and whether a hook wants another."""
@@ -226,6 +255,10 @@ class ToolStep:
         self._parts.meter.ran(call.tool.name, result, duration_s)
         exception = call.raised[0] if call.raised else None
         ended = ToolEnded(tool=call.tool, use=call.use, result=result, exception=exception, duration_s=duration_s)
+        use_id = call.use["toolUseId"]
+        self._asked.pop(use_id, None)
+        if self._parts.hooks.hear_of_tools:  # They may not get to their end.
+            self._outcome.results[use_id] = error_result(use_id, f"{WITHHELD_TEXT}: a hook was cut short.")
         return await self._parts.hooks.after_tool(ended)
 
     def _on_partial(self, use: ToolUse) -> OnPartial | None:
@@ -256,10 +289,23 @@ async def _bounded(call: _Call) -> ToolResult:
     return error_result(call.use["toolUseId"], text)
 
 
+def _result_for(use: ToolUse, result: object) -> ToolResult:
+    """What a tool gave, as the result of this use. Errors: `Invalid` when it is none."""
+    checked = check_result(result)
+    return checked if checked.get("toolUseId") == use["toolUseId"] else {**checked, "toolUseId": use["toolUseId"]}
+
+
 async def _guarded(call: _Call) -> ToolResult:
+    """The tool's result, whatever the tool raises: even `SystemExit`, or a cancellation that nobody asked for."""
     try:
-        return await call.tool.run(call.use, call.context)
+        return _result_for(call.use, await call.tool.run(call.use, call.context))
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
     except Exception as error:  # noqa: BLE001 - A tool may be anybody's code, and its failure is for the model to act on.
         if call.context.on_exception is not None:
             call.context.on_exception(error)
+        return error_result(call.use["toolUseId"], exception_text(error))
+    except BaseException as error:
+        if anyio.current_effective_deadline() == -math.inf:  # This task is being cancelled, which goes on.
+            raise
         return error_result(call.use["toolUseId"], exception_text(error))

@@ -7,28 +7,38 @@ Stopping a turn cancels the command under way, never the driver, so that what ha
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, assert_never
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, assert_never
 
 import anyio
 
+from repertory.actors.agent_parts import AgentParts, AgentSettings, Footing, Means
 from repertory.actors.call import Invocation, request_state
-from repertory.actors.conversation import ConversationMessage, Entry, PrepareCall, ReduceView, Tidy
+from repertory.actors.conversation import Entry, PrepareCall, ReduceView, Tidy
 from repertory.actors.hook_calls import TurnHooks
-from repertory.actors.ledger import Ledger
-from repertory.actors.model_call import Request, call_model
-from repertory.actors.tool_step import OnException, OnPartial, Outcome, ToolStep, ToolStepParts, ToolStepSettings
+from repertory.actors.model_call import Request, call_model, retry_delay_s
+from repertory.actors.tool_step import OnException, OnPartial, Outcome, ToolStep, ToolStepParts
 from repertory.actors.turn_meter import TurnMeter
-from repertory.backends.ports import Model, ToolContext
+from repertory.actors.turn_stop import TurnStop
+from repertory.backends.ports import ToolContext
 from repertory.core.answer import LIMITED, Answer
 from repertory.core.direct_call import spoken_answer
 from repertory.core.events import TurnEvent, derived_event
 from repertory.core.journal.records import MessageAdded
-from repertory.core.messages import ContentBlock, Message, ToolUse, error_result, text_of, tool_uses
+from repertory.core.messages import (
+    ContentBlock,
+    Message,
+    ToolUse,
+    copy_message,
+    error_result,
+    text_of,
+    tool_results,
+    tool_uses,
+)
 from repertory.core.pairing import check_next
 from repertory.core.result import AgentResult
-from repertory.core.system_prompt import SystemPrompt, system_blocks, system_text
+from repertory.core.system_prompt import system_blocks, system_text
 from repertory.core.tokens import projected_tokens
 from repertory.core.turn import (
     CANCELLED,
@@ -57,86 +67,13 @@ from repertory.core.turn import (
     step,
 )
 from repertory.errors import ContextWindowOverflowException, Invalid, RepertoryError
-from repertory.runtime.ref import ActorRef
 
 if TYPE_CHECKING:
     from repertory.actors.conversation import Shown
-    from repertory.actors.hook_registry import HookRegistry
-    from repertory.actors.mirror import Mirror
-    from repertory.actors.registry import ToolRegistry
-    from repertory.core.retry import RetryStrategy
-    from repertory.core.state import AgentState
+    from repertory.core.opening import Interrupt
+    from repertory.core.prompt import Answers, Said
 
-Durability = Literal["pipelined", "strict", "relaxed"]
 Publish = Callable[[TurnEvent], Awaitable[None]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentSettings:
-    """What an agent is, apart from its components."""
-
-    session_id: str
-    agent_id: str = "default"
-    initial: tuple[Message, ...] = ()
-    """What a new conversation starts with."""
-    durability: Durability = "pipelined"
-    """`pipelined`: durable before a tool with effects starts and before the answer is returned; `strict`: before each
-    next step; `relaxed`: the answer may return first."""
-    tools: ToolStepSettings = field(default_factory=ToolStepSettings)
-    durable: bool = True
-    """Whether there is a store to wait for."""
-    confirm_s: float = 1.0
-    """Ownership is confirmed by a commit before a model is called when the last confirmation is older than this."""
-
-
-@dataclass(slots=True, kw_only=True)
-class AgentParts:
-    """What an agent is made of. Model, tools and system prompt may be exchanged between two steps."""
-
-    model: Model
-    tools: ToolRegistry
-    system_prompt: SystemPrompt = None
-    state: AgentState
-    mirror: Mirror
-    hooks: HookRegistry
-    retry: RetryStrategy | None = None
-    """What to do when a model call fails; None gives up at once."""
-    owner: Any = None
-    """The `Agent` that users know; tools and hooks get it as `agent`."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Means:
-    """What every turn of an agent works with."""
-
-    ledger: Ledger
-    conversation: ActorRef[ConversationMessage]
-    clock: Callable[[], float]
-    """Seconds, for measuring."""
-    chance: Callable[[], float]
-    """Random numbers from 0 up to 1."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Footing:
-    """Where the journal stands for the agent: what one turn leaves to the next. The driver keeps it up to date."""
-
-    last: Message | None = None
-    """The last stored message, which the next one must fit."""
-    last_seq: int = 0
-    """Its sequence number."""
-    message_count: int = 0
-    turns: int = 0
-    """The number of the last turn that was begun."""
-    unshown: list[Entry] = field(default_factory=list["Entry"])
-    """Messages that the conversation manager has not been told of."""
-    attempts: Mapping[str, int] = field(default_factory=dict[str, int])
-    """Tool use id to how often it was started, for tools whose outcome is unknown."""
-
-    def take_unshown(self) -> tuple[Entry, ...]:
-        """What the conversation manager has to be told now."""
-        unshown, self.unshown = tuple(self.unshown), []
-        return unshown
 
 
 class TurnDriver:
@@ -149,7 +86,9 @@ class TurnDriver:
         means: Means,
         footing: Footing,
         invocation: Invocation,
+        before: TurnDriver | None = None,
     ) -> None:
+        """`before`: the call's turn before this one, with which it shares the limits."""
         self._settings = settings
         self._parts = parts
         self._means = means
@@ -166,14 +105,47 @@ class TurnDriver:
         """Answers that are known before: a direct tool call asks no model, and is not seen by invocation hooks."""
         self.wrote = False
         """Whether anything of the turn is on record."""
-        self.resume: object = None
+        self.resume: Said | Answers | None = None
         """The prompt that a hook wants to go on with, after the end."""
         self._direct = invocation.direct is not None
+        self._over = True
+        """Whether hooks have been told that the call is over, or not yet that it began."""
         self._machine = Turn(limits=invocation.limits, form=self._form is not None)
+        if before is not None:
+            self._machine = before.spent_by(self._machine)
         self._meter = TurnMeter(means.clock)
-        self._scope: anyio.CancelScope | None = None
-        self._stop: Stop | None = None
+        self._stop = TurnStop(parts.wish, self._stop_after_tools)
         self._filled: object = None
+
+    async def begin(self, prompt: Said | Answers) -> Said | Answers | AgentResult:
+        """What the caller said, as hooks want it; a result when they want no turn, or the call was stopped by then."""
+        if self._direct:
+            return prompt
+        self._over = False
+        said = await self._stop.unless(lambda: self.hooks.before_invocation(prompt))
+        if isinstance(said, str):
+            return await self.conclude("end_turn", message=spoken_answer(said).message)
+        if said is None or self._stop.heard() is not None:
+            return await self.conclude(self._stopped().stop.reason)
+        return said
+
+    async def conclude(
+        self, reason: str, *, message: Message | None = None, interrupts: tuple[Interrupt, ...] = ()
+    ) -> AgentResult:
+        """The result of a call that ends before its turn began; nothing was said."""
+        result = AgentResult(
+            stop_reason=reason, message=message, state=request_state(self._invocation), interrupts=interrupts
+        )
+        await self._tell_end(result)
+        self._ledger.add_changes(self._parts.state)
+        await self._ledger.commit()
+        return result
+
+    async def settle(self) -> None:
+        """The call failed: what was said until then stays, and is written down."""
+        await self._tell_end(None)
+        self._ledger.add_changes(self._parts.state)
+        self._ledger.hand_over(soon=True)
 
     async def run(self, opening: Began | Continued) -> AgentResult:
         """The turn's result, durable as the settings say. Errors: those of model, view, guards and store."""
@@ -193,7 +165,6 @@ class TurnDriver:
                     case Finish(stop_reason=reason, message=message):
                         return await self._finish(reason, message)
                     case Fail(error=error):
-                        await self._settle()
                         raise error
                     case _:
                         assert_never(command)
@@ -205,15 +176,16 @@ class TurnDriver:
 
     def stop(self, stop: Stop, *, after_tools: bool = False) -> None:
         """End the turn early, with a history in which everything pairs up: at once, or when the tools that run have
-        ended. The first one to ask decides.
+        ended (those of the answer that comes, when none run). The first one to ask decides; an end at once is earlier.
         """
         if after_tools:
-            if self._machine.phase not in (Phase.READY, Phase.OVER):
-                self._machine, _ = step(self._machine, StopAsked(stop))
-            return
-        self._stop = self._stop or stop
-        if self._scope is not None:
-            self._scope.cancel()
+            self._stop_after_tools(stop)
+        else:
+            self._stop.ask(stop)
+
+    def _stop_after_tools(self, stop: Stop) -> None:
+        if self._machine.phase is not Phase.OVER:
+            self._machine, _ = step(self._machine, StopAsked(stop))
 
     def steer(self, content: tuple[ContentBlock, ...]) -> bool:
         """Add to the turn what the model is shown at its next step; False when the turn is over already."""
@@ -227,9 +199,31 @@ class TurnDriver:
         """Steering that came too late for any step of the turn."""
         return self._machine.steering
 
+    def spent_by(self, turn: Turn) -> Turn:
+        """The turn, with what this one has spent of its limits."""
+        spent = self._machine
+        return turn._replace(steps=spent.steps, total_tokens=spent.total_tokens, output_tokens=spent.output_tokens)
+
+    @property
+    def may_resume(self) -> bool:
+        """Whether a hook may add another turn to the call: nothing has cut it short, and no limit of it is reached."""
+        return self._stop.heard() is None and self._machine.stop is None and self._machine.limit_reached is None
+
     async def _append(self, message: Message) -> None:
+        try:
+            message = await self.hooks.message_added(message)
+        except RepertoryError:
+            if any(tool_results(message)):  # Tool uses are answered, whatever a guard says of the answers.
+                self._record(_withheld(message))
+            raise
+        self._record(message)
+        if self._settings.durability == "strict":
+            await self._ledger.commit()
+        if self.publish is not None:
+            await self.publish({"message": copy_message(message)})
+
+    def _record(self, message: Message) -> None:
         footing = self._footing
-        message = await self.hooks.message_added(message)
         check_next(footing.last, message)
         token, self._token = self._token, None
         record = MessageAdded(
@@ -245,29 +239,30 @@ class TurnDriver:
         footing.unshown.append(Entry(seq, message))
         footing.last, footing.last_seq = message, seq
         self._parts.mirror.add(message)
-        if self._settings.durability == "strict":
-            await self._ledger.commit()
-        if self.publish is not None:
-            await self.publish({"message": message})
 
     # Asking the model.
 
     async def _call_model(self, command: CallModel) -> Event:
         if self.prepared:
             return Answered(self.prepared.pop(0))
-        if command.after_s and not await self._paused(command.after_s):
-            return Stopped(self._stop or CANCELLED)
         try:
-            request = await self._request(form_only=command.form_only)
-            instead = await self.hooks.before_model(
-                lambda: projected_tokens(request.messages, request.tool_specs, request.system_prompt)
+            if command.after_s:
+                await self._stop.unless(lambda: anyio.sleep(command.after_s))
+            request = None if self._stop.heard() else await self._request(form_only=command.form_only)
+            if request is None or self._stop.heard():
+                return self._stopped()
+            instead = await self._stop.unless(
+                lambda: self.hooks.before_model(
+                    lambda: projected_tokens(request.messages, request.tool_specs, request.system_prompt)
+                )
             )
             self._meter.asking()
-            answer = await self._ask(request) if instead is None else spoken_answer(instead)
+            answer = await self._stop.unless(lambda: self._ask(request)) if instead is None else spoken_answer(instead)
             if isinstance(answer, RepertoryError):
                 return await self._failed(answer)
             if answer is None:
-                return Stopped(self._stop or CANCELLED)
+                await self._stop.even_so(lambda: self.hooks.after_model(None, None, retry=False))
+                return self._stopped()
             return await self._answered(answer, form_only=command.form_only)
         except RepertoryError as error:
             return Erred(error)
@@ -297,45 +292,44 @@ class TurnDriver:
         else:
             await self._ledger.commit()
 
-    async def _paused(self, seconds: float) -> bool:
-        """Wait; False when the turn was stopped meanwhile."""
-        if self._stop is None:
-            with anyio.CancelScope() as self._scope:
-                await anyio.sleep(seconds)
-        return self._stop is None
+    def _stopped(self) -> Stopped:
+        return Stopped(self._stop.heard() or CANCELLED)
 
-    async def _ask(self, request: Request) -> Answer | RepertoryError | None:
-        """The answer, or what the model failed with; None when the turn was stopped."""
-        if self._stop is not None:
-            return None
-        with anyio.CancelScope() as self._scope:
-            try:
-                return await call_model(self._parts.model, request, self._publish_raw if self.publish else None)
-            except RepertoryError as error:
-                return error
-        return None
+    async def _ask(self, request: Request) -> Answer | RepertoryError:
+        """The answer, or what the model failed with."""
+        try:
+            return await call_model(self._parts.model, request, self._publish_raw if self.publish else None)
+        except RepertoryError as error:
+            return error
 
     async def _failed(self, error: RepertoryError) -> Event:
         """Whether the call is made again is for the retry strategy to say, and for hooks."""
         retry, attempt = self._parts.retry, self._meter.attempts
-        delay_s = retry.delay_s(error, attempt, self._means.chance()) if retry is not None else None
-        if await self.hooks.after_model(None, error, retry=delay_s is not None):
-            return await self._again(attempt, delay_s or 0.0, error)
+        delay_s = retry_delay_s(retry, error, attempt, self._means.chance())
+        again = await self._stop.even_so(lambda: self.hooks.after_model(None, error, retry=delay_s is not None))
+        if again is None:
+            return self._stopped()
+        if again:
+            return await self._again(RetryModel(delay_s or 0.0), attempt, error)
         return Overflowed(error) if isinstance(error, ContextWindowOverflowException) else Erred(error)
 
     async def _answered(self, answer: Answer, *, form_only: bool) -> Event:
         answer.message["metadata"] = {"usage": answer.usage}
         if answer.stop_reason in LIMITED or answer.stop_reason in REFUSED:
             answer.message["metadata"]["custom"] = {"stop_reason": answer.stop_reason}
-        if await self.hooks.after_model(answer, None, retry=False):
-            return await self._again(self._meter.attempts, 0.0, None)
+        attempt = self._meter.attempts
         self._meter.answered(answer)
+        again = await self._stop.even_so(lambda: self.hooks.after_model(answer, None, retry=False))
+        if again is None:
+            return self._stopped()
+        if again:
+            return await self._again(RetryModel(0.0, thrown_away=answer), attempt, None)
         return Answered(answer, self._read_form(answer.message) if form_only else None)
 
-    async def _again(self, attempt: int, delay_s: float, error: RepertoryError | None) -> RetryModel:
+    async def _again(self, event: RetryModel, attempt: int, error: RepertoryError | None) -> RetryModel:
         if self.publish is not None:
-            await self.publish({"model_retry": {"attempt": attempt, "delay_s": delay_s, "error": error}})
-        return RetryModel(delay_s)
+            await self.publish({"model_retry": {"attempt": attempt, "delay_s": event.after_s, "error": error}})
+        return event
 
     def _read_form(self, message: Message) -> str | None:
         """The form's JSON text, when the model wrote it as its answer instead of calling the tool."""
@@ -373,7 +367,8 @@ class TurnDriver:
         results = tuple(outcome.results[use["toolUseId"]] for use in command.uses)
         closing: tuple[ContentBlock, ...] = ()
         try:
-            closing = () if self._direct else await self.hooks.after_tools(results)
+            if not self._direct:
+                closing = await self._stop.even_so(lambda: self.hooks.after_tools(results)) or ()
         except RepertoryError as error:
             outcome.failed = outcome.failed or error
         text = None
@@ -390,7 +385,9 @@ class TurnDriver:
 
     async def _tools_refused(self) -> str | None:
         asking = self._footing.last
-        return None if self._direct or asking is None else await self.hooks.before_tools(asking)
+        if self._direct or asking is None:
+            return None
+        return await self._stop.unless(lambda: self.hooks.before_tools(asking))
 
     async def _tool_step(self, command: RunTools) -> Outcome:
         parts = ToolStepParts(
@@ -402,20 +399,19 @@ class TurnDriver:
             form=self._form,
             publish=self.publish,
         )
-        self._scope = anyio.CancelScope()
-        if self._stop is not None:
-            self._scope.cancel()
         attempts, self._footing.attempts = self._footing.attempts, {}
-        return await ToolStep(parts, self._settings.tools).run(command, attempts, self._scope)
+        return await ToolStep(parts, self._settings.tools).run(command, attempts, self._stop.scope())
 
     def _stop_after(self, outcome: Outcome) -> Stop | None:
-        if outcome.cut or self._stop is not None:
-            return self._stop or CANCELLED
+        stop = self._stop.heard()
+        if stop is not None or outcome.cut:
+            return stop or CANCELLED
         return Stop(reason="tool_use") if request_state(self._invocation).get("stop_event_loop") else None
 
     def _tool_context(
         self, use: ToolUse, attempt: int, on_partial: OnPartial | None, on_exception: OnException
     ) -> ToolContext:
+        self._stop.heard()
         settings = self._settings
         return ToolContext(
             tool_use=use,
@@ -433,15 +429,15 @@ class TurnDriver:
 
     async def _finish(self, reason: str, message: Message | None) -> AgentResult:
         """Tidy up first, so that the answer and what the next turn is shown are one commit, and one record."""
+        last = None if message is None else self._footing.last  # As hooks have left it.
         result = AgentResult(
             stop_reason=reason,
-            message=message,
+            message=None if last is None else copy_message(last),
             metrics=self._meter.metrics(),
             state=request_state(self._invocation),
-            structured_output=self._filled,
+            structured_output=None if message is None or reason == CANCELLED.reason else self._filled,
         )
-        if not self._direct:
-            self.resume = await self.hooks.after_invocation(result)
+        await self._tell_end(result)
         self._note_view(await self._conversation.ask(Tidy(added=self._footing.take_unshown()), timeout_s=math.inf))
         self._ledger.add_changes(self._parts.state)
         if self._settings.durability == "relaxed":
@@ -450,12 +446,11 @@ class TurnDriver:
             await self._ledger.commit(closing=True)
         return result
 
-    async def _settle(self) -> None:
-        """The turn failed: what was said until then stays, and is written down."""
-        if not self._direct:
-            await self.hooks.after_invocation(None)
-        self._ledger.add_changes(self._parts.state)
-        self._ledger.hand_over(soon=True)
+    async def _tell_end(self, result: AgentResult | None) -> None:
+        """Tell hooks that the call is over, once."""
+        if not self._over:
+            self._over = True
+            self.resume = await self.hooks.after_invocation(result)
 
     def _note_view(self, shown: Shown) -> None:
         self._parts.mirror.show(shown.messages)
@@ -468,3 +463,11 @@ class TurnDriver:
             derived = derived_event(event)
             if derived is not None:
                 await self.publish(derived)
+
+
+def _withheld(message: Message) -> Message:
+    """The message of results that a guard did not let pass: each tool use is answered, and nothing else is said."""
+    results = [
+        error_result(result["toolUseId"], "The result is withheld: a hook failed.") for result in tool_results(message)
+    ]
+    return {"role": "user", "content": [{"toolResult": result} for result in results]}

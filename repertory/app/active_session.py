@@ -19,6 +19,7 @@ from repertory.errors import ActorDead
 if TYPE_CHECKING:
     from repertory.actors.mirror import Mirror
     from repertory.actors.registry import ToolRegistry
+    from repertory.actors.turn_stop import StopWish
     from repertory.core.events import TurnEvent
     from repertory.core.journal.image import Image
     from repertory.core.messages import Message
@@ -39,6 +40,7 @@ class ActiveSession:
     state: AgentState
     tools: ToolRegistry
     """What the agent may call, with what tool servers offer."""
+    wish: StopWish
 
     @property
     def alive(self) -> bool:
@@ -61,7 +63,8 @@ class ActiveSession:
 
     def cancel(self, stop: Stop = CANCELLED, *, after_tools: bool = False) -> None:
         """End the running turn early, from any thread."""
-        self.agent.tell_threadsafe(CancelTurn(stop=stop, after_tools=after_tools))
+        self.wish.ask(stop, after_tools=after_tools)
+        self.agent.tell_threadsafe(CancelTurn())
 
     async def finish_turns(self, *, at_once: bool = False) -> None:
         """Take no more turns; returns when none is left. `at_once` cuts the running one short and refuses the others.

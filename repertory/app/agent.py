@@ -6,16 +6,16 @@ It decides nothing about turns. It chooses the components, brings the session's 
 
 from __future__ import annotations
 
-import copy
-import random
+import math
 import secrets
-from collections.abc import AsyncGenerator, Awaitable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 
 from anyio.lowlevel import current_token
 
 from repertory.actors.agent import CallSettings
+from repertory.actors.agent_parts import AgentParts, AgentSettings, Durability
 from repertory.actors.call import Busy, Invocation
 from repertory.actors.direct_call import call_unrecorded
 from repertory.actors.hook_calls import fire_sync
@@ -25,28 +25,28 @@ from repertory.actors.mirror import Mirror
 from repertory.actors.persister import MemoryJournal
 from repertory.actors.registry import ToolRegistry
 from repertory.actors.tool_step import ToolExecution, ToolStepSettings
-from repertory.actors.turn_driver import AgentParts, AgentSettings, Durability
 from repertory.app.agent_tool import AgentTool, as_tools
 from repertory.app.bedrock import default_model
 from repertory.app.blueprint import Blueprint
 from repertory.app.call_options import CallOptions, read_call, request_state_of
 from repertory.app.callbacks import CallbackHandler, call_handler
-from repertory.app.direct_tools import DirectTools
+from repertory.app.claim import Claim
+from repertory.app.direct_tools import DirectTools, call_recorded, direct_use
 from repertory.app.event_loop import inside_event_loop
-from repertory.app.plugins import Plugin, check_plugins
+from repertory.app.plugins import LatePlugins, Plugin, check_plugins
 from repertory.app.printing import print_events
 from repertory.app.seat import hosted
 from repertory.app.sessions import PlacedSession
-from repertory.core.direct_call import direct_prompt, recorded
+from repertory.core.direct_call import DIRECT_WHILE_BUSY
 from repertory.core.ids import check_id
-from repertory.core.messages import tool_results
+from repertory.core.messages import copy_message
 from repertory.core.pairing import check_message, repair
 from repertory.core.retry import DEFAULT_RETRY, RetryStrategy, check_retry
-from repertory.core.state import AgentState
+from repertory.core.state import AgentState, agent_state
 from repertory.core.system_prompt import SystemPrompt, check_system_prompt
 from repertory.core.turn import Stop
 from repertory.core.window.sliding import SlidingWindowConversationManager
-from repertory.errors import Invalid, NotReady, StructuredOutputException
+from repertory.errors import AgentBusy, Invalid, NotReady, StructuredOutputException
 
 if TYPE_CHECKING:
     from repertory.app.active_session import ActiveSession
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from repertory.app.sessions import SessionPlacement
     from repertory.backends.ports import Model
     from repertory.core.events import TurnEvent
-    from repertory.core.messages import Json, Message, Prompt, ToolResult, ToolUse
+    from repertory.core.messages import Message, Prompt, ToolResult
     from repertory.core.opening import UnknownOutcome
     from repertory.core.result import AgentResult
     from repertory.core.window.plan import WindowManager
@@ -131,15 +131,16 @@ class Agent:
         self.structured_output_model = structured_output_model
         self.hooks = HookRegistry()
         self._aux_model = None if aux_model is None else default_model(aux_model)
-        self._state = state if isinstance(state, AgentState) else AgentState(_checked_state(state))
+        self._state = agent_state(state)
         self._first_state = self._state.get()
         self._mirror = Mirror()
-        self._initial = tuple(repair([check_message(message) for message in messages or ()]))
+        self._initial = tuple(repair([copy_message(check_message(message)) for message in messages or ()]))
         self._plugins = check_plugins(plugins or ())
         added = [tool for plugin in self._plugins for tool in plugin.tools]
         self._tools = (
             tools if isinstance(tools, ToolRegistry) and not added else ToolRegistry([*as_tools(tools or ()), *added])
         )
+        self._open_tools = self._tools
         self._enabled: tuple[str, ...] | None = None
         self._parts = AgentParts(
             model=default_model(model),
@@ -149,7 +150,6 @@ class Agent:
             mirror=self._mirror,
             hooks=self.hooks,
             retry=check_retry(retry_strategy),
-            jitter=random.random,
             owner=self,
         )
         self.enabled_tools = enabled_tools
@@ -158,16 +158,18 @@ class Agent:
         self._busy = _one_of("busy", busy, ("queue", "reject", "interrupt", "steer"))
         self._unknown = _one_of("unknown_tool_outcome", unknown_tool_outcome, ("ask", "retry", "fail"))
         self._memory = MemoryJournal()
+        self._unsaved_id = f"unsaved-{secrets.token_hex(8)}"
         self._held: ActiveSession | None = None
         self._held_in: object = None
         self._current: ActiveSession | None = None
+        self._claim = Claim()
         self._stack: AsyncExitStack | None = None
         self._opened = session_manager is None
         self._initialized = False
         self._register(hooks or ())
         if session_manager is None:
             self._mirror.show(self._initial)
-            if not self._late_plugins:
+            if self._late_plugins.done:
                 self._announce()
         elif not isinstance(session_manager, PlacedSession) and not inside_event_loop():
             _blocking().run(self.ready)
@@ -176,14 +178,11 @@ class Agent:
         """Hooks in the order given, then those of plugins, then what plugins do to the agent."""
         for provider in hooks:
             self.hooks.add_hook(provider)
-        self._late_plugins: list[Awaitable[None]] = []
-        """What asynchronous plugins still have to do."""
+        self._late_plugins = LatePlugins(self)
         for plugin in self._plugins:
             for callback in plugin.hooks:
                 self.hooks.add_callback(None, callback)
-            late = plugin.init_agent(self)
-            if late is not None:
-                self._late_plugins.append(late)
+            self._late_plugins.begin(plugin)
 
     def _announce(self) -> None:
         """The agent is ready: said once."""
@@ -194,8 +193,7 @@ class Agent:
 
     async def _prepare(self) -> None:
         """Whatever has to happen before the first opening."""
-        while self._late_plugins:
-            await self._late_plugins.pop(0)
+        await self._late_plugins.finish()
 
     @property
     def model(self) -> Model:
@@ -230,8 +228,8 @@ class Agent:
 
     @enabled_tools.setter
     def enabled_tools(self, names: Sequence[str] | None) -> None:
-        chosen = self._tools if names is None else self._tools.only(names)
-        self._enabled = None if names is None else chosen.names
+        chosen = self._open_tools if names is None else self._open_tools.only(names)
+        self._enabled = None if names is None else chosen.enabled
         self._parts.tools = chosen
 
     def add_hook(
@@ -263,7 +261,7 @@ class Agent:
         return Agent(
             self.model,
             messages=self._initial,
-            tools=list(self._tools),
+            tools=self._tools,
             system_prompt=self.system_prompt,
             callback_handler=self.callback_handler,
             conversation_manager=self.conversation_manager,
@@ -273,6 +271,7 @@ class Agent:
             state=cast("Mapping[str, object]", self._first_state),
             hooks=[SameHooks(self.hooks)],
             structured_output_model=self.structured_output_model,
+            aux_model=self._aux_model,
             retry_strategy=self._parts.retry,
             enabled_tools=self.enabled_tools,
             tool_execution=self._execution,
@@ -298,7 +297,7 @@ class Agent:
         """A copy of what the model is shown, oldest first. Errors: `NotReady` before the session was opened."""
         if not self._opened:
             raise NotReady("the session is not open yet: await agent.ready(), enter `async with agent`, or make a call")
-        return copy.deepcopy(self._mirror.messages())
+        return [copy_message(message) for message in self._mirror.messages()]
 
     def __call__(self, prompt: Prompt = None, **options: Unpack[CallOptions]) -> AgentResult:
         """Run a turn from sync code; takes what `invoke_async` takes. Blocks the calling thread until it is durable."""
@@ -314,11 +313,11 @@ class Agent:
         if self.callback_handler is None:
             if self._held is not None:
                 return await self._held_here(self._held).invoke(invocation)
-            async with self._session(invocation.busy) as session:
+            async with self._session(invocation.busy, invocation.deadline) as session:
                 return await session.invoke(invocation)
         async with aclosing(self._stream(invocation)) as events:
             async for event in events:
-                call_handler(self.callback_handler, event, request_state_of(invocation.invocation_state))
+                await call_handler(self.callback_handler, event, request_state_of(invocation.invocation_state))
                 if "result" in event:
                     return cast("AgentResult", event["result"])
         raise AssertionError("a turn's stream ends with its result or an error")
@@ -332,7 +331,7 @@ class Agent:
         async with aclosing(self._stream(invocation)) as events:
             async for event in events:
                 if self.callback_handler is not None:
-                    call_handler(self.callback_handler, event, request_state_of(invocation.invocation_state))
+                    await call_handler(self.callback_handler, event, request_state_of(invocation.invocation_state))
                 yield event
 
     def structured_output(self, output_model: type[T], prompt: Prompt = None) -> T:
@@ -351,12 +350,12 @@ class Agent:
         async with self._session() as session:
             return list(await session.history())
 
-    def cancel(self, *, message: str | None = None, after_current_tools: bool = False) -> None:
+    def cancel(self, message: str | None = None, *, after_current_tools: bool = False) -> None:
         """End the running turn early, if one runs; from any thread. Its call returns with stop reason `cancelled`.
 
         `message` becomes the turn's answer. `after_current_tools` lets the tools that run end first.
         """
-        if self._current is not None:
+        if self._current is not None and self._current.alive:
             self._current.cancel(Stop(text=message), after_tools=after_current_tools)
 
     async def ready(self) -> None:
@@ -392,21 +391,26 @@ class Agent:
         _blocking().run(self.__aexit__, *exc_info)
 
     def shutdown(self) -> None:
-        """Close what `with agent` opened; everything said is durable. Calling it again does nothing."""
-        if self._stack is not None:
-            _blocking().run(self.__aexit__, None, None, None)
+        """Close what `with agent` opened; everything said is durable, and so is the state. Calling it again does
+        nothing.
+        """
+        if self._stack is not None or self._state.changed:
+            _blocking().run(self.shutdown_async)
 
     async def shutdown_async(self) -> None:
-        """Close what `async with agent` opened, from the same event loop. Calling it again does nothing."""
+        """The same for `async with agent`, from the same event loop."""
         await self.__aexit__(None, None, None)
+        if self.session_manager is not None and self._state.changed:
+            async with self._session():
+                pass  # Closing it keeps what was set since the last call.
 
     @asynccontextmanager
-    async def _session(self, busy: Busy | None = None) -> AsyncGenerator[ActiveSession]:
+    async def _session(self, busy: Busy | None = None, deadline: float = math.inf) -> AsyncGenerator[ActiveSession]:
         """The session that is held open, or one brought to life for as long as the block."""
         if self._held is not None:
             yield self._held_here(self._held)
             return
-        async with self._active(busy=busy or self._busy) as session:
+        async with self._active(busy=busy or self._busy, deadline=deadline) as session:
             yield session
 
     def _held_here(self, session: ActiveSession) -> ActiveSession:
@@ -415,44 +419,48 @@ class Agent:
         return session
 
     @asynccontextmanager
-    async def _active(self, *, busy: Busy = "queue", stays: bool = False) -> AsyncGenerator[ActiveSession]:
-        async with hosted(self.blueprint(), busy=busy, stays=stays) as session:
-            self._announce()
-            self._current, self._mirror, self._state = session, session.mirror, session.state
-            self._open_tools = session.tools
-            try:
-                yield session
-            finally:
-                self._current = None
+    async def _active(
+        self, *, busy: Busy = "queue", stays: bool = False, deadline: float = math.inf
+    ) -> AsyncGenerator[ActiveSession]:
+        async with hosted(self.blueprint(), busy=busy, stays=stays, deadline=deadline) as session:
+            if self._current is not session:
+                self._joined(session)
+            yield session
+
+    def _joined(self, session: ActiveSession) -> None:
+        """The agent is alive, or another one on the same session is, whose actors it shares."""
+        patch = self._state.take_patch() if session.state is not self._state else None
+        self._current, self._mirror, self._state = session, session.mirror, session.state
+        if patch is not None:
+            self._state.apply(patch)
+        self._open_tools = session.tools.whole
+        self._announce()
 
     async def _stream(self, invocation: Invocation) -> AsyncGenerator[TurnEvent]:
-        async with self._session(invocation.busy) as session, session.stream(invocation) as events:
+        async with (
+            self._session(invocation.busy, invocation.deadline) as session,
+            session.stream(invocation) as events,
+        ):
             async for event in events:
                 yield event
 
     async def _call_tool(
         self, name: str, arguments: dict[str, Any], override: str | None, record: bool | None
     ) -> ToolResult:
-        """See `DirectTool.invoke_async`."""
-        tool = self._tools.get(name)
-        if tool is None:
-            msg = f"Tool '{name}' not found"
-            raise AttributeError(msg)
-        use_id = f"tooluse_{tool.name}_{secrets.randbelow(10**9):09d}"
-        use: ToolUse = {"toolUseId": use_id, "name": tool.name, "input": cast("Json", arguments)}
+        """See `DirectTool.invoke_async`. A tool that the model is not told of may be called too."""
+        use = direct_use(self._open_tools, name, arguments)
         if not (self.record_direct_tool_call if record is None else record):
             return await call_unrecorded(self._settings(), self._parts, use)
-        prompt = [direct_prompt(recorded(use), override)]
-        async with self._session("reject") as session:
-            await session.invoke(Invocation(prompt=prompt, busy="reject", direct=use))
-            messages = session.messages()
-        results = (result for message in reversed(messages) for result in tool_results(message))
-        return next(result for result in results if result["toolUseId"] == use_id)
+        try:
+            async with self._session("reject") as session:
+                return await call_recorded(session, use, override)
+        except AgentBusy as error:
+            raise AgentBusy(DIRECT_WHILE_BUSY, agent=self.agent_id) from error
 
     def _settings(self) -> AgentSettings:
         manager = self.session_manager
         return AgentSettings(
-            session_id=manager.session_id if manager is not None else "unsaved",
+            session_id=manager.session_id if manager is not None else self._unsaved_id,
             agent_id=self.agent_id,
             durability=self._durability,
             initial=self._initial,
@@ -473,19 +481,12 @@ class Agent:
             manager=self.conversation_manager,
             sessions=manager.sessions if manager is not None else None,
             memory=self._memory,
-            place="memory" if manager is not None else f"agent {id(self):x}",
+            own=manager is None,
             takeover=manager.takeover if manager is not None else False,
             prepare=self._prepare,
-            opened=self._announce,
+            opened=self._joined,
+            claim=self._claim,
         )
-
-
-def _checked_state(state: object) -> Mapping[str, object]:
-    if state is None:
-        return {}
-    if not isinstance(state, Mapping):
-        raise Invalid("state must be an AgentState object or a dict", got=type(state).__name__)
-    return cast("Mapping[str, object]", state)
 
 
 def _one_of(argument: str, value: Any, allowed: tuple[str, ...]) -> Any:

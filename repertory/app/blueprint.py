@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from repertory.app.claim import Claim
 
 if TYPE_CHECKING:
     from repertory.actors.agent import CallSettings
+    from repertory.actors.agent_parts import AgentParts, AgentSettings
     from repertory.actors.persister import MemoryJournal
-    from repertory.actors.turn_driver import AgentParts, AgentSettings
+    from repertory.app.active_session import ActiveSession
     from repertory.app.sessions import SessionPlace
     from repertory.core.window.plan import WindowManager
 
@@ -25,16 +28,18 @@ class Blueprint:
     sessions: SessionPlace | None = None
     """Where the session is kept; None keeps it in `memory` only."""
     memory: MemoryJournal
-    place: str = "memory"
-    """Tells conversations apart that are kept in memory only."""
+    own: bool = False
+    """Whether the conversation is the agent's alone: nobody else can find it, and the agent itself keeps it."""
     takeover: bool = False
     prepare: Callable[[], Awaitable[None]] | None = None
     """Awaited before the session comes to life."""
-    opened: Callable[[], None] | None = None
+    opened: Callable[[ActiveSession], None] | None = None
     """Called when it has."""
+    claim: Claim = field(default_factory=Claim)
+    """What keeps the agent from being brought to life twice at a time."""
 
     @property
     def key(self) -> tuple[str, str, str]:
         """The same for every blueprint of the same agent in the same stored session."""
-        place = self.sessions.key if self.sessions is not None else self.place
+        place = self.sessions.key if self.sessions is not None else "memory"
         return place, self.agent.session_id, self.agent.agent_id

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypedDict, cast
 
+import anyio
+
 from repertory.actors.call import Busy, Invocation
 from repertory.core.ids import check_id
 from repertory.core.limits import Limits, read_limits
@@ -51,18 +53,22 @@ def read_call(prompt: Prompt, options: CallOptions, default_form: type[Any] | No
         state = {}
     elif not isinstance(cast("object", state), dict):
         raise Invalid("invocation_state is a dictionary", got=type(state).__name__)
-    state.setdefault("request_state", {})
+    kept = state.setdefault("request_state", {})
+    if not isinstance(kept, dict):
+        raise Invalid("invocation_state['request_state'] is a dictionary", got=type(kept).__name__)
     busy, token, timeout_s = options.get("busy"), options.get("idempotency_token"), options.get("timeout_s")
     if busy is not None and busy not in _BUSY:
         raise Invalid(f"busy is one of {', '.join(_BUSY)}", got=busy)
-    if timeout_s is not None and not 0 < timeout_s < math.inf:
+    if timeout_s is None:
+        timeout_s = math.inf
+    elif isinstance(cast("object", timeout_s), bool | str) or not 0 < timeout_s < math.inf:
         raise Invalid("timeout_s is a positive number of seconds", got=timeout_s)
     return Invocation(
         prompt=prompt,
         busy=busy,
         invocation_state=state,
         limits=read_limits(options.get("limits")),
-        timeout_s=timeout_s,
+        deadline=anyio.current_time() + timeout_s,
         idempotency_token=None if token is None else check_id(token, "idempotency_token"),
         form=output_form(options.get("structured_output_model") or default_form),
     )

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 CallbackHandler: TypeAlias = "Callable[..., object]"
-"""Called with each event's entries as keywords, and `request_state`."""
+"""Called with each event's entries as keywords, and `request_state`. The turn waits for an asynchronous one."""
 
 _log = logging.getLogger("repertory.callbacks")
 
 
-def call_handler(handler: CallbackHandler, event: Mapping[str, object], request_state: dict[str, Any]) -> None:
+async def call_handler(handler: CallbackHandler, event: Mapping[str, object], request_state: dict[str, Any]) -> None:
     """Tell the handler. What it raises is logged: the turn goes on."""
     try:
-        handler(**event, request_state=request_state)
+        outcome = handler(**event, request_state=request_state)
+        if outcome is not None and inspect.isawaitable(outcome):
+            await outcome
     except Exception as error:  # noqa: BLE001 - a handler is anybody's code, and only looks on
         _log.error("callback handler failed", exc_info=error)

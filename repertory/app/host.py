@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from itertools import count
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
@@ -57,6 +58,8 @@ class _Place:
 
     lock: anyio.Lock = field(default_factory=anyio.Lock)
     active: ActiveSession | None = None
+    name: str = ""
+    """Among the actors, while it is active."""
     store_key: str | None = None
     claim: Claim | None = None
     """What keeps others from bringing the agent to life."""
@@ -81,6 +84,7 @@ class Host:
         self.servers = ToolServers(self.system)
         """The tool servers that run for sessions, and for clients that are open by hand."""
         self._places: dict[Key, _Place] = {}
+        self._names: set[str] = set()
         self._refusing = False
         self._models: dict[int, Model] = {}
         self._outer: Host | None = None
@@ -126,6 +130,7 @@ class Host:
                 return place.active or await self._activate(place, blueprint)
         except BaseException:
             place.users -= 1
+            self._drop_empty(blueprint.key, place)
             raise
 
     async def leave(self, blueprint: Blueprint) -> None:
@@ -133,7 +138,7 @@ class Host:
         place = self._places[blueprint.key]
         place.users -= 1
         place.idle_since = time.monotonic()
-        if place.users or self._settings.idle_timeout_s > 0:
+        if place.users or (self._settings.idle_timeout_s > 0 and not blueprint.own):
             return
         with anyio.CancelScope(shield=True):
             async with place.lock:
@@ -144,13 +149,15 @@ class Host:
         blueprint.claim.take(blueprint.agent.agent_id)
         place.claim = blueprint.claim
         self._models[id(blueprint.parts.model)] = blueprint.parts.model
-        name = f"session {blueprint.agent.session_id} {blueprint.agent.agent_id}"
+        name = place.name = self._name_for(blueprint)
         refs: list[ActorRef[object]] = []
         keeper: Durable | MemoryJournal
         try:
             if blueprint.sessions is not None:
                 keeper = await self._stores.enter(blueprint.sessions)
                 place.store_key = blueprint.sessions.key
+            elif blueprint.own:
+                keeper = blueprint.memory
             else:
                 keeper = place.memory = place.memory or blueprint.memory
             links = await self.servers.enter_all(blueprint.parts.tools.sources, place.servers)
@@ -175,11 +182,21 @@ class Host:
             mirror=blueprint.parts.mirror,
             state=blueprint.parts.state,
             tools=blueprint.parts.tools,
+            wish=blueprint.parts.wish,
         )
         blueprint.claim.holds(place.active)
         if blueprint.opened is not None:
             blueprint.opened(place.active)
         return place.active
+
+    def _name_for(self, blueprint: Blueprint) -> str:
+        """The session's name among the actors; numbered when one in another store has the same."""
+        name = first = f"session {blueprint.agent.session_id} {blueprint.agent.agent_id}"
+        numbers = count(2)
+        while name in self._names:
+            name = f"{first} {next(numbers)}"
+        self._names.add(name)
+        return name
 
     async def _rest(self, key: Key, place: _Place, *, at_once: bool = False) -> None:
         """Put a session to rest: stop its actors, which commits and releases, and leave its store."""
@@ -188,12 +205,17 @@ class Host:
             await active.finish_turns(at_once=at_once)
             await self.system.stop(active.watched)
         await self._forget(place)
-        if place.memory is None and not place.users:
+        self._drop_empty(key, place)
+
+    def _drop_empty(self, key: Key, place: _Place) -> None:
+        """Keep nothing of a session that nobody uses and that is kept elsewhere."""
+        if place.active is None and place.memory is None and not place.users:
             self._places.pop(key, None)
 
     async def _forget(self, place: _Place) -> None:
         """The session's actors are gone: nothing of it is active."""
         place.active = None
+        self._names.discard(place.name)
         if place.claim is not None:
             place.claim.give_up()
             place.claim = None

@@ -85,6 +85,7 @@ async def _start(system: ActorSystem, blueprint: Blueprint, store: SessionStore 
         mirror=blueprint.parts.mirror,
         state=blueprint.parts.state,
         tools=blueprint.parts.tools,
+        wish=blueprint.parts.wish,
     )
 
 

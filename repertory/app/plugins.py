@@ -13,11 +13,12 @@ class Audit(Plugin):
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar, cast
 
 from repertory.backends.tools.function_tool import FunctionTool
-from repertory.errors import Invalid
+from repertory.errors import HookFailed, Invalid, RepertoryError
 
 _Callback = TypeVar("_Callback", bound=Callable[..., Any])
 _MARK = "__repertory_hook__"
@@ -32,8 +33,8 @@ def hook(method: _Callback) -> _Callback:
 class Plugin:
     """Extends agents by its methods that are marked with `@hook` and `@tool`. Subclass it and give it a `name`.
 
-    One object may serve many agents. `init_agent` may do more, and may be asynchronous: then it runs when the agent's
-    session is opened.
+    One object may serve many agents. `init_agent` may do more, and may be asynchronous: then it runs before the agent's
+    first call. When it fails, so does the call, and the next call tries it again.
     """
 
     name: str = ""
@@ -68,6 +69,45 @@ def check_plugins(plugins: object) -> list[Plugin]:
             raise Invalid("two plugins have the same name", name=plugin.name)
         checked.append(plugin)
     return checked
+
+
+class LatePlugins:
+    """The plugins that have not prepared their agent yet, since they need to wait for something."""
+
+    def __init__(self, agent: object) -> None:
+        self._agent = agent
+        self._left: list[tuple[Plugin, Awaitable[None] | None]] = []
+        """With what they have begun already."""
+
+    @property
+    def done(self) -> bool:
+        """Whether there are none."""
+        return not self._left
+
+    def begin(self, plugin: Plugin) -> None:
+        """Let a plugin prepare the agent, now if it can."""
+        if inspect.iscoroutinefunction(plugin.init_agent):
+            self._left.append((plugin, None))
+            return
+        begun = plugin.init_agent(self._agent)
+        if begun is not None:
+            self._left.append((plugin, begun))
+
+    async def finish(self) -> None:
+        """Wait for the others, one by one. Errors: `HookFailed`, or a `RepertoryError` that a plugin raised."""
+        while self._left:
+            plugin, begun = self._left[0]
+            self._left[0] = (plugin, None)
+            try:
+                await (begun or plugin.init_agent(self._agent) or _nothing())
+            except RepertoryError:
+                raise
+            except Exception as error:
+                raise HookFailed("a plugin could not be prepared", plugin=plugin.name, error=repr(error)) from error
+            del self._left[0]
+
+
+async def _nothing() -> None: ...
 
 
 def _names(plugin: Plugin) -> list[str]:

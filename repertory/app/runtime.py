@@ -24,6 +24,7 @@ from repertory.app.agent_tool import as_tools
 from repertory.app.bedrock import default_model
 from repertory.app.call_options import CallOptions, read_call
 from repertory.app.host import Host, HostSettings
+from repertory.app.plugins import check_plugins
 from repertory.app.sessions import PlacedSession
 from repertory.core.ids import check_id
 from repertory.core.messages import copy_message
@@ -109,11 +110,14 @@ class HostedAgent:
 
     def __init__(self, host: Host, spec: AgentSpec, sessions: SessionPlace | None) -> None:
         self._host = host
-        tools = ToolRegistry(as_tools(spec.tools))
-        self._spec = replace(spec, model=default_model(spec.model), tools=tools)
+        tools, plugins = as_tools(spec.tools), check_plugins(spec.plugins)
+        with_plugins = ToolRegistry([*tools, *(tool for plugin in plugins for tool in plugin.tools)])
         self._sessions = sessions
         self._agents: WeakValueDictionary[str, Agent] = WeakValueDictionary()
-        self._agent("unsaved", takeover=False)  # A spec that makes no sense is refused now.
+        # A spec that makes no sense is refused now; plugins need not prepare the agent that shows it.
+        self._spec = replace(spec, model=default_model(spec.model), tools=with_plugins, plugins=())
+        self._agent("unsaved", takeover=False)
+        self._spec = replace(self._spec, tools=ToolRegistry(tools), plugins=plugins)
 
     def session(self, session_id: str, *, takeover: bool = False) -> HostedSession:
         """One conversation with this agent. The same id is the same conversation, here and after a restart."""

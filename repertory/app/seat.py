@@ -7,6 +7,7 @@ session to life and puts it to rest at its end; the next one, which waited for i
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 import anyio
 from anyio.lowlevel import RunVar
 
+from repertory.actors.caller_context import OPEN_TURNS
 from repertory.app.host import Key, ambient_host
 from repertory.app.lone_session import lone_session
 from repertory.errors import AgentBusy
@@ -40,11 +42,14 @@ _seats: RunVar[dict[Key, _Seat]] = RunVar("repertory_seats")
 
 
 @asynccontextmanager
-async def hosted(blueprint: Blueprint, *, busy: Busy = "queue", stays: bool = False) -> AsyncGenerator[ActiveSession]:
+async def hosted(
+    blueprint: Blueprint, *, busy: Busy = "queue", stays: bool = False, deadline: float = math.inf
+) -> AsyncGenerator[ActiveSession]:
     """The session, alive for as long as the block, whoever hosts it.
 
     `busy` says what to do when another call hosts it: wait, be refused with `AgentBusy`, cancel that call's turn and
-    wait, or join its turn. `stays`: this host outlives single calls, so others may join it.
+    wait, or join its turn. `stays`: this host outlives single calls, so others may join it. So may tools and hooks of
+    the turn that runs: it does not end before they do. Waiting ends with `AgentBusy` at the deadline.
     """
     host = ambient_host()
     if host is not None:
@@ -58,12 +63,12 @@ async def hosted(blueprint: Blueprint, *, busy: Busy = "queue", stays: bool = Fa
     seat = seats.setdefault(blueprint.key, _Seat())
     seat.callers += 1
     try:
-        if seat.active is not None and (seat.shared or busy == "steer"):
+        if seat.active is not None and (seat.shared or busy == "steer" or _in_a_turn_of(seat.active)):
             yield seat.active
             return
         if seat.lock.locked():
             _make_way(seat, blueprint, busy)
-        async with seat.lock, lone_session(blueprint, closes_model=stays) as session:
+        async with _taken(seat, blueprint, deadline), lone_session(blueprint, closes_model=stays) as session:
             seat.active, seat.shared = session, stays
             try:
                 yield session
@@ -73,6 +78,22 @@ async def hosted(blueprint: Blueprint, *, busy: Busy = "queue", stays: bool = Fa
         seat.callers -= 1
         if not seat.callers:
             seats.pop(blueprint.key, None)
+
+
+@asynccontextmanager
+async def _taken(seat: _Seat, blueprint: Blueprint, deadline: float) -> AsyncGenerator[None]:
+    with anyio.CancelScope(deadline=deadline) as waiting:
+        await seat.lock.acquire()
+    if waiting.cancelled_caught:
+        raise AgentBusy("other turns took all the time of this call", agent=blueprint.agent.agent_id)
+    try:
+        yield
+    finally:
+        seat.lock.release()
+
+
+def _in_a_turn_of(session: ActiveSession) -> bool:
+    return any(turn.agent is session.agent for turn in OPEN_TURNS.get())
 
 
 def _make_way(seat: _Seat, blueprint: Blueprint, busy: Busy) -> None:

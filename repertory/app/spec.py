@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from repertory.core.retry import DEFAULT_RETRY
 
 if TYPE_CHECKING:
+    from repertory.actors.agent_parts import Durability
     from repertory.actors.call import Busy
     from repertory.actors.hook_registry import HookProvider
     from repertory.actors.tool_step import ToolExecution
-    from repertory.actors.turn_driver import Durability
     from repertory.app.plugins import Plugin
     from repertory.backends.ports import Model
     from repertory.core.messages import Message

@@ -282,3 +282,96 @@ class SessionStore(Protocol):
     async def aclose(self) -> None:
         """Close. Leases held by this object are given up. Calling it twice is allowed."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """Put only if no object has the key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """Put only if the object that is there is the one that `version` names."""
+
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Overwrite:
+    """Put whatever is there. It fences nobody: for what has one writer, or where the last one may win."""
+
+
+Condition = Create | Update | Overwrite
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredObject:
+    """An object as it was read."""
+
+    body: bytes
+    version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectInfo:
+    """One line of a listing."""
+
+    key: str
+    size_bytes: int
+    version: str | None
+    """None where the store would have to read the object to know it."""
+    modified_at: float
+    """Epoch seconds, by the store's clock."""
+
+
+class ObjectStore(Protocol):
+    """Durable objects under keys, written under conditions. `name` tells two stores apart in one process.
+
+    Contract (proved for every implementation by `repertory.testing.object_contract`):
+
+    - Keys are what `check_key` takes; a key that is the folder of another one (`a` beside `a/b`) may be refused with
+      `Invalid`, since files cannot do it.
+    - A `get` sees the whole of one put or nothing of it. When `put` returns, the object survives a crash of the
+      machine, and every later `get` and `list`, in whichever process, sees it.
+    - Of writers that race with `Create`, or with `Update` from the same version, exactly one wins.
+    - A version names a content: it changes with the body, and may come back when the body does. Whoever minds that
+      puts a counter into the body.
+    - Cancelling a `put` leaves the object whole as before or whole as put. Files wait for the write in flight; on S3 a
+      request that was already sent may still land shortly afterwards.
+
+    Errors of every method: `Unavailable` and `Throttled` when retries within the store's own bound did not help (a put
+    may have been done all the same: nothing is known), `Failed` when the other side refuses (rights, bucket, clock;
+    the message says what to change), `Invalid` for the caller's mistakes and after `aclose`. Never `Corrupt`: what a
+    body means is decided above. Objects that others put there are objects like ours; what has no valid key is not seen.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    async def get(self, key: str) -> StoredObject:
+        """Read an object. Errors: `NotFound` with the key."""
+        ...
+
+    async def put(self, key: str, body: bytes, condition: Condition) -> str:
+        """Write an object and give its version.
+
+        Errors: `AlreadyExists` (`Create`), `PreconditionFailed` (`Update`: another version is there, or nothing). A
+        put whose acknowledgement was lost is recognised and counts as done, unless somebody has replaced the object
+        since; then it is a conflict.
+        """
+        ...
+
+    async def list(self, prefix: str, start_after: str | None = None) -> Sequence[ObjectInfo]:
+        """All objects whose key begins with `prefix` and follows `start_after`, in the order of the keys' bytes.
+
+        `prefix` is empty, or a key with or without a slash behind it.
+        """
+        ...
+
+    async def delete(self, key: str) -> None:
+        """Remove an object for good. One that is not there is no error."""
+        ...
+
+    async def aclose(self) -> None:
+        """Close. Calling it twice is allowed."""
+        ...

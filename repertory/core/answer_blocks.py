@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import NoReturn, Protocol, cast
 
+from repertory.core.depth import is_too_deep
 from repertory.core.messages import ContentBlock, Json
 from repertory.core.stream_event import malformed, mapping
 
@@ -163,12 +164,14 @@ def _known(delta: Mapping[str, object]) -> bool:
 
 
 def _parsed(raw: str) -> Json:
-    """The JSON value. `ValueError` or `RecursionError` when it is none, too large, or cannot be UTF-8."""
+    """The JSON value. `ValueError` or `RecursionError` when it is none, too large or deep, or cannot be UTF-8."""
     if not raw:
         return {}
     value = cast("Json", _STRICT_JSON.decode(raw))
     if "\\u" in raw or not raw.isascii():
         json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair is refused here
+    if is_too_deep(value):
+        raise ValueError("nested too deeply")
     return value
 
 

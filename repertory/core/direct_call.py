@@ -11,9 +11,17 @@ from typing import TYPE_CHECKING, cast
 
 from repertory.core.answer import Answer
 from repertory.core.messages import ContentBlock, Json, Message, ToolUse
+from repertory.core.state import as_json
+from repertory.errors import Invalid
 
 if TYPE_CHECKING:
     from repertory.core.messages import Usage
+
+
+DIRECT_WHILE_BUSY = (
+    "Direct tool call cannot be made while the agent is in the middle of an invocation. "
+    "Set record_direct_tool_call=False to allow direct tool calls during agent invocation."
+)
 
 
 def recorded(use: ToolUse) -> ToolUse:
@@ -56,6 +64,6 @@ def _answer(block: ContentBlock, stop_reason: str) -> Answer:
 
 def _json_or_name(value: object) -> Json:
     try:
-        return cast("Json", json.loads(json.dumps(value, allow_nan=False)))
-    except (TypeError, ValueError, RecursionError):
+        return as_json(value)
+    except Invalid:
         return f"<<non-serializable: {type(value).__qualname__}>>"

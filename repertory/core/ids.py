@@ -1,4 +1,5 @@
-"""What a session, agent, orchestrator, snapshot or store may be called. Every store asks here, so all of them agree.
+"""What a session, agent, orchestrator, snapshot, store or object may be called. Every store asks here, so all of them
+agree.
 
 The rule keeps ids usable as file names and object keys on every system that the stores know.
 """
@@ -9,6 +10,10 @@ from repertory.errors import Invalid
 
 ID_BYTES_MAX = 255
 """The longest file name that common file systems take, in bytes of UTF-8."""
+KEY_BYTES_MAX = 1024
+"""The longest key that S3 takes, in bytes of UTF-8."""
+RESERVED = ".repertory-"
+"""How the names begin that stores give to files of their own. No part of a key begins so."""
 
 
 def check_id(value: object, what: str) -> str:
@@ -23,6 +28,45 @@ def check_id(value: object, what: str) -> str:
     if reason is not None:
         raise Invalid(f"{_article(what)} {what} {reason}", got=value)
     return value
+
+
+def check_key(key: object) -> str:
+    """The same object key, known to be usable: ids with slashes between, such as `session_1/agents/agent_1/agent.json`.
+
+    Errors: `Invalid` saying which key and why.
+    """
+    if not isinstance(key, str):
+        raise Invalid("an object key is a string", got=type(key).__name__)
+    reason = _key_fault(key)
+    if reason is not None:
+        raise Invalid(f"an object key {reason}", got=key)
+    return key
+
+
+def is_key(key: str) -> bool:
+    """Whether `check_key` would take it."""
+    return _key_fault(key) is None
+
+
+def check_prefix(prefix: object) -> str:
+    """The same beginning of keys, known to be usable: empty, or a key with or without a slash behind it.
+
+    Errors: `Invalid` saying which prefix and why.
+    """
+    if prefix != "":
+        check_key(prefix.removesuffix("/") if isinstance(prefix, str) else prefix)
+    return str(prefix)
+
+
+def _key_fault(key: str) -> str | None:
+    parts = key.split("/")
+    for part in parts:
+        reason = _fault(part)
+        if reason is not None:
+            return f"consists of parts with slashes between, each of which {reason}" if len(parts) > 1 else reason
+        if part.startswith(RESERVED):
+            return f"has no part that begins with {RESERVED!r}"
+    return f"takes at most {KEY_BYTES_MAX} bytes of UTF-8" if len(key.encode()) > KEY_BYTES_MAX else None
 
 
 def _fault(value: str) -> str | None:

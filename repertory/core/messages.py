@@ -112,6 +112,16 @@ def copy_message(message: Message) -> Message:
     return cast("Message", _copied(message))
 
 
+def copy_use(use: ToolUse) -> ToolUse:
+    """The same for a tool use."""
+    return cast("ToolUse", _copied(use))
+
+
+def copy_result(result: ToolResult) -> ToolResult:
+    """The same for a tool result."""
+    return cast("ToolResult", _copied(result))
+
+
 def error_result(tool_use_id: str, text: str) -> ToolResult:
     """A tool result that tells the model what went wrong."""
     return {"toolUseId": tool_use_id, "status": "error", "content": [{"text": text}]}

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
-from repertory.core.messages import ContentBlock, Message, error_result, tool_results, tool_uses
+from repertory.core.depth import MESSAGE_DEPTH_MAX, is_too_deep
+from repertory.core.messages import ContentBlock, Message, ToolResult, error_result, tool_results, tool_uses
 from repertory.errors import Invalid, UnpairedTools
 
 INTERRUPTED_TEXT = "Tool was interrupted."
@@ -56,7 +57,22 @@ def check_message(message: object) -> Message:
         raise Invalid("a message's content is a list of at least one content block")
     if not all(map(_is_block, cast("list[object]", content))):
         raise Invalid("a content block is a dictionary such as {'text': ...}", got=repr(cast("object", content))[:200])
+    if is_too_deep(fields, MESSAGE_DEPTH_MAX):
+        raise Invalid("a message is nested too deeply", depth_max=MESSAGE_DEPTH_MAX)
     return cast("Message", message)
+
+
+def check_result(result: object) -> ToolResult:
+    """The same object as a `ToolResult`, or `Invalid` saying what is wrong with its shape."""
+    if not isinstance(result, dict):
+        raise Invalid("a tool result is a dictionary", got=type(result).__name__)
+    fields = cast("dict[str, object]", result)
+    if fields.get("status") not in ("success", "error"):
+        raise Invalid("a tool result's status is 'success' or 'error'", got=fields.get("status"))
+    content = fields.get("content")
+    if not isinstance(content, list) or not all(map(_is_block, cast("list[object]", content))):
+        raise Invalid("a tool result's content is a list of content blocks", got=repr(cast("object", content))[:200])
+    return cast("ToolResult", result)
 
 
 def _is_block(value: object) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-from repertory.core.messages import Json, Message
+from repertory.core.messages import Json, Message, copy_message
 from repertory.core.pairing import check_message
 from repertory.core.state import as_json
 from repertory.errors import Invalid
@@ -34,7 +34,7 @@ def read_prompt(prompt: object) -> Said | Answers:
 
     A string is one user message; a list of content blocks is one user message; a list of messages is taken as it is;
     None is no message; a list of `{"interruptResponse": {"interruptId", "response"}}` is answers.
-    Errors: `Invalid` saying what was given.
+    What is given is copied. Errors: `Invalid` saying what was given.
     """
     if prompt is None:
         return Said(messages=())
@@ -59,11 +59,11 @@ def _read_items(items: list[object]) -> Said | Answers:
     if all("interruptResponse" in block for block in blocks):
         return Answers(responses=dict(_answer(block["interruptResponse"]) for block in blocks))
     if all("role" in block for block in blocks):
-        return Said(messages=tuple(check_message(block) for block in blocks))
+        return Said(messages=tuple(copy_message(check_message(block)) for block in blocks))
     if any("role" in block or "interruptResponse" in block for block in blocks):
         raise Invalid("a prompt list holds content blocks, or messages, or interrupt responses, not a mixture")
     content = cast("list[ContentBlock]", blocks)
-    return Said(messages=(check_message({"role": "user", "content": content}),))
+    return Said(messages=(copy_message(check_message({"role": "user", "content": content})),))
 
 
 def _answer(response: object) -> tuple[str, Json]:

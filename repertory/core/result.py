@@ -116,7 +116,12 @@ class TurnMetrics:
             "accumulated_usage": dict(self.usage),
             "accumulated_metrics": dict(self.accumulated_metrics),
             "cycles": [
-                {"usage": dict(one.usage), "latency_ms": one.latency_ms, "duration_s": one.duration_s}
+                {
+                    "usage": dict(one.usage),
+                    "latency_ms": one.latency_ms,
+                    "duration_s": one.duration_s,
+                    "attempts": one.attempts,
+                }
                 for one in self.cycles
             ],
             "tool_usage": {

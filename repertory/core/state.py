@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast
 
+from repertory.core.depth import DEPTH_MAX, is_too_deep
 from repertory.core.messages import Json
 from repertory.errors import Invalid
 
@@ -60,6 +61,11 @@ class AgentState:
             self._values.pop(key, None)
             self._changes.append((key, None, False))
 
+    @property
+    def changed(self) -> bool:
+        """Whether there is a patch to take."""
+        return bool(self._changes)
+
     def take_patch(self) -> StatePatch | None:
         """What changed since the last call, or None. The caller must store it."""
         if not self._changes:
@@ -71,26 +77,46 @@ class AgentState:
         kept = {key: value for key, (value, present) in latest.items() if present}
         return StatePatch(set=kept, delete=tuple(key for key, (_, present) in latest.items() if not present))
 
+    def apply(self, patch: StatePatch) -> None:
+        """Make the changes of another state here, as if they were made here."""
+        for key, value in patch.set.items():
+            self.set(key, value)
+        for key in patch.delete:
+            self.delete(key)
+
     def restore(self, values: Mapping[str, Json]) -> None:
         """Replace everything with what a journal said; changes not yet taken are applied on top, as they came later."""
-        changes = list(self._changes)
         self._values = {key: copy.deepcopy(value) for key, value in values.items()}
-        for key, value, present in changes:
+        for key, value, present in list(self._changes):
             if present:
                 self._values[key] = value
             else:
                 self._values.pop(key, None)
 
 
+def agent_state(given: object) -> AgentState:
+    """An agent's first state, from what its caller gave. Errors: `Invalid` when that is no state."""
+    if isinstance(given, AgentState):
+        return given
+    if given is not None and not isinstance(given, Mapping):
+        raise Invalid("state must be an AgentState object or a dict", got=type(given).__name__)
+    return AgentState(cast("Mapping[str, object] | None", given))
+
+
 def as_json(value: object) -> Json:
-    """A deep copy of `value` as JSON can say it. Errors: `Invalid`, naming the type that cannot be said."""
+    """A deep copy of `value` as JSON can say it. Errors: `Invalid`, naming the type that cannot be said; also for what
+    is nested deeper than `DEPTH_MAX`.
+    """
     try:
-        return cast("Json", json.loads(json.dumps(value, allow_nan=False)))
+        copied = cast("Json", json.loads(json.dumps(value, allow_nan=False)))
     except (TypeError, ValueError, RecursionError) as error:
         raise Invalid(
             f"Value is not JSON serializable: {type(value).__name__}. "
             "Only JSON-compatible types (str, int, float, bool, list, dict, None) are allowed."
         ) from error
+    if is_too_deep(copied):
+        raise Invalid("Value is nested too deeply", depth_max=DEPTH_MAX)
+    return copied
 
 
 def _checked_key(key: object) -> str:

@@ -9,11 +9,14 @@ Source: Amazon Bedrock API reference, `ToolResultContentBlock`; the object rule 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from enum import Enum
 from math import isfinite
 from typing import cast
 
-from repertory.core.messages import Json, ToolResult, ToolStatus
+from repertory.core.depth import DEPTH_MAX, is_too_deep
+from repertory.core.messages import Json, ToolResult, ToolStatus, error_result
+from repertory.core.plain_values import plain_value
 from repertory.errors import Failed
 
 ERROR_TEXT_MAX = 2_000
@@ -26,11 +29,16 @@ _MEDIA = ("image", "document")
 def tool_result(tool_use_id: str, value: object) -> ToolResult:
     """The result that carries `value`, as a copy: what the tool does to its object later is not seen.
 
-    Text, numbers, booleans and None become text, a dictionary becomes a `json` block, a list becomes JSON text. An
-    `image` or `document` block stands for itself, and a dictionary with a `status` of "success" or "error" and a list
-    as `content` is taken as the result that it is. Characters that UTF-8 cannot say become question marks.
-    Errors: `Failed`, naming the type and place of what JSON cannot say (NaN and infinities included): fix the tool.
+    Text, numbers, booleans and None become text, what JSON calls an object becomes a `json` block (dictionaries,
+    dataclasses, pydantic models), anything else becomes JSON text; `plain_values.py` says how dates and their like are
+    spelled. An `image` or `document` block stands for itself, and a dictionary with a `status` of "success" or "error"
+    and a list as `content` is taken as the result that it is. An exception that is returned is an error result, as if
+    it were raised. Characters that UTF-8 cannot say become question marks.
+    Errors: `Failed`, naming the type and place of what JSON cannot say (NaN, infinities and bytes included): fix the
+    tool.
     """
+    if isinstance(value, BaseException):
+        return error_result(tool_use_id, exception_text(value))
     fields = _fields_of(value)
     content = fields.get("content")
     if fields.get("status") in ("success", "error") and isinstance(content, list):
@@ -63,6 +71,8 @@ def _fields_of(value: object) -> dict[object, object]:
 
 
 def _plain_block(value: object) -> dict[str, object]:
+    if isinstance(value, Enum):
+        value = value.value
     if isinstance(value, str):
         return {"text": _utf8(str.__str__(value))}
     if value is None or isinstance(value, bool | int) or (isinstance(value, float) and isfinite(value)):
@@ -72,7 +82,12 @@ def _plain_block(value: object) -> dict[str, object]:
 
 def _json_block(value: object) -> dict[str, object]:
     said = _dumped(value)
-    return {"json": json.loads(said)} if isinstance(value, dict) else {"text": said}
+    heard: object = json.loads(said)
+    if is_too_deep(heard):
+        raise Failed("a tool result is nested too deeply", depth_max=DEPTH_MAX)
+    if isinstance(heard, str):
+        return {"text": heard}
+    return {"json": heard} if isinstance(heard, dict) else {"text": said}
 
 
 def _checked_block(block: object) -> dict[str, object]:
@@ -118,40 +133,41 @@ def _json_copy(value: object) -> Json:
 
 def _dumped(value: object) -> str:
     try:
-        return _utf8(json.dumps(value, allow_nan=False, ensure_ascii=False))
+        return _utf8(json.dumps(value, allow_nan=False, ensure_ascii=False, default=plain_value))
     except (TypeError, ValueError, RecursionError) as error:
-        culprit, place = _culprit(value, "result", 0)
+        culprit, place = _culprit(value, "result", 0) or (value, "result")
         message = "a tool returns text, or what JSON can say"
         if isinstance(culprit, float):
             raise Failed(f"{message}; NaN and infinities are not JSON", place=place, value=culprit) from error
-        raise Failed(message, place=place, got=_type_name(culprit)) from error
+        kind = _type_name(culprit)
+        if kind in ("bytes", "bytearray", "memoryview"):
+            message = f"{message}; bytes travel in an image or document block"
+        raise Failed(message, place=place, got=kind) from error
 
 
-def _culprit(value: object, place: str, depth: int) -> tuple[object, str]:
-    """The first value inside `value` that JSON cannot say, and where it stands; `value` itself when none is found."""
-    if depth < _DEPTH_MAX:
-        for item, item_place in _children(value, place):
-            found, found_place = _culprit(item, item_place, depth + 1)
-            if not _is_json_leaf(found):
-                return found, found_place
-    return value, place
-
-
-def _children(value: object, place: str) -> list[tuple[object, str]]:
+def _culprit(value: object, place: str, depth: int) -> tuple[object, str] | None:
+    """The first value inside `value` that JSON cannot say, and where it stands; None when none is found."""
+    if value is None or isinstance(value, str | int) or depth == _DEPTH_MAX:
+        return None
+    if isinstance(value, float):
+        return None if isfinite(value) else (value, place)
     if isinstance(value, dict):
-        items = cast("dict[object, object]", value).items()
-        return [(item, f"{place}[{key!r}]") for key, item in items]
+        fields = cast("dict[object, object]", value)
+        for key in fields:
+            if not (key is None or isinstance(key, str | int | float)):
+                return key, f"a key of {place}"
+        return _first(_culprit(item, f"{place}[{key!r}]", depth + 1) for key, item in fields.items())
     if isinstance(value, list | tuple):
-        return [(item, f"{place}[{index}]") for index, item in enumerate(cast("list[object]", value))]
-    return []
+        items = enumerate(cast("list[object]", value))
+        return _first(_culprit(item, f"{place}[{index}]", depth + 1) for index, item in items)
+    try:
+        return _culprit(plain_value(value), place, depth + 1)
+    except (TypeError, ValueError):
+        return value, place
 
 
-def _is_json_leaf(value: object) -> bool:
-    return (
-        value is None
-        or isinstance(value, str | int | dict | list | tuple)
-        or (isinstance(value, float) and isfinite(value))
-    )
+def _first(found: Iterable[tuple[object, str] | None]) -> tuple[object, str] | None:
+    return next((one for one in found if one is not None), None)
 
 
 def _leaves(error: BaseException) -> list[BaseException]:

@@ -9,12 +9,13 @@ going on.
     READY --Continued--> TOOLS        a stored message asked for tools that have no result yet
     MODEL --Answered--> TOOLS | OVER  the answer asks for tools, or is final (a steered prompt goes back to MODEL, as
                                       does a form that the caller wants and the model has not filled in)
-    MODEL --RetryModel--> MODEL       the call failed, or its answer was thrown away, and is made again
+    MODEL --RetryModel--> MODEL | OVER  the call failed, or its answer was thrown away, and is made again
     MODEL --Overflowed--> REDUCING    the window is full
     REDUCING --Reduced--> MODEL
     TOOLS --ToolsEnded--> MODEL | OVER
     MODEL, REDUCING --Stopped | Erred--> OVER
-    MODEL, REDUCING, TOOLS --Steered | StopAsked--> the same phase
+    MODEL, REDUCING, TOOLS --Steered--> the same phase
+    READY, MODEL, REDUCING, TOOLS --StopAsked--> the same phase
 
 Whenever a step is over and another would begin, the caller's limits are looked at. An answer that was cut off or
 refused is stored, so that the history says what happened, and fails the turn: it is never taken for a whole one. Any
@@ -83,6 +84,8 @@ class RetryModel:
     """Ask the model again, after that many seconds. What it sent until now is void."""
 
     after_s: float
+    thrown_away: Answer | None = None
+    """The answer that somebody did not want. It counts towards the limits all the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +252,11 @@ class Turn(NamedTuple):
     stop: Stop | None = None
     """Asked for while tools run."""
 
+    @property
+    def limit_reached(self) -> str | None:
+        """The stop reason of the first of the caller's limits that is reached; None while there is none."""
+        return self.limits.reached(self.steps, self.total_tokens, self.output_tokens)
+
 
 Step: TypeAlias = "tuple[Turn, tuple[Command, ...]]"
 
@@ -272,13 +280,8 @@ def _continued(turn: Turn, event: Continued) -> Step:
 
 def _answered(turn: Turn, event: Answered) -> Step:
     answer = event.answer
-    message, usage = answer.message, answer.usage
-    turn = turn._replace(
-        steps=turn.steps + 1,
-        total_tokens=turn.total_tokens + usage["totalTokens"],
-        output_tokens=turn.output_tokens + usage["outputTokens"],
-        reductions=0,
-    )
+    message = answer.message
+    turn = _counted(turn, answer)._replace(reductions=0)
     uses = tuple(tool_uses(message))
     if answer.stop_reason in LIMITED or answer.stop_reason in REFUSED:
         return _cut_off(turn, answer, uses)
@@ -291,6 +294,14 @@ def _answered(turn: Turn, event: Answered) -> Step:
     if turn.form and event.filled is None:
         return _ask_for_form(turn, message)
     return turn._replace(phase=Phase.OVER), (Append(message), Finish(answer.stop_reason, message))
+
+
+def _counted(turn: Turn, answer: Answer) -> Turn:
+    return turn._replace(
+        steps=turn.steps + 1,
+        total_tokens=turn.total_tokens + answer.usage["totalTokens"],
+        output_tokens=turn.output_tokens + answer.usage["outputTokens"],
+    )
 
 
 def is_whole(answer: Message) -> bool:
@@ -332,13 +343,17 @@ def _no_form(turn: Turn) -> StructuredOutputException:
 
 def _next_step(turn: Turn, *before: Command) -> Step:
     """Ask the model once more, unless a limit of the caller's is reached."""
-    reason = turn.limits.reached(turn.steps, turn.total_tokens, turn.output_tokens)
+    reason = turn.limit_reached
     if reason is not None:
         return turn._replace(phase=Phase.OVER), (*before, Finish(reason, None))
     return turn._replace(phase=Phase.MODEL), (*before, CallModel(form_only=turn.form_only))
 
 
 def _retry_model(turn: Turn, event: RetryModel) -> Step:
+    if event.thrown_away is not None:
+        turn = _counted(turn, event.thrown_away)
+        if turn.limit_reached is not None:
+            return turn._replace(phase=Phase.OVER), (Finish(turn.limit_reached, None),)
     return turn, (CallModel(after_s=event.after_s, form_only=turn.form_only),)
 
 
@@ -391,7 +406,7 @@ def _steered(turn: Turn, event: Steered) -> Step:
 
 
 def _stop_asked(turn: Turn, event: StopAsked) -> Step:
-    return turn._replace(stop=event.stop), ()
+    return turn._replace(stop=turn.stop or event.stop), ()
 
 
 def _stopped(turn: Turn, event: Stopped) -> Step:
@@ -406,6 +421,7 @@ def _erred(turn: Turn, event: Erred) -> Step:
 _TRANSITIONS: Mapping[tuple[Phase, type], Callable[..., Step]] = {
     (Phase.READY, Began): _began,
     (Phase.READY, Continued): _continued,
+    (Phase.READY, StopAsked): _stop_asked,
     (Phase.MODEL, Answered): _answered,
     (Phase.MODEL, RetryModel): _retry_model,
     (Phase.MODEL, Overflowed): _overflowed,

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
+import decimal
+import enum
 import json
 import math
+import pathlib
+import signal
+import types
 from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -36,6 +43,65 @@ def test_a_dictionary_becomes_json_and_a_list_json_text():
     """Bedrock refuses a `json` block that is no object."""
     assert content({"a": (1, None)}) == [{"json": {"a": [1, None]}}]
     assert content([1, "ä"]) == [{"text": '[1, "ä"]'}]
+
+
+@dataclasses.dataclass
+class Answer:
+    number: int
+    made: object
+
+
+class Model:
+    """What a pydantic model can do."""
+
+    def model_dump(self, *, mode: str) -> dict[str, object]:
+        return {"mode": mode, "when": NOON}
+
+
+class Numbers:
+    """What an array can do."""
+
+    def tolist(self) -> list[float]:
+        return [1.5, 2.0]
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+NOON = datetime.datetime(2026, 1, 2, 12, tzinfo=datetime.UTC)
+
+
+@pytest.mark.parametrize(
+    ("value", "block"),
+    [
+        (NOON, {"text": "2026-01-02T12:00:00+00:00"}),
+        (datetime.timedelta(minutes=1), {"text": "60.0"}),
+        (decimal.Decimal("1.10"), {"text": "1.10"}),
+        (UUID(int=5), {"text": "00000000-0000-0000-0000-000000000005"}),
+        (pathlib.PurePosixPath("/a/b"), {"text": "/a/b"}),
+        (Colour.RED, {"text": "red"}),
+        (signal.SIGTERM, {"text": "15"}),
+        ({3}, {"text": "[3]"}),
+        (range(3), {"text": "[0, 1, 2]"}),
+        (types.MappingProxyType({"a": NOON.date()}), {"json": {"a": "2026-01-02"}}),
+        (Answer(1, [Answer(2, Colour.RED)]), {"json": {"number": 1, "made": [{"number": 2, "made": "red"}]}}),
+        (Model(), {"json": {"mode": "json", "when": "2026-01-02T12:00:00+00:00"}}),
+        (Numbers(), {"text": "[1.5, 2.0]"}),
+        ([Model(), None], {"text": '[{"mode": "json", "when": "2026-01-02T12:00:00+00:00"}, null]'}),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_has_one_spelling_in_json_is_spelled_so(value: object, block: dict[str, object]):
+    assert content(value) == [block]
+
+
+def test_an_exception_that_is_returned_is_a_failure():
+    assert tool_result("use-1", ValueError("no")) == {
+        "toolUseId": "use-1",
+        "status": "error",
+        "content": [{"text": "Error: ValueError - no"}],
+    }
 
 
 def test_a_result_is_taken_as_it_is_but_for_its_id():
@@ -70,10 +136,12 @@ def test_a_block_that_no_provider_takes_is_refused(block: object):
     ("value", "told"),
     [
         (b"raw", "place='result' got='bytes'"),
-        ({"a": [1, {"when": datetime.date(2026, 1, 1)}]}, "place=\"result['a'][1]['when']\" got='date'"),
-        ({1, 2}, "got='set'"),
+        (b"raw", "bytes travel in an image or document block"),
+        ({"a": [1, {"what": int}]}, "place=\"result['a'][1]['what']\" got='type'"),
         (object(), "got='object'"),
-        ({(1, 2): 3}, "got='dict'"),
+        (Answer(1, b"raw"), "place=\"result['made']\" got='bytes'"),
+        ({"a": {(1, 2): 3}}, "place=\"a key of result['a']\" got='tuple'"),
+        (iter([1]), "got='list_iterator'"),
     ],
 )
 def test_what_json_cannot_say_is_refused_by_place_and_type(value: object, told: str):

@@ -129,7 +129,7 @@ EVENTS: list[Event] = [
 ]
 
 TABLE = {
-    Phase.READY: {Began, Continued},
+    Phase.READY: {Began, Continued, StopAsked},
     Phase.MODEL: {Answered, RetryModel, Overflowed, Stopped, StopAsked, Erred, Steered},
     Phase.REDUCING: {Reduced, Stopped, StopAsked, Erred, Steered},
     Phase.TOOLS: {ToolsEnded, Steered, StopAsked},

@@ -7,7 +7,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Unpack
 
-from repertory.backends.models.bedrock_client import ClientSettings, bedrock_clients
+from repertory.backends.aws_clients import AwsSettings
+from repertory.backends.models.bedrock_client import bedrock_clients
 from repertory.backends.models.bedrock_errors import NONSENSE, foreign_errors, from_foreign
 from repertory.backends.models.bedrock_guardrail import redaction
 from repertory.backends.models.bedrock_request import BedrockConfig, converse_request, counting_request
@@ -62,7 +63,7 @@ class BedrockModel(Model):
         start: BedrockConfig = {"model_id": DEFAULT_MODEL_ID}
         self._config = changed("BedrockModel", BedrockConfig, start, config)
         self._clients = bedrock_clients(
-            ClientSettings(
+            AwsSettings(
                 region_name=region_name,
                 boto_session=boto_session,
                 endpoint_url=endpoint_url,

@@ -1,62 +1,21 @@
-"""Clients of the Bedrock runtime service.
-
-Everything that reads files (importing aiobotocore, service models, `~/.aws`) happens in a worker thread. HTTP goes
-through aiobotocore's httpx session, which runs on asyncio and trio. aiobotocore and botocore have no types, hence
-`import_module`.
-"""
+"""Clients of the Bedrock runtime service, and whether one could be made."""
 
 from __future__ import annotations
 
-import functools
-import inspect
-import os
-from collections.abc import Callable, Mapping
-from contextlib import AsyncExitStack
-from dataclasses import dataclass
-from importlib import import_module
-from importlib.util import find_spec
-from typing import Any, cast
+from collections.abc import Mapping
 
-import anyio.to_thread
+from repertory.backends.aws_clients import AwsService, AwsSettings, aws_clients
+from repertory.backends.loop_clients import LoopClients
 
-from repertory.backends.models.loop_clients import LoopClients
-
-CONNECTIONS_MAX = 256
-"""Answers that one client may stream at the same time; more wait for a connection."""
+_SERVICE = AwsService(name="bedrock-runtime", wanted_by="BedrockModel", extra="bedrock")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientSettings:
-    """How to reach the service. What is None comes from the environment and `~/.aws`, as in every AWS tool."""
-
-    region_name: str | None = None
-    boto_session: Any = None
-    """A boto3, botocore or aiobotocore session, whose credentials and region are used."""
-    endpoint_url: str | None = None
-    boto_client_config: Any = None
-    """A botocore `Config`, laid over ours."""
-    connect_timeout_s: float = 10.0
-    read_timeout_s: float = 120.0
-    """Seconds between two pieces of an answer."""
-
-
-def bedrock_clients(settings: ClientSettings) -> LoopClients:
+def bedrock_clients(settings: AwsSettings) -> LoopClients:
     """The clients of one model. Errors of `get` are botocore's: no region, no such profile.
 
     `ImportError` names the extra to install when aiobotocore or httpx2 is missing.
     """
-    for module in ("aiobotocore", "httpx2"):
-        if find_spec(module) is None:
-            msg = f"BedrockModel needs {module}: pip install 'repertory[bedrock]'"
-            raise ImportError(msg)
-
-    async def connect(stack: AsyncExitStack) -> Any:
-        session, region = await anyio.to_thread.run_sync(_open_session, settings)
-        return await stack.enter_async_context(
-            session.create_client("bedrock-runtime", region_name=region, endpoint_url=settings.endpoint_url)
-        )
-
-    return LoopClients(connect)
+    return aws_clients(_SERVICE, settings)
 
 
 def bedrock_configured(environ: Mapping[str, str]) -> bool:
@@ -72,83 +31,3 @@ def bedrock_configured(environ: Mapping[str, str]) -> bool:
         "AWS_CONTAINER_CREDENTIALS_FULL_URI",
     )
     return any(environ.get(name) for name in sources)
-
-
-def _open_session(settings: ClientSettings) -> tuple[Any, str | None]:
-    """A session that has read all its files, and the region. Runs in a worker thread."""
-    import_module("httpcore2")  # which httpx would import at its first request, on the event loop
-    new_config = import_module("aiobotocore.config").AioConfig
-    config = new_config(
-        connect_timeout=settings.connect_timeout_s,
-        read_timeout=settings.read_timeout_s,
-        max_pool_connections=CONNECTIONS_MAX,
-        retries={"total_max_attempts": 1, "mode": "standard"},  # the agent retries, visibly
-        connector_args={"pool_timeout": None},
-    )
-    if settings.boto_client_config is not None:
-        config = config.merge(settings.boto_client_config)
-    over_httpx = new_config(http_session_cls=import_module("aiobotocore.httpxsession").HttpxSession)
-    session = import_module("aiobotocore.session").AioSession()
-    session.set_default_client_config(config.merge(over_httpx))
-    session.register_component("data_loader", _service_models(session.get_config_variable("data_path")))
-    session.warm_up_loader_caches("bedrock-runtime")
-    lender = settings.boto_session or import_module("botocore.session").Session()
-    session.register_component("credential_provider", _Credentials(lender))
-    inherited = None if settings.boto_session else os.environ.get("AWS_REGION")  # which botocore does not read
-    return session, settings.region_name or inherited or _region_of(lender)
-
-
-@functools.cache
-def _service_models(data_path: str | None) -> Any:
-    """The descriptions of AWS services, parsed once per process: they are large, and every client needs them."""
-    return import_module("botocore.loaders").create_loader(data_path)
-
-
-def _region_of(session: Any) -> str | None:
-    """The region of a boto3 session, which has an attribute, or of a botocore session, which has a variable."""
-    if hasattr(session, "region_name"):
-        return cast("str | None", session.region_name)
-    return cast("str | None", session.get_config_variable("region"))
-
-
-class _Credentials:
-    """Credentials of a synchronous session, found and refreshed in worker threads, as aiobotocore asks for them.
-
-    So files, the metadata service, SSO and credential processes never hold the loop up, and work on every loop. Both
-    the credentials and the provider that finds them. An aiobotocore session's credentials are awaited instead.
-    """
-
-    def __init__(self, session: Any) -> None:
-        self._session = session
-        self._found: Any = None
-
-    @property
-    def method(self) -> str:
-        """How the keys were found, for the user agent."""
-        return str(getattr(self._found, "method", "unknown"))
-
-    async def load_credentials(self) -> _Credentials | None:
-        """Itself, or None when the session has none."""
-        self._found = await _in_thread(self._session.get_credentials)
-        return None if self._found is None else self
-
-    async def get_frozen_credentials(self) -> Any:
-        """The keys to sign with now."""
-        refresh_needed = getattr(self._found, "refresh_needed", None)
-        if refresh_needed is None or not refresh_needed():
-            frozen = self._found.get_frozen_credentials()
-            return await frozen if inspect.isawaitable(frozen) else frozen
-        return await _in_thread(self._found.get_frozen_credentials)
-
-    async def get_account_id(self) -> Any:
-        """The account that the keys belong to, when it is known."""
-        return getattr(await self.get_frozen_credentials(), "account_id", None)
-
-    def get_deferred_property(self, property_name: str) -> Callable[[], Any]:
-        """How botocore asks for the account; aiobotocore asks by `get_account_id` instead and drops this one."""
-        return lambda: getattr(self._found, property_name, None)
-
-
-async def _in_thread(function: Callable[[], Any]) -> Any:
-    result = await anyio.to_thread.run_sync(function, abandon_on_cancel=True)
-    return await result if inspect.isawaitable(result) else result

@@ -19,7 +19,7 @@ from typing import Any
 
 import anyio.to_thread
 
-from repertory.backends.models.loop_clients import LoopClients
+from repertory.backends.loop_clients import LoopClients
 
 _CREDENTIALS = frozenset(("api_key", "admin_api_key", "workload_identity", "provider"))
 

@@ -144,26 +144,26 @@ class FunctionTool(Generic[P, R]):
         """Seconds one attempt may take; None means no bound. Whoever runs the tool counts them."""
         return self._declaration.settings.timeout_s
 
-    async def run(self, tool_use: ToolUse, context: ToolContext, *, on_partial: OnPartial | None = None) -> ToolResult:
-        """Run once with what the model sent. `on_partial` takes each value of an asynchronous generator as it comes.
+    async def run(self, tool_use: ToolUse, context: ToolContext) -> ToolResult:
+        """Run once with what the model sent. Each value of an asynchronous generator goes to `context.on_partial`.
 
         Input that does not fit, exceptions of the function and results that JSON cannot say are results with status
-        `error`. All but the first (and any other `Invalid`: the model's mistakes) are logged with their traceback.
-        Cancellation is never swallowed: an asynchronous function is cancelled where it waits; a synchronous one cannot
-        be, so its thread runs on and its result is thrown away.
+        `error`, and `context.on_exception` is told. All but the first (and any other `Invalid`: the model's mistakes)
+        are logged with their traceback. Cancellation is never swallowed: an asynchronous function is cancelled where it
+        waits; a synchronous one cannot be, so its thread runs on and its result is thrown away.
         """
         use_id = tool_use["toolUseId"]
         if not self._declaration.has_schema:
             await load_schema_library()
         try:
             arguments = self._arguments(tool_use["input"], context)
-            return tool_result(use_id, await self._carry_out(arguments, on_partial))
+            return tool_result(use_id, await self._carry_out(arguments, context.on_partial))
         except Invalid as error:
             _log.info("tool input refused", extra={"tool": self.name, "tool_use_id": use_id})
-            return error_result(use_id, exception_text(error))
+            return _failed(use_id, error, context)
         except Exception as error:  # noqa: BLE001 - a tool is foreign code: whatever it raises is an answer to the model
             _log.warning("tool failed", exc_info=error, extra={"tool": self.name, "tool_use_id": use_id})
-            return error_result(use_id, exception_text(error))
+            return _failed(use_id, error, context)
 
     def _arguments(self, value: object, context: ToolContext) -> dict[str, Any]:
         declaration = self._declaration
@@ -181,6 +181,12 @@ class FunctionTool(Generic[P, R]):
         value = await tool_threads().run(functools.partial(function, **arguments))
         # A plain wrapper around an asynchronous function gives its coroutine, which belongs on the event loop.
         return await value if inspect.isawaitable(value) else value
+
+
+def _failed(use_id: str, error: Exception, context: ToolContext) -> ToolResult:
+    if context.on_exception is not None:
+        context.on_exception(error)
+    return error_result(use_id, exception_text(error))
 
 
 async def _last(values: AsyncIterator[object], on_partial: OnPartial | None) -> object:

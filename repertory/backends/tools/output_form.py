@@ -18,6 +18,7 @@ from repertory.core.messages import ToolSpec
 from repertory.errors import Invalid
 
 _PROBLEMS_MAX = 8
+_FENCED = re.compile(r"\s*```\w*\s*\n(.*)\n\s*```\s*", re.DOTALL)
 _NAME = re.compile(r"[^a-zA-Z0-9_-]")
 
 
@@ -26,14 +27,15 @@ class PydanticForm:
 
     def __init__(self, kind: type[Any]) -> None:
         """Errors: `Invalid` for a type that is no object in JSON, or that has no JSON schema."""
-        if not isinstance(cast("object", kind), type):
-            raise Invalid("structured output takes a pydantic model class", got=kind)
         try:
             self._adapter: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(kind)
             schema = self._adapter.json_schema()
         except PydanticUserError as error:
-            raise Invalid("structured output takes a type with a JSON schema", got=kind.__name__) from error
-        if schema.get("type") != "object" and "$ref" not in schema:
+            told = error.message.partition("\n")[0]
+            raise Invalid("structured output takes a type with a JSON schema", got=kind.__name__, why=told) from error
+        if "$ref" in schema:  # A type that holds itself. Providers want to see an object first.
+            schema = {**schema["$defs"][schema.pop("$ref").rpartition("/")[2]], **schema}
+        if schema.get("type") != "object":
             raise Invalid("structured output takes a type that is an object in JSON", got=kind.__name__)
         schema.setdefault("properties", {})
         self.name = _NAME.sub("_", kind.__name__)[:64]
@@ -45,18 +47,29 @@ class PydanticForm:
         }
 
     def read(self, value: object) -> tuple[object, str]:
-        """The value as the type, and as JSON text. A string is taken for the text of the value.
+        """The value as the type, and as JSON text that reads as the same again. A string is taken for the text of the
+        value, which may stand in a fence.
 
         Errors: `Invalid` naming every faulty field, in words that a model can act on.
         """
-        text = value if isinstance(value, str) else json.dumps({} if value is None else value)
+        text = _unfenced(value) if isinstance(value, str) else json.dumps({} if value is None else value)
         try:
             read = self._adapter.validate_json(text)
         except pydantic.ValidationError as error:
             problems = error.errors(include_url=False, include_context=False, include_input=False)
             told = "\n".join(_problem(problem) for problem in problems[:_PROBLEMS_MAX])
             raise Invalid(f"Validation failed for {self.name}. Please fix the following errors:\n{told}") from None
-        return read, self._adapter.dump_json(read).decode()
+        except Exception as error:
+            raise Invalid(f"Validation failed for {self.name}: {type(error).__name__} - {error}") from error
+        return read, self._said(read) or text
+
+    def _said(self, read: object) -> str | None:
+        """The object as JSON text; None when it cannot be said, or would be another when it is read."""
+        try:
+            said = self._adapter.dump_json(read, by_alias=True, warnings=False).decode()
+            return said if self._adapter.validate_json(said) == read else None
+        except Exception:  # noqa: BLE001 - Serializers are the user's code; there is another text to fall back on.
+            return None
 
 
 def _problem(problem: Mapping[str, Any]) -> str:
@@ -64,7 +77,18 @@ def _problem(problem: Mapping[str, Any]) -> str:
     return f"- Field '{place}': {problem['msg']}"
 
 
-@functools.lru_cache(maxsize=128)
+def _unfenced(text: str) -> str:
+    fenced = _FENCED.fullmatch(text)
+    return text if fenced is None else fenced[1]
+
+
 def form_for(kind: type[Any]) -> PydanticForm:
-    """The form of a type, built once."""
+    """The form of a type, built once. Errors: as `PydanticForm`."""
+    if not isinstance(cast("object", kind), type):
+        raise Invalid("structured output takes a pydantic model class", got=kind)
+    return _form_for(kind)
+
+
+@functools.lru_cache(maxsize=128)
+def _form_for(kind: type[Any]) -> PydanticForm:
     return PydanticForm(kind)

@@ -8,6 +8,7 @@ import logging
 import sys
 import threading
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -134,7 +135,8 @@ async def test_an_asynchronous_generator_hands_over_what_it_yields_and_ends_with
         seen.append(value)
 
     use: Any = {"toolUseId": "use-1", "name": "count", "input": {"to": 3}}
-    assert await count.run(use, tool_context, on_partial=on_partial) == success({"text": "step 2"})
+    context = replace(tool_context, on_partial=on_partial)
+    assert await count.run(use, context) == success({"text": "step 2"})
     assert seen == ["step 0", "step 1", "step 2"]
 
 

@@ -29,7 +29,7 @@ class _LoopClient:
 
 
 class LoopClients:
-    """The clients of one model. May be used from several loops in several threads."""
+    """The clients of one model or store. May be used from several loops in several threads."""
 
     def __init__(self, connect: Connect) -> None:
         self._connect = connect

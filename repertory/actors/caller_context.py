@@ -1,0 +1,58 @@
+"""Running a turn with the context variables of whoever called.
+
+A session's turns run in one long-lived task, so without this, tools, hooks and models would see the context variables
+of whoever opened the session, not those of the call: a request id, a tenant, a span.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Coroutine, Generator
+from contextvars import Context, ContextVar
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from repertory.runtime.origin import ORIGIN, Origin
+
+if TYPE_CHECKING:
+    from repertory.runtime.ref import ActorRef
+
+T = TypeVar("T")
+
+
+class OpenTurn(NamedTuple):
+    """A turn on whose behalf code runs."""
+
+    agent: ActorRef[object]
+    call: object
+    """What names the call; compared by identity."""
+
+
+OPEN_TURNS: ContextVar[tuple[OpenTurn, ...]] = ContextVar("repertory_open_turns", default=())
+"""The turns in which the code that runs here was called, the innermost last. None of them ends before it does."""
+
+
+@types.coroutine
+def in_context(context: Context, turn: OpenTurn, work: Coroutine[object, object, T]) -> Generator[object, object, T]:
+    """Do the `work` of a turn so that each step of it, and every task that it starts, runs in `context`, which nobody
+    else may use meanwhile.
+
+    What the runtime must know of the running task stays what it is; only the trace is the caller's, if it has one.
+    """
+    context.run(_speak_for, ORIGIN.get(), turn)
+    step: Callable[[], object] = partial(work.send, None)
+    while True:
+        try:
+            waits_for = context.run(step)
+        except StopIteration as done:
+            return done.value
+        try:
+            step = partial(work.send, (yield waits_for))
+        except BaseException as error:  # noqa: BLE001 - Whatever is thrown in here is for the work.
+            step = partial(work.throw, error)
+
+
+def _speak_for(here: Origin, turn: OpenTurn) -> None:
+    """In the context of a caller: speak on behalf of the job that runs here."""
+    ORIGIN.set(Origin(here.owner, here.waits, ORIGIN.get().trace or here.trace))
+    OPEN_TURNS.set((*OPEN_TURNS.get(), turn))

@@ -1,0 +1,278 @@
+"""`agent.cancel()`: from a task, a thread, a hook or a tool; at once or after tools; with a last word or without."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import anyio
+import pytest
+from histories import check_history
+from recorder import EVENT_TYPES, On, add, slow, use
+
+from repertory import (
+    AfterInvocationEvent,
+    Agent,
+    AgentResult,
+    AgentSpec,
+    BeforeInvocationEvent,
+    BeforeToolsEvent,
+    HookEvent,
+    Runtime,
+    ScriptedModel,
+    tool,
+)
+from repertory.backends.tools.schema_library import schema_class
+from repertory.core.messages import text_of, tool_results
+from repertory.errors import Throttled
+
+pytestmark = pytest.mark.anyio
+
+schema_class()  # Loading it uses a thread, which a clock that jumps would pass.
+
+
+def agent_with(*replies: Any, **options: Any) -> Agent:
+    options = {"tools": [add, slow], "callback_handler": None, **options}
+    return Agent(ScriptedModel(list(replies)), **options)
+
+
+async def cancelled_after(agent: Agent, seconds: float, *rest: float, **how: Any) -> AgentResult:
+    """The result of a call that is cancelled after so many seconds, and perhaps again later."""
+    results: list[AgentResult] = []
+    over = anyio.Event()
+
+    async def call() -> None:
+        results.append(await agent.invoke_async("go"))
+        over.set()
+
+    async with agent, anyio.create_task_group() as group:
+        group.start_soon(call)
+        await anyio.sleep(seconds)
+        agent.cancel(**how)
+        for more in rest:
+            await anyio.sleep(more)
+            agent.cancel()
+        with anyio.fail_after(2000):
+            await over.wait()
+    return results[0]
+
+
+def results_of(agent: Agent) -> list[str]:
+    return [result["status"] for message in agent.messages for result in tool_results(message)]
+
+
+async def test_a_message_becomes_the_answer() -> None:
+    agent = agent_with(use("slow", seconds=1000), "and on")
+    result = await cancelled_after(agent, 10, message="stopped by Ann")
+    assert (result.stop_reason, str(result)) == ("cancelled", "stopped by Ann")
+    assert [message["role"] for message in agent.messages] == ["user", "assistant", "user", "assistant"]
+    assert text_of(agent.messages[-1]) == "stopped by Ann"
+    assert str(await agent.invoke_async("and?")) == "and on"
+
+
+async def test_the_message_may_stand_first() -> None:
+    agent = agent_with("slowly")
+    agent.model = ScriptedModel(["slowly"], delay_s=100)
+    results: list[AgentResult] = []
+
+    async def call() -> None:
+        results.append(await agent.invoke_async("go"))
+
+    async with agent, anyio.create_task_group() as group:
+        group.start_soon(call)
+        await anyio.sleep(10)
+        agent.cancel("enough")
+    assert str(results[0]) == "enough"
+
+
+async def test_after_current_tools_lets_them_end() -> None:
+    both = [use("slow", seconds=20), use("slow", seconds=50)]
+    agent = agent_with(both, "never")
+    result = await cancelled_after(agent, 10, after_current_tools=True, message="after them")
+    assert (result.stop_reason, str(result)) == ("cancelled", "after them")
+    assert results_of(agent) == ["success", "success"]
+
+
+async def test_after_current_tools_while_the_model_answers_lets_the_tools_of_that_answer_end() -> None:
+    agent = agent_with()
+    agent.model = ScriptedModel([use("slow", seconds=20), "never"], delay_s=5)
+    result = await cancelled_after(agent, 7, after_current_tools=True)
+    assert result.stop_reason == "cancelled"
+    assert results_of(agent) == ["success"]
+
+
+async def test_a_cancellation_at_once_overtakes_one_that_waits_for_tools() -> None:
+    agent = agent_with(use("slow", seconds=1000), "never")
+    with anyio.fail_after(100):
+        result = await cancelled_after(agent, 10, 10, after_current_tools=True, message="later")
+    assert result.stop_reason == "cancelled"
+    assert results_of(agent) == ["error"]
+
+
+async def test_the_first_of_two_decides() -> None:
+    agent = agent_with(use("slow", seconds=1000), "never")
+    assert str(await cancelled_after(agent, 10, 0, message="first")) == "first"
+
+
+async def test_cancelling_when_nothing_runs_cancels_nothing() -> None:
+    agent = agent_with("one", "two", "three")
+    agent.cancel()
+    assert str(await agent.invoke_async("a")) == "one"
+    async with agent:
+        agent.cancel(message="not this one")
+        assert str(await agent.invoke_async("b")) == "two"
+        agent.cancel()
+        assert str(await agent.invoke_async("c")) == "three"
+
+
+async def test_only_the_running_turn_is_cancelled() -> None:
+    agent = agent_with(use("slow", seconds=1000), "second")
+    results: dict[str, AgentResult] = {}
+
+    async def call(prompt: str) -> None:
+        results[prompt] = await agent.invoke_async(prompt)
+
+    async with agent, anyio.create_task_group() as group:
+        group.start_soon(call, "one")
+        await anyio.sleep(1)
+        group.start_soon(call, "two")
+        await anyio.sleep(1)
+        agent.cancel()
+        agent.cancel()
+    assert {prompt: result.stop_reason for prompt, result in results.items()} == {"one": "cancelled", "two": "end_turn"}
+
+
+async def test_while_waiting_to_ask_the_model_again() -> None:
+    agent = agent_with(Throttled("slow down", retry_after_s=500), "never")
+    began = anyio.current_time()
+    result = await cancelled_after(agent, 10)
+    assert result.stop_reason == "cancelled"
+    assert anyio.current_time() - began < 15
+
+
+@pytest.mark.parametrize("kind", EVENT_TYPES[1:], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("asynchronous", [False, True])
+async def test_from_a_hook_at_any_event_nothing_begins_after_it(kind: type[HookEvent], asynchronous: bool) -> None:
+    """Neither the model nor a tool, however quick: what the hook has asked for is heard before anything else."""
+    ran: list[str] = []
+
+    @tool
+    async def quick() -> str:
+        """Be quick."""
+        ran.append("tool")
+        return "done"
+
+    def ask(*rest: object) -> Any:
+        ran.append("model")
+        return use("quick") if "tool" not in ran else "end"
+
+    def cancel(event: HookEvent) -> None:
+        event.agent.cancel()
+        ran.append("cancelled")
+
+    async def cancel_later(event: HookEvent) -> None:
+        await anyio.sleep(1)
+        cancel(event)
+
+    agent = Agent(
+        ScriptedModel([ask], loop=True),
+        tools=[quick],
+        callback_handler=None,
+        hooks=[On(kind, cancel_later if asynchronous else cancel)],
+    )
+    result = await agent.invoke_async("go")
+    assert [step for step in ran[ran.index("cancelled") :] if step != "cancelled"] == []
+    late = kind is AfterInvocationEvent
+    assert result.stop_reason == ("end_turn" if late else "cancelled")
+    check_history([*agent.messages, {"role": "assistant", "content": [{"text": "closed"}]}])
+
+
+@pytest.mark.parametrize("after", [True, False])
+async def test_from_a_tool(after: bool) -> None:
+    @tool
+    async def stop(agent: Agent) -> str:
+        """Stop."""
+        agent.cancel(message="the tool said so", after_current_tools=after)
+        return "stopping"
+
+    agent = agent_with([use("stop"), use("slow", seconds=20)], "never", tools=[stop, slow])
+    result = await agent.invoke_async("go")
+    assert (result.stop_reason, str(result)) == ("cancelled", "the tool said so")
+    assert results_of(agent) == (["success", "success"] if after else ["success", "error"])
+
+
+async def test_from_a_hook_in_a_runtime() -> None:
+    spec = AgentSpec(
+        model=ScriptedModel([use("add", a=1, b=2), "again"]),
+        tools=[add],
+        hooks=[On(BeforeToolsEvent, lambda event: event.agent.cancel(message="no tools"))],
+    )
+    async with Runtime() as runtime:
+        session = runtime.agent(spec).session("s")
+        result = await session.invoke("go")
+        assert (result.stop_reason, str(result)) == ("cancelled", "no tools")
+        assert str(await session.invoke("and?")) == "again"
+
+
+async def test_of_one_of_two_calls_that_meet_in_a_runtime() -> None:
+    """The end of the first call does not take the second one's cancellation away."""
+    agent = agent_with("one", use("slow", seconds=1000))
+    results: list[AgentResult] = []
+
+    async def call(prompt: str) -> None:
+        results.append(await agent.invoke_async(prompt))
+
+    async with Runtime(), anyio.create_task_group() as group:
+        group.start_soon(call, "1")
+        group.start_soon(call, "2")
+        await anyio.sleep(10)
+        agent.cancel()
+    assert [result.stop_reason for result in results] == ["end_turn", "cancelled"]
+
+
+@pytest.mark.real_time
+async def test_from_a_thread() -> None:
+    begun = threading.Event()
+
+    @tool
+    async def wait() -> str:
+        """Wait."""
+        begun.set()
+        await anyio.sleep_forever()
+        return ""
+
+    agent = agent_with(use("wait"), "never", tools=[wait])
+    thread = threading.Thread(target=lambda: (begun.wait(20), agent.cancel(message="from outside")))
+    thread.start()
+    with anyio.fail_after(20):
+        result = await agent.invoke_async("go")
+    thread.join(20)
+    assert (result.stop_reason, str(result)) == ("cancelled", "from outside")
+
+
+def test_from_a_thread_while_sync_code_waits() -> None:
+    begun = threading.Event()
+
+    @tool
+    async def wait() -> str:
+        """Wait."""
+        begun.set()
+        await anyio.sleep_forever()
+        return ""
+
+    agent = agent_with(use("wait"), "and on", tools=[wait])
+    thread = threading.Thread(target=lambda: (begun.wait(20), agent.cancel()))
+    thread.start()
+    assert agent("go").stop_reason == "cancelled"
+    thread.join(20)
+    assert str(agent("again")) == "and on"
+
+
+async def test_before_anything_was_said_nothing_is_stored() -> None:
+    def cancel(event: BeforeInvocationEvent) -> None:
+        event.agent.cancel()
+
+    agent = agent_with("never", hooks=[On(BeforeInvocationEvent, cancel)])
+    result = await agent.invoke_async("go")
+    assert result.stop_reason == "cancelled"
+    assert agent.messages == []

@@ -1,0 +1,132 @@
+"""What hooks make of a message that is added: what they leave is stored, shown and answered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from histories import check_history
+from recorder import On, add, slow, use
+
+from repertory import (
+    Agent,
+    MessageAddedEvent,
+    ScriptedModel,
+    SQLiteSessionManager,
+    tool,
+)
+from repertory.backends.tools.schema_library import schema_class
+from repertory.core.messages import Message, text_of, tool_results
+
+pytestmark = pytest.mark.anyio
+
+schema_class()  # Loading it uses a thread, which a clock that jumps would pass.
+
+
+def agent_with(*replies: Any, **options: Any) -> Agent:
+    options = {"tools": [add, slow], "callback_handler": None, "retry_strategy": None, **options}
+    return Agent(ScriptedModel(list(replies)), **options)
+
+
+def asked(agent: Agent) -> list[Sequence[Message]]:
+    """What the agent's model was shown, call by call."""
+    assert isinstance(agent.model, ScriptedModel)
+    return [call.messages for call in agent.model.calls]
+
+
+def texts(messages: Sequence[Message]) -> list[str]:
+    return [text_of(message) for message in messages]
+
+
+def results_of(agent: Agent) -> list[tuple[str, str]]:
+    """Status and text of every tool result in the conversation."""
+    found = [result for message in agent.messages for result in tool_results(message)]
+    return [(result["status"], str(result["content"][0].get("text"))) for result in found]
+
+
+def redact(event: MessageAddedEvent) -> None:
+    for block in event.message["content"]:
+        if "text" in block:
+            block["text"] = block["text"].replace("4711", "****")
+        for part in block["toolResult"]["content"] if "toolResult" in block else ():
+            if "text" in part:
+                part["text"] = str(part["text"]).replace("4711", "****")
+        if "toolUse" in block:
+            block["toolUse"]["input"] = "****"
+
+
+def _bytes_in(folder: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in folder.iterdir() if path.is_file())
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("durability", ["pipelined", "strict", "relaxed"])
+async def test_an_edited_message_is_what_is_stored_shown_and_answered(tmp_path: Path, durability: Any) -> None:
+    """The PIN is in the prompt, a tool's input, its result and the answer, and nowhere on the disk."""
+
+    @tool
+    async def look_up(pin: str) -> str:
+        """Look a PIN up."""
+        return f"it is {pin}"
+
+    manager = SQLiteSessionManager("s", path=tmp_path / "a.db")
+    agent = agent_with(
+        use("look_up", pin="4711"),
+        "Your PIN is 4711.",
+        tools=[look_up],
+        session_manager=manager,
+        durability=durability,
+        hooks=[On(MessageAddedEvent, redact)],
+    )
+    async with agent:
+        events = [event async for event in agent.stream_async("My PIN is 4711.")]
+        result = events[-1]["result"]
+        assert str(result) == "Your PIN is ****."
+        assert "4711" not in str([event["message"] for event in events if "message" in event])
+        assert "4711" not in str(agent.messages)
+        assert "4711" not in str(asked(agent))
+        live = agent.messages
+    later = agent_with(session_manager=manager)
+    await later.ready()
+    assert later.messages == live
+    assert b"4711" not in _bytes_in(tmp_path)
+
+
+async def test_a_replayed_answer_is_the_edited_one() -> None:
+    agent = agent_with("Your PIN is 4711.", hooks=[On(MessageAddedEvent, redact)])
+    first = await agent.invoke_async("hi", idempotency_token="t")
+    again = await agent.invoke_async("hi", idempotency_token="t")
+    assert str(first) == str(again) == "Your PIN is ****."
+
+
+def every(message: Any, kind: str) -> list[dict[str, Any]]:
+    """The blocks of that kind, to be broken."""
+    return [block[kind] for block in message["content"] if kind in block]
+
+
+ANOTHER = {"toolUse": {"toolUseId": "t9", "name": "add", "input": {}}}
+EDITS: dict[str, Callable[[Any], object]] = {
+    "empty": lambda message: message.clear(),
+    "no content": lambda message: message["content"].clear(),
+    "unknown role": lambda message: message.update(role="system"),
+    "other role": lambda message: message.update(role="assistant" if message["role"] == "user" else "user"),
+    "no block": lambda message: message["content"].append("text"),
+    "no JSON": lambda message: message["content"].append({"text": object()}),
+    "another tool use": lambda message: message["content"].append(ANOTHER),
+    "another id": lambda message: [use.update(toolUseId="t9") for use in every(message, "toolUse")],
+    "a use without a name": lambda message: [use.pop("name") for use in every(message, "toolUse")],
+    "an emptied result": lambda message: [result.clear() for result in every(message, "toolResult")],
+    "a result of text": lambda message: [result.update(content="text") for result in every(message, "toolResult")],
+}
+
+
+@pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS.keys())
+async def test_an_edit_that_makes_no_message_is_logged_and_undone(edit: Any, caplog: pytest.LogCaptureFixture) -> None:
+    agent = agent_with(use("add", a=1, b=2), "3", hooks=[On(MessageAddedEvent, lambda event: edit(event.message))])
+    await agent.invoke_async("1 + 2?")
+    assert texts(agent.messages) == ["1 + 2?", "", "", "3"]
+    assert results_of(agent) == [("success", "3")]
+    check_history(agent.messages)
+    assert "hook broke a message" in caplog.text
