@@ -6,6 +6,8 @@ The rule keeps ids usable as file names and object keys on every system that the
 
 from __future__ import annotations
 
+import re
+
 from repertory.errors import Invalid
 
 ID_BYTES_MAX = 255
@@ -14,6 +16,7 @@ KEY_BYTES_MAX = 1024
 """The longest key that S3 takes, in bytes of UTF-8."""
 RESERVED = ".repertory-"
 """How the names begin that stores give to files of their own. No part of a key begins so."""
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 def check_id(value: object, what: str) -> str:
@@ -76,18 +79,13 @@ def _fault(value: str) -> str | None:
         return "is not '.' or '..'"
     if "/" in value or "\\" in value:
         return "has no path separators"
-    if any(_is_control(character) for character in value):
+    if _CONTROL.search(value):
         return "has no control characters"
     try:
         size_bytes = len(value.encode())
     except UnicodeEncodeError:
         return "has no lone surrogates"
     return f"takes at most {ID_BYTES_MAX} bytes of UTF-8" if size_bytes > ID_BYTES_MAX else None
-
-
-def _is_control(character: str) -> bool:
-    code = ord(character)
-    return code < 0x20 or 0x7F <= code < 0xA0
 
 
 def _article(what: str) -> str:

@@ -1,0 +1,205 @@
+"""Objects in an S3 bucket, or in any service that speaks S3's protocol and knows its conditional writes."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from hashlib import blake2b
+from itertools import count
+from typing import Any, TypeVar
+
+from repertory.backends.aws_clients import AwsService, AwsSettings, aws_clients
+from repertory.backends.objects.patience import Patience, patiently
+from repertory.backends.objects.s3_errors import foreign_errors, from_foreign
+from repertory.backends.ports import Condition, Create, ObjectInfo, Overwrite, StoredObject, Update
+from repertory.core.ids import KEY_BYTES_MAX, check_id, check_key, check_prefix, is_key
+from repertory.errors import AlreadyExists, Conflict, Invalid, NotFound, PreconditionFailed
+
+PAGE_KEYS_MAX = 1000
+"""Keys that one request of a listing asks for: the most that S3 gives."""
+
+_SERVICE = AwsService(
+    name="s3",
+    wanted_by="S3 storage",
+    extra="s3",
+    # Bodies are signed then, which protects them as well, also where a service does not know the newer checksums.
+    options={"request_checksum_calculation": "when_required", "response_checksum_validation": "when_required"},
+)
+_WRITE = "repertory-write"
+"""The metadata that says which put an object comes from."""
+_NO_VERSIONS = ("", "*")
+"""What no version is, and would match any object."""
+
+T = TypeVar("T")
+
+
+class S3ObjectStore:
+    """An `ObjectStore` in a bucket. Building one connects to nothing; the bucket must exist.
+
+    One request per call, one per 1,000 keys of a listing. It needs s3:GetObject, s3:PutObject and s3:DeleteObject on
+    the objects and s3:ListBucket on the bucket, nothing else. Credentials and region are looked up at the first call.
+    One store may be used from several event loops; each has its own connections, released by `aclose` in that loop.
+
+    Throttling, 5xx and broken connections are tried again with backoff, for `patience.timeout_s` in all; botocore's own
+    retries are off. When an answer to a conditional put got lost, the next attempt meets our own object, and sees by
+    its metadata that it is ours.
+
+    Errors of every call: `Throttled` and `Unavailable` (patience is over), `Failed` (no such bucket, wrong region, not
+    allowed, wrong clock), `Invalid` (no credentials, no such profile). Cancellation ends the request at once; a put
+    that was already sent is done whole or not at all, and may be done shortly after.
+    """
+
+    def __init__(
+        self,
+        bucket: str,
+        prefix: str = "",
+        *,
+        writer: str,
+        aws: AwsSettings | None = None,
+        patience: Patience | None = None,
+        content_type: str = "application/json",
+    ) -> None:
+        """`prefix` stands before every key, with a slash between; slashes at its ends mean nothing.
+
+        `writer` must be unique to this object, such as a random id: by it the store knows its own puts, and by it
+        the waits of many stores differ. `content_type` is what objects are labelled with.
+        """
+        if not bucket:
+            raise Invalid("a bucket has a name", got=bucket)
+        self._bucket = bucket
+        below = prefix.strip("/")
+        self._prefix = f"{check_key(below)}/" if below else ""
+        self._writer = blake2b(check_id(writer, "writer").encode(), digest_size=16)
+        self._aws = aws or AwsSettings(connect_timeout_s=5.0, read_timeout_s=20.0)
+        self._patience = patience or Patience()
+        self._content_type = content_type
+        self._clients = aws_clients(_SERVICE, self._aws)
+        self._numbers = count(1)
+        self._closed = False
+
+    @property
+    def name(self) -> str:
+        """Two stores with the same name hold the same objects."""
+        return f"s3:{self._aws.endpoint_url or ''}/{self._bucket}/{self._prefix}"
+
+    async def get(self, key: str) -> StoredObject:
+        """Read an object. Errors: `NotFound`, and see the class."""
+        full = self._full(key)
+
+        async def attempt() -> StoredObject:
+            answer = await self._ask("get_object", {"Key": full})
+            with self._mapped(full):
+                async with answer["Body"] as stream:
+                    return StoredObject(body=bytes(await stream.read()), version=_version(answer))
+
+        return await self._patiently(attempt)
+
+    async def put(self, key: str, body: bytes, condition: Condition) -> str:
+        """Write an object; S3 has it safe on return. Errors: `AlreadyExists`, `PreconditionFailed`, and see the
+        class.
+        """
+        request: dict[str, Any] = {"Key": self._full(key), "Body": body, "ContentType": self._content_type}
+        if isinstance(condition, Overwrite):
+            return _version(await self._patiently(lambda: self._ask("put_object", request)))
+        if isinstance(condition, Update) and condition.version in _NO_VERSIONS:
+            raise _refused(key, condition)
+        write = f"{self._writer.hexdigest()}-{next(self._numbers)}"
+        wanted = {"IfNoneMatch": "*"} if isinstance(condition, Create) else {"IfMatch": condition.version}
+        request |= {"Metadata": {_WRITE: write}, **wanted}
+        sent_count = 0
+
+        async def attempt() -> str:
+            nonlocal sent_count
+            sent_count += 1
+            try:
+                return _version(await self._ask("put_object", request))
+            except (Conflict, NotFound) as error:
+                ours = await self._own_version(request["Key"], write) if sent_count > 1 else None
+                if ours is None:
+                    raise _refused(key, condition) from error
+                return ours
+
+        return await self._patiently(attempt)
+
+    async def list(self, prefix: str, start_after: str | None = None) -> Sequence[ObjectInfo]:
+        """All objects whose key begins with `prefix` and follows `start_after`, in the order of the keys' bytes."""
+        request: dict[str, Any] = {"Prefix": self._prefix + check_prefix(prefix), "MaxKeys": PAGE_KEYS_MAX}
+        if start_after is not None:
+            request["StartAfter"] = self._full(start_after)
+        found: list[ObjectInfo] = []
+
+        async def attempt() -> str | None:
+            page = await self._ask("list_objects_v2", request)
+            found.extend(info for item in page.get("Contents", ()) if (info := self._info(item)) is not None)
+            return page.get("NextContinuationToken")
+
+        while (token := await self._patiently(attempt)) is not None:
+            request["ContinuationToken"] = token
+        return found
+
+    async def delete(self, key: str) -> None:
+        """Remove an object. One that is not there is no error. A bucket that keeps versions keeps them."""
+        request = {"Key": self._full(key)}
+        await self._patiently(lambda: self._ask("delete_object", request))
+
+    async def aclose(self) -> None:
+        """Close, and release the connections of the running event loop."""
+        self._closed = True
+        await self._clients.aclose()
+
+    def _full(self, key: str) -> str:
+        full = self._prefix + check_key(key)
+        if len(full.encode()) > KEY_BYTES_MAX:
+            raise Invalid("the key is too long together with the prefix", key=full, bytes_max=KEY_BYTES_MAX)
+        return full
+
+    def _info(self, item: Mapping[str, Any]) -> ObjectInfo | None:
+        """A line of a listing; None for what has no key of ours, such as the markers that consoles make for folders."""
+        key = str(item["Key"])[len(self._prefix) :]
+        if not is_key(key):
+            return None
+        size_bytes, modified_at = int(item["Size"]), float(item["LastModified"].timestamp())
+        return ObjectInfo(key=key, size_bytes=size_bytes, version=_version(item), modified_at=modified_at)
+
+    async def _own_version(self, key: str, write: str) -> str | None:
+        """The version of the object that is there, if this very put made it."""
+        try:
+            found = await self._ask("head_object", {"Key": key})
+        except NotFound:
+            return None
+        return _version(found) if found.get("Metadata", {}).get(_WRITE) == write else None
+
+    async def _patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        if self._closed:
+            raise Invalid("this was closed before", name=self.name)
+        return await patiently(attempt, self._patience, self._jitter)
+
+    def _jitter(self) -> float:
+        """The next number of a sequence that is this writer's own."""
+        digest = self._writer.copy()
+        digest.update(str(next(self._numbers)).encode())
+        return int.from_bytes(digest.digest()[:4]) / 2**32
+
+    async def _ask(self, operation: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        """One request, and its answer."""
+        with self._mapped(str(request.get("Key", request.get("Prefix")))):
+            client = await self._clients.get()
+            return await getattr(client, operation)(Bucket=self._bucket, **request)
+
+    @contextmanager
+    def _mapped(self, key: str) -> Generator[None]:
+        """Turn what botocore says into errors of ours."""
+        try:
+            yield
+        except foreign_errors() as error:
+            raise from_foreign(error, bucket=self._bucket, key=key) from error
+
+
+def _version(answer: Mapping[str, Any]) -> str:
+    return str(answer["ETag"])
+
+
+def _refused(key: str, condition: Create | Update) -> Conflict:
+    if isinstance(condition, Create):
+        return AlreadyExists("the object is there already", key=key)
+    return PreconditionFailed("the object is not the one to update", key=key, wanted=condition.version)
