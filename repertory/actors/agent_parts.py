@@ -40,7 +40,8 @@ class AgentSettings:
     durable: bool = True
     """Whether there is a store to wait for."""
     confirm_s: float = 1.0
-    """Ownership is confirmed by a commit before a model is called when the last confirmation is older than this."""
+    """The store is asked who owns the session before a model is called when the last confirmation is older than
+    this."""
 
 
 @dataclass(slots=True, kw_only=True)

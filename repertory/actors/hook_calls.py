@@ -106,6 +106,10 @@ class TurnHooks:
         self._agent = agent
         self._state = invocation_state
 
+    def hear(self, kind: type[HookEvent]) -> bool:
+        """Whether anybody is told of this type of event."""
+        return kind in self._listened
+
     @property
     def hear_of_tools(self) -> bool:
         """Whether anybody is told of tools that ended."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from repertory.actors.persister import Append, Commit, PersisterMessage
+from repertory.actors.persister import Append, Commit, PersisterMessage, Prove
 from repertory.core.journal.records import MessageAdded, Record, StateChanged, ViewChanged
 from repertory.core.journal.view_change import message_with_view
 from repertory.core.state import AgentState
@@ -74,19 +74,25 @@ class Ledger:
     async def commit(self, *, closing: bool = False) -> None:
         """Wait until everything added so far is durable. Errors: `LeaseLost`, `Unavailable`, `ActorDead`.
 
-        Cancelled, it leaves the records with the persister, which still writes them. `closing`: the turn is over;
-        such a commit must not be cancelled, since its answer says how records are numbered from here.
+        Others may add meanwhile. Who may be cancelled hands over first: a commit that the persister has not read yet
+        takes its records with it. `closing`: the turn is over; such a commit must not be cancelled, since its answer
+        says how records are numbered from here.
         """
         if not self._durable:
             self._pass_on(soon=False)
             return
         records, self._gathered = tuple(self._gathered), []
         first = self._last_seq - len(records) + 1
-        self._last_seq = await self._persister.ask(
-            Commit(first=first, records=records, closing=closing), timeout_s=math.inf
-        )
+        last = self._last_seq
+        committed = await self._persister.ask(Commit(first=first, records=records, closing=closing), timeout_s=math.inf)
+        self._last_seq += committed - last
+        self._confirmed_at = self.wall()
+
+    async def prove(self) -> None:
+        """Wait until the store has said that the session is still ours. Errors: as `commit`."""
+        await self._persister.ask(Prove(), timeout_s=math.inf)
         self._confirmed_at = self.wall()
 
     def confirmed_within(self, seconds: float) -> bool:
-        """Whether the lease was taken, or the store took a commit of ours, that recently."""
+        """Whether the lease was taken or proved, or the store took a commit of ours, that recently."""
         return self.wall() - self._confirmed_at <= seconds

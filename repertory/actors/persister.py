@@ -19,7 +19,7 @@ import anyio.lowlevel
 
 from repertory.actors.leases import Leases
 from repertory.actors.writer import Write, WriteLast, WriteRefused, WriterMessage, Written
-from repertory.backends.ports import Lease, SessionStore
+from repertory.backends.ports import Lease, SessionStore, TendedStore
 from repertory.core.journal.appender import Appender
 from repertory.core.journal.fold import Fold
 from repertory.core.journal.image import Image
@@ -65,6 +65,11 @@ class Commit(Ask[int]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Prove(Ask[None]):
+    """Answered when the store has said that the session is still ours. Errors: as `Commit`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReadImage(Ask[Image]):
     """Everything an agent needs to go on, as of now."""
 
@@ -84,7 +89,7 @@ _SLICE_ROWS = 512
 _SAYING = frozenset({Kind.MESSAGE, Kind.REDACTION})
 """The kinds of rows that say what was said."""
 
-PersisterMessage: TypeAlias = "Append | Commit | ReadImage | ReadHistory | LingerOver | Written | WriteRefused"
+PersisterMessage: TypeAlias = "Append | Commit | Prove | ReadImage | ReadHistory | LingerOver | Written | WriteRefused"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +101,7 @@ class PersisterSettings:
     takeover: bool = False
     """Fence a live owner instead of refusing to start."""
     linger_s: float = 0.005
-    """How long records wait for company before they are written unasked."""
+    """How long records wait for company before they are written unasked, unless the store asks for longer."""
     stop_timeout_s: float = 10.0
     """How long a stopping session waits for its last commit."""
 
@@ -133,10 +138,17 @@ class SessionPersister(Actor[PersisterMessage]):
         self._lease: Lease | None = None
         self._unsent: list[Row] = []
         self._in_flight = False
+        self._sent: tuple[Row, ...] = ()
+        """What is in flight."""
         self._lingering = False
+        self._linger_s = settings.linger_s
         self._durable_seq = 0
         self._last_at = 0.0
         self._waiting: deque[tuple[int, ReplySlot[int]]] = deque()
+        self._doubting: list[ReplySlot[None]] = []
+        """Who waits for a proof that is not under way yet."""
+        self._proving: list[ReplySlot[None]] = []
+        """Who is answered by the write under way."""
 
     def summary(self) -> object:
         return {"seq": self._fold.last_seq, "durable": self._durable_seq, "unsent": len(self._unsent)}
@@ -147,6 +159,8 @@ class SessionPersister(Actor[PersisterMessage]):
             self._fold = self._keeper.fold
             return
         settings, store = self._settings, self._keeper.store
+        if isinstance(store, TendedStore):
+            self._linger_s = max(self._linger_s, store.linger_s)
         self._lease = await self._keeper.leases.acquire(settings.session_id, takeover=settings.takeover)
         rows = await store.load(settings.session_id, settings.agent_id)
         restored = restore(rows, session_id=settings.session_id)
@@ -164,6 +178,8 @@ class SessionPersister(Actor[PersisterMessage]):
             case Commit(first=first, records=records, closing=closing):
                 self._check_first(first)
                 return self._commit(records, closing)
+            case Prove():
+                return self._prove()
             case Written(seq=seq):
                 self._note_written(seq)
                 return carry_on()
@@ -218,7 +234,7 @@ class SessionPersister(Actor[PersisterMessage]):
             self._push()
         elif self._unsent and not self._lingering and not self._in_flight:
             self._lingering = True
-            self.context.after(self._settings.linger_s, LingerOver(), key="linger")
+            self.context.after(self._linger_s, LingerOver(), key="linger")
 
     def _commit(self, records: tuple[Record, ...], closing: bool) -> Next:
         self._add(records)
@@ -233,17 +249,32 @@ class SessionPersister(Actor[PersisterMessage]):
         self._push()
         return carry_on()
 
+    def _prove(self) -> Next:
+        if self._appender is None:
+            return reply(None)
+        self._doubting.append(self.context.defer())
+        self._push()
+        return carry_on()
+
     def _push(self) -> None:
         """Hand everything gathered to the writer, unless a write is under way: its answer pushes again."""
-        if self._in_flight or not self._unsent or self._lease is None or isinstance(self._keeper, MemoryJournal):
+        if self._in_flight or self._lease is None or isinstance(self._keeper, MemoryJournal):
             return
+        if not self._unsent and not self._doubting:
+            return
+        if self._lingering:
+            self._lingering = False
+            self.context.cancel_timer("linger")
         rows, self._unsent = tuple(self._unsent), []
-        self._in_flight = True
+        self._proving, self._doubting = self._doubting, []
+        self._in_flight, self._sent = True, rows
         self._keeper.writer.tell(Write(lease=self._lease, rows=rows, reply_to=self.context.self_ref))
 
     def _note_written(self, seq: int) -> None:
-        self._in_flight = False
-        self._durable_seq = seq
+        self._in_flight, self._sent = False, ()
+        self._durable_seq = max(self._durable_seq, seq)
+        while self._proving:
+            self._proving.pop().reply(None)
         while self._waiting and self._waiting[0][0] <= seq:
             last, slot = self._waiting.popleft()
             slot.reply(last)
@@ -253,6 +284,8 @@ class SessionPersister(Actor[PersisterMessage]):
         """What is stored is unknown: tell who waits, and start again from what the store says."""
         while self._waiting:
             self._waiting.popleft()[1].fail(error)
+        for slot in (*self._proving, *self._doubting):
+            slot.fail(error)
         return fail(error)
 
     async def _history(self) -> tuple[Message, ...]:
@@ -262,7 +295,7 @@ class SessionPersister(Actor[PersisterMessage]):
         settings = self._settings
         rows = list(await self._keeper.store.load(settings.session_id, settings.agent_id, whole=True))
         stored = rows[-1].seq if rows else 0
-        rows += [row for row in self._unsent if row.seq > stored]
+        rows += [row for row in (*self._sent, *self._unsent) if row.seq > stored]
         rows = [row for row in rows if row.kind in _SAYING]
         messages: dict[int, Message] = {}
         redacted: dict[int, Message] = {}

@@ -208,6 +208,7 @@ class ToolStep:
                 attempt=call.context.attempt,
             )
             ledger.add(started)
+        ledger.hand_over(soon=True)
         await ledger.commit()
 
     async def _run_all(self, calls: Sequence[_Call]) -> None:

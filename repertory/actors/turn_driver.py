@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, assert_never
 
 import anyio
@@ -17,6 +18,13 @@ from repertory.actors.agent_parts import AgentParts, AgentSettings, Footing, Mea
 from repertory.actors.call import Invocation, request_state
 from repertory.actors.conversation import Entry, PrepareCall, ReduceView, Tidy
 from repertory.actors.hook_calls import TurnHooks
+from repertory.actors.hook_events import (
+    AfterModelCallEvent,
+    AfterToolsEvent,
+    BeforeInvocationEvent,
+    BeforeModelCallEvent,
+    BeforeToolsEvent,
+)
 from repertory.actors.model_call import Request, call_model, retry_delay_s
 from repertory.actors.tool_step import OnException, OnPartial, Outcome, ToolStep, ToolStepParts
 from repertory.actors.turn_meter import TurnMeter
@@ -122,7 +130,9 @@ class TurnDriver:
         if self._direct:
             return prompt
         self._over = False
-        said = await self._stop.unless(lambda: self.hooks.before_invocation(prompt))
+        said: Said | Answers | str | None = prompt
+        if self.hooks.hear(BeforeInvocationEvent):
+            said = await self._stop.unless(lambda: self.hooks.before_invocation(prompt))
         if isinstance(said, str):
             return await self.conclude("end_turn", message=spoken_answer(said).message)
         if said is None or self._stop.heard() is not None:
@@ -251,21 +261,28 @@ class TurnDriver:
             request = None if self._stop.heard() else await self._request(form_only=command.form_only)
             if request is None or self._stop.heard():
                 return self._stopped()
-            instead = await self._stop.unless(
-                lambda: self.hooks.before_model(
-                    lambda: projected_tokens(request.messages, request.tool_specs, request.system_prompt)
-                )
-            )
+            instead = await self._answer_instead(request) if self.hooks.hear(BeforeModelCallEvent) else None
             self._meter.asking()
             answer = await self._stop.unless(lambda: self._ask(request)) if instead is None else spoken_answer(instead)
             if isinstance(answer, RepertoryError):
                 return await self._failed(answer)
             if answer is None:
-                await self._stop.even_so(lambda: self.hooks.after_model(None, None, retry=False))
+                await self._asked_again(None, None, retry=False)
                 return self._stopped()
             return await self._answered(answer, form_only=command.form_only)
         except RepertoryError as error:
             return Erred(error)
+
+    async def _answer_instead(self, request: Request) -> str | None:
+        """What a hook wants the answer to be, without asking the model."""
+        tokens = partial(projected_tokens, request.messages, request.tool_specs, request.system_prompt)
+        return await self._stop.unless(lambda: self.hooks.before_model(tokens))
+
+    async def _asked_again(self, answer: Answer | None, error: RepertoryError | None, *, retry: bool) -> bool | None:
+        """Whether the model is to be asked once more; None when the turn was stopped while hooks thought about it."""
+        if not self.hooks.hear(AfterModelCallEvent):
+            return retry
+        return await self._stop.even_so(lambda: self.hooks.after_model(answer, error, retry=retry))
 
     async def _request(self, *, form_only: bool) -> Request:
         """What the model is to be asked; what was said until now is on its way to the store, or there."""
@@ -286,11 +303,10 @@ class TurnDriver:
         return Request(messages=shown.messages, tool_specs=specs, system_prompt=system_text(prompt), options=options)
 
     async def _own_or_raise(self) -> None:
-        """Start writing what was said; after a pause, wait until the store has taken it, which proves ownership."""
-        if self._ledger.confirmed_within(self._settings.confirm_s):
-            self._ledger.hand_over()
-        else:
-            await self._ledger.commit()
+        """Start writing what was said; after a pause, ask the store first whether we may."""
+        if not self._ledger.confirmed_within(self._settings.confirm_s):
+            await self._ledger.prove()
+        self._ledger.hand_over()
 
     def _stopped(self) -> Stopped:
         return Stopped(self._stop.heard() or CANCELLED)
@@ -306,7 +322,7 @@ class TurnDriver:
         """Whether the call is made again is for the retry strategy to say, and for hooks."""
         retry, attempt = self._parts.retry, self._meter.attempts
         delay_s = retry_delay_s(retry, error, attempt, self._means.chance())
-        again = await self._stop.even_so(lambda: self.hooks.after_model(None, error, retry=delay_s is not None))
+        again = await self._asked_again(None, error, retry=delay_s is not None)
         if again is None:
             return self._stopped()
         if again:
@@ -319,7 +335,7 @@ class TurnDriver:
             answer.message["metadata"]["custom"] = {"stop_reason": answer.stop_reason}
         attempt = self._meter.attempts
         self._meter.answered(answer)
-        again = await self._stop.even_so(lambda: self.hooks.after_model(answer, None, retry=False))
+        again = await self._asked_again(answer, None, retry=False)
         if again is None:
             return self._stopped()
         if again:
@@ -367,7 +383,7 @@ class TurnDriver:
         results = tuple(outcome.results[use["toolUseId"]] for use in command.uses)
         closing: tuple[ContentBlock, ...] = ()
         try:
-            if not self._direct:
+            if not self._direct and self.hooks.hear(AfterToolsEvent):
                 closing = await self._stop.even_so(lambda: self.hooks.after_tools(results)) or ()
         except RepertoryError as error:
             outcome.failed = outcome.failed or error
@@ -385,7 +401,7 @@ class TurnDriver:
 
     async def _tools_refused(self) -> str | None:
         asking = self._footing.last
-        if self._direct or asking is None:
+        if self._direct or asking is None or not self.hooks.hear(BeforeToolsEvent):
             return None
         return await self._stop.unless(lambda: self.hooks.before_tools(asking))
 

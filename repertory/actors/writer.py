@@ -1,8 +1,8 @@
 """The writer of one session store: commits what every session of the process hands in, in groups.
 
-State: none between groups. Fails: never for a store's error, which goes to the sessions concerned; anything else is a
-bug and restarts it. Pace: the store's. Supervised by the runtime's root, permanent; started before and stopped after
-every session.
+State: which sessions have a commit under way, where groups need not wait for each other. Fails: never for a store's
+error, which goes to the sessions concerned; anything else is a bug and restarts it. Pace: the store's. Supervised by the
+runtime's root, permanent; started before and stopped after every session.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, assert_never
 
-from repertory.backends.ports import Batch, Lease, Position, SessionStore
+import anyio
+
+from repertory.backends.ports import Batch, Lease, Position, SessionStore, TendedStore
 from repertory.core.journal.rows import Row
-from repertory.errors import LeaseLost, RepertoryError, Unavailable
+from repertory.errors import RepertoryError, Unavailable
 from repertory.runtime.actor import Actor
 from repertory.runtime.message import Ask
 from repertory.runtime.next import Next, carry_on, refuse, reply
@@ -70,12 +72,17 @@ class WriterSettings:
 
 
 class StoreWriter(Actor[WriterMessage]):
-    """One group per turn of its mailbox: what waits when a commit ends is the next group."""
+    """One group per turn of its mailbox: what waits when a commit ends is the next group.
+
+    Where sessions do not wait for each other, groups do not either, so a slow request delays its own session alone.
+    """
 
     def __init__(self, store: SessionStore, settings: WriterSettings) -> None:
         self._store = store
         self._settings = settings
         self._groups = 0
+        self._apart = isinstance(store, TendedStore)
+        self._under_way: dict[str, anyio.Event] = {}
 
     def summary(self) -> object:
         return {"store": self._store.name, "groups": self._groups}
@@ -84,25 +91,46 @@ class StoreWriter(Actor[WriterMessage]):
         match message:
             case Write():
                 queued = self.context.take_queued(self._settings.group_writes_max - 1, Write)
-                await self._commit([message, *queued])
+                if self._apart:
+                    self._begin([message, *queued])
+                else:
+                    await self._commit([message, *queued])
                 return carry_on()
             case WriteLast(lease=lease, rows=rows):
                 return await self._commit_last(Batch(lease=lease, rows=rows))
             case _:
                 assert_never(message)
 
+    def _begin(self, group: Sequence[Write]) -> None:
+        """Commit a group beside others. A session has one write under way at most, and its last one waits for that."""
+        ended = anyio.Event()
+        self._under_way |= {write.lease.session_id: ended for write in group}
+        self.context.job(self._commit_apart, group, ended, name="commit")
+
+    async def _commit_apart(self, group: Sequence[Write], ended: anyio.Event) -> None:
+        try:
+            await self._commit(group)
+        finally:
+            ended.set()
+            for write in group:
+                if self._under_way.get(write.lease.session_id) is ended:
+                    del self._under_way[write.lease.session_id]
+
     async def _commit_last(self, batch: Batch) -> Next:
+        under_way = self._under_way.get(batch.lease.session_id)
+        if under_way is not None:
+            await under_way.wait()
         try:
             (outcome,) = await self._store.append([batch])
         except RepertoryError as error:
             return refuse(error)
-        return refuse(outcome) if isinstance(outcome, LeaseLost) else reply(outcome.seq)
+        return refuse(outcome) if isinstance(outcome, RepertoryError) else reply(outcome.seq)
 
     async def _commit(self, group: Sequence[Write]) -> None:
         """Every write is answered, also when this fails by a bug or is killed: nobody waits for a lost one."""
         batches = [Batch(lease=write.lease, rows=write.rows, erase=write.erase) for write in group]
         refusal: RepertoryError | None = Unavailable("the writer failed", store=self._store.name)
-        outcomes: Sequence[Position | LeaseLost] = ()
+        outcomes: Sequence[Position | RepertoryError] = ()
         try:
             outcomes = await self._store.append(batches)
             refusal = None
@@ -116,7 +144,7 @@ class StoreWriter(Actor[WriterMessage]):
             return
         self._groups += 1
         for write, outcome in zip(group, outcomes, strict=True):
-            if isinstance(outcome, LeaseLost):
+            if isinstance(outcome, RepertoryError):
                 write.reply_to.tell(WriteRefused(error=outcome))
             else:
                 write.reply_to.tell(Written(seq=outcome.seq))

@@ -5,7 +5,8 @@ root (rest_for_one)
 |- writer          only when the session is stored
 |- persister
 |- conversation
-`- agent
+|- agent
+`- keeper          only when the store is to be tended
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import anyio
 
 from repertory.actors.leases import Leases
 from repertory.actors.persister import Durable
+from repertory.actors.store_keeper import keeper_spec
 from repertory.actors.writer import StoreWriter, WriterSettings
 from repertory.app.active_session import ActiveSession
 from repertory.app.assembly import assemble
@@ -75,6 +77,9 @@ async def _start(system: ActorSystem, blueprint: Blueprint, store: SessionStore 
         blueprint.parts.tools = blueprint.parts.tools.opened(links)
         keeper = blueprint.memory if store is None else await _durable(system, store)
         refs = [await system.start(spec) for spec in await assemble(blueprint, keeper)]
+        keeping = keeper_spec(store, "keeper") if store is not None else None
+        if keeping is not None:
+            await system.start(keeping)
     except StartFailed as error:
         raise reason_of(error) from error
     persister, _, agent = refs

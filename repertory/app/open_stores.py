@@ -9,6 +9,7 @@ import anyio
 
 from repertory.actors.leases import Leases
 from repertory.actors.persister import Durable
+from repertory.actors.store_keeper import keeper_spec
 from repertory.actors.writer import StoreWriter, WriterSettings
 from repertory.runtime.mailbox import MailboxSettings
 from repertory.runtime.spec import ChildSpec
@@ -27,6 +28,7 @@ _MAILBOX = MailboxSettings(capacity=100_000)
 class _OpenStore:
     durable: Durable
     writer: ActorRef[object]
+    keeper: ActorRef[object] | None = None
     users: int = 0
 
 
@@ -72,9 +74,13 @@ class OpenStores:
         self._started += 1
         spec = ChildSpec(name=f"writer {self._started}", factory=writer, mailbox=_MAILBOX)
         ref = await self._system.start(spec)
-        return _OpenStore(Durable(store=store, leases=Leases(store), writer=ref), ref)
+        keeping = keeper_spec(store, f"keeper {self._started}")
+        keeper = await self._system.start(keeping) if keeping is not None else None
+        return _OpenStore(Durable(store=store, leases=Leases(store), writer=ref), ref, keeper)
 
     async def _close(self, key: str) -> None:
         entry = self._open.pop(key)
+        if entry.keeper is not None:
+            await self._system.stop(entry.keeper)
         await self._system.stop(entry.writer)
         await entry.durable.store.aclose()

@@ -14,3 +14,8 @@ def home() -> Path:
 def sessions_database() -> Path:
     """The default database of sessions."""
     return home() / "sessions.db"
+
+
+def sessions_folder() -> Path:
+    """The default folder of sessions that are kept as documents."""
+    return home() / "sessions"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from repertory.core.journal.rows import Row
     from repertory.core.messages import Message, ToolResult, ToolSpec, ToolUse
     from repertory.core.state import AgentState
-    from repertory.errors import LeaseLost
+    from repertory.errors import RepertoryError
 
 StreamEvent = dict[str, Any]
 """One event of a model's answer, spelled as Converse streams spell it: a dictionary with one key.
@@ -249,7 +249,9 @@ class SessionStore(Protocol):
     Contract (proved for every implementation by `repertory.testing.SessionStoreContract`): `append` is one group:
     when it returns, every accepted batch is on stable storage; a batch is accepted whole or refused whole; a refused
     batch never hinders another. A batch is refused with `LeaseLost` when its lease is not the current one or its
-    first row does not directly follow the last one stored. Cancellation waits for the commit in flight.
+    first row does not directly follow the last one stored; with another error when nobody knows whether it is stored.
+    A batch without rows proves that its lease is the current one, and changes nothing. Cancellation waits for the
+    commit in flight.
     """
 
     @property
@@ -263,7 +265,7 @@ class SessionStore(Protocol):
         """Give the session up. A lease that is no longer current is ignored."""
         ...
 
-    async def append(self, batches: Sequence[Batch]) -> Sequence[Position | LeaseLost]:
+    async def append(self, batches: Sequence[Batch]) -> Sequence[Position | RepertoryError]:
         """Commit one group; one outcome per batch, in order. Errors: `Unavailable` (nothing is known to be stored)."""
         ...
 
@@ -281,6 +283,26 @@ class SessionStore(Protocol):
 
     async def aclose(self) -> None:
         """Close. Leases held by this object are given up. Calling it twice is allowed."""
+        ...
+
+
+@runtime_checkable
+class TendedStore(Protocol):
+    """What a `SessionStore` has besides when its commits are requests that cost, and its leases end by themselves.
+
+    Its sessions do not wait for each other: groups of different sessions may be appended at the same time.
+    """
+
+    @property
+    def linger_s(self) -> float:
+        """How long records that nobody waits for should gather before they are appended."""
+        ...
+
+    async def tend(self) -> None:
+        """Renew the leases that are held, and tidy up, until cancelled. Run it, supervised, while the store is open.
+
+        Cancelling it is safe at any time, and what fails is tried again.
+        """
         ...
 
 

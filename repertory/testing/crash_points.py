@@ -8,9 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from repertory.backends.ports import Batch, Lease, Position, SessionInfo, SessionStore
+from repertory.backends.ports import (
+    Batch,
+    Condition,
+    Lease,
+    ObjectInfo,
+    ObjectStore,
+    Position,
+    SessionInfo,
+    SessionStore,
+    StoredObject,
+)
 from repertory.core.journal.rows import Row
-from repertory.errors import LeaseLost
+from repertory.errors import RepertoryError
 
 
 class CrashPoints:
@@ -58,7 +68,7 @@ class CrashingSessionStore:
         await self._store.release(lease)
         self._points.reach("after release")
 
-    async def append(self, batches: Sequence[Batch]) -> Sequence[Position | LeaseLost]:
+    async def append(self, batches: Sequence[Batch]) -> Sequence[Position | RepertoryError]:
         """As the wrapped store."""
         self._points.reach("before append")
         outcomes = await self._store.append(batches)
@@ -78,6 +88,44 @@ class CrashingSessionStore:
         self._points.reach("before delete")
         await self._store.delete(session_id)
         self._points.reach("after delete")
+
+    async def aclose(self) -> None:
+        """Close the wrapped store."""
+        await self._store.aclose()
+
+
+class CrashingObjectStore:
+    """Wraps any object store with a crash point before and one after each put and each delete."""
+
+    def __init__(self, store: ObjectStore, points: CrashPoints) -> None:
+        self._store = store
+        self._points = points
+
+    @property
+    def name(self) -> str:
+        """The wrapped store's."""
+        return self._store.name
+
+    async def get(self, key: str) -> StoredObject:
+        """As the wrapped store."""
+        return await self._store.get(key)
+
+    async def put(self, key: str, body: bytes, condition: Condition) -> str:
+        """As the wrapped store."""
+        self._points.reach(f"before put {key}")
+        version = await self._store.put(key, body, condition)
+        self._points.reach(f"after put {key}")
+        return version
+
+    async def list(self, prefix: str, start_after: str | None = None) -> Sequence[ObjectInfo]:
+        """As the wrapped store."""
+        return await self._store.list(prefix, start_after)
+
+    async def delete(self, key: str) -> None:
+        """As the wrapped store."""
+        self._points.reach(f"before delete {key}")
+        await self._store.delete(key)
+        self._points.reach(f"after delete {key}")
 
     async def aclose(self) -> None:
         """Close the wrapped store."""

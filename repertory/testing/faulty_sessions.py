@@ -12,7 +12,7 @@ import anyio
 
 from repertory.backends.ports import Batch, Lease, Position, SessionInfo, SessionStore
 from repertory.core.journal.rows import Row
-from repertory.errors import LeaseLost, Unavailable
+from repertory.errors import RepertoryError, Unavailable
 
 T = TypeVar("T")
 
@@ -63,7 +63,7 @@ class FaultySessionStore:
         """As the wrapped store, or `Unavailable`."""
         await self._call("release", lambda: self._store.release(lease))
 
-    async def append(self, batches: Sequence[Batch]) -> Sequence[Position | LeaseLost]:
+    async def append(self, batches: Sequence[Batch]) -> Sequence[Position | RepertoryError]:
         """As the wrapped store, or `Unavailable`: the group may be stored all the same."""
         return await self._call("append", lambda: self._store.append(batches))
 

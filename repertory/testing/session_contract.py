@@ -229,6 +229,17 @@ class SessionStoreContract(ABC):
             await store.append([Batch(lease=lease, rows=rows[:1]), Batch(lease=lease, rows=rows[1:])])
             assert list(await store.load("session", "default", whole=True)) == rows
 
+    async def test_a_batch_without_rows_proves_the_lease_and_changes_nothing(self, tmp_path: Path) -> None:
+        rows = grow(2)
+        async with self.stores(tmp_path, "one", "two") as (one, two):
+            lease = await one.acquire("session")
+            await one.append([Batch(lease=lease, rows=rows)])
+            assert isinstance((await one.append([Batch(lease=lease, rows=[])]))[0], Position)
+            assert list(await one.load("session", "default", whole=True)) == rows
+            await two.acquire("session", takeover=True)
+            assert isinstance((await one.append([Batch(lease=lease, rows=[])]))[0], LeaseLost)
+            assert list(await two.load("session", "default", whole=True)) == rows
+
     async def test_an_erased_content_is_gone_and_the_chain_still_holds(self, tmp_path: Path) -> None:
         rows = grow(5)
         async with self.stores(tmp_path, "one") as (store,):
