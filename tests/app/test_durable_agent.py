@@ -10,6 +10,7 @@ import anyio
 import pytest
 
 from repertory import (
+    AfterToolCallEvent,
     Agent,
     AgentSpec,
     Runtime,
@@ -261,3 +262,72 @@ async def test_cancelling_while_an_intent_is_committed_keeps_the_journal_in_step
     restored = agent_on(database, "x")
     assert await restored.history() == live
     assert restored.state.get("kept") == "far back"
+
+
+async def test_the_history_holds_what_the_writer_is_just_writing(database: Path) -> None:
+    """A relaxed turn is answered before it is durable, and what was answered is in the history."""
+    agent = agent_on(database, *(f"a{number}" for number in range(20)), durability="relaxed")
+    async with agent:
+        for number in range(20):
+            await agent.invoke_async(f"q{number}")
+            assert len(await agent.history()) == 2 * (number + 1)
+
+
+async def test_tools_that_run_again_while_others_end_leave_the_journal_in_order(database: Path) -> None:
+    attempts: dict[int, int] = {}
+
+    @tool
+    async def flaky(number: int) -> str:
+        """Work at the third attempt."""
+        attempts[number] = attempts.get(number, 0) + 1
+        await anyio.sleep(0.0005 * number)
+        if attempts[number] < 3:
+            raise ConnectionError("gone")
+        return "done"
+
+    def again(event: AfterToolCallEvent) -> None:
+        event.retry = event.exception is not None
+
+    uses = [{"toolUse": {"name": "flaky", "input": {"number": number}}} for number in range(12)]
+    agent = agent_on(database, uses, "all done", "and on", tools=[flaky])
+    agent.add_hook(again)
+    async with agent:
+        assert str(await agent.invoke_async("go")) == "all done"
+        assert str(await agent.invoke_async("and?")) == "and on"
+    assert set(attempts.values()) == {3}
+    assert len(await agent_on(database, "x").history()) == 6
+
+
+async def test_a_tool_that_is_cancelled_while_its_start_is_written_is_on_record(database: Path) -> None:
+    """Even when the persister has not come to it yet, since somebody reads the history all the time."""
+
+    @tool
+    async def work() -> str:
+        """Work."""
+        await anyio.sleep_forever()
+        return ""
+
+    agent = agent_on(database, *[{"toolUse": {"name": "work", "input": {}}}, "and on"] * 6, tools=[work])
+
+    async def read() -> None:
+        while True:
+            await agent.history()
+
+    async def call() -> None:
+        assert (await agent.invoke_async("go")).stop_reason == "cancelled"
+
+    async with agent, anyio.create_task_group() as readers:
+        readers.start_soon(read)
+        for turn in range(6):
+            async with anyio.create_task_group() as group:
+                group.start_soon(call)
+                while len(agent.messages) < 6 * turn + 2:
+                    await anyio.lowlevel.checkpoint()
+                for _ in range(turn):
+                    await anyio.lowlevel.checkpoint()
+                agent.cancel()
+            assert str(await agent.invoke_async("and?")) == "and on"
+        readers.cancel_scope.cancel()
+    restored = agent_on(database, "x")
+    await restored.ready()
+    assert restored.messages == agent.messages
