@@ -15,6 +15,7 @@ import stat
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import anyio
@@ -302,9 +303,11 @@ async def test_a_writer_that_does_not_move_is_unavailable_and_then_forgotten(
 # ------------------------------------------------------------------------------------------------------------- disks
 
 
-@pytest.fixture
+@contextmanager
 def little_room() -> Iterator[None]:
-    """Files of at most 4,000 bytes: what a full disk does, without one."""
+    """Files of at most 4,000 bytes: what a full disk does, without one. Nobody may print meanwhile: the test run's own
+    output may be a file.
+    """
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4_000, limits[1]))
@@ -327,9 +330,9 @@ async def check_full_disk(store: FileObjectStore, root: Path, large: bytes) -> N
     await store.put(KEY, b"two", Update(version))
 
 
-@pytest.mark.usefixtures("little_room")
 async def test_a_file_that_must_not_grow_is_unavailable_and_leaves_nothing(store: FileObjectStore, root: Path) -> None:
-    await check_full_disk(store, root, b"x" * 5_000)
+    with little_room():
+        await check_full_disk(store, root, b"x" * 5_000)
 
 
 @pytest.fixture
