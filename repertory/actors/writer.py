@@ -1,8 +1,8 @@
 """The writer of one session store: commits what every session of the process hands in, in groups.
 
 State: which sessions have a commit under way, where groups need not wait for each other. Fails: never for a store's
-error, which goes to the sessions concerned; anything else is a bug and restarts it. Pace: the store's. Supervised by the
-runtime's root, permanent; started before and stopped after every session.
+error, which goes to the sessions concerned; anything else is a bug and restarts it. Pace: the store's. Supervised by
+the runtime's root, permanent; started before and stopped after every session.
 """
 
 from __future__ import annotations
