@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from repertory.actors.hook_registry import HookProvider as HookProvider
     from repertory.actors.hook_registry import HookRegistry as HookRegistry
     from repertory.app.agent import Agent as Agent
+    from repertory.app.journal_sessions import JournalSessionManager as JournalSessionManager
+    from repertory.app.journal_sessions import JournalSessions as JournalSessions
     from repertory.app.mcp_client import MCPClient as MCPClient
     from repertory.app.plugins import Plugin as Plugin
     from repertory.app.plugins import hook as hook
@@ -34,6 +36,9 @@ if TYPE_CHECKING:
     from repertory.app.sessions import SQLiteSessionManager as SQLiteSessionManager
     from repertory.app.sessions import SQLiteSessions as SQLiteSessions
     from repertory.app.spec import AgentSpec as AgentSpec
+    from repertory.app.storages import FileStorage as FileStorage
+    from repertory.app.storages import InMemoryStorage as InMemoryStorage
+    from repertory.app.storages import S3Storage as S3Storage
     from repertory.app.toolbox.calculator import calculator as calculator
     from repertory.app.toolbox.clock import current_time as current_time
     from repertory.backends.models.anthropic import AnthropicModel as AnthropicModel
@@ -85,6 +90,7 @@ _HOMES = {
     "ConcurrencyException": "repertory.errors",
     "ContextWindowOverflowException": "repertory.errors",
     "DrainReport": "repertory.runtime.report",
+    "FileStorage": "repertory.app.storages",
     "HookEvent": "repertory.actors.hook_events",
     "HookFailed": "repertory.errors",
     "HookOrder": "repertory.actors.hook_registry",
@@ -92,7 +98,10 @@ _HOMES = {
     "HookRegistry": "repertory.actors.hook_registry",
     "HostedAgent": "repertory.app.runtime",
     "HostedSession": "repertory.app.runtime",
+    "InMemoryStorage": "repertory.app.storages",
     "Interrupt": "repertory.core.opening",
+    "JournalSessionManager": "repertory.app.journal_sessions",
+    "JournalSessions": "repertory.app.journal_sessions",
     "Limits": "repertory.core.limits",
     "MCPClient": "repertory.app.mcp_client",
     "MaxTokensReachedException": "repertory.errors",
@@ -106,6 +115,7 @@ _HOMES = {
     "Plugin": "repertory.app.plugins",
     "RepertoryError": "repertory.errors",
     "Runtime": "repertory.app.runtime",
+    "S3Storage": "repertory.app.storages",
     "SQLiteSessionManager": "repertory.app.sessions",
     "SQLiteSessions": "repertory.app.sessions",
     "ScriptedModel": "repertory.backends.models.scripted",
@@ -141,6 +151,7 @@ __all__ = [
     "ConcurrencyException",
     "ContextWindowOverflowException",
     "DrainReport",
+    "FileStorage",
     "HookEvent",
     "HookFailed",
     "HookOrder",
@@ -148,7 +159,10 @@ __all__ = [
     "HookRegistry",
     "HostedAgent",
     "HostedSession",
+    "InMemoryStorage",
     "Interrupt",
+    "JournalSessionManager",
+    "JournalSessions",
     "Limits",
     "MCPClient",
     "MaxTokensReachedException",
@@ -162,6 +176,7 @@ __all__ = [
     "Plugin",
     "RepertoryError",
     "Runtime",
+    "S3Storage",
     "SQLiteSessionManager",
     "SQLiteSessions",
     "ScriptedModel",

@@ -4,7 +4,7 @@
 
 Prints one line per acknowledged turn. Its model asks for one tool with effects per turn, which appends its idempotency
 key to LEDGER, fsynced. With `where`, the process kills itself at that place of its first turn: `before` the tool has
-taken effect, or `after`; without, it waits to be killed.
+taken effect, or `after`; without, it waits to be killed. DATABASE is a SQLite file, or, without a suffix, a folder.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import anyio
 
-from repertory import Agent, ScriptedModel, SQLiteSessionManager, ToolContext, tool
+from repertory import Agent, FileStorage, JournalSessionManager, ScriptedModel, SQLiteSessionManager, ToolContext, tool
 from repertory.core.messages import Message, text_of
 
 
@@ -26,6 +27,13 @@ def note(path: str, line: str) -> None:
     os.write(descriptor, f"{line}\n".encode())
     os.fsync(descriptor)
     os.close(descriptor)
+
+
+def session_in(database: str) -> SQLiteSessionManager | JournalSessionManager:
+    """The session that is worked on."""
+    if Path(database).suffix:
+        return SQLiteSessionManager("s1", path=database)
+    return JournalSessionManager("s1", storage=FileStorage(database))
 
 
 def main() -> None:
@@ -52,7 +60,7 @@ def main() -> None:
     agent = Agent(
         ScriptedModel([answer], loop=True),
         tools=[pay],
-        session_manager=SQLiteSessionManager("s1", path=database),
+        session_manager=session_in(database),
         callback_handler=None,
     )
 

@@ -1,0 +1,140 @@
+"""Whether the owner of a session is alive: by a lock on one machine, by signs of life across machines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+import anyio
+import anyio.to_thread
+
+from repertory.backends.ports import Overwrite
+from repertory.backends.sessions.object_keys import SessionKeys
+from repertory.backends.sessions.object_requests import Requests
+from repertory.backends.sessions.owner_lock import OwnerLock
+from repertory.core.ids import check_id
+from repertory.errors import Invalid, Unavailable
+
+LEASE_S = 10.0
+"""Seconds that a lease lives after the last sign of its owner."""
+
+
+class Owners(Protocol):
+    """How owners prove that they are alive, and how others see it."""
+
+    @property
+    def renew_every_s(self) -> float | None:
+        """How often an owner that writes nothing gives a sign of life; None when it need not."""
+        ...
+
+    async def arrive(self) -> None:
+        """Become alive, before anything is owned. Calling it again is allowed. Errors: `Unavailable`, `Invalid`."""
+        ...
+
+    async def leave(self) -> None:
+        """Own nothing any more. Calling it again is allowed."""
+        ...
+
+    async def alive(self, owner: str, keys: SessionKeys, requests: Requests) -> bool:
+        """Whether the owner of a session is alive now. Errors: the object store's."""
+        ...
+
+    async def seems_alive(self, owner: str, last_sign_at: float) -> bool:
+        """The same for a listing, without asking the object store. `last_sign_at`: epoch seconds by its clock."""
+        ...
+
+
+class TimedOwners:
+    """An owner is alive for `lease_s` after it last wrote to the session, both by the object store's clock.
+
+    What time it is there is found out by writing a small object, so no machine's clock counts but the store's.
+    """
+
+    def __init__(self, *, lease_s: float = LEASE_S, wall: Callable[[], float]) -> None:
+        """`wall` gives epoch seconds; listings go by it, and nothing else."""
+        self._lease_s = lease_s
+        self._wall = wall
+
+    @property
+    def renew_every_s(self) -> float | None:
+        return self._lease_s / 4
+
+    async def arrive(self) -> None:
+        """Writing to a session is being alive."""
+
+    async def leave(self) -> None:
+        """Not writing any more is enough."""
+
+    async def alive(self, owner: str, keys: SessionKeys, requests: Requests) -> bool:
+        await requests.put(keys.wanted, owner.encode(), Overwrite())
+        now = newest = float("-inf")
+        for info in await requests.list(f"{keys.folder}/", f"{keys.folder}/d"):
+            if info.key == keys.wanted:
+                now = info.modified_at
+            elif info.key == keys.head or info.key.startswith(keys.segments):
+                newest = max(newest, info.modified_at)
+        return now - newest <= self._lease_s
+
+    async def seems_alive(self, owner: str, last_sign_at: float) -> bool:
+        del owner
+        return self._wall() - last_sign_at <= self._lease_s
+
+
+class LockedOwners:
+    """An owner is alive as long as its process holds a lock on a file: for stores on one machine.
+
+    The system drops the lock with the process, so a session is free at once when its owner is killed.
+    """
+
+    def __init__(self, folder: Path, owner: str) -> None:
+        """`folder` is for the owners' files alone; it is made when it is missing, with mode 0700."""
+        self._folder = folder
+        self._lock = OwnerLock(folder, owner)
+        self._owner = owner
+        self._arriving = anyio.Lock()
+
+    @property
+    def renew_every_s(self) -> float | None:
+        return None
+
+    async def arrive(self) -> None:
+        async with self._arriving:
+            if not self._lock.held:
+                await anyio.to_thread.run_sync(self._arrive)
+
+    async def leave(self) -> None:
+        if self._lock.held:
+            await anyio.to_thread.run_sync(self._lock.release)
+
+    async def alive(self, owner: str, keys: SessionKeys, requests: Requests) -> bool:
+        del keys, requests
+        return await self._holds(owner)
+
+    async def seems_alive(self, owner: str, last_sign_at: float) -> bool:
+        del last_sign_at
+        return (owner == self._owner and self._lock.held) or await self._holds(owner)
+
+    async def _holds(self, owner: str) -> bool:
+        """An owner is whatever a head says: only what may be a file's name is looked for."""
+        with suppress(Invalid):
+            check_id(owner, "owner")
+            return owner != self._owner and await anyio.to_thread.run_sync(self._alive, owner)
+        return False
+
+    def _alive(self, owner: str) -> bool:
+        try:
+            return self._lock.alive(owner)
+        except OSError as error:
+            raise self._unusable(error) from error
+
+    def _arrive(self) -> None:
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock.acquire()
+        except OSError as error:
+            raise self._unusable(error) from error
+
+    def _unusable(self, error: OSError) -> Unavailable:
+        return Unavailable("the owners' files cannot be used now", folder=str(self._folder), cause=error.strerror)

@@ -1,0 +1,243 @@
+"""Reading a session: its head, what opening needs, what came after, and everything.
+
+Nothing is mended here. An object that is missing may have been merged by the owner meanwhile; readers begin again then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, cast
+
+from repertory.backends.ports import ObjectInfo, StoredObject
+from repertory.backends.sessions.object_format import Packed
+from repertory.backends.sessions.object_head import Head, ObjectKind, erasing_in, head_in, read_object
+from repertory.backends.sessions.object_keys import SessionKeys, number_in
+from repertory.backends.sessions.object_requests import SIDE_BY_SIDE, Requests
+from repertory.backends.sessions.object_window import Window, without
+from repertory.core.journal.rows import Row
+from repertory.errors import CorruptJournal
+
+_READINGS_MAX = 4
+"""How often a reader begins again when the owner was busy merging."""
+
+
+class StoredHead(NamedTuple):
+    """A head as it was read."""
+
+    head: Head
+    rows: list[Row]
+    """What stands in the head itself."""
+    version: str
+
+
+class Segment(NamedTuple):
+    """What one commit added."""
+
+    commit: int
+    generation: int
+    owner: str
+    rows: list[Row]
+    erasing: tuple[tuple[str, int], ...]
+    size_bytes: int
+
+    @property
+    def fence(self) -> bool:
+        """Whether it only keeps a former owner from writing on. A fence is never removed."""
+        return not self.rows and not self.erasing
+
+
+class Changed(Exception):
+    """The owner has moved what was to be read."""
+
+
+class SessionReader:
+    """Reads one session."""
+
+    def __init__(self, requests: Requests, keys: SessionKeys, session_id: str) -> None:
+        self._requests = requests
+        self._keys = keys
+        self._session_id = session_id
+
+    async def head(self) -> StoredHead | None:
+        """The head, or None when there is none. Errors: `CorruptJournal`."""
+        stored = await self._requests.find(self._keys.head)
+        return None if stored is None else self._head(stored)
+
+    async def window(self, stored: StoredHead) -> list[Row]:
+        """The rows that opening needs as of the head. Raises `Changed` when the head was replaced meanwhile."""
+        if stored.head.window is None:
+            return stored.rows
+        key = self._keys.window(stored.head.window)
+        found = await self._requests.find(key)
+        if found is None:
+            raise Changed(key)
+        return self.read(found, "window", key).rows
+
+    async def tail(self, commit: int) -> list[Segment]:
+        """Everything that was committed after `commit`, in order: one list, and the segments side by side."""
+        found = await self._requests.list(self._keys.segments, self._keys.segment(commit))
+        return await self.segments_in(found, commit)
+
+    async def segments_in(self, found: Sequence[ObjectInfo], commit: int) -> list[Segment]:
+        """The segments after `commit` among these objects. Raises `Changed` when one is not there."""
+        numbers = [number for info in found if (number := number_in(info.key)) is not None and number > commit]
+        if numbers != list(range(commit + 1, commit + 1 + len(numbers))):
+            gap = next(number for number in range(commit + 1, numbers[-1]) if number not in numbers)
+            raise Changed(self._keys.segment(gap))
+        return await self.segments(numbers)
+
+    async def segments(self, numbers: Sequence[int], at_once: int = SIDE_BY_SIDE) -> list[Segment]:
+        """These segments. Raises `Changed` when one is not there."""
+        stored = await self._requests.find_all([self._keys.segment(number) for number in numbers], at_once)
+        return [self.segment(number, found) for number, found in zip(numbers, stored, strict=True)]
+
+    def segment(self, number: int, found: StoredObject | None) -> Segment:
+        """The segment that was read. Errors: `CorruptJournal`."""
+        key = self._keys.segment(number)
+        if found is None:
+            raise Changed(key)
+        packed = self.read(found, "segment", key)
+        header, rows = packed
+        if header.get("commit") != number:
+            raise CorruptJournal("a segment has another's key", session=self._session_id, key=key)
+        generation, owner = header.get("generation"), header.get("owner")
+        erasing = erasing_in(header.get("erasing"))
+        assert isinstance(generation, int)
+        return Segment(number, generation, str(owner), rows, erasing, len(found.body))
+
+    async def opened(self, stored: StoredHead) -> tuple[Window, int, tuple[tuple[str, int], ...]]:
+        """What opening needs as of now, the last commit, and what is being erased."""
+        window = Window(await self.window(stored))
+        segments = [] if stored.head.orderly else await self.tail(stored.head.commit)
+        return self.grown(window, stored.head, segments)
+
+    def grown(
+        self, window: Window, head: Head, segments: Sequence[Segment]
+    ) -> tuple[Window, int, tuple[tuple[str, int], ...]]:
+        """The same, from what was read."""
+        erasing = head.erasing
+        for segment in segments:
+            self._check_order(window, segment)
+            window.add(segment.rows)
+            erasing += segment.erasing
+        window.erase(set(erasing))
+        return window, segments[-1].commit if segments else head.commit, erasing
+
+    async def load(self, agent_id: str) -> list[Row]:
+        """What opening an agent needs, read without owning the session."""
+        for _ in range(_READINGS_MAX):
+            stored = await self.head()
+            if stored is None or stored.head.deleted:
+                return []
+            try:
+                window, _, _ = await self.opened(stored)
+            except Changed as change:
+                self._last_missed = str(change)
+                continue
+            if agent_id in window.missing:
+                rows = await self.whole(agent_id)
+                return rows[rows[-1].low - 1 :]
+            return window.of(agent_id)
+        raise self._missing()
+
+    async def whole(self, agent_id: str) -> list[Row]:
+        """Every row of an agent. Errors: `CorruptJournal` when one is missing."""
+        for _ in range(_READINGS_MAX):
+            stored = await self.head()
+            if stored is None or stored.head.deleted:
+                return []
+            try:
+                return self._ordered(agent_id, await self._everything(stored.head))
+            except Changed as change:
+                self._last_missed = str(change)
+        raise self._missing()
+
+    async def _everything(self, head: Head) -> list[Row]:
+        found = await self._requests.list(f"{self._keys.folder}/")
+        chunk_keys, segment_keys = self._sorted(found, head)
+        stored = await self._requests.find_all([*chunk_keys, *segment_keys.values()])
+        chunks = [self._chunk(key, body) for key, body in zip(chunk_keys, stored, strict=False)]
+        segments = [
+            self.segment(number, body) for number, body in zip(segment_keys, stored[len(chunk_keys) :], strict=True)
+        ]
+        kept = await self.segments(self._kept(chunks, head))
+        erasing = {pair for segment in segments for pair in segment.erasing} | set(head.erasing)
+        rows = [row for part in (*chunks, *kept, *segments) for row in part.rows]
+        return without(rows, erasing)
+
+    def _sorted(self, found: Sequence[ObjectInfo], head: Head) -> tuple[list[str], dict[int, str]]:
+        """The keys of the chunks that count, and of the segments that are in none of them."""
+        chunks: list[str] = []
+        segments: dict[int, str] = {}
+        for info in found:
+            number = number_in(info.key)
+            if number is None:
+                continue
+            if info.key.startswith(self._keys.chunks) and head.base < number <= head.merged:
+                chunks.append(info.key)
+            elif info.key.startswith(self._keys.segments) and number > head.merged:
+                segments[number] = info.key
+        for number in range(head.merged + 1, max(segments, default=head.merged)):
+            if number not in segments:
+                raise Changed(self._keys.segment(number))
+        if head.commit > max(segments, default=head.merged):
+            raise Changed(self._keys.segment(head.commit))
+        return chunks, segments
+
+    def _chunk(self, key: str, found: StoredObject | None) -> Packed:
+        if found is None:
+            raise Changed(key)
+        return self.read(found, "chunk", key)
+
+    def _kept(self, chunks: Sequence[Packed], head: Head) -> list[int]:
+        """Segments that were left as they are when their neighbours were merged. Checks that chunks follow."""
+        kept: list[int] = []
+        end = head.base
+        for header, _ in chunks:
+            if header.get("first") != end + 1:
+                break
+            end = int(str(header["last"]))
+            kept += [number for number in numbers_in(header, "kept") if number <= head.merged]
+        if end != head.merged:
+            raise Changed(self._keys.chunk(end + 1))
+        return kept
+
+    def _ordered(self, agent_id: str, rows: Sequence[Row]) -> list[Row]:
+        own = sorted((row for row in rows if row.agent_id == agent_id), key=lambda row: row.seq)
+        for expected, row in enumerate(own, 1):
+            if row.seq != expected:
+                fields = {"session": self._session_id, "agent": agent_id, "seq": expected}
+                raise CorruptJournal("a row is missing, or there twice", **fields)
+        return own
+
+    def read(self, found: StoredObject, kind: ObjectKind, key: str) -> Packed:
+        """What stands in an object of this session. Errors: `CorruptJournal`."""
+        return read_object(found.body, kind, self._session_id, key)
+
+    def _head(self, stored: StoredObject) -> StoredHead:
+        packed = read_object(stored.body, "head", self._session_id, self._keys.head)
+        try:
+            return StoredHead(head_in(packed), packed.rows, stored.version)
+        except ValueError as error:
+            fields = {"session": self._session_id, "key": self._keys.head, "cause": str(error)}
+            raise CorruptJournal("a damaged object", **fields) from error
+
+    def _check_order(self, window: Window, segment: Segment) -> None:
+        seqs: dict[str, int] = {}
+        for row in segment.rows:
+            last = seqs.get(row.agent_id, window.last_seq(row.agent_id))
+            if row.seq != last + 1:
+                fields = {"session": self._session_id, "agent": row.agent_id, "seq": row.seq}
+                raise CorruptJournal("a row does not follow the one before it", **fields)
+            seqs[row.agent_id] = row.seq
+
+    _last_missed = ""
+
+    def _missing(self) -> CorruptJournal:
+        return CorruptJournal("an object is missing", session=self._session_id, key=self._last_missed)
+
+
+def numbers_in(header: Mapping[str, object], name: str) -> list[int]:
+    """Commits that a chunk's header names."""
+    found = header.get(name)
+    return [int(str(number)) for number in cast("list[object]", found)] if isinstance(found, list) else []

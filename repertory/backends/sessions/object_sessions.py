@@ -1,0 +1,267 @@
+"""Sessions on any object store: in a bucket, in a folder, in memory.
+
+Start here, then read `object_ownership.py` (one session that is owned) and `object_reading.py`. Design note 6 says why
+it looks like this, `docs/journal-on-objects.md` what lies in the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import TypeAlias
+
+import anyio
+from anyio.lowlevel import checkpoint_if_cancelled
+
+from repertory.backends.ports import Batch, Lease, ObjectStore, Position, SessionInfo
+from repertory.backends.sessions.object_head import Head
+from repertory.backends.sessions.object_keys import SessionKeys, keys_of
+from repertory.backends.sessions.object_listing import list_sessions
+from repertory.backends.sessions.object_owners import Owners
+from repertory.backends.sessions.object_ownership import OwnedSession
+from repertory.backends.sessions.object_reading import SessionReader, StoredHead
+from repertory.backends.sessions.object_removal import remove_session
+from repertory.backends.sessions.object_requests import Requests, side_by_side
+from repertory.backends.sessions.object_tending import Tending
+from repertory.core.ids import check_id
+from repertory.core.journal.rows import Row
+from repertory.errors import (
+    AlreadyExists,
+    CorruptJournal,
+    Invalid,
+    LeaseLost,
+    NotFound,
+    PreconditionFailed,
+    RepertoryError,
+    SessionBusy,
+)
+
+Outcome: TypeAlias = Position | RepertoryError
+
+LINGER_S = 10.0
+"""How long records wait for company: a put has its price, and nobody waits for these."""
+_TRIES_MAX = 8
+
+
+class ObjectSessionStore:
+    """A `SessionStore` over an `ObjectStore`, which it closes with itself. For one event loop.
+
+    A commit is one put for each session in it, side by side. Ownership lasts as `owners` says; `tend` keeps it up, and
+    keeps opening and reading cheap, so somebody supervised should run it while the store is open.
+
+    Errors of every call: those of the object store (`Unavailable`, `Throttled`, `Failed`), `CorruptJournal` naming
+    session and key (damaged, foreign or missing objects; nothing was changed), `Invalid` after `aclose`.
+    """
+
+    def __init__(self, objects: ObjectStore, *, owner: str, owners: Owners) -> None:
+        """`owner` must be unique to this object, such as a random id; it is what leases name."""
+        self._objects = objects
+        self._owner = check_id(owner, "owner")
+        self._owners = owners
+        self._requests = Requests(objects)
+        self._owned: dict[str, OwnedSession] = {}
+        self._tending = Tending(self._owned, owners)
+        self._closed = False
+
+    @property
+    def name(self) -> str:
+        """Two stores with the same name hold the same sessions."""
+        return f"journals:{self._objects.name}"
+
+    @property
+    def linger_s(self) -> float:
+        """How long records that nobody waits for should gather before they are appended."""
+        return LINGER_S
+
+    async def acquire(self, session_id: str, *, takeover: bool = False) -> Lease:
+        """Become the owner: a get and a put after an owner that gave the session up, and at most one more get.
+
+        An earlier lease of this very object is fenced. Errors: `SessionBusy`, and see the class.
+        """
+        keys = self._keys(session_id)
+        await self._owners.arrive()
+        with anyio.CancelScope(shield=True):
+            await self._acquire(session_id, keys, takeover)
+        lease = self._owned[session_id].lease
+        try:
+            await checkpoint_if_cancelled()
+        except BaseException:
+            with anyio.CancelScope(shield=True), suppress(RepertoryError):
+                await self.release(lease)
+            raise
+        return lease
+
+    async def release(self, lease: Lease) -> None:
+        """Give the session up. A lease that is no longer current is ignored."""
+        self._check_open()
+        owned = self._owned.get(lease.session_id)
+        if owned is not None and owned.lease == lease:
+            del self._owned[lease.session_id]
+            await self._tending.stop(owned)
+            await owned.release()
+
+    async def append(self, batches: Sequence[Batch]) -> Sequence[Outcome]:
+        """Commit a group, each session on its own; one outcome per batch, in order. Cancellation waits for the puts.
+
+        Errors: see the class, when nothing of the group is known to be stored.
+        """
+        self._check_open()
+        for batch in batches:
+            for agent_id in {row.agent_id for row in batch.rows}:
+                check_id(agent_id, "agent id")
+        groups: dict[OwnedSession, list[int]] = {}
+        outcomes: list[Outcome | None] = [None] * len(batches)
+        for number, batch in enumerate(batches):
+            owned = self._owned.get(batch.lease.session_id)
+            if owned is None or owned.lease != batch.lease:
+                outcomes[number] = _stale(batch.lease)
+            else:
+                groups.setdefault(owned, []).append(number)
+        with anyio.CancelScope(shield=True):
+            await side_by_side([partial(self._append, group, batches, outcomes) for group in groups.items()])
+        known = [outcome for outcome in outcomes if outcome is not None]
+        unknown = [outcome for outcome in known if isinstance(outcome, RepertoryError)]
+        if unknown and len(unknown) == len(known) and not any(isinstance(error, LeaseLost) for error in unknown):
+            raise unknown[0]
+        return known
+
+    async def load(self, session_id: str, agent_id: str, *, whole: bool = False) -> Sequence[Row]:
+        """Rows in order, from the last row's `low` on, or all of them. What is owned is opened without any request;
+        everything is read by one list, and a get for each 128 commits.
+        """
+        keys = self._keys(session_id)
+        owned = self._owned.get(session_id)
+        if owned is not None and owned.lost is None and not whole:
+            return await owned.load(agent_id)
+        reader = SessionReader(self._requests, keys, session_id)
+        return await (reader.whole(agent_id) if whole else reader.load(agent_id))
+
+    async def sessions(self) -> Sequence[SessionInfo]:
+        """Every session that holds records, the most recently changed first. One that is damaged is there without
+        agents: opening it says what is wrong.
+        """
+        self._check_open()
+        return await list_sessions(self._requests, self._owners)
+
+    async def delete(self, session_id: str) -> None:
+        """Erase a session. A note of a few hundred bytes stays, by which former owners are kept out.
+
+        Errors: `NotFound`, `SessionBusy`, and see the class.
+        """
+        keys = self._keys(session_id)
+        await self._owners.arrive()
+        with anyio.CancelScope(shield=True):
+            await self._delete(session_id, keys)
+
+    async def tend(self) -> None:
+        """Renew leases, bring heads up to date and merge segments, until cancelled, which is safe at any time.
+
+        Commits are never delayed by it. What the object store refuses is tried again later.
+        """
+        await self._tending.run()
+
+    async def aclose(self) -> None:
+        """Close the object store as well. Leases held by this object are given up; those that the store cannot be told
+        of end by themselves. Calling it twice is allowed.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        with anyio.CancelScope(shield=True):
+            owned, self._owned = list(self._owned.values()), {}
+            await side_by_side([partial(self._give_up, session) for session in owned])
+            await self._owners.leave()
+            await self._objects.aclose()
+
+    async def _give_up(self, owned: OwnedSession) -> None:
+        with suppress(RepertoryError):
+            await self._tending.stop(owned)
+            await owned.release()
+
+    async def _acquire(self, session_id: str, keys: SessionKeys, takeover: bool) -> OwnedSession:
+        before_us = self._owned.pop(session_id, None)
+        if before_us is not None:
+            before_us.lose()
+            await self._tending.stop(before_us)
+        reader = SessionReader(self._requests, keys, session_id)
+        for _ in range(_TRIES_MAX):
+            stored = await reader.head()
+            await self._check_free(keys, stored, takeover)
+            owned = self._next_owner(session_id, keys, stored)
+            try:
+                await owned.begin(stored)
+            except (AlreadyExists, PreconditionFailed, LeaseLost):
+                continue  # somebody was quicker
+            self._owned[session_id] = owned
+            self._tending.look_at(owned)
+            return owned
+        raise SessionBusy("others want the session as well", session=session_id)
+
+    def _next_owner(self, session_id: str, keys: SessionKeys, stored: StoredHead | None) -> OwnedSession:
+        head = stored.head if stored is not None else Head(session=session_id)
+        if head.deleted:
+            end = head.commit
+            head = Head(session=session_id, generation=head.generation, edition=head.edition, commit=end)
+            head = replace(head, base=end, merged=end, tidied=end)
+        head = replace(head, owner=self._owner, generation=head.generation + 1, edition=head.edition + 1, orderly=False)
+        lease = Lease(session_id=session_id, owner=self._owner, generation=head.generation)
+        return OwnedSession(self._requests, keys, lease, head)
+
+    async def _check_free(self, keys: SessionKeys, stored: StoredHead | None, takeover: bool) -> None:
+        owner = stored.head.owner if stored is not None else None
+        if stored is None or owner in (None, self._owner) or takeover:
+            return
+        if await self._owners.alive(str(owner), keys, self._requests):
+            raise SessionBusy("another live owner has the session", session=stored.head.session, owner=owner)
+
+    async def _append(
+        self, group: tuple[OwnedSession, list[int]], batches: Sequence[Batch], outcomes: list[Outcome | None]
+    ) -> None:
+        owned, numbers = group
+        found: Sequence[Outcome]
+        try:
+            found = await owned.append([batches[number] for number in numbers])
+            if owned.erasing:
+                await self._tending.finish_erasing(owned)
+        except RepertoryError as error:
+            found = [error for _ in numbers]
+        if owned.lost is not None and self._owned.get(owned.lease.session_id) is owned:
+            del self._owned[owned.lease.session_id]
+        for number, outcome in zip(numbers, found, strict=True):
+            outcomes[number] = outcome
+        self._tending.look_at(owned)
+
+    async def _delete(self, session_id: str, keys: SessionKeys) -> None:
+        try:
+            stored = await SessionReader(self._requests, keys, session_id).head()
+            if stored is None:
+                raise NotFound("no such session", session=session_id)
+            if stored.head.deleted:
+                if not await remove_session(self._requests, keys):
+                    raise NotFound("no such session", session=session_id)
+                return
+            await self._check_free(keys, stored, takeover=False)
+            owned = await self._acquire(session_id, keys, takeover=True)
+        except CorruptJournal:  # There is nobody whose session it could be.
+            await remove_session(self._requests, keys)
+            await self._requests.delete_all([keys.head])
+            return
+        del self._owned[session_id]
+        await self._tending.stop(owned)
+        await owned.write_tombstone()
+        await remove_session(self._requests, keys)
+
+    def _keys(self, session_id: str) -> SessionKeys:
+        keys = keys_of(session_id)
+        self._check_open()
+        return keys
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Invalid("this was closed before", name=self.name)
+
+
+def _stale(lease: Lease) -> LeaseLost:
+    return LeaseLost("the session has another owner now", session=lease.session_id, generation=lease.generation)

@@ -1,0 +1,108 @@
+"""A process that appends to sessions on objects until it is killed, reporting what was acknowledged.
+
+Arguments: a folder, or `http://...#prefix` for a bucket; owner, number of sessions, seed, and optionally the crash
+point at which it kills itself. A line is `<session> <seq>`, written only after the append that stored it has returned,
+or a word: `ready`, `lost` (another process has the session now). Heads, windows and chunks are made after few commits.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import time
+from pathlib import Path
+
+import anyio
+
+from repertory.backends.aws_clients import AwsSettings
+from repertory.backends.objects.files import FileObjectStore
+from repertory.backends.objects.s3 import S3ObjectStore
+from repertory.backends.ports import Batch, Lease, ObjectStore, Position, SessionStore
+from repertory.backends.sessions import object_merging, object_ownership
+from repertory.backends.sessions.object_owners import LockedOwners, Owners, TimedOwners
+from repertory.backends.sessions.object_sessions import ObjectSessionStore
+from repertory.core.journal.appender import Appender
+from repertory.core.journal.records import MessageAdded, StateChanged
+from repertory.core.journal.restore import restore
+from repertory.errors import RepertoryError
+from repertory.testing.crash_points import CrashingObjectStore, CrashPoints
+
+LEASE_S = 2.0
+
+
+def open_store(place: str, owner: str, points: CrashPoints) -> ObjectSessionStore:
+    objects: ObjectStore
+    owners: Owners
+    if place.startswith("http"):
+        url, _, prefix = place.partition("#")
+        objects = S3ObjectStore("bucket", prefix, writer=owner, aws=AwsSettings(endpoint_url=url))
+        owners = TimedOwners(lease_s=LEASE_S, wall=time.time)
+    else:
+        objects = FileObjectStore(place)
+        owners = LockedOwners(Path(place) / ".repertory-owners", owner)
+    return ObjectSessionStore(CrashingObjectStore(objects, points), owner=owner, owners=owners)
+
+
+async def run(place: str, owner: str, sessions: int, seed: int, crash_at: int | None) -> None:
+    rng = random.Random(seed)
+    store = open_store(place, owner, CrashPoints(crash_at))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(store.tend)
+        writers = [await Writer.open(store, f"session-{n}", seed) for n in range(sessions)]
+        report("ready")
+        for _ in range(10_000):
+            chosen = rng.sample(writers, rng.randint(1, len(writers)))
+            outcomes = await store.append([writer.next(rng) for writer in chosen])
+            for number, (writer, outcome) in enumerate(zip(chosen, outcomes, strict=True)):
+                if isinstance(outcome, Position):
+                    report(f"{writer.session_id} {outcome.seq}")
+                else:
+                    report("lost")
+                    await anyio.sleep(rng.random() * 0.3)
+                    writers[writers.index(chosen[number])] = await Writer.open(store, writer.session_id, seed)
+
+
+class Writer:
+    """One session that grows."""
+
+    def __init__(self, session_id: str, lease: Lease, appender: Appender) -> None:
+        self.session_id = session_id
+        self.lease = lease
+        self.appender = appender
+
+    @classmethod
+    async def open(cls, store: SessionStore, session_id: str, seed: int) -> Writer:
+        """Fights for the session: forcing it half of the time."""
+        while True:
+            try:
+                lease = await store.acquire(session_id, takeover=seed % 2 == 1)
+                break
+            except RepertoryError:
+                await anyio.sleep(0.05)
+        restored = restore(await store.load(session_id, "default"), session_id=session_id)
+        return cls(session_id, lease, Appender("default", restored.fold, restored.link, os.urandom))
+
+    def next(self, rng: random.Random) -> Batch:
+        fold = self.appender.fold
+        role = "assistant" if fold.message_count % 2 else "user"
+        text = f"{self.session_id} {fold.message_count} " + rng.randbytes(rng.choice([1, 50, 1000])).hex()
+        message = {"role": role, "content": [{"text": text}]}
+        said = MessageAdded(at=1.0, message=message, turn=fold.turns + (role == "user"), index=fold.message_count)  # type: ignore[arg-type]
+        rows = [self.appender.append(said)]
+        rows.append(self.appender.append(StateChanged(at=1.0, set={"count": fold.message_count})))
+        rows += self.appender.restate(1.0)
+        erase = [("default", rows[-1].seq)] if rows[-1].kind == 5 and rng.random() < 0.1 else []
+        return Batch(lease=self.lease, rows=rows, erase=erase)
+
+
+def report(line: str) -> None:
+    os.write(1, f"{line}\n".encode())
+
+
+if __name__ == "__main__":
+    object_merging.SEGMENTS_MERGED = 6
+    object_ownership.SEGMENTS_MIN, object_ownership.SEGMENTS_MAX = 2, 4
+    object_ownership.INLINE_BYTES_MAX = 1500
+    where, name, count, number, *rest = sys.argv[1:]
+    anyio.run(run, where, name, int(count), int(number), int(rest[0]) if rest else None)

@@ -1,0 +1,40 @@
+"""Stores of sessions over each kind of object store, for tests."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import anyio
+
+from repertory.backends.aws_clients import AwsSettings
+from repertory.backends.objects.files import FileObjectStore
+from repertory.backends.objects.memory import MemoryObjectStore, ObjectShelf
+from repertory.backends.objects.s3 import S3ObjectStore
+from repertory.backends.ports import ObjectStore
+from repertory.backends.sessions.object_owners import LockedOwners, TimedOwners
+from repertory.backends.sessions.object_sessions import ObjectSessionStore
+
+
+def virtual_shelf() -> ObjectShelf:
+    """Objects in memory whose times are those of the running loop."""
+    return ObjectShelf(anyio.current_time)
+
+
+def on_objects(objects: ObjectStore, owner: str) -> ObjectSessionStore:
+    """Leases of ten seconds, by the loop's clock."""
+    return ObjectSessionStore(objects, owner=owner, owners=TimedOwners(wall=anyio.current_time))
+
+
+def on_shelf(shelf: ObjectShelf, owner: str) -> ObjectSessionStore:
+    return on_objects(MemoryObjectStore(shelf), owner)
+
+
+def on_files(folder: Path, owner: str) -> ObjectSessionStore:
+    owners = LockedOwners(folder / ".repertory-owners", owner)
+    return ObjectSessionStore(FileObjectStore(folder), owner=owner, owners=owners)
+
+
+def on_s3(url: str, prefix: str, owner: str, *, lease_s: float = 10.0) -> ObjectSessionStore:
+    objects = S3ObjectStore("bucket", prefix, writer=owner, aws=AwsSettings(endpoint_url=url))
+    return ObjectSessionStore(objects, owner=owner, owners=TimedOwners(lease_s=lease_s, wall=time.time))

@@ -1,0 +1,116 @@
+"""Several owners at the same time, each forcing the session from the others, over requests that take their time.
+
+Whatever the interleaving: what was acknowledged is in the journal, once, in one chain that nobody has forked.
+"""
+
+from __future__ import annotations
+
+import random
+
+import anyio
+import pytest
+from object_places import on_objects, virtual_shelf
+
+from repertory.backends.objects.memory import MemoryObjectStore
+from repertory.backends.ports import Batch, Position
+from repertory.backends.sessions import object_merging, object_ownership
+from repertory.backends.sessions.object_sessions import ObjectSessionStore
+from repertory.core.journal.appender import Appender
+from repertory.core.journal.records import StateChanged
+from repertory.core.journal.restore import restore
+from repertory.core.journal.rows import Row
+from repertory.errors import LeaseLost, RepertoryError, SessionBusy
+from repertory.testing.faulty_objects import FaultyObjectStore, ObjectFaults
+
+pytestmark = pytest.mark.anyio
+
+SEEDS = 3
+SLOW = ObjectFaults(slow_rate=1.0, slow_s=1.0)
+SLOW_AND_LOST = ObjectFaults(slow_rate=1.0, slow_s=1.0, lost_rate=0.05, error_rate=0.03)
+
+
+@pytest.fixture(autouse=True)
+def small_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(object_merging, "SEGMENTS_MERGED", 4)
+    monkeypatch.setattr(object_ownership, "SEGMENTS_MIN", 2)
+    monkeypatch.setattr(object_ownership, "SEGMENTS_MAX", 4)
+    monkeypatch.setattr(object_ownership, "INLINE_BYTES_MAX", 600)
+
+
+class Fight:
+    """Owners and what they were told."""
+
+    def __init__(self, rng: random.Random, faults: ObjectFaults) -> None:
+        self.rng = rng
+        self.faults = faults
+        self.shelf = virtual_shelf()
+        self.acknowledged: dict[int, Row] = {}
+        self.lost = 0
+
+    async def run(self) -> None:
+        async with anyio.create_task_group() as tasks:
+            for number in range(3):
+                tasks.start_soon(self.own, number)
+            tasks.start_soon(self.look_on)
+            await anyio.sleep(100)
+            tasks.cancel_scope.cancel()
+        judge = on_objects(MemoryObjectStore(self.shelf), "judge")
+        await judge.acquire("session", takeover=True)
+        rows = await judge.load("session", "default", whole=True)
+        restored = restore(rows)
+        assert restore(await judge.load("session", "default")).fold.image() == restored.fold.image()
+        assert {seq: rows[seq - 1] for seq in self.acknowledged} == self.acknowledged
+        assert self.lost
+        assert len(self.acknowledged) > 5
+
+    async def own(self, number: int) -> None:
+        objects = FaultyObjectStore(MemoryObjectStore(self.shelf), self.rng, self.faults)
+        store = on_objects(objects, f"owner-{number}")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(store.tend)
+            while True:
+                try:
+                    await self.say(store)
+                except LeaseLost:
+                    self.lost += 1
+                except SessionBusy:
+                    await anyio.sleep(self.rng.random())
+                except RepertoryError as error:
+                    if not self.faults.lost_rate:
+                        raise
+                    del error
+
+    async def say(self, store: ObjectSessionStore) -> None:
+        """Take the session, and say something until it is lost."""
+        lease = await store.acquire("session", takeover=self.rng.random() < 0.7)
+        restored = restore(await store.load("session", "default"))
+        appender = Appender("default", restored.fold, restored.link, self.rng.randbytes)
+        for _ in range(self.rng.randrange(12)):
+            row = appender.append(StateChanged(at=1.0, set={"n": self.rng.random()}))
+            (outcome,) = await store.append([Batch(lease=lease, rows=[row, *appender.restate(1.0)])])
+            if not isinstance(outcome, Position):
+                raise outcome
+            assert row.seq not in self.acknowledged
+            self.acknowledged[row.seq] = row
+        await store.release(lease)
+
+    async def look_on(self) -> None:
+        """Readers see one history at any time: everything that was acknowledged before they began."""
+        reader = on_objects(MemoryObjectStore(self.shelf), "reader")
+        while True:
+            await anyio.sleep(self.rng.random())
+            before = max(self.acknowledged, default=0)
+            rows = await reader.load("session", "default", whole=True)
+            assert len(rows) >= before
+            opened = await reader.load("session", "default")
+            assert restore(opened).fold.last_seq >= before
+            await reader.sessions()
+
+
+@pytest.mark.parametrize("faults", [SLOW, SLOW_AND_LOST], ids=["slow", "slow and lost"])
+@pytest.mark.parametrize("number", range(SEEDS))
+async def test_owners_that_force_each_other_never_fork_the_journal(
+    number: int, faults: ObjectFaults, seed: int
+) -> None:
+    with anyio.fail_after(10_000):
+        await Fight(random.Random(seed + number), faults).run()

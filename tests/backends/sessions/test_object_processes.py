@@ -1,0 +1,208 @@
+"""Processes that share sessions on objects: they are killed at any instant, and they fight for the same session."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+import pytest
+from journal_child import open_store
+
+from repertory.backends.sessions.object_sessions import ObjectSessionStore
+from repertory.core.journal.restore import restore
+from repertory.errors import SessionBusy
+from repertory.testing.crash_points import CrashPoints
+
+pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
+
+CHILD = str(Path(__file__).with_name("journal_child.py"))
+ROOT = Path(__file__).parents[3]
+KEYS = {"AWS_ACCESS_KEY_ID": "AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMI", "AWS_REGION": "us-east-1"}
+KILLS = 30
+
+
+@contextmanager
+def child(
+    place: str, owner: str, *, sessions: int, seed: int, crash_at: int | None = None
+) -> Iterator[subprocess.Popen[str]]:
+    """A child that appends; killed in the end, if it has not been before."""
+    arguments = [sys.executable, CHILD, place, owner, str(sessions), str(seed)]
+    if crash_at is not None:
+        arguments.append(str(crash_at))
+    environment = {"PYTHONPATH": str(ROOT), "AWS_EC2_METADATA_DISABLED": "true", **KEYS}
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def reports(process: subprocess.Popen[str], count: int | None = None) -> dict[str, int]:
+    """The last acknowledged number of each session, of `count` lines or of all until the child is gone."""
+    assert process.stdout is not None
+    seen: dict[str, int] = {}
+    while count is None or count > 0:
+        line = process.stdout.readline()
+        if not line:
+            break
+        session_id, _, seq = line.strip().partition(" ")
+        if seq:
+            seen[session_id] = int(seq)
+        count = None if count is None else count - 1
+    return seen
+
+
+async def wait_for(process: subprocess.Popen[str], count: int | None) -> dict[str, int]:
+    with anyio.fail_after(60):
+        return await anyio.to_thread.run_sync(reports, process, count)
+
+
+async def check(place: str, owner: str, acknowledged: dict[str, int], *, slack: int) -> dict[str, int]:
+    """Open what a dead child left: nothing acknowledged is missing, and the rest is whole."""
+    store = open_store(place, owner, CrashPoints(None))
+    found: dict[str, int] = {}
+    try:
+        for session_id, seq in acknowledged.items():
+            await store.acquire(session_id)
+            rows = await store.load(session_id, "default", whole=True)
+            restored = restore(rows, session_id=session_id)
+            assert seq <= restored.fold.last_seq <= seq + slack
+            part = restore(await store.load(session_id, "default"), session_id=session_id)
+            assert part.fold.image() == restored.fold.image()
+            found[session_id] = restored.fold.last_seq
+        listed = {info.session_id: info.agents["default"] for info in await store.sessions()}
+        assert {name: listed[name] for name in found} == found
+    finally:
+        await store.aclose()
+    return found
+
+
+async def test_a_session_in_a_folder_is_busy_until_its_process_is_killed(tmp_path: Path) -> None:
+    place = str(tmp_path / "sessions")
+    with child(place, "child", sessions=1, seed=2) as process:
+        await wait_for(process, 1)
+        store = open_store(place, "parent", CrashPoints(None))
+        try:
+            with pytest.raises(SessionBusy):
+                await store.acquire("session-0")
+            process.kill()
+            process.wait()
+            lease = await store.acquire("session-0")
+            assert lease.owner == "parent"
+        finally:
+            await store.aclose()
+
+
+@pytest.mark.timeout(240)
+async def test_every_acknowledged_row_survives_random_kills(tmp_path: Path, seed: int) -> None:
+    """DESIGN: kill -9 at any instant. Thirty kills per loop, each at another moment."""
+    rng = random.Random(seed)
+    place = str(tmp_path / "sessions")
+    acknowledged: dict[str, int] = {}
+    for kill in range(KILLS):
+        with child(place, f"child-{kill}", sessions=3, seed=rng.randrange(2**31) * 2) as process:
+            await wait_for(process, 1)
+            for _ in range(rng.randrange(3)):
+                acknowledged |= await wait_for(process, rng.randrange(1, 30))
+            await anyio.sleep(rng.random() * 0.02)
+            process.kill()
+            acknowledged |= await wait_for(process, None)
+        if kill % 5 == 4:
+            # Commits may have happened whose report was not written any more: at most one group per kill.
+            acknowledged = await check(place, f"checker-{kill}", acknowledged, slack=15)
+    assert sum(acknowledged.values()) > 0
+
+
+@pytest.mark.timeout(240)
+async def test_every_crash_point_leaves_what_was_acknowledged(tmp_path: Path, seed: int) -> None:
+    """Before and after each put and each delete: of segments, heads, windows, chunks and what they replace."""
+    place = str(tmp_path / "sessions")
+    acknowledged: dict[str, int] = {}
+    for crash_at in range(1, 60, 2):
+        with child(place, f"child-{crash_at}", sessions=1, seed=2 * (seed + crash_at), crash_at=crash_at) as process:
+            acknowledged |= await wait_for(process, None)
+            assert process.wait() == -9
+        if crash_at % 10 == 9:
+            acknowledged = await check(place, f"checker-{crash_at}", acknowledged, slack=15)
+    assert sum(acknowledged.values()) > 0
+
+
+async def fight(place: str, seconds: float) -> None:
+    """Two processes that force the same session from each other. Both are acknowledged some, and nothing is forked."""
+    with child(place, "one", sessions=1, seed=1) as one, child(place, "two", sessions=1, seed=3) as two:
+        said: list[list[int]] = [[], []]
+        lost = [0, 0]
+
+        def listen(number: int, process: subprocess.Popen[str]) -> None:
+            assert process.stdout is not None
+            for line in process.stdout:
+                _, _, seq = line.strip().partition(" ")
+                lost[number] += line.startswith("lost")
+                if seq:
+                    said[number].append(int(seq))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(anyio.to_thread.run_sync, listen, 0, one)
+            tasks.start_soon(anyio.to_thread.run_sync, listen, 1, two)
+            with anyio.move_on_after(seconds):
+                while min(lost) < 3 or min(map(len, said)) < 5:  # noqa: ASYNC110 - threads tell
+                    await anyio.sleep(0.05)
+            codes = one.poll(), two.poll()
+            one.kill()
+            two.kill()
+    assert codes == (None, None)
+    assert min(lost) > 0
+    store: ObjectSessionStore = open_store(place, "judge", CrashPoints(None))
+    try:
+        await store.acquire("session-0", takeover=True)
+        rows = await store.load("session-0", "default", whole=True)
+        restore(rows, session_id="session-0")
+    finally:
+        await store.aclose()
+    assert not set(said[0]) & set(said[1])
+    assert max(said[0] + said[1]) <= len(rows)
+
+
+@pytest.mark.timeout(120)
+async def test_two_processes_that_fight_for_a_session_in_a_folder_never_fork_it(tmp_path: Path) -> None:
+    await fight(str(tmp_path / "sessions"), 20)
+
+
+@pytest.mark.timeout(120)
+async def test_two_processes_that_fight_for_a_session_in_a_bucket_never_fork_it(
+    s3_url: str, aws_keys: pytest.MonkeyPatch, anyio_backend_name: str
+) -> None:
+    await fight(f"{s3_url}#fight-{anyio_backend_name}", 30)
+
+
+@pytest.mark.timeout(120)
+async def test_a_killed_owner_of_a_session_in_a_bucket_is_replaced_when_its_lease_has_ended(
+    s3_url: str, aws_keys: pytest.MonkeyPatch, anyio_backend_name: str
+) -> None:
+    place = f"{s3_url}#killed-{anyio_backend_name}"
+    with child(place, "child", sessions=1, seed=2) as process:
+        await wait_for(process, 10)
+        store = open_store(place, "parent", CrashPoints(None))
+        try:
+            with pytest.raises(SessionBusy):
+                await store.acquire("session-0")
+            process.kill()
+            acknowledged = await wait_for(process, None)
+            with anyio.fail_after(30):
+                while True:
+                    try:
+                        await store.acquire("session-0")
+                        break
+                    except SessionBusy:
+                        await anyio.sleep(0.2)
+            rows = await store.load("session-0", "default", whole=True)
+            assert len(rows) >= acknowledged.get("session-0", 0)
+            restore(rows)
+        finally:
+            await store.aclose()

@@ -1,0 +1,526 @@
+"""What sessions on objects cost, who owns them, and what damage and loss look like. The contract is in
+`test_object_contract.py`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+
+import anyio
+import pytest
+from object_places import on_objects, virtual_shelf
+
+from repertory.backends.objects.memory import MemoryObjectStore, ObjectShelf
+from repertory.backends.ports import Batch, Condition, Lease, Overwrite, Position
+from repertory.backends.sessions.object_format import unpack
+from repertory.backends.sessions.object_keys import keys_of
+from repertory.backends.sessions.object_owners import TimedOwners
+from repertory.backends.sessions.object_reading import Segment, SessionReader
+from repertory.backends.sessions.object_requests import Requests
+from repertory.backends.sessions.object_sessions import ObjectSessionStore
+from repertory.core.journal.appender import Appender
+from repertory.core.journal.records import MessageAdded, StateChanged, View
+from repertory.core.journal.restore import restore
+from repertory.core.journal.rows import Row
+from repertory.core.messages import Message
+from repertory.errors import CorruptJournal, LeaseLost, SessionBusy, Unavailable
+from repertory.testing.counting_objects import CountingObjectStore
+from repertory.testing.faulty_objects import FaultyObjectStore, ObjectFaults
+from repertory.testing.session_contract import grow
+
+pytestmark = pytest.mark.anyio
+
+LONG = 100_000.0
+
+
+class Place:
+    """One object store in memory, and the stores on it, each counted for itself."""
+
+    def __init__(self) -> None:
+        self.shelf = virtual_shelf()
+        self.counts: dict[str, CountingObjectStore] = {}
+        self.opened: list[ObjectSessionStore] = []
+
+    def store(self, owner: str, *, latency_s: float = 0.0) -> ObjectSessionStore:
+        self.counts[owner] = CountingObjectStore(MemoryObjectStore(self.shelf), latency_s=latency_s)
+        self.opened.append(on_objects(self.counts[owner], owner))
+        return self.opened[-1]
+
+    @property
+    def objects(self) -> MemoryObjectStore:
+        return MemoryObjectStore(self.shelf)
+
+    def keys(self) -> list[str]:
+        return sorted(self.shelf.objects)
+
+
+@asynccontextmanager
+async def place() -> AsyncGenerator[Place]:
+    with anyio.fail_after(LONG):
+        made = Place()
+        yield made
+        for store in made.opened:
+            await store.aclose()
+
+
+@asynccontextmanager
+async def tended(store: ObjectSessionStore) -> AsyncGenerator[None]:
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(store.tend)
+        yield
+        tasks.cancel_scope.cancel()
+
+
+def talk(messages: int, *, window: int = 40, text: str = "", said: Callable[[], str] | None = None) -> list[Row]:
+    """Rows of a conversation of which the last `window` messages are shown. Each message is `text`, or what is said."""
+    appender = Appender("default", restore(()).fold, None, random.Random(1).randbytes)
+    rows: list[Row] = []
+    for number in range(messages):
+        shown = View(first_shown=max(0, number - window + 2)) if number % 2 and number > window else None
+        message = {
+            "role": "user" if number % 2 == 0 else "assistant",
+            "content": [{"text": f"{said() if said else text} {number}"}],
+        }
+        rows.append(
+            appender.append(
+                MessageAdded(at=1.0, message=message, turn=number // 2 + 1, index=number, view=shown)  # type: ignore[arg-type]
+            )
+        )
+        rows += appender.restate(1.0)
+    return rows
+
+
+async def fill(store: ObjectSessionStore, rows: Sequence[Row], *, at_once: int = 2, name: str = "session") -> Lease:
+    lease = await store.acquire(name)
+    for start in range(0, len(rows), at_once):
+        (outcome,) = await store.append([Batch(lease=lease, rows=rows[start : start + at_once])])
+        assert isinstance(outcome, Position)
+    return lease
+
+
+# --------------------------------------------------------------------------------------------------------------- costs
+
+
+async def test_a_commit_is_one_put_whatever_is_in_it() -> None:
+    async with place() as here:
+        store = here.store("one")
+        first, second = grow(4, "first"), grow(4, "second")
+        lease = await store.acquire("session")
+        here.counts["one"].take()
+        mixed = [first[0], second[0], first[1], second[1]]
+        await store.append([Batch(lease=lease, rows=mixed), Batch(lease=lease, rows=[*first[2:], *second[2:]])])
+        assert here.counts["one"].take() == {"put": 1}
+
+
+async def test_the_sessions_of_a_group_are_put_side_by_side_and_never_too_many() -> None:
+    async with place() as here:
+        store = here.store("one", latency_s=1.0)
+        async with anyio.create_task_group() as tasks:
+            for number in range(64):
+                tasks.start_soon(store.acquire, f"s{number}")
+        leases = [store._owned[f"s{number}"].lease for number in range(64)]
+        began = anyio.current_time()
+        await store.append([Batch(lease=lease, rows=grow(1)) for lease in leases])
+        assert anyio.current_time() - began == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(("text_bytes", "most"), [(80, 2), (1000, 3)])
+async def test_opening_200_messages_after_an_orderly_close(text_bytes: int, most: int, rng: random.Random) -> None:
+    """A get and a put; one more get when the window is too large for the head."""
+    rows = talk(200, said=lambda: rng.randbytes(text_bytes // 2).hex())
+    async with place() as here:
+        one, two = here.store("one"), here.store("two")
+        async with tended(one):
+            await one.release(await fill(one, rows))
+        await two.acquire("session")
+        opened = await two.load("session", "default")
+        assert opened == rows[rows[-1].low - 1 :]
+        assert here.counts["two"].take() == {"get": most - 1, "put": 1}
+
+
+async def test_opening_costs_the_same_whatever_the_length_of_the_history() -> None:
+    requests: list[dict[str, int]] = []
+    for messages in (100, 2000):
+        async with place() as here:
+            one = here.store("one")
+            async with tended(one):
+                lease = await fill(one, talk(messages, text="the same words"))
+                await one.release(lease)
+            two = here.store("two")
+            await two.acquire("session")
+            await two.load("session", "default")
+            requests.append(here.counts["two"].take())
+    assert requests[0] == requests[1]
+
+
+async def test_after_a_crash_only_what_came_since_the_head_is_read() -> None:
+    async with place() as here:
+        one = here.store("one")
+        rows = talk(2000, text="some words that are said")
+        async with tended(one):
+            await fill(one, rows)
+            await anyio.sleep(1)
+        await anyio.sleep(11)
+        two = here.store("two")
+        await two.acquire("session")
+        assert await two.load("session", "default") == rows[rows[-1].low - 1 :]
+        counted = here.counts["two"].take()
+        assert counted["get"] <= 2 + 128
+        assert counted["put"] == 3  # to learn the time, the head, and the fence
+        assert counted["list"] == 2
+
+
+async def test_a_whole_history_is_read_with_few_requests() -> None:
+    async with place() as here:
+        one = here.store("one")
+        rows = talk(4000, text="word")
+        async with tended(one):
+            await fill(one, rows)
+            await anyio.sleep(1)
+        here.counts["one"].take()
+        assert await one.load("session", "default", whole=True) == rows
+        assert sum(here.counts["one"].take().values()) <= 2 + 2000 // 128 + 2 * 128
+
+
+async def test_bytes_grow_with_what_is_said(rng: random.Random) -> None:
+    """No more than 1.5 KB go up for each KB said, everything in the background included."""
+    words = ["".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=rng.randint(2, 9))) for _ in range(3000)]
+    async with place() as here:
+        one = here.store("one")
+        text_bytes = 0
+        appender = Appender("default", restore(()).fold, None, rng.randbytes)
+        async with tended(one):
+            lease = await one.acquire("session")
+            for turn in range(1000):
+                rows: list[Row] = []
+                for index, role in ((2 * turn, "user"), (2 * turn + 1, "assistant")):
+                    text = " ".join(rng.choices(words, k=160))
+                    text_bytes += len(text)
+                    shown = View(first_shown=max(0, index - 40)) if index % 2 and index > 40 else None
+                    message = {"role": role, "content": [{"text": text}]}
+                    rows.append(
+                        appender.append(
+                            MessageAdded(at=1.0, message=message, turn=turn + 1, index=index, view=shown)  # type: ignore[arg-type]
+                        )
+                    )
+                await one.append([Batch(lease=lease, rows=[*rows, *appender.restate(1.0)])])
+                await anyio.sleep(1)
+        assert here.counts["one"].bytes_put <= 1.5 * text_bytes
+
+
+async def test_tidying_up_never_delays_a_commit() -> None:
+    """With requests that take a second, every commit takes a second, while heads are put and chunks are made."""
+    async with place() as here:
+        one = here.store("one", latency_s=1.0)
+        rows = talk(600, text="word")
+        lease = await one.acquire("session")
+        async with tended(one):
+            for start in range(0, len(rows), 2):
+                began = anyio.current_time()
+                await one.append([Batch(lease=lease, rows=rows[start : start + 2])])
+                assert anyio.current_time() - began == pytest.approx(1.0)
+        assert any("/c/" in key for key in here.shelf.objects)
+
+
+# -------------------------------------------------------------------------------------------------------------- owners
+
+
+async def test_a_lease_lives_for_ten_seconds_after_the_last_commit() -> None:
+    async with place() as here:
+        one, two = here.store("one"), here.store("two")
+        lease = await one.acquire("session")
+        await anyio.sleep(9)
+        await one.append([Batch(lease=lease, rows=grow(1))])
+        await anyio.sleep(9)
+        with pytest.raises(SessionBusy, match="owner='one'"):
+            await two.acquire("session")
+        await anyio.sleep(1.5)
+        await two.acquire("session")
+
+
+async def test_an_idle_owner_that_is_tended_keeps_its_session_and_a_busy_one_writes_nothing_more() -> None:
+    async with place() as here:
+        one, two = here.store("one"), here.store("two")
+        lease = await one.acquire("session")
+        async with tended(one):
+            await anyio.sleep(100)
+            with pytest.raises(SessionBusy):
+                await two.acquire("session")
+            here.counts["one"].take()
+            for row in grow(30):
+                await one.append([Batch(lease=lease, rows=[row])])
+                await anyio.sleep(1)
+            assert here.counts["one"].take()["put"] <= 30 + 1  # the head, once
+        await anyio.sleep(11)
+        await two.acquire("session")
+
+
+async def test_a_clock_that_is_wrong_on_some_machine_changes_nothing() -> None:
+    """Only the object store's clock counts."""
+    async with place() as here:
+        early, late = (
+            ObjectSessionStore(here.objects, owner=owner, owners=TimedOwners(wall=partial(_wrong, by_s)))
+            for owner, by_s in (("early", -10_000.0), ("late", 10_000.0))
+        )
+        await early.acquire("session")
+        with pytest.raises(SessionBusy):
+            await late.acquire("session")
+        await anyio.sleep(11)
+        await late.acquire("session")
+        with pytest.raises(SessionBusy):
+            await early.acquire("session")
+
+
+def _wrong(by_s: float) -> float:
+    return anyio.current_time() + by_s
+
+
+class PausedObjects(MemoryObjectStore):
+    """Holds puts of segments back until they are let go: a request on its way from a process that was paused."""
+
+    def __init__(self, shelf: ObjectShelf) -> None:
+        super().__init__(shelf)
+        self.go = anyio.Event()
+        self.go.set()
+
+    async def put(self, key: str, body: bytes, condition: Condition) -> str:
+        if "/s/" in key:
+            await self.go.wait()
+        return await super().put(key, body, condition)
+
+
+@pytest.mark.parametrize("merged", [False, True])
+async def test_an_owner_that_was_paused_with_a_put_on_its_way_is_fenced(merged: bool) -> None:
+    """However late the put arrives, and whatever has been merged since."""
+    rows = talk(400)
+    async with place() as here:
+        objects = PausedObjects(here.shelf)
+        stale, two = on_objects(objects, "stale"), here.store("two")
+        old = await fill(stale, rows[:2])
+        objects.go = anyio.Event()
+        async with anyio.create_task_group() as tasks:
+            late: list[object] = []
+
+            async def write_late() -> None:
+                late.extend(await stale.append([Batch(lease=old, rows=rows[2:4])]))
+
+            tasks.start_soon(write_late)
+            await anyio.sleep(20)
+            new = await two.acquire("session")
+            async with tended(two):
+                end = len(rows) if merged else 6
+                for start in range(2, end, 2):
+                    await two.append([Batch(lease=new, rows=rows[start : start + 2])])
+                await anyio.sleep(1)
+            assert merged == any("/c/" in key for key in here.shelf.objects)
+            objects.go.set()
+        assert isinstance(late[0], LeaseLost)
+        assert await two.load("session", "default", whole=True) == rows[:end]
+        await stale.aclose()
+
+
+async def test_an_owner_that_is_overtaken_while_it_acquires_gives_way() -> None:
+    """Its fence comes late, behind that of a later owner: it must not be put beyond it."""
+    rows = grow(6)
+    async with place() as here:
+        objects = PausedObjects(here.shelf)
+        slow, quick = on_objects(objects, "slow"), here.store("quick")
+        await fill(quick, rows[:2])
+        objects.go = anyio.Event()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(partial(slow.acquire, "session", takeover=True))
+            await anyio.sleep(1)
+            lease = await quick.acquire("session", takeover=True)
+            await quick.append([Batch(lease=lease, rows=rows[2:4])])
+            assert not any(info.generation == 2 for info in await _segments(here))
+            objects.go.set()
+        assert await slow.load("session", "default") == rows[:4]  # It has acquired anew, after the other.
+        assert [info.generation for info in await _segments(here)] == [1, 3, 3, 4]
+        assert isinstance((await quick.append([Batch(lease=lease, rows=rows[4:])]))[0], LeaseLost)
+        await slow.aclose()
+
+
+async def _segments(here: Place) -> list[Segment]:
+    return await SessionReader(Requests(here.objects), keys_of("session"), "session").tail(0)
+
+
+async def test_a_put_that_lands_before_the_takeover_belongs_to_the_history() -> None:
+    rows = grow(4)
+    async with place() as here:
+        one, two = here.store("one"), here.store("two")
+        old = await fill(one, rows[:2])
+        new = await two.acquire("session", takeover=True)
+        # The owner before would have put number 2: the fence has it.
+        assert isinstance((await one.append([Batch(lease=old, rows=rows[2:])]))[0], LeaseLost)
+        assert await two.append([Batch(lease=new, rows=rows[2:])]) == [Position(agent_id="default", seq=4)]
+
+
+async def test_an_owner_that_lost_its_session_while_idle_knows_it_without_writing() -> None:
+    async with place() as here:
+        one, two = here.store("one"), here.store("two")
+        lease = await one.acquire("session")
+        await two.acquire("session", takeover=True)
+        here.counts["one"].take()
+        assert isinstance((await one.append([Batch(lease=lease, rows=[])]))[0], LeaseLost)
+        assert here.counts["one"].take() == {"get": 1}
+
+
+# ------------------------------------------------------------------------------------------------------ damage and loss
+
+
+@pytest.mark.parametrize("which", ["head", "s/0000000000000002"])
+@pytest.mark.parametrize("damage", ["empty", "truncated", "foreign", "flipped", "of another session"])
+async def test_damaged_objects_are_named_and_the_other_sessions_open(which: str, damage: str) -> None:
+    async with place() as here:
+        one = here.store("one")
+        await fill(one, grow(6))
+        await fill(one, grow(4), name="other")
+        await one.aclose()
+        key = f"journals/session/{which}"
+        body = (await here.objects.get(key)).body
+        other = (await here.objects.get(f"journals/other/{which}")).body
+        flipped = bytes([*body[:-3], body[-3] ^ 1, *body[-2:]])
+        bodies = {"empty": b"", "truncated": body[:-5], "foreign": b"%PDF-1.7", "flipped": flipped}
+        await here.objects.put(key, bodies.get(damage, other), Overwrite())
+        before = dict(here.shelf.objects)
+        two = here.store("two")
+        with pytest.raises(CorruptJournal) as caught:
+            await two.acquire("session") if which == "head" else await two.load("session", "default", whole=True)
+        assert caught.value.fields["session"] == "session"
+        assert caught.value.fields["key"] == key
+        assert here.shelf.objects == before
+        listed = {info.session_id: dict(info.agents) for info in await two.sessions()}
+        assert listed["other"] == {"default": 4}
+        assert set(listed) == {"other", "session"} or which == "head"
+        await two.acquire("other")
+        await two.delete("session")
+        assert [info.session_id for info in await two.sessions()] == ["other"]
+
+
+async def test_a_segment_that_is_missing_is_named() -> None:
+    async with place() as here:
+        one = here.store("one")
+        await fill(one, grow(6))
+        await one.aclose()
+        key = "journals/session/s/0000000000000002"
+        await here.objects.delete(key)
+        with pytest.raises(CorruptJournal) as caught:
+            await here.store("two").load("session", "default", whole=True)
+        assert caught.value.fields["key"] == key
+
+
+async def test_what_others_put_there_is_left_alone() -> None:
+    async with place() as here:
+        foreign = ["journals/notes.txt", "journals/session/s/readme", "journals/session/x/y", "else/where"]
+        for key in foreign:
+            await here.objects.put(key, b"mine", Overwrite())
+        rows = grow(6)
+        store = here.store("one")
+        await fill(store, rows)
+        assert await store.load("session", "default", whole=True) == rows
+        assert [info.session_id for info in await store.sessions()] == ["session"]
+        assert set(foreign) <= set(here.keys())
+
+
+async def test_a_lost_acknowledgement_counts_as_done() -> None:
+    rows = grow(2)
+    async with place() as here:
+        faulty = FaultyObjectStore(here.objects, random.Random(1), ObjectFaults())
+        store = on_objects(faulty, "one")
+        lease = await store.acquire("session")
+        faulty.settings = ObjectFaults(lost_rate=1.0)
+        with pytest.raises(Unavailable):
+            await store.append([Batch(lease=lease, rows=rows)])
+        faulty.settings = ObjectFaults()
+        assert await store.append([Batch(lease=lease, rows=rows)]) == [Position(agent_id="default", seq=2)]
+        assert await store.load("session", "default", whole=True) == rows
+        await store.aclose()
+
+
+async def test_one_session_that_cannot_be_written_hinders_no_other() -> None:
+    class Half(MemoryObjectStore):
+        async def put(self, key: str, body: bytes, condition: Condition) -> str:
+            if "/bad/s/" in key:
+                raise Unavailable("no way")
+            return await super().put(key, body, condition)
+
+    async with place() as here:
+        store = on_objects(Half(here.shelf), "one")
+        good, bad = await store.acquire("good"), await store.acquire("bad")
+        outcomes = await store.append([Batch(lease=bad, rows=grow(1)), Batch(lease=good, rows=grow(1))])
+        assert [type(outcome) for outcome in outcomes] == [Unavailable, Position]
+        assert await store.load("good", "default", whole=True) == grow(1)
+        assert await store.load("bad", "default", whole=True) == []
+        await store.aclose()
+
+
+# ------------------------------------------------------------------------------------------------------------- erasing
+
+
+async def test_an_erased_content_stands_in_no_object_any_more(rng: random.Random) -> None:
+    rows = talk(400, text="word")
+    appender = Appender("default", restore(rows).fold, rows[-1].link, rng.randbytes)
+    message: Message = {"role": "user", "content": [{"text": "my secret"}]}
+    said = appender.append(MessageAdded(at=1.0, message=message, turn=201, index=400))
+    more = [appender.append(StateChanged(at=1.0, set={"n": n})) for n in range(400)]
+    async with place() as here:
+        one = here.store("one")
+        async with tended(one):
+            lease = await fill(one, [*rows, said, *more])
+            await anyio.sleep(1)
+            assert _holders(here, said)
+            await one.append([Batch(lease=lease, rows=[], erase=[("default", said.seq)])])
+            assert not _holders(here, said)
+        whole = await one.load("session", "default", whole=True)
+        assert whole[said.seq - 1] == said.without_content()
+
+
+async def test_an_erasure_that_was_cut_short_is_finished_by_the_next_owner() -> None:
+    rows = talk(20, text="word")
+
+    class Stuck(MemoryObjectStore):
+        stuck = False
+
+        async def put(self, key: str, body: bytes, condition: Condition) -> str:
+            if self.stuck and type(condition).__name__ == "Update":
+                raise Unavailable("the process is gone")
+            return await super().put(key, body, condition)
+
+    async with place() as here:
+        objects = Stuck(here.shelf)
+        one = on_objects(objects, "one")
+        lease = await fill(one, rows)
+        objects.stuck = True
+        with pytest.raises(Unavailable):
+            await one.append([Batch(lease=lease, rows=[], erase=[("default", 3)])])
+        two = here.store("two")
+        expected = [row.without_content() if row.seq == 3 else row for row in rows]
+        assert await two.load("session", "default", whole=True) == expected
+        assert _holders(here, rows[2])
+        await two.acquire("session", takeover=True)
+        async with tended(two):
+            await anyio.sleep(1)
+        assert not _holders(here, rows[2])
+        assert await two.load("session", "default", whole=True) == expected
+
+
+def _holders(here: Place, row: Row) -> list[str]:
+    packed = {key: kept.body for key, kept in here.shelf.objects.items() if not key.endswith("wanted")}
+    return [key for key, body in packed.items() if row in unpack(body).rows]
+
+
+async def test_deleting_leaves_a_note_and_nothing_of_what_was_said() -> None:
+    async with place() as here:
+        one = here.store("one")
+        async with tended(one):
+            await fill(one, talk(400, text="word"))
+            await anyio.sleep(1)
+        await one.delete("session")
+        keys = here.keys()
+        assert keys[0] == "journals/session/head"
+        assert len(keys) == 2  # The second keeps a former owner from writing on: the session was in its hands.
+        assert not any(unpack(kept.body).rows for kept in here.shelf.objects.values())
+        assert await one.load("session", "default", whole=True) == []
