@@ -21,9 +21,9 @@ venv: $(VENV) ## Create .venv from requirements.lock and install the project int
 $(VENV): requirements.lock pyproject.toml scripts/bootstrap
 	@sh scripts/bootstrap .venv/.installed $@
 
-peers: $(PEERS) ## Install the Node programs that some tests talk to (skipped without npm)
+peers: $(PEERS) ## Install the programs that some tests talk to (skipped without npm)
 
-tests/peers/node_modules/.installed: tests/peers/package-lock.json scripts/bootstrap-peers
+tests/peers/node_modules/.installed: tests/peers/package-lock.json tests/peers/strands-requirements.txt scripts/bootstrap-peers $(VENV)
 	@sh scripts/bootstrap-peers $@
 
 demo: $(VENV) ## Run the offline demonstration

@@ -25,14 +25,25 @@ if TYPE_CHECKING:
     from repertory.actors.hook_registry import HookProvider as HookProvider
     from repertory.actors.hook_registry import HookRegistry as HookRegistry
     from repertory.app.agent import Agent as Agent
+    from repertory.app.documented_sessions import FileSessionManager as FileSessionManager
+    from repertory.app.documented_sessions import FileSessions as FileSessions
+    from repertory.app.documented_sessions import S3SessionManager as S3SessionManager
+    from repertory.app.documented_sessions import S3Sessions as S3Sessions
     from repertory.app.journal_sessions import JournalSessionManager as JournalSessionManager
     from repertory.app.journal_sessions import JournalSessions as JournalSessions
     from repertory.app.mcp_client import MCPClient as MCPClient
     from repertory.app.plugins import Plugin as Plugin
     from repertory.app.plugins import hook as hook
+    from repertory.app.repository_sessions import AgentSessionManager as AgentSessionManager
+    from repertory.app.repository_sessions import RepositorySessionManager as RepositorySessionManager
     from repertory.app.runtime import HostedAgent as HostedAgent
     from repertory.app.runtime import HostedSession as HostedSession
     from repertory.app.runtime import Runtime as Runtime
+    from repertory.app.session_repository import Session as Session
+    from repertory.app.session_repository import SessionAgent as SessionAgent
+    from repertory.app.session_repository import SessionMessage as SessionMessage
+    from repertory.app.session_repository import SessionRepository as SessionRepository
+    from repertory.app.session_repository import SessionType as SessionType
     from repertory.app.sessions import SQLiteSessionManager as SQLiteSessionManager
     from repertory.app.sessions import SQLiteSessions as SQLiteSessions
     from repertory.app.spec import AgentSpec as AgentSpec
@@ -79,6 +90,7 @@ _HOMES = {
     "Agent": "repertory.app.agent",
     "AgentInitializedEvent": "repertory.actors.hook_events",
     "AgentResult": "repertory.core.result",
+    "AgentSessionManager": "repertory.app.repository_sessions",
     "AgentSpec": "repertory.app.spec",
     "AgentState": "repertory.core.state",
     "AnthropicModel": "repertory.backends.models.anthropic",
@@ -90,6 +102,8 @@ _HOMES = {
     "ConcurrencyException": "repertory.errors",
     "ContextWindowOverflowException": "repertory.errors",
     "DrainReport": "repertory.runtime.report",
+    "FileSessionManager": "repertory.app.documented_sessions",
+    "FileSessions": "repertory.app.documented_sessions",
     "FileStorage": "repertory.app.storages",
     "HookEvent": "repertory.actors.hook_events",
     "HookFailed": "repertory.errors",
@@ -114,12 +128,20 @@ _HOMES = {
     "OpenAIModel": "repertory.backends.models.openai",
     "Plugin": "repertory.app.plugins",
     "RepertoryError": "repertory.errors",
+    "RepositorySessionManager": "repertory.app.repository_sessions",
     "Runtime": "repertory.app.runtime",
+    "S3SessionManager": "repertory.app.documented_sessions",
+    "S3Sessions": "repertory.app.documented_sessions",
     "S3Storage": "repertory.app.storages",
     "SQLiteSessionManager": "repertory.app.sessions",
     "SQLiteSessions": "repertory.app.sessions",
     "ScriptedModel": "repertory.backends.models.scripted",
+    "Session": "repertory.app.session_repository",
+    "SessionAgent": "repertory.app.session_repository",
     "SessionException": "repertory.errors",
+    "SessionMessage": "repertory.app.session_repository",
+    "SessionRepository": "repertory.app.session_repository",
+    "SessionType": "repertory.app.session_repository",
     "SlidingWindowConversationManager": "repertory.core.window.sliding",
     "StructuredOutputException": "repertory.errors",
     "Throttled": "repertory.errors",
@@ -140,6 +162,7 @@ __all__ = [
     "Agent",
     "AgentInitializedEvent",
     "AgentResult",
+    "AgentSessionManager",
     "AgentSpec",
     "AgentState",
     "AnthropicModel",
@@ -151,6 +174,8 @@ __all__ = [
     "ConcurrencyException",
     "ContextWindowOverflowException",
     "DrainReport",
+    "FileSessionManager",
+    "FileSessions",
     "FileStorage",
     "HookEvent",
     "HookFailed",
@@ -175,12 +200,20 @@ __all__ = [
     "OpenAIModel",
     "Plugin",
     "RepertoryError",
+    "RepositorySessionManager",
     "Runtime",
+    "S3SessionManager",
+    "S3Sessions",
     "S3Storage",
     "SQLiteSessionManager",
     "SQLiteSessions",
     "ScriptedModel",
+    "Session",
+    "SessionAgent",
     "SessionException",
+    "SessionMessage",
+    "SessionRepository",
+    "SessionType",
     "SlidingWindowConversationManager",
     "StructuredOutputException",
     "Throttled",

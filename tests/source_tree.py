@@ -66,7 +66,7 @@ class SourceFile:
 
 def read(folder: Path) -> list[SourceFile]:
     """Every Python file below a folder, by path."""
-    return [SourceFile(path) for path in sorted(folder.rglob("*.py")) if "node_modules" not in path.parts]
+    return [SourceFile(path) for path in sorted(folder.rglob("*.py")) if not {"node_modules", "site-packages"} & {*path.parts}]
 
 
 def name_of(node: ast.AST | None) -> str:

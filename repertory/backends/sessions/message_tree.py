@@ -1,0 +1,351 @@
+"""Sessions as the tree of documents that other tools read and write, over any object store.
+
+Durability: `append` returns when every document is on stable storage. A commit of several documents that was cut off
+in the middle is not there. Writers that know no leases may add messages at any time: whoever opens the session takes
+them in, and an owner that meets one gets `LeaseLost`, so nothing is ever overwritten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import anyio
+from anyio.lowlevel import checkpoint
+
+from repertory.backends.ports import Create, Position, SessionInfo
+from repertory.backends.sessions.message_tree_journal import TreeJournal, TreeSettings, seen_rows
+from repertory.backends.sessions.message_tree_lease import HeldLease, TreeLeases, lost
+from repertory.backends.sessions.message_tree_names import SESSIONS, AgentNames, SessionNames, id_in
+from repertory.backends.sessions.message_tree_reading import JournalPlace
+from repertory.core.ids import check_id
+from repertory.core.journal.codec import at_of
+from repertory.core.message_tree.documents import read_message
+from repertory.core.message_tree.head import read_head
+from repertory.core.message_tree.spelling import read
+from repertory.errors import AlreadyExists, Invalid, LeaseLost, NotFound, RepertoryError, SessionBusy
+
+if TYPE_CHECKING:
+    from repertory.backends.ports import Batch, Lease, ObjectStore
+    from repertory.backends.sessions.proof_of_life import ProofOfLife
+    from repertory.core.journal.appender import Entropy
+    from repertory.core.journal.rows import Row
+
+
+@dataclass(slots=True)
+class _Session:
+    """What this store knows of one session."""
+
+    lock: anyio.Lock = field(default_factory=anyio.Lock)
+    users: int = 0
+    """Calls that hold the lock or wait for it."""
+    held: HeldLease | None = None
+    journals: dict[str, TreeJournal] = field(default_factory=dict[str, TreeJournal])
+
+
+class MessageTreeStore:
+    """A `SessionStore` over an `ObjectStore`, which it closes. For one event loop.
+
+    Errors of every call: those of the objects (`Unavailable`, `Throttled`, `Failed`), `CorruptJournal` and `Corrupt`
+    naming the document, `Invalid` (bad ids, links in the tree, a closed store).
+    """
+
+    def __init__(
+        self,
+        objects: ObjectStore,
+        *,
+        owner: str,
+        life: ProofOfLife,
+        wall: Callable[[], float],
+        entropy: Entropy,
+        settings: TreeSettings | None = None,
+    ) -> None:
+        """`owner` must be unique to this object. `wall` gives epoch seconds, `entropy` random bytes."""
+        self._objects = objects
+        self._owner = check_id(owner, "owner")
+        self._life = life
+        self._wall = wall
+        self._entropy = entropy
+        self._settings = settings or TreeSettings()
+        self._leases = TreeLeases(objects, life, owner, wall, self._settings.prove_s)
+        self._sessions: dict[str, _Session] = {}
+        self._closed = False
+
+    @property
+    def name(self) -> str:
+        """Two stores with the same name hold the same sessions."""
+        return f"messages:{self._objects.name}"
+
+    async def acquire(self, session_id: str, *, takeover: bool = False) -> Lease:
+        """Become the owner. An earlier lease of this very object is fenced. Errors: `SessionBusy`, and see the
+        class.
+        """
+        check_id(session_id, "session id")
+        names = SessionNames(session_id)
+        with anyio.CancelScope(shield=True):
+            async with self._locked(session_id) as session:
+                session.held = held = await self._leases.acquire(names, takeover=takeover)
+                session.journals = {}
+                return held.lease
+        raise AssertionError
+
+    async def release(self, lease: Lease) -> None:
+        """Give the session up. A lease that is no longer current is ignored."""
+        with anyio.CancelScope(shield=True):
+            async with self._locked(lease.session_id) as session:
+                if session.held is not None and session.held.lease == lease:
+                    await self._release(session)
+
+    async def append(self, batches: Sequence[Batch]) -> Sequence[Position | RepertoryError]:
+        """Commit one group, its sessions side by side; one outcome per batch, in order."""
+        for batch in batches:
+            for agent_id in {row.agent_id for row in batch.rows}:
+                check_id(agent_id, "agent id")
+        outcomes: dict[int, Position | RepertoryError] = {}
+        by_session: dict[str, list[int]] = {}
+        for place, batch in enumerate(batches):
+            by_session.setdefault(batch.lease.session_id, []).append(place)
+        with anyio.CancelScope(shield=True):
+            if len(by_session) == 1:
+                (places,) = by_session.values()
+                await self._append_in_order(batches, places, outcomes)
+            else:
+                async with anyio.create_task_group() as tasks:
+                    for places in by_session.values():
+                        tasks.start_soon(self._append_in_order, batches, places, outcomes)
+        await checkpoint()
+        return [outcomes[place] for place in range(len(batches))]
+
+    async def load(self, session_id: str, agent_id: str, *, whole: bool = False) -> Sequence[Row]:
+        """Rows in order, from the last row's `low` on, or all of them. The owner takes in what others have added."""
+        check_id(session_id, "session id")
+        check_id(agent_id, "agent id")
+        names = SessionNames(session_id)
+        async with self._locked(session_id) as session:
+            if session.held is not None and agent_id not in session.journals:
+                rows: list[Row] = []
+                with anyio.CancelScope(shield=True):
+                    session.journals[agent_id], rows = await self._open(names, session.held, agent_id)
+                if not whole:
+                    return rows
+            place = JournalPlace(self._objects, names.of_agent(agent_id), session_id, agent_id)
+            return await seen_rows(place, self._wall, self._entropy, whole=whole, owned=agent_id in session.journals)
+
+    async def sessions(self) -> Sequence[SessionInfo]:
+        """Every session that holds records, the most recently changed first."""
+        self._refuse_closed()
+        keys: dict[str, list[str]] = {}
+        for info in await self._objects.list(SESSIONS):
+            if "/" in info.key:
+                keys.setdefault(info.key.split("/")[0], []).append(info.key)
+        infos = [await self._info(folder, found) for folder, found in keys.items()]
+        return sorted((info for info in infos if info is not None), key=lambda info: info.updated_at, reverse=True)
+
+    async def delete(self, session_id: str) -> None:
+        """Erase a session. Errors: `NotFound`, `SessionBusy`, and see the class."""
+        check_id(session_id, "session id")
+        names = SessionNames(session_id)
+        with anyio.CancelScope(shield=True):
+            async with self._locked(session_id) as session:
+                keys = [info.key for info in await self._objects.list(names.folder)]
+                if not keys:
+                    raise NotFound("no such session", session=session_id)
+                found = await self._leases.read(names)
+                if await self._leases.in_other_hands(found):
+                    raise SessionBusy("another live owner has the session", session=session_id, owner=found.owner)
+                last = (names.lease, names.session)
+                for key in [*(key for key in keys if key not in last), *last]:
+                    await self._objects.delete(key)
+                if self._settings.keep_folders:
+                    await self._remove_empty_folders(names)
+                self._leases.forget(session_id, found.generation)
+                session.held, session.journals = None, {}
+
+    async def renew(self) -> None:
+        """Prove every lease that is held. One that cannot be proved now is tried again with the next commit."""
+        for session_id in list(self._sessions):
+            async with self._locked(session_id) as session:
+                if session.held is None:
+                    continue
+                with anyio.CancelScope(shield=True), suppress(RepertoryError):
+                    if await self._leases.prove(SessionNames(session_id), session.held) is not None:
+                        session.held = None
+
+    async def aclose(self) -> None:
+        """Close, and give up every lease. Calling it twice is allowed."""
+        if self._closed:
+            await checkpoint()
+            return
+        self._closed = True
+        with anyio.CancelScope(shield=True):
+            for session in self._sessions.values():
+                async with session.lock:
+                    if session.held is not None:
+                        await self._release(session)
+            await self._life.end()
+            await self._objects.aclose()
+
+    # Within.
+
+    def _refuse_closed(self) -> None:
+        if self._closed:
+            raise Invalid("this was closed before", name=self.name)
+
+    @asynccontextmanager
+    async def _locked(self, session_id: str) -> AsyncGenerator[_Session]:
+        """The session, for this call alone; forgotten when nobody needs it any more."""
+        self._refuse_closed()
+        session = self._sessions.setdefault(session_id, _Session())
+        session.users += 1
+        try:
+            async with session.lock:
+                yield session
+        finally:
+            session.users -= 1
+            if not session.users and session.held is None:
+                self._sessions.pop(session_id, None)
+
+    async def _release(self, session: _Session) -> None:
+        held, session.held = session.held, None
+        assert held is not None
+        names = SessionNames(held.lease.session_id)
+        journals, session.journals = session.journals, {}
+        due = any(journal.due for journal in journals.values())
+        if due and await self._leases.check(names, held) is not None:
+            return
+        heads = dict(held.heads)
+        for agent_id, journal in journals.items():
+            await journal.close()
+            head = journal.head() if self._settings.keep_heads else None
+            if head is not None:
+                heads[agent_id] = head.spelled()
+        await self._leases.release(names, held, heads)
+
+    async def _open(self, names: SessionNames, held: HeldLease, agent_id: str) -> tuple[TreeJournal, list[Row]]:
+        """The agent's journal, with what others have added; and the rows that opening it needs."""
+        journal = TreeJournal(
+            JournalPlace(self._objects, names.of_agent(agent_id), names.session_id, agent_id),
+            held.lease.generation,
+            self._wall,
+            self._entropy,
+            self._settings,
+        )
+        head = read_head(agent_id, held.heads.pop(agent_id, None)) if self._settings.keep_heads else None
+        return journal, await journal.open_at(head)
+
+    async def _append_in_order(
+        self, batches: Sequence[Batch], places: Sequence[int], outcomes: dict[int, Position | RepertoryError]
+    ) -> None:
+        """The batches of one session, each after the one before."""
+        async with self._locked(batches[places[0]].lease.session_id) as session:
+            for place in places:
+                try:
+                    outcomes[place] = await self._append(session, batches[place])
+                except RepertoryError as error:
+                    outcomes[place] = error
+
+    async def _append(self, session: _Session, batch: Batch) -> Position | LeaseLost:
+        held, names = session.held, SessionNames(batch.lease.session_id)
+        if held is None or held.lease != batch.lease:
+            return lost(batch.lease)
+        refusal = await self._leases.check(names, held)
+        if refusal is not None:
+            session.held = None
+            return refusal
+        try:
+            return await self._append_owned(session, held, batch)
+        except BaseException:
+            session.journals = {}  # What is stored is unknown: it is read again.
+            raise
+
+    async def _append_owned(self, session: _Session, held: HeldLease, batch: Batch) -> Position | LeaseLost:
+        names = SessionNames(batch.lease.session_id)
+        by_agent: dict[str, list[Row]] = {}
+        for row in batch.rows:
+            by_agent.setdefault(row.agent_id, []).append(row)
+        erase: dict[str, list[int]] = {}
+        for agent_id, seq in batch.erase:
+            erase.setdefault(agent_id, []).append(seq)
+        for agent_id in {**by_agent, **erase}:
+            if agent_id not in session.journals:
+                session.journals[agent_id], _ = await self._open(names, held, agent_id)
+            stored = session.journals[agent_id].last_seq
+            for seq, row in enumerate(by_agent.get(agent_id, ()), stored + 1):
+                if row.seq != seq:
+                    msg = "rows do not follow what is stored"
+                    return LeaseLost(msg, session=names.session_id, seq=row.seq, stored=stored)
+        for agent_id in {**by_agent, **erase}:
+            journal = session.journals[agent_id]
+            refusal = await journal.append(by_agent.get(agent_id, ()), erase.get(agent_id, ()))
+            if refusal is not None:
+                session.held, session.journals = None, {}
+                return refusal
+        agent_id = batch.rows[-1].agent_id if batch.rows else (batch.erase[-1][0] if batch.erase else "")
+        journal = session.journals.get(agent_id)
+        return Position(agent_id=agent_id, seq=journal.last_seq if journal is not None else 0)
+
+    async def _info(self, folder: str, keys: Sequence[str]) -> SessionInfo | None:
+        session_id = id_in(folder, SESSIONS) or await self._told(f"{folder}/session.json", "session_id")
+        if session_id is None:
+            return None
+        names = SessionNames(session_id)
+        agents: dict[str, int] = {}
+        times: list[float] = []
+        for name in names.agent_folders(keys):
+            of_agent = AgentNames(f"{folder}/agents/{name}/")
+            agent_id = names.agent_id_in(name) or await self._told(of_agent.agent, "agent_id")
+            if agent_id is None:
+                continue
+            rows = await seen_rows(
+                JournalPlace(self._objects, of_agent, session_id, agent_id), self._wall, self._entropy
+            )
+            if rows:
+                agents[agent_id] = rows[-1].seq
+                first = await self._first_at(of_agent, keys)
+                times += [at for at in (first, *(at_of(row.body) for row in rows if not row.erased)) if at is not None]
+        if not agents:
+            return None
+        owner = await self._leases.alive(await self._leases.read(names))
+        return SessionInfo(
+            session_id=session_id, agents=agents, created_at=min(times), updated_at=max(times), owner=owner
+        )
+
+    async def _first_at(self, names: AgentNames, keys: Sequence[str]) -> float | None:
+        """When the agent's first message was made."""
+        sources = names.sources(key for key in keys if key.startswith(names.folder))
+        if not sources or sources[0].number is None:
+            return None
+        try:
+            return read_message((await self._objects.get(names.key(sources[0]))).body).at
+        except NotFound:
+            return None
+
+    async def _told(self, key: str, name: str) -> str | None:
+        """An id as a document has it, whose folder's name may be shortened."""
+        try:
+            value = read((await self._objects.get(key)).body).get(name)
+        except (NotFound, ValueError):
+            return None
+        return value if isinstance(value, str) else None
+
+    async def _remove_empty_folders(self, names: SessionNames) -> None:
+        """Folders that others have made and left empty would keep them from making the session anew."""
+        key = f"{names.folder}multi_agents/.keep"
+        with suppress(AlreadyExists):
+            await self._objects.put(key, b"", Create())
+        await self._objects.delete(key)
+
+
+class TendedTreeStore(MessageTreeStore):
+    """The same where leases end by themselves, so that an owner that writes nothing has to renew them."""
+
+    linger_s = 0.005
+    """A message is a request by itself, however long one waits for others."""
+
+    async def tend(self) -> None:
+        """Renew the leases that are held, until cancelled, which is safe at any time."""
+        while True:
+            await anyio.sleep(self._settings.renew_every_s)
+            await self.renew()

@@ -1,0 +1,493 @@
+"""One agent's journal in the tree, as its owner keeps it: opening, taking in what others wrote, appending, erasing."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from repertory.backends.ports import Create, Overwrite
+from repertory.backends.sessions.message_tree_reading import (
+    JournalPlace,
+    Reading,
+    offset_of,
+    read_agent_file,
+    read_journal,
+    side_by_side,
+)
+from repertory.core.journal.appender import Appender, Entropy
+from repertory.core.journal.codec import decode
+from repertory.core.journal.fold import Fold
+from repertory.core.journal.records import Branched, MessageAdded, Record, Redacted, StateChanged, ViewChanged
+from repertory.core.journal.restore import restore
+from repertory.core.journal.rows import Kind, Row
+from repertory.core.message_tree.adoption import adopt, adopt_agent, mended
+from repertory.core.message_tree.assembly import Fault, Source
+from repertory.core.message_tree.documents import (
+    ERASED_TEXT,
+    AgentFile,
+    Chapter,
+    agent_document,
+    message_document,
+    rows_document,
+    without_contents,
+)
+from repertory.core.message_tree.head import Head
+from repertory.core.message_tree.kept_rows import Line, message_in
+from repertory.core.messages import Message
+from repertory.errors import AlreadyExists, CorruptJournal, Invalid, LeaseLost, NotFound
+
+_BLANK: Mapping[str, Message] = {
+    "user": {"role": "user", "content": [{"text": ERASED_TEXT}]},
+    "assistant": {"role": "assistant", "content": [{"text": ERASED_TEXT}]},
+}
+"""What stands where a message was erased and nothing says what took its place."""
+
+HEAD_BYTES_MAX = 1_000_000
+"""The largest window that is kept in one object besides its documents."""
+
+_log = logging.getLogger("repertory.sessions")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreeSettings:
+    """What differs between a folder and a bucket."""
+
+    prove_s: float = 0.0
+    """How long a proof of ownership counts. 0 looks before every commit; otherwise a fenced owner may add messages for
+    that long, which are taken in.
+    """
+    mark_batches: bool = True
+    """Whether a commit of several documents says so in each of them, so that what is left of one that was cut off is
+    removed. Not where nothing can be.
+    """
+    renew_every_s: float = 3.0
+    """How often an owner proves its leases anyway, where they end by themselves."""
+    keep_heads: bool = False
+    """Whether to keep, when a session is given up, what opening it needs in one object."""
+    keep_folders: bool = False
+    """Whether folders exist only while something is in them, so that an empty one needs a placeholder."""
+
+
+@dataclass(slots=True)
+class Standing:
+    """Where the journal stands, as far as its owner needs to know without reading."""
+
+    last_seq: int = 0
+    next_number: int = 0
+    """Of the next message's document."""
+    messages: int = 0
+    """Documents of messages that there are."""
+    rows: list[Row] = field(default_factory=list[Row])
+    """Those that opening needs, when a head is to be kept."""
+    agent_version: str | None = None
+    """Of the agent's document, when it is known."""
+    numbers: dict[int, int] = field(default_factory=dict[int, int])
+    """Sequence number of a message's row to the number of its document, for those that may still be shown."""
+    tail: Sequence[Line] = ()
+    """The rows of the last document."""
+    fold: Fold | None = None
+    """None: to be folded from what is stored."""
+    agent: AgentFile | None = None
+    state_due: bool = False
+    view_due: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class _Opened:
+    """An agent's journal as it was found, and what follows from what others have written."""
+
+    reading: Reading
+    numbers: list[int]
+    """Of the documents of messages, in order, without those of a commit that was cut off."""
+    found: list[Row]
+    """The rows that are stored, as far as they were read."""
+    made: list[Row]
+    """The rows that are to be stored."""
+    files: dict[int, tuple[int, Message]]
+    """Of the rows made: sequence number to the document that shows the message, and the message."""
+    fold: Fold
+
+    def needed(self) -> list[Row]:
+        """The rows from the last one's `low` on."""
+        rows = [*self.found, *self.made]
+        return rows[max(rows[-1].low - rows[0].seq, 0) :] if rows else []
+
+
+async def seen_rows(
+    place: JournalPlace,
+    wall: Callable[[], float],
+    entropy: Entropy,
+    *,
+    whole: bool = False,
+    owned: bool = False,
+) -> list[Row]:
+    """The rows for somebody who only looks, from the last one's `low` on or all of them. Nothing is written.
+
+    `owned`: what others have added is left out, since the owner will take it in.
+    """
+    reading = await read_journal(place, whole=whole)
+    if owned:
+        rows = list(reading.assembled.rows)
+        return rows if whole or not rows else rows[max(rows[-1].low - rows[0].seq, 0) :]
+    opened = _derived(place, reading, wall(), entropy)
+    return [*opened.found, *opened.made] if whole else opened.needed()
+
+
+def _derived(place: JournalPlace, reading: Reading, at: float, entropy: Entropy) -> _Opened:
+    """Rows for edits, then for messages that were added, then for the agent's document."""
+    found = reading.assembled
+    torn = {source.number for source in found.torn}
+    numbers = [number for number in reading.messages if number not in torn]
+    rows = [*found.rows]
+    made = mended(rows, found.faults, at, entropy)
+    rows += made
+    needed = rows if not rows or rows[0].seq == 1 else rows[max(rows[-1].low - rows[0].seq, 0) :]
+    fold = restore(needed, session_id=place.session_id).fold
+    appender = Appender(place.agent_id, fold, rows[-1].link if rows else None, entropy)
+    adopted = adopt(appender, found.added, at)
+    made += adopted.rows
+    agent = reading.agent
+    if agent is not None and agent.foreign:
+        files = adopted.files.items()
+        places = {**found.numbers, **{seq: number for seq, (number, _) in files}}
+        shown_from = _shown_from(agent, numbers, places, fold.last_seq)
+        made += adopt_agent(appender, agent, shown_from, at, first_turn=not found.rows)
+    rows = [*found.rows]
+    return _Opened(reading=reading, numbers=numbers, found=rows, made=made, files=dict(adopted.files), fold=fold)
+
+
+def _shown_from(agent: AgentFile, numbers: Sequence[int], places: Mapping[int, int], last_seq: int) -> int | None:
+    """The first message that somebody else shows, by its row; None when that lies before the rows that are known."""
+    removed = agent.manager.get("removed_message_count")
+    if not isinstance(removed, int) or removed <= 0 or not numbers:
+        return None
+    if removed >= len(numbers):
+        return last_seq + 1
+    first = numbers[removed]
+    seqs = [seq for seq, number in places.items() if number >= first]
+    return min(seqs) if seqs and first >= min(places.values()) else None
+
+
+@dataclass(slots=True)
+class _Behind:
+    """What was found of those who may have written since a head was made."""
+
+    written: bool = False
+    agent: AgentFile | None = None
+    version: str | None = None
+
+
+class TreeJournal:
+    """The journal of one agent, owned. After an error it is unknown where it stands: open a new one."""
+
+    def __init__(
+        self,
+        place: JournalPlace,
+        generation: int,
+        wall: Callable[[], float],
+        entropy: Entropy,
+        settings: TreeSettings,
+    ) -> None:
+        self._place = place
+        self._objects = place.objects
+        self._names = place.names
+        self._agent_id = place.agent_id
+        self._generation = generation
+        self._wall = wall
+        self._entropy = entropy
+        self._settings = settings
+        self._at = Standing()
+
+    @property
+    def last_seq(self) -> int:
+        """The last row that is stored."""
+        return self._at.last_seq
+
+    async def open(self) -> list[Row]:
+        """Read, tidy up what a crash left, take in what others wrote. The rows that opening needs, from `low` on."""
+        reading = await read_journal(self._place, whole=False)
+        found = reading.assembled
+        for source in reversed(found.torn):
+            await self._objects.delete(self._names.key(source))
+        for fault in found.faults:
+            _log.warning("a message was taken in as it stands now file=%r why=%r", self._key(fault), fault.why)
+        opened = _derived(self._place, reading, self._wall(), self._entropy)
+        self._at = Standing(
+            last_seq=found.rows[-1].seq if found.rows else 0,
+            next_number=opened.numbers[-1] + 1 if opened.numbers else 0,
+            messages=len(opened.numbers),
+            numbers={**found.numbers, **{seq: number for seq, (number, _) in opened.files.items()}},
+            tail=found.tail,
+            fold=opened.fold,
+            agent=reading.agent,
+            agent_version=reading.agent_version,
+            state_due=reading.agent is None and bool(found.rows or opened.numbers),
+            view_due=reading.agent is None or reading.agent.foreign,
+        )
+        await self._put_aside(reading.unreadable)
+        if opened.made:
+            number = max(found.numbers.values(), default=-1) + 1
+            chapter = Chapter(rows=opened.made, generation=self._generation, before=found.tail, next_number=number)
+            await self._put_rows(chapter, opened.files)
+        rows = opened.needed()
+        if found.erase:
+            await self._erase([*found.erase])
+            rows = [row.without_content() if row.seq in found.erase else row for row in rows]
+        return self._keep(rows)
+
+    async def open_at(self, head: Head | None) -> list[Row]:
+        """As `open`, from the head alone when nobody has written since it was made."""
+        if head is None:
+            return await self.open()
+        found = _Behind()
+
+        async def look_behind() -> None:
+            found.written = await self._is_there(Source(head.next_number))
+
+        async def look_at_agent() -> None:
+            found.agent, found.version = await read_agent_file(self._place)
+
+        await side_by_side([look_behind, look_at_agent])
+        if found.written or found.version != head.agent_version:
+            return await self.open()
+        self._at = Standing(
+            last_seq=head.rows[-1].seq,
+            next_number=head.next_number,
+            messages=head.messages,
+            numbers=dict(head.numbers),
+            tail=head.tail,
+            fold=restore(head.rows, session_id=self._place.session_id).fold,
+            agent=found.agent,
+            agent_version=found.version,
+        )
+        return self._keep(list(head.rows))
+
+    def head(self) -> Head | None:
+        """What opening this needs the next time; None when it is too much, or not known."""
+        at = self._at
+        if not at.rows or at.agent_version is None or sum(len(row.body) for row in at.rows) > HEAD_BYTES_MAX:
+            return None
+        return Head(
+            rows=at.rows,
+            next_number=at.next_number,
+            messages=at.messages,
+            numbers={seq: number for seq, number in at.numbers.items() if seq >= at.rows[0].seq},
+            tail=at.tail,
+            agent_version=at.agent_version,
+        )
+
+    async def _is_there(self, source: Source) -> bool:
+        try:
+            await self._objects.get(self._names.key(source))
+        except NotFound:
+            return False
+        return True
+
+    def _keep(self, rows: list[Row]) -> list[Row]:
+        if self._settings.keep_heads:
+            self._at.rows = list(rows)
+        return rows
+
+    async def append(self, rows: Sequence[Row], erase: Sequence[int]) -> LeaseLost | None:
+        """Store rows that follow the last one, then destroy what is to be erased. None when all of that is on stable
+        storage.
+        """
+        at = self._at
+        parts = _parts(rows)
+        if parts and not at.last_seq and not at.messages:
+            await self._create(parts)
+        batch = (rows[0].seq, rows[-1].seq) if len(parts) > 1 and self._settings.mark_batches else None
+        for part, message in parts:
+            chapter = Chapter(
+                rows=part,
+                generation=self._generation,
+                before=at.tail,
+                batch=batch,
+                erase=erase if part is parts[-1][0] else (),
+                next_number=at.next_number,
+            )
+            try:
+                if message is None:
+                    await self._put_rows(chapter, {})
+                else:
+                    await self._put_message(chapter, message)
+            except AlreadyExists as error:
+                msg = "somebody else has added to the session; open it again to take that in"
+                return LeaseLost(
+                    msg, session=self._place.session_id, agent=self._agent_id, file=error.fields.get("key")
+                )
+            self._follow(part)
+        if erase:
+            await self._erase(erase)
+        if at.state_due:
+            await self.put_agent()
+        return None
+
+    @property
+    def due(self) -> bool:
+        """Whether `close` has anything to do."""
+        return bool(self._at.last_seq) and (self._at.view_due or self._at.state_due)
+
+    async def close(self) -> None:
+        """Tell others how much is shown, when that has changed."""
+        if self.due:
+            await self.put_agent()
+
+    async def put_agent(self) -> None:
+        """Write the agent's document as of now."""
+        at = self._at
+        if at.fold is None:
+            rows = await seen_rows(self._place, self._wall, self._entropy, owned=True)
+            at.fold = restore(rows, session_id=self._place.session_id).fold
+        fold = at.fold
+        removed = offset_of(fold.shown.view.first_shown, at.numbers, at.messages, at.next_number - 1)
+        now = self._wall()
+        body = agent_document(self._agent_id, fold.state, fold.shown.view, removed, at.agent, now)
+        at.agent_version = await self._objects.put(self._names.agent, body, Overwrite())
+        at.state_due = at.view_due = False
+
+    # Within.
+
+    def _key(self, fault: Fault) -> str | None:
+        return None if fault.number is None else self._names.key(Source(fault.number))
+
+    async def _put_aside(self, numbers: Sequence[int]) -> None:
+        """Move what nobody can read out of the way, so that others can open the session, too."""
+        for number in numbers:
+            key = self._names.key(Source(number))
+            with suppress(NotFound, Invalid):
+                body = (await self._objects.get(key)).body
+                await self._objects.put(self._names.quarantined(number), body, Overwrite())
+                await self._objects.delete(key)
+                _log.warning("a message that cannot be read was put aside file=%r", key)
+
+    async def _erase(self, seqs: Sequence[int]) -> None:
+        """Destroy the contents of rows, in every document that holds them; last in the one that asks for it."""
+        at = self._at
+        wanted = {seq for seq in seqs if 0 < seq <= at.last_seq}
+        reading = await read_journal(self._place, whole=True)
+        instead = _redactions(reading.assembled.rows)
+        shown: dict[int, Message] = {}
+        for seq, number in reading.assembled.numbers.items():
+            message = instead.get(seq) or _BLANK.get(_role(reading.assembled.rows[seq - 1]))
+            if seq in wanted and message is not None:
+                shown[number] = message
+        asking = [source for source, read in reading.documents.items() if read.erase]
+        holding = [
+            source
+            for source, read in reading.documents.items()
+            if source.number in shown or any(kept.line.seq in wanted for kept in read.kept)
+        ]
+        for source in [*(source for source in holding if source not in asking), *asking]:
+            key = self._names.key(source)
+            body = (await self._objects.get(key)).body
+            message = shown.get(source.number) if source.number is not None else None
+            await self._objects.put(key, without_contents(body, wanted, message, self._wall()), Overwrite())
+        at.rows = [row.without_content() if row.seq in wanted else row for row in at.rows]
+        at.view_due = True
+
+    async def _create(self, parts: Sequence[tuple[Sequence[Row], Message | None]]) -> None:
+        """The agent's document comes before its messages: others take messages without one for their own to write."""
+        fold = self._at.fold or Fold()
+        body = agent_document(self._agent_id, fold.state, fold.shown.view, 0, self._at.agent, self._wall())
+        with suppress(AlreadyExists):
+            self._at.agent_version = await self._objects.put(self._names.agent, body, Create())
+        if self._settings.keep_folders and not any(message is not None for _, message in parts):
+            await self._objects.put(self._names.placeholder, b"", Overwrite())
+
+    async def _put_message(self, chapter: Chapter, message: Message) -> None:
+        at, number = self._at, self._at.next_number
+        said = next(row for row in chapter.rows if row.kind == Kind.MESSAGE)
+        body = message_document(number, message, _at_of(said), chapter)
+        await self._objects.put(self._names.key(Source(number)), body, Create())
+        at.numbers[said.seq] = number
+        at.next_number += 1
+        at.messages += 1
+        self._stored(chapter)
+
+    async def _put_rows(self, chapter: Chapter, files: Mapping[int, tuple[int, Message]]) -> None:
+        key = self._names.key(Source(None, chapter.rows[0].seq))
+        await self._objects.put(key, rows_document(chapter, files), Create())
+        self._stored(chapter)
+
+    def _stored(self, chapter: Chapter) -> None:
+        self._at.tail = [Line.of(row) for row in chapter.rows]
+        self._at.last_seq = chapter.rows[-1].seq
+
+    def _follow(self, rows: Sequence[Row]) -> None:
+        """Fold what was stored, to know what others are to be told."""
+        at = self._at
+        if self._settings.keep_heads:
+            at.rows.extend(rows)
+            at.rows = at.rows[max(at.rows[-1].low - at.rows[0].seq, 0) :]
+        for row in rows:
+            try:
+                record = decode(row.kind, row.version, row.body) if not row.erased else None
+            except CorruptJournal:
+                record = None
+            self._note(record)
+            if at.fold is not None:
+                at.fold = _applied(at.fold, row.seq, record)
+        if at.fold is not None and len(at.numbers) > 256:
+            low = at.fold.low
+            at.numbers = {seq: number for seq, number in at.numbers.items() if seq >= low}
+
+    def _note(self, record: Record | None) -> None:
+        match record:
+            case StateChanged() | Branched():
+                self._at.state_due = True
+            case ViewChanged():
+                self._at.view_due = True
+            case MessageAdded(view=view) if view is not None:
+                self._at.view_due = True
+            case _:
+                pass
+
+
+def _parts(rows: Sequence[Row]) -> list[tuple[list[Row], Message | None]]:
+    """The rows by document: one message each, what leads up to it and what follows it."""
+    parts: list[tuple[list[Row], Message | None]] = []
+    waiting: list[Row] = []
+    for row in rows:
+        message = message_in(row)
+        if message is not None:
+            parts.append(([*waiting, row], message))
+            waiting = []
+        elif parts:
+            parts[-1][0].append(row)
+        else:
+            waiting.append(row)
+    if waiting:
+        parts.append((waiting, None))
+    return parts
+
+
+def _applied(fold: Fold, seq: int, record: Record | None) -> Fold | None:
+    """The fold after the record; None when that takes more than is known here."""
+    if record is None or isinstance(record, Branched):
+        return None
+    fold.apply(seq, record)
+    return fold
+
+
+def _at_of(row: Row) -> float:
+    record = decode(row.kind, row.version, row.body)
+    return record.at
+
+
+def _role(row: Row) -> str:
+    """Whose message a row is; empty when it is none, or erased already."""
+    message = message_in(row)
+    return "" if message is None else message["role"]
+
+
+def _redactions(rows: Sequence[Row]) -> dict[int, Message]:
+    found: dict[int, Message] = {}
+    for row in rows:
+        if row.kind == Kind.REDACTION and not row.erased:
+            record = decode(row.kind, row.version, row.body)
+            if isinstance(record, Redacted):
+                found[record.target] = record.message
+    return found

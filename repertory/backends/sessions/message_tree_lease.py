@@ -1,0 +1,177 @@
+"""Who owns which session of a tree: an object per session, replaced under its version.
+
+It names owner and generation. Where reading costs requests it also holds a head per agent: what opening it needs, by
+value, as of when the session was given up in good order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, cast
+
+from repertory.backends.ports import Create, Lease, Update
+from repertory.backends.sessions.message_tree_names import SessionNames
+from repertory.core.message_tree.documents import session_document
+from repertory.core.message_tree.spelling import read, spelled
+from repertory.errors import AlreadyExists, Corrupt, LeaseLost, NotFound, PreconditionFailed, SessionBusy
+
+if TYPE_CHECKING:
+    from repertory.backends.ports import ObjectStore
+    from repertory.backends.sessions.proof_of_life import ProofOfLife
+
+_TRIES = 5
+_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseFile:
+    """The object as it was read."""
+
+    generation: int = 0
+    owner: str | None = None
+    proved_at: float = 0.0
+    version: str | None = None
+    """None when there is no such object."""
+    heads: Mapping[str, object] = field(default_factory=dict[str, object])
+    """Agent id to head."""
+
+
+@dataclass(slots=True)
+class HeldLease:
+    """A lease of ours, and what we know of its object."""
+
+    lease: Lease
+    version: str
+    proved_at: float
+    heads: dict[str, object]
+
+
+class TreeLeases:
+    """The leases of one owner."""
+
+    def __init__(
+        self, objects: ObjectStore, life: ProofOfLife, owner: str, wall: Callable[[], float], prove_s: float
+    ) -> None:
+        """`prove_s`: how long a proof of ownership counts; 0 asks each time."""
+        self._objects = objects
+        self._life = life
+        self._owner = owner
+        self._wall = wall
+        self._prove_s = prove_s
+        self._generations: dict[str, int] = {}
+        """The last ones of sessions that were deleted here."""
+
+    async def acquire(self, names: SessionNames, *, takeover: bool) -> HeldLease:
+        """Own the session. Errors: `SessionBusy`."""
+        await self._life.begin()
+        for _ in range(_TRIES):
+            found = await self.read(names)
+            if not takeover and await self.in_other_hands(found):
+                break
+            floor = self._generations.get(names.session_id, 0)
+            generation = max(found.generation + 1, floor + 1, int(self._wall() * 1000) if found.version is None else 0)
+            lease = Lease(session_id=names.session_id, owner=self._owner, generation=generation)
+            now = self._wall()
+            if found.version is None:
+                await self._create_session(names, now)
+            condition = Create() if found.version is None else Update(found.version)
+            try:
+                version = await self._objects.put(names.lease, _body(lease, now, {}), condition)
+            except (AlreadyExists, PreconditionFailed):
+                continue
+            return HeldLease(lease, version, now, dict(found.heads) if found.owner is None else {})
+        raise SessionBusy("another live owner has the session", session=names.session_id)
+
+    async def _create_session(self, names: SessionNames, at: float) -> None:
+        """Its document comes first: others take a folder without one for a session that they cannot open."""
+        with suppress(AlreadyExists):
+            await self._objects.put(names.session, session_document(names.session_id, at), Create())
+
+    async def read(self, names: SessionNames) -> LeaseFile:
+        """The object as it is now. Errors: `Corrupt`."""
+        try:
+            stored = await self._objects.get(names.lease)
+        except NotFound:
+            return LeaseFile()
+        try:
+            said = read(stored.body)
+            owner, heads = said.get("owner"), said.get("heads")
+            if said.get("format") != _FORMAT:
+                raise ValueError("a format that this release does not know")
+            return LeaseFile(
+                generation=int(cast("int", said["generation"])),
+                owner=owner if isinstance(owner, str) else None,
+                proved_at=float(cast("float", said["proved_at"])),
+                version=stored.version,
+                heads=cast("dict[str, object]", heads) if isinstance(heads, dict) else {},
+            )
+        except (ValueError, TypeError, KeyError) as error:
+            if not stored.body.strip(b"\0 \n"):  # Cut off by a power failure of whoever wrote it: nobody owns that.
+                return LeaseFile(version=stored.version)
+            raise Corrupt("the lease of the session cannot be read", file=names.lease, cause=str(error)) from error
+
+    async def in_other_hands(self, found: LeaseFile) -> bool:
+        """Whether a live owner other than this one has it."""
+        return (
+            found.owner is not None
+            and found.owner != self._owner
+            and await self._life.alive(found.owner, found.proved_at)
+        )
+
+    async def alive(self, found: LeaseFile) -> str | None:
+        """The owner, if there is one that is alive."""
+        return found.owner if found.owner == self._owner or await self.in_other_hands(found) else None
+
+    async def check(self, names: SessionNames, held: HeldLease) -> LeaseLost | None:
+        """None when the lease is current. Asks the store when the last proof has become too old."""
+        if self._prove_s and self._wall() - held.proved_at <= self._prove_s:
+            return None
+        if not self._prove_s:
+            found = await self.read(names)
+            current = (found.owner, found.generation) == (held.lease.owner, held.lease.generation)
+            if current and found.version is not None:
+                held.version = found.version
+                return None
+            return lost(held.lease)
+        return await self.prove(names, held)
+
+    async def prove(self, names: SessionNames, held: HeldLease) -> LeaseLost | None:
+        """Replace the object by one that says the same later. None when the lease is current."""
+        for _ in range(_TRIES):
+            now = self._wall()
+            try:
+                held.version = await self._objects.put(names.lease, _body(held.lease, now, {}), Update(held.version))
+            except PreconditionFailed:
+                found = await self.read(names)  # It may be our own put, of which we were not told.
+                if (found.owner, found.generation) != (held.lease.owner, held.lease.generation):
+                    break
+                held.version = found.version or held.version
+            else:
+                held.proved_at = now
+                return None
+        return lost(held.lease)
+
+    async def release(self, names: SessionNames, held: HeldLease, heads: Mapping[str, object]) -> None:
+        """Give the session up, in good order. A lease that is no longer current is ignored."""
+        body = _body(held.lease, self._wall(), heads, owner=None)
+        try:
+            await self._objects.put(names.lease, body, Update(held.version))
+        except PreconditionFailed:
+            return
+
+    def forget(self, session_id: str, generation: int) -> None:
+        """The session is deleted. The next generation is higher all the same."""
+        self._generations[session_id] = max(generation, self._generations.get(session_id, 0))
+
+
+def lost(lease: Lease) -> LeaseLost:
+    """What to tell the holder of a lease that is no longer current."""
+    return LeaseLost("the session has another owner now", session=lease.session_id, generation=lease.generation)
+
+
+def _body(lease: Lease, at: float, heads: Mapping[str, object], *, owner: str | None = "") -> bytes:
+    named = lease.owner if owner == "" else owner
+    said = {"format": _FORMAT, "generation": lease.generation, "owner": named, "proved_at": at, "heads": dict(heads)}
+    return spelled(said)

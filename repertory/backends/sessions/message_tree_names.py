@@ -1,0 +1,107 @@
+"""The keys of the documented layout, and which keys there are somebody else's business."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from hashlib import blake2b
+
+from repertory.core.ids import ID_BYTES_MAX
+from repertory.core.message_tree.assembly import Source
+
+SESSIONS = "session_"
+_AGENTS = "agent_"
+_MESSAGE = re.compile(r"messages/message_(0|[1-9][0-9]{0,17})\.json")
+_ROWS = re.compile(r"repertory/rows_([0-9]{16})\.json")
+
+
+def named(prefix: str, name: str) -> str:
+    """The folder of a session or agent. An id that leaves no room for the prefix is shortened: its document has it
+    whole.
+    """
+    whole = f"{prefix}{name}"
+    if len(whole.encode()) <= ID_BYTES_MAX:
+        return whole
+    digest = blake2b(name.encode(), digest_size=16).hexdigest()
+    short = whole.encode()[: ID_BYTES_MAX - len(digest) - 1].decode(errors="ignore")
+    return f"{short}~{digest}"
+
+
+def id_in(folder: str, prefix: str) -> str | None:
+    """The id that a folder is named by; None when it may have been shortened, or the folder is none of these."""
+    if not folder.startswith(prefix) or len(folder) == len(prefix):
+        return None
+    return None if re.search(r"~[0-9a-f]{32}$", folder) else folder.removeprefix(prefix)
+
+
+@dataclass(frozen=True, slots=True)
+class AgentNames:
+    """The keys of one agent."""
+
+    folder: str
+    """With a slash behind it."""
+
+    @property
+    def agent(self) -> str:
+        return f"{self.folder}agent.json"
+
+    @property
+    def placeholder(self) -> str:
+        """What keeps the folder of messages alive on a file system while there are none. Nobody reads it."""
+        return f"{self.folder}messages/.keep"
+
+    def key(self, source: Source) -> str:
+        """Of a message's document, or of one with rows alone."""
+        if source.number is not None:
+            return f"{self.folder}messages/message_{source.number}.json"
+        return f"{self.folder}repertory/rows_{source.first or 0:016}.json"
+
+    def quarantined(self, number: int) -> str:
+        """Where a message's document goes that cannot be read."""
+        return f"{self.folder}repertory/unreadable/message_{number}.json"
+
+    def sources(self, keys: Iterable[str]) -> list[Source]:
+        """The documents among these keys, the messages by number and then the others; strays are left out."""
+        found: list[Source] = []
+        for key in keys:
+            rest = key.removeprefix(self.folder)
+            if message := _MESSAGE.fullmatch(rest):
+                found.append(Source(int(message[1])))
+            elif rows := _ROWS.fullmatch(rest):
+                found.append(Source(None, int(rows[1])))
+        return sorted(found, key=lambda source: (source.number is None, source.number or source.first or 0))
+
+
+@dataclass(frozen=True, slots=True)
+class SessionNames:
+    """The keys of one session."""
+
+    session_id: str
+
+    @property
+    def folder(self) -> str:
+        """With a slash behind it."""
+        return f"{named(SESSIONS, self.session_id)}/"
+
+    @property
+    def session(self) -> str:
+        return f"{self.folder}session.json"
+
+    @property
+    def lease(self) -> str:
+        return f"{self.folder}repertory.json"
+
+    def of_agent(self, agent_id: str) -> AgentNames:
+        return AgentNames(f"{self.folder}agents/{named(_AGENTS, agent_id)}/")
+
+    @staticmethod
+    def agent_folders(keys: Iterable[str]) -> list[str]:
+        """The folders of agents that any of these keys lies in, in order."""
+        found = (key.split("/")[2] for key in keys if key.count("/") > 2 and key.split("/")[1] == "agents")
+        return sorted({folder for folder in found if folder.startswith(_AGENTS)})
+
+    @staticmethod
+    def agent_id_in(folder: str) -> str | None:
+        """The agent that a folder is named by; None when its document must be asked."""
+        return id_in(folder, _AGENTS)

@@ -1,0 +1,145 @@
+"""Reading one agent's documents: the last ones first, side by side, and no more than are needed."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+import anyio
+
+from repertory.backends.sessions.message_tree_names import AgentNames
+from repertory.backends.worker_threads import run_in_thread
+from repertory.core.message_tree.assembly import Assembled, Source, assemble, check_chain
+from repertory.core.message_tree.documents import AgentFile, Read, read_agent, read_message, read_rows
+from repertory.errors import Invalid, NotFound, RepertoryError
+
+if TYPE_CHECKING:
+    from repertory.backends.ports import ObjectStore
+
+READS_AT_ONCE_MAX = 32
+"""Documents that are read side by side at most."""
+ASSEMBLED_AT_ONCE_MAX = 100
+"""Documents that are put together on the event loop, which takes some milliseconds; more are in a thread."""
+_FIRST_READ = 48
+"""Messages that are read in the first go: the default window and some more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What was found of an agent."""
+
+    assembled: Assembled = field(default_factory=Assembled)
+    documents: Mapping[Source, Read] = field(default_factory=dict[Source, Read])
+    """What was read."""
+    messages: Sequence[int] = ()
+    """The numbers of all documents of messages, in order."""
+    unreadable: Sequence[int] = ()
+    """The numbers of those, among the ones that were read, that nobody can read."""
+    agent: AgentFile | None = None
+    agent_version: str | None = None
+    """Of the agent's document, when there is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class JournalPlace:
+    """Where one agent's journal is."""
+
+    objects: ObjectStore
+    names: AgentNames
+    session_id: str
+    agent_id: str
+
+
+async def read_journal(place: JournalPlace, *, whole: bool) -> Reading:
+    """The rows from the last row's `low` on, or all of them, and what others have added behind them.
+
+    Errors: `CorruptJournal` naming the document when rows that are needed cannot be had.
+    """
+    objects, names = place.objects, place.names
+    keys = [info.key for info in await objects.list(names.folder)]
+    sources = names.sources(keys)
+    if not sources:
+        agent, version = await read_agent_file(place) if names.agent in keys else (None, None)
+        return Reading(agent=agent, agent_version=version)
+    messages = [source for source in sources if source.number is not None]
+    rows = sources[len(messages) :]
+    documents: dict[Source, Read] = {}
+    take = len(sources) if whole else _FIRST_READ
+    while True:
+        messages, newest = messages[:-take], messages[-take:]
+        rows, newest_rows = rows[:-take], rows[-take:]
+        reads = [partial(_read_into, documents, objects, names, source) for source in (*newest, *newest_rows)]
+        await side_by_side(reads)
+        unread = {source.number for source in (*messages, *rows)}
+        work = partial(assemble, place.agent_id, documents, unread)
+        assembled = work() if len(documents) <= ASSEMBLED_AT_ONCE_MAX else await run_in_thread(work)
+        if not messages and not rows:
+            break
+        if assembled.rows and assembled.begins <= assembled.rows[-1].low and not whole:
+            break
+        take *= 2
+    agent, version = await read_agent_file(place) if names.agent in keys else (None, None)
+    numbers = [source.number for source in sources if source.number is not None]
+    if not assembled.rows or assembled.begins > (1 if whole else assembled.rows[-1].low):
+        check_chain(assembled, {number: names.key(Source(number)) for number in numbers}, place.session_id)
+    unreadable = [source.number for source, read in documents.items() if read.fault and source.number is not None]
+    return Reading(
+        assembled=assembled,
+        documents=documents,
+        messages=numbers,
+        unreadable=sorted(unreadable),
+        agent=agent,
+        agent_version=version,
+    )
+
+
+async def read_agent_file(place: JournalPlace) -> tuple[AgentFile | None, str | None]:
+    """The agent's document, None when nobody can read it, and its version, None when there is none."""
+    try:
+        stored = await place.objects.get(place.names.agent)
+    except NotFound:
+        return None, None
+    return read_agent(stored.body), stored.version
+
+
+async def side_by_side(requests: Sequence[Callable[[], Awaitable[None]]]) -> None:
+    """Make requests, some at a time. Errors: the first one's, alone; those that follow are not begun any more."""
+    failed: list[RepertoryError] = []
+    limiter = anyio.CapacityLimiter(READS_AT_ONCE_MAX)
+
+    async def make(request: Callable[[], Awaitable[None]]) -> None:
+        async with limiter:
+            if not failed:
+                try:
+                    await request()
+                except RepertoryError as error:
+                    failed.append(error)
+
+    async with anyio.create_task_group() as group:
+        for request in requests:
+            group.start_soon(make, request)
+    if failed:
+        raise failed[0]
+
+
+async def _read_into(documents: dict[Source, Read], objects: ObjectStore, names: AgentNames, source: Source) -> None:
+    """One document; one that has gone meanwhile is left out, and one that is a link or worse cannot be read."""
+    try:
+        body = (await objects.get(names.key(source))).body
+    except NotFound:
+        return
+    except Invalid as error:
+        documents[source] = Read(fault=str(error))
+        return
+    documents[source] = read_message(body) if source.number is not None else read_rows(body)
+
+
+def offset_of(first_shown: int, numbers: Mapping[int, int], messages: int, last_number: int) -> int:
+    """How many documents of messages lie before the first one that is shown: what others skip when they open.
+
+    `numbers`: those of the rows that are known. Without a message from there on, everything is skipped.
+    """
+    shown = [number for seq, number in numbers.items() if seq >= first_shown]
+    return max(0, messages - (last_number + 1 - min(shown))) if shown else messages

@@ -1,0 +1,96 @@
+"""How the owner of a session shows that it is alive, where the lease itself is an object.
+
+On one machine by a lock that the system drops with the process; across machines by the time of its last proof.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+import anyio
+
+from repertory.backends.sessions.owner_lock import OwnerLock
+from repertory.backends.worker_threads import run_in_thread
+from repertory.core.ids import check_id
+from repertory.errors import Unavailable
+
+
+class ProofOfLife(Protocol):
+    """What a store asks of it. `owner` is the name that leases have; times are epoch seconds."""
+
+    async def begin(self) -> None:
+        """Be alive from now on. Calling it twice is allowed."""
+        ...
+
+    async def alive(self, owner: str, proved_at: float) -> bool:
+        """Whether another owner, who proved its lease at that time, is alive now."""
+        ...
+
+    async def end(self) -> bool:
+        """Be alive no longer; whether that alone gives every lease up."""
+        ...
+
+
+class TimeToLive:
+    """Alive for some seconds after each proof. Clocks that differ make a wait longer or shorter, and nothing worse:
+    what an owner writes is decided by the lease alone.
+    """
+
+    def __init__(self, wall: Callable[[], float], ttl_s: float) -> None:
+        self._wall = wall
+        self._ttl_s = ttl_s
+
+    async def begin(self) -> None:
+        return
+
+    async def alive(self, owner: str, proved_at: float) -> bool:
+        del owner
+        return self._wall() - proved_at < self._ttl_s
+
+    async def end(self) -> bool:
+        return False
+
+
+class LockedFile:
+    """Alive as long as the process holds the lock on a file of its own, in a folder beside the sessions."""
+
+    def __init__(self, folder: Path, owner: str) -> None:
+        self._folder = folder
+        self._lock = OwnerLock(folder, check_id(owner, "owner"))
+        self._beginning = anyio.Lock()
+
+    async def begin(self) -> None:
+        """Errors: `Unavailable` when the folder cannot be made or locked."""
+        async with self._beginning:
+            if not self._lock.held:
+                await run_in_thread(self._begin)
+
+    async def alive(self, owner: str, proved_at: float) -> bool:
+        del proved_at
+        return await run_in_thread(lambda: self._alive(owner))
+
+    async def end(self) -> bool:
+        await run_in_thread(self._lock.release)
+        return True
+
+    def _begin(self) -> None:
+        try:
+            for folder in reversed((self._folder.parent, *self._folder.parent.parents)):
+                if not folder.exists():
+                    folder.mkdir(mode=0o700, exist_ok=True)
+            self._lock.acquire()
+        except OSError as error:
+            cause = error.strerror or str(error)
+            raise Unavailable("owners cannot show that they are alive", path=str(self._folder), cause=cause) from error
+
+    def _alive(self, owner: str) -> bool:
+        try:
+            return self._lock.alive(owner)
+        except OSError as error:
+            cause = error.strerror or str(error)
+            raise Unavailable(
+                "nobody can tell whether an owner lives", path=os.fspath(self._folder), cause=cause
+            ) from error

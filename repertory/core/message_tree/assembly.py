@@ -1,0 +1,257 @@
+"""From the documents of one agent to its rows: what can be proved, what is missing, and what others have added.
+
+Rows are put together from the last one downwards. A content that its line does not prove was edited, and a row whose
+document is lost is known by the line that the next document has of it: both stand among the rows as erased, and are
+named as faults, so that whoever owns the session can say what stands there now. A commit of several documents that was
+cut off in the middle was never acknowledged, and is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from repertory.core.journal.codec import decode
+from repertory.core.journal.records import Redacted
+from repertory.core.journal.rows import Kind, Row
+from repertory.core.message_tree.documents import Read
+from repertory.core.message_tree.kept_rows import Kept, Line, content
+from repertory.core.messages import Message
+from repertory.errors import CorruptJournal
+
+
+class Source(NamedTuple):
+    """Where a document is: the number of a message, or the first sequence number of rows without one."""
+
+    number: int | None
+    first: int | None = None
+
+
+class Fault(NamedTuple):
+    """A message whose content is not what was written."""
+
+    row: Row
+    """As it stands now: erased."""
+    message: Message | None
+    """What its document says instead; None when that is lost."""
+    number: int | None
+    """Of the document, when it is known."""
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assembled:
+    """What the documents amount to."""
+
+    rows: Sequence[Row] = ()
+    """The last ones, without gaps."""
+    begins: int = 0
+    """The first sequence number that could be told; rows before it need documents that were not read."""
+    faults: Sequence[Fault] = ()
+    torn: Sequence[Source] = ()
+    """What is left of a commit that was cut off; in the order in which it was written."""
+    added: Sequence[tuple[int, Read]] = ()
+    """What others have added at the end, or what cannot be read there: number and document, in order."""
+    numbers: Mapping[int, int] = field(default_factory=dict[int, int])
+    """Sequence number of a message's row to the number of its document."""
+    tail: Sequence[Line] = ()
+    """The rows of the last document."""
+    erase: frozenset[int] = frozenset()
+    """Rows whose content was to be destroyed when somebody was cut off."""
+
+
+def assemble(agent_id: str, documents: Mapping[Source, Read], unread: Collection[int | None] = ()) -> Assembled:
+    """Put the rows together. `unread`: the documents that are there and were not read yet, by their message's number;
+    None stands for those without a message.
+    """
+    by_number: dict[int | None, Read] = {
+        source.number: read for source, read in documents.items() if source.number is not None
+    }
+    kept = _kept(documents)
+    torn = _torn(kept, documents, by_number)
+    for seq in [seq for seq, (source, _) in kept.items() if source in torn]:
+        del kept[seq]
+    known = {source.number for source, _ in kept.values()} | {row.file for _, row in kept.values()}
+    highest = max((number for number in known if number is not None), default=-1)
+    gone = {source.number for source in torn}
+    numbers_there = sorted(number for number in by_number if number is not None)
+    added = [(number, by_number[number]) for number in numbers_there if number > highest and number not in gone]
+    behind = _Behind(agent_id, kept, documents, by_number)
+    rows: list[Row] = []
+    seq = max(kept, default=0)
+    while seq > 0 and behind.knows(seq, unread):
+        rows.append(behind.row(seq))
+        seq -= 1
+    rows.reverse()
+    tail: Sequence[Line] = ()
+    if rows:
+        source, _ = kept[rows[-1].seq]
+        tail = tuple(row.line for row in documents[source].kept)
+    return Assembled(
+        rows=rows,
+        begins=seq + 1 if rows else 0,
+        faults=_faults(rows, behind.found),
+        torn=torn,
+        added=added,
+        numbers=behind.numbers,
+        tail=tail,
+        erase=frozenset(seq for source, read in documents.items() if source not in torn for seq in read.erase),
+    )
+
+
+def check_chain(assembled: Assembled, places: Mapping[int, str], session_id: str) -> None:
+    """Raise `CorruptJournal` when rows before those that were found are missing. `places`: number to key."""
+    if assembled.begins > 1:
+        first = assembled.rows[0]
+        keys = (places.get(assembled.numbers.get(row.seq, -1)) for row in assembled.rows)
+        raise CorruptJournal(
+            "documents before this one were removed or cannot be read",
+            session=session_id,
+            agent=first.agent_id,
+            seq=first.seq,
+            file=next((key for key in keys if key is not None), None),
+        )
+
+
+def _kept(documents: Mapping[Source, Read]) -> dict[int, tuple[Source, Kept]]:
+    """Every row that a document keeps, but for those of an owner that was fenced and wrote all the same: such a
+    document says what a later owner has said otherwise, or follows what a later owner has said. A message in it is
+    one that was added.
+    """
+    kept: dict[int, tuple[Source, Kept]] = {}
+    latest_first = sorted(documents.items(), key=lambda item: item[1].generation, reverse=True)
+    begins: int | None = None
+    generation = -1
+    for source, read in latest_first:
+        if not read.kept or any(row.line.seq in kept for row in read.kept):
+            continue
+        first = read.kept[0].line.seq
+        if read.generation != generation:
+            begins, generation = min(kept, default=None), read.generation
+        if begins is None or first < begins:
+            kept |= {row.line.seq: (source, row) for row in read.kept}
+    return kept
+
+
+def _torn(
+    kept: Mapping[int, tuple[Source, Kept]], documents: Mapping[Source, Read], by_number: Mapping[int | None, Read]
+) -> list[Source]:
+    """The documents of the last commit, when it was cut off and nobody has built on it."""
+    if not kept:
+        return []
+    last = max(kept)
+    batch = documents[kept[last][0]].batch
+    if batch is None or batch[1] <= last:
+        return []
+    sources: list[Source] = []
+    for seq in sorted(seq for seq in kept if seq >= batch[0]):
+        if kept[seq][0] not in sources:
+            sources.append(kept[seq][0])
+    end = max((source.number for source in sources if source.number is not None), default=-1)
+    built_on = any(number is not None and number > end for number in by_number) and end >= 0
+    return [] if built_on else sources
+
+
+class _Behind:
+    """What rows are made of."""
+
+    def __init__(
+        self,
+        agent_id: str,
+        kept: Mapping[int, tuple[Source, Kept]],
+        documents: Mapping[Source, Read],
+        by_number: Mapping[int | None, Read],
+    ) -> None:
+        self._agent_id = agent_id
+        self._kept = kept
+        self._headers = {line.seq: line for read in documents.values() for line in read.before}
+        """Rows as the document after theirs has them."""
+        self._told = _told(documents)
+        """Sequence number of a message's row to the number that its document must have had."""
+        self._by_number = by_number
+        self.found: dict[int, tuple[Message | None, int | None, str]] = {}
+        """Of rows that are not what was written: what their document says instead, its number, and what is wrong."""
+        self.numbers: dict[int, int] = {}
+
+    def knows(self, seq: int, unread: Collection[int | None]) -> bool:
+        """Whether a row can be told without reading more: one that no document keeps is lost when none is unread."""
+        if seq not in self._kept:
+            return seq in self._headers and not unread
+        file = self._kept[seq][1].file
+        return file is None or file not in unread
+
+    def row(self, seq: int) -> Row:
+        """One row, erased when its content is not what was written."""
+        if seq not in self._kept:
+            return self._lost(seq)
+        source, row = self._kept[seq]
+        number = row.file if row.file is not None else source.number
+        if row.line.kind == Kind.MESSAGE and number is not None:
+            self.numbers[seq] = number
+        message = self._message(number)
+        body = content(row, message)
+        proved = row.line.row(self._agent_id, body)
+        if proved is not None and (body is not None or not row.line.salt):
+            if not row.line.salt:
+                self.found[seq] = (message, number, "")
+            return proved
+        self.found[seq] = (message, number, "it was edited" if message is not None else "it cannot be read")
+        return _sure(row.line.erased().row(self._agent_id, None))
+
+    def _lost(self, seq: int) -> Row:
+        line, number = self._headers[seq].erased(), self._told.get(seq)
+        message = self._message(number)
+        self.found[seq] = (message, number, "it is lost" if message is None else "somebody else has written it anew")
+        if message is not None and number is not None:
+            self.numbers[seq] = number
+        return _sure(line.row(self._agent_id, None))
+
+    def _message(self, number: int | None) -> Message | None:
+        read = self._by_number.get(number) if number is not None else None
+        return read.message if read is not None else None
+
+
+def _told(documents: Mapping[Source, Read]) -> dict[int, int]:
+    """The numbers of documents as the next ones imply them: one before their own."""
+    told: dict[int, int] = {}
+    for source, read in documents.items():
+        said = [line.seq for line in read.before if line.kind == Kind.MESSAGE]
+        if len(said) == 1:
+            told[said[0]] = (read.next_number if source.number is None else source.number) - 1
+    return told
+
+
+def _sure(row: Row | None) -> Row:
+    assert row is not None
+    return row
+
+
+def _faults(rows: Iterable[Row], found: Mapping[int, tuple[Message | None, int | None, str]]) -> list[Fault]:
+    """The messages among those that say something else than the last redaction of them, or that none explains."""
+    said = _redactions(rows)
+    faults: list[Fault] = []
+    for row in rows:
+        if row.seq not in found or row.kind != Kind.MESSAGE:
+            continue
+        message, number, why = found[row.seq]
+        explained = said.get(row.seq)
+        if explained is None and why:
+            faults.append(Fault(row, message, number, why))
+        elif explained is not None and message is not None and _untracked(explained) != _untracked(message):
+            faults.append(Fault(row, message, number, "it was edited"))
+    return faults
+
+
+def _redactions(rows: Iterable[Row]) -> dict[int, Message]:
+    said: dict[int, Message] = {}
+    for row in rows:
+        if row.kind == Kind.REDACTION and not row.erased:
+            record = decode(row.kind, row.version, row.body)
+            if isinstance(record, Redacted):
+                said[record.target] = record.message
+    return said
+
+
+def _untracked(message: Message) -> dict[str, object]:
+    return {name: value for name, value in message.items() if name != "tracking_id"}

@@ -1,0 +1,253 @@
+"""The documents of the tree, field by field, and what in them is ours.
+
+    session_<id>/session.json                                 who and when
+    session_<id>/repertory.json                               ours: the lease, and heads where reading costs requests
+    session_<id>/agents/agent_<id>/agent.json                 state, and how much of the history is shown
+    session_<id>/agents/agent_<id>/messages/message_<n>.json  one message, and under `repertory` the rows with it
+    session_<id>/agents/agent_<id>/repertory/rows_<seq>.json  ours: rows that came without a message
+
+Others leave out fields that they do not know, and do not look at documents that they do not know. Source: the
+documented session layout, as strands-agents 1.62.0 writes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import cast
+
+from repertory.core.journal.plain_json import dump
+from repertory.core.journal.records import View
+from repertory.core.journal.rows import Row
+from repertory.core.message_tree.kept_rows import Kept, Line, entry, read_entry, tracked
+from repertory.core.message_tree.spelling import epoch, iso, read, spelled
+from repertory.core.messages import Json, Message
+from repertory.core.pairing import check_message
+from repertory.errors import Invalid
+
+OURS = "repertory"
+FORMAT = 1
+DEFAULT_MANAGER = "SlidingWindowConversationManager"
+"""Whose state an agent's document has before any manager has decided anything."""
+ERASED_TEXT = "[erased]"
+
+_NO_INTERRUPTS: Mapping[str, object] = {"interrupts": {}, "context": {}, "activated": False}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chapter:
+    """Rows that are kept in one document, and what the reader must know of those around them."""
+
+    rows: Sequence[Row]
+    generation: int
+    before: Sequence[Line] = ()
+    """The rows of the document before; written without their salts, which must go with the contents."""
+    batch: tuple[int, int] | None = None
+    """First and last sequence number of what was committed together, when that took several documents."""
+    erase: Sequence[int] = ()
+    """Rows whose content this commit destroys, as long as that is not done."""
+    next_number: int = 0
+    """Of the next message's document, for rows that came without one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Read:
+    """A document of rows or of a message, as it was found."""
+
+    kept: Sequence[Kept] = ()
+    """Empty when somebody else wrote it."""
+    message: Message | None = None
+    """What it shows, redaction applied."""
+    at: float = 0.0
+    before: Sequence[Line] = ()
+    batch: tuple[int, int] | None = None
+    erase: Sequence[int] = ()
+    next_number: int = 0
+    generation: int = 0
+    """Of the owner who wrote it."""
+    fault: str | None = None
+    """Why nothing can be read of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentFile:
+    """An agent's document as it was found."""
+
+    state: Mapping[str, Json]
+    manager: Mapping[str, Json]
+    model_state: Mapping[str, Json]
+    created_at: str
+    foreign: bool
+    """Whether somebody else has written it last."""
+
+
+def session_document(session_id: str, at: float) -> bytes:
+    """`session.json`."""
+    when = iso(at)
+    return spelled({"session_id": session_id, "session_type": "AGENT", "created_at": when, "updated_at": when})
+
+
+def message_document(number: int, message: Message, at: float, chapter: Chapter) -> bytes:
+    """`message_<n>.json`, with one message among its rows."""
+    shown = message
+    for row in chapter.rows:
+        if row.kind == 1:
+            shown = tracked(message, row.link)
+    return spelled(
+        {
+            "message": shown,
+            "message_id": number,
+            "redact_message": None,
+            "created_at": iso(at),
+            "updated_at": iso(at),
+            OURS: _chapter(chapter, [entry(row, shown if row.kind == 1 else None) for row in chapter.rows]),
+        }
+    )
+
+
+def rows_document(chapter: Chapter, files: Mapping[int, tuple[int, Message]]) -> bytes:
+    """`rows_<seq>.json`. `files`: sequence number of a row to the document that shows its message, and that message."""
+    entries: list[dict[str, object]] = []
+    for row in chapter.rows:
+        number, shown = files.get(row.seq, (None, None))
+        entries.append(entry(row, shown, number))
+    return spelled({"next": chapter.next_number, **_chapter(chapter, entries)})
+
+
+def agent_document(
+    agent_id: str,
+    state: Mapping[str, Json],
+    view: View,
+    removed: int,
+    found: AgentFile | None,
+    at: float,
+) -> bytes:
+    """`agent.json`. `removed`: documents of messages before the first one that is shown."""
+    manager: dict[str, object] = {"__name__": view.manager or _manager_of(found), "removed_message_count": removed}
+    calls = view.manager_state.get("model_call_count")
+    if manager["__name__"] == DEFAULT_MANAGER:
+        manager["model_call_count"] = calls if isinstance(calls, int) else 0
+    if view.summary is not None or "summary_message" in (found.manager if found is not None else ()):
+        manager = {"summary_message": view.summary, **manager}
+    model_state = dict(found.model_state) if found is not None else {}
+    return spelled(
+        {
+            "agent_id": agent_id,
+            "state": dict(state),
+            "conversation_manager_state": manager,
+            "_internal_state": {"interrupt_state": _NO_INTERRUPTS, "model_state": model_state},
+            "created_at": found.created_at if found is not None else iso(at),
+            "updated_at": iso(at),
+            OURS: {"format": FORMAT, "state": _digest(_mapping(read(spelled({"state": state}))["state"]))},
+        }
+    )
+
+
+def read_message(body: bytes) -> Read:
+    """A message's document, whoever wrote it."""
+    try:
+        fields = read(body)
+        shown = fields.get("redact_message")
+        message = check_message(shown if shown is not None else fields.get("message"))
+        at = epoch(fields.get("created_at"))
+        ours = fields.get(OURS)
+        if not isinstance(ours, dict):
+            return Read(message=message, at=at)
+        return _read_chapter(cast("dict[str, object]", ours), message, at)
+    except (ValueError, TypeError, KeyError) as error:
+        return Read(fault=str(error) or "it is empty")
+
+
+def read_rows(body: bytes) -> Read:
+    """A document of rows."""
+    try:
+        return _read_chapter(read(body), None, 0.0)
+    except (ValueError, TypeError, KeyError) as error:
+        return Read(fault=str(error) or "it is empty")
+
+
+def read_agent(body: bytes) -> AgentFile | None:
+    """An agent's document; None when it cannot be read."""
+    try:
+        fields = read(body)
+    except ValueError:
+        return None
+    state, manager = _mapping(fields.get("state")), _mapping(fields.get("conversation_manager_state"))
+    ours = _mapping(fields.get(OURS))
+    return AgentFile(
+        state=state,
+        manager=manager,
+        model_state=_mapping(_mapping(fields.get("_internal_state")).get("model_state")),
+        created_at=str(fields.get("created_at")),
+        foreign=ours.get("state") != _digest(state),
+    )
+
+
+def without_contents(body: bytes, wanted: Collection[int], shown: Message | None, at: float) -> bytes:
+    """A document without the contents of these rows, and `shown` in the place of its message, if it is given one.
+
+    Nobody is asked any more to erase anything. Errors: `ValueError` when the document cannot be read.
+    """
+    fields = read(body)
+    ours = fields.get(OURS) if "message" in fields else fields
+    if isinstance(ours, dict):
+        said = cast("dict[str, object]", ours)
+        said.pop("erase", None)
+        said["rows"] = [_erased(value, wanted) for value in cast("list[dict[str, object]]", said.get("rows", []))]
+    if shown is not None:
+        tracking_id = _mapping(fields.get("message")).get("tracking_id")
+        instead = {**shown} if tracking_id is None else {**shown, "tracking_id": tracking_id}
+        fields |= {"message": instead, "redact_message": instead, "updated_at": iso(at)}
+    return spelled(fields)
+
+
+def _erased(value: Mapping[str, object], wanted: Collection[int]) -> Mapping[str, object]:
+    line = Line.read(value.get("row"))
+    if line.seq not in wanted:
+        return value
+    kept: dict[str, object] = {"row": str(line.erased())}
+    return {**kept, "file": value["file"]} if "file" in value else kept
+
+
+def _chapter(chapter: Chapter, entries: list[dict[str, object]]) -> dict[str, object]:
+    said: dict[str, object] = {"format": FORMAT, "generation": chapter.generation}
+    if chapter.batch is not None:
+        said["batch"] = list(chapter.batch)
+    if chapter.erase:
+        said["erase"] = list(chapter.erase)
+    return {**said, "before": [str(line.erased()) for line in chapter.before], "rows": entries}
+
+
+def _read_chapter(ours: Mapping[str, object], message: Message | None, at: float) -> Read:
+    if ours.get("format") != FORMAT:
+        raise ValueError(f"it is of a format that this release does not know: {ours.get('format')!r}")
+    batch = ours.get("batch")
+    first, last = cast("list[int]", batch) if isinstance(batch, list) else (0, 0)
+    return Read(
+        kept=tuple(read_entry(value) for value in cast("list[object]", ours["rows"])),
+        message=message,
+        at=at,
+        before=tuple(Line.read(text) for text in cast("list[object]", ours.get("before", []))),
+        batch=(first, last) if last else None,
+        erase=tuple(cast("list[int]", ours.get("erase", []))),
+        next_number=int(cast("int", ours.get("next", 0))),
+        generation=int(cast("int", ours["generation"])),
+    )
+
+
+def _manager_of(found: AgentFile | None) -> str:
+    name = found.manager.get("__name__") if found is not None else None
+    return name if isinstance(name, str) and name else DEFAULT_MANAGER
+
+
+def _mapping(value: object) -> dict[str, Json]:
+    return cast("dict[str, Json]", value) if isinstance(value, dict) else {}
+
+
+def _digest(state: Mapping[str, Json]) -> str:
+    """By which we know a state that we have written."""
+    try:
+        return sha256(dump(state)).hexdigest()[:32]
+    except Invalid:
+        return ""

@@ -1,0 +1,103 @@
+"""Leases that end by themselves: renewed while they are tended, free after their time, fenced at once or soon."""
+
+from __future__ import annotations
+
+import os
+
+import anyio
+import pytest
+
+from repertory.backends.objects.memory import MemoryObjectStore, ObjectShelf
+from repertory.backends.ports import Batch, Position, TendedStore
+from repertory.backends.sessions.message_tree import TendedTreeStore
+from repertory.backends.sessions.message_tree_journal import TreeSettings
+from repertory.backends.sessions.proof_of_life import TimeToLive
+from repertory.errors import Corrupt, LeaseLost, SessionBusy
+from repertory.testing.faulty_objects import FaultyObjectStore, ObjectFaults
+from repertory.testing.session_contract import grow
+
+pytestmark = pytest.mark.anyio
+
+LEASE_S = 10.0
+
+
+def opened(shelf: ObjectShelf, owner: str, *, prove_s: float = 5.0) -> TendedTreeStore:
+    return TendedTreeStore(
+        MemoryObjectStore(shelf),
+        owner=owner,
+        life=TimeToLive(anyio.current_time, LEASE_S),
+        wall=anyio.current_time,
+        entropy=os.urandom,
+        settings=TreeSettings(prove_s=prove_s, keep_heads=True),
+    )
+
+
+async def test_a_tended_session_stays_its_owners_and_is_free_soon_after_that() -> None:
+    shelf = ObjectShelf()
+    one, two = opened(shelf, "one"), opened(shelf, "two")
+    assert isinstance(one, TendedStore)
+    lease = await one.acquire("session")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(one.tend)
+        await anyio.sleep(100)
+        with pytest.raises(SessionBusy):
+            await two.acquire("session")
+        assert await one.append([Batch(lease=lease, rows=grow(1))]) == [Position(agent_id="default", seq=1)]
+        tasks.cancel_scope.cancel()
+    await anyio.sleep(LEASE_S + 1)
+    taken = await two.acquire("session")
+    assert taken.generation > lease.generation
+    rows = grow(2)
+    assert isinstance((await one.append([Batch(lease=lease, rows=rows[1:])]))[0], LeaseLost)
+    assert len(await two.load("session", "default")) == 1
+
+
+async def test_an_owner_that_slept_too_long_proves_its_lease_before_it_writes() -> None:
+    shelf = ObjectShelf()
+    one, two = opened(shelf, "one"), opened(shelf, "two")
+    lease, rows = await one.acquire("session"), grow(2)
+    await one.append([Batch(lease=lease, rows=rows[:1])])
+    await anyio.sleep(LEASE_S * 3)
+    assert await one.append([Batch(lease=lease, rows=rows[1:])]) == [Position(agent_id="default", seq=2)]
+    with pytest.raises(SessionBusy):
+        await two.acquire("session")
+    await anyio.sleep(LEASE_S * 3)
+    await two.acquire("session")
+    assert isinstance((await one.append([Batch(lease=lease, rows=[])]))[0], LeaseLost)
+
+
+async def test_a_proof_whose_answer_got_lost_is_recognised() -> None:
+    shelf = ObjectShelf()
+    faulty = FaultyObjectStore(MemoryObjectStore(shelf), _Never(), ObjectFaults())
+    store = TendedTreeStore(
+        faulty,
+        owner="one",
+        life=TimeToLive(anyio.current_time, LEASE_S),
+        wall=anyio.current_time,
+        entropy=os.urandom,
+        settings=TreeSettings(prove_s=1.0),
+    )
+    lease = await store.acquire("session")
+    await anyio.sleep(2)
+    faulty.settings = ObjectFaults(lost_rate=1.0)
+    (outcome,) = await store.append([Batch(lease=lease, rows=grow(1))])
+    assert not isinstance(outcome, Position)
+    faulty.settings = ObjectFaults()
+    assert await store.append([Batch(lease=lease, rows=grow(1))]) == [Position(agent_id="default", seq=1)]
+
+
+async def test_a_lease_that_cannot_be_read_is_named() -> None:
+    shelf = ObjectShelf()
+    store = opened(shelf, "one")
+    await store.release(await store.acquire("session"))
+    key = "session_session/repertory.json"
+    shelf.objects[key] = shelf.objects[key]._replace(body=b'{"format": 99}')
+    with pytest.raises(Corrupt, match=r"repertory\.json"):
+        await store.acquire("session")
+    shelf.objects[key] = shelf.objects[key]._replace(body=b"")
+    await store.acquire("session")
+
+
+class _Never:
+    def random(self) -> float:
+        return 0.5

@@ -1,0 +1,89 @@
+"""Several processes on one tree of documents: a dead owner's sessions are free, and nothing acknowledged is lost."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+import pytest
+from test_sqlite_processes import ROOT, reports, start
+from tree_crash_child import open_tree
+
+from repertory.backends.ports import Batch, Position
+from repertory.core.journal.appender import Appender
+from repertory.core.journal.records import StateChanged
+from repertory.core.journal.restore import restore
+from repertory.core.journal.verify import verify
+from repertory.errors import SessionBusy
+
+pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
+
+CHILD = str(Path(__file__).with_name("tree_crash_child.py"))
+ROUNDS = 8
+
+
+@contextmanager
+def child(folder: Path, owner: str, *, sessions: int, seed: int) -> Iterator[subprocess.Popen[str]]:
+    """A child that appends; killed in the end, if it has not been before."""
+    arguments = [sys.executable, CHILD, str(folder), owner, str(sessions), str(seed)]
+    with subprocess.Popen(
+        arguments, stdout=subprocess.PIPE, text=True, cwd=ROOT, env={"PYTHONPATH": str(ROOT)}
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+async def test_a_session_of_another_process_is_busy_until_it_is_killed(tmp_path: Path) -> None:
+    with child(tmp_path, "child", sessions=1, seed=1) as process:
+        await start(process)
+        store = open_tree(str(tmp_path), "parent")
+        try:
+            with pytest.raises(SessionBusy):
+                await store.acquire("session-0")
+            process.kill()
+            process.wait()
+            lease = await store.acquire("session-0")
+            assert lease.owner == "parent"
+            assert restore(await store.load("session-0", "default")).fold.last_seq >= 0
+        finally:
+            await store.aclose()
+
+
+async def test_acknowledged_rows_survive_every_kill(tmp_path: Path, rng: random.Random) -> None:
+    acknowledged: dict[str, int] = {}
+    for number in range(ROUNDS):
+        with child(tmp_path, f"child-{number}", sessions=3, seed=rng.randrange(2**32)) as process:
+            wanted = rng.randrange(2, 30)
+            with anyio.fail_after(30):
+                acknowledged |= await anyio.to_thread.run_sync(reports, process, wanted)
+            process.kill()
+            acknowledged |= await anyio.to_thread.run_sync(reports, process)
+        store = open_tree(str(tmp_path), f"parent-{number}")
+        try:
+            for name in (name for name in acknowledged if name != "ready"):
+                lease = await store.acquire(name)
+                rows = await store.load(name, "default")
+                whole = await store.load(name, "default", whole=True)
+                verify(whole, session_id=name)
+                assert len(whole) >= acknowledged[name]
+                restored = restore(rows, session_id=name)
+                assert restored.fold.image() == restore(whole).fold.image()
+                appender = Appender("default", restored.fold, restored.link, rng.randbytes)
+                row = appender.append(StateChanged(at=1.0, set={"round": number}))
+                assert await store.append([Batch(lease=lease, rows=[row])]) == [
+                    Position(agent_id="default", seq=row.seq)
+                ]
+                await store.release(lease)
+                acknowledged[name] = row.seq
+        finally:
+            await store.aclose()
+    left = await anyio.to_thread.run_sync(lambda: list(tmp_path.rglob(".repertory-*")))
+    assert left == []

@@ -1,0 +1,127 @@
+"""A session manager of strands-agents, driven line by line: run by an interpreter that has the released package.
+
+Each line of standard input is a JSON command, each line of standard output its answer. The model is scripted, so that
+nothing but the sessions is the package's own.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from typing import Any
+
+
+def main() -> None:
+    from strands import Agent, tool
+    from strands.agent.conversation_manager import NullConversationManager, SlidingWindowConversationManager
+    from strands.models import Model
+    from strands.session.file_session_manager import FileSessionManager
+
+    class Scripted(Model):
+        """Answers with what it was given, in order."""
+
+        def __init__(self) -> None:
+            self.replies: list[list[dict[str, Any]]] = []
+            self.asked: list[Any] = []
+
+        def update_config(self, **config: Any) -> None:
+            pass
+
+        def get_config(self) -> dict[str, Any]:
+            return {}
+
+        async def structured_output(self, *args: Any, **kwargs: Any) -> Any:
+            raise NotImplementedError
+            yield
+
+        async def stream(self, messages: Any, *args: Any, **kwargs: Any) -> Any:
+            self.asked.append(json.loads(json.dumps(messages, default=repr)))
+            reply = self.replies.pop(0)
+            yield {"messageStart": {"role": "assistant"}}
+            for block in reply:
+                if "redact" in block:
+                    yield {"redactContent": {"redactUserContentMessage": block["redact"]}}
+                    continue
+                if "toolUse" in block:
+                    use = block["toolUse"]
+                    start = {"toolUse": {"toolUseId": use["toolUseId"], "name": use["name"]}}
+                    yield {"contentBlockStart": {"start": start}}
+                    yield {"contentBlockDelta": {"delta": {"toolUse": {"input": json.dumps(use["input"])}}}}
+                else:
+                    yield {"contentBlockStart": {"start": {}}}
+                    yield {"contentBlockDelta": {"delta": {"text": block["text"]}}}
+                yield {"contentBlockStop": {}}
+            wants = any("toolUse" in block for block in reply)
+            yield {"messageStop": {"stopReason": "tool_use" if wants else "end_turn"}}
+            usage = {"inputTokens": 10, "outputTokens": 5, "totalTokens": 15}
+            yield {"metadata": {"usage": usage, "metrics": {"latencyMs": 1}}}
+
+    @tool
+    def add(a: int, b: int) -> str:
+        """Add two numbers."""
+        return str(a + b)
+
+    agents: dict[str, tuple[Any, Scripted]] = {}
+    for line in sys.stdin:
+        command = json.loads(line)
+        try:
+            if command["do"] == "open":
+                model = Scripted()
+                window = command.get("window")
+                manager = SlidingWindowConversationManager(window_size=window) if window else None
+                if command.get("manager") == "null":
+                    manager = NullConversationManager()
+                if command.get("endpoint"):
+                    from strands.session.s3_session_manager import S3SessionManager
+
+                    session: Any = S3SessionManager(
+                        command["session"],
+                        command["bucket"],
+                        prefix=command.get("prefix", ""),
+                        endpoint_url=command["endpoint"],
+                        region_name="us-east-1",
+                    )
+                else:
+                    session = FileSessionManager(command["session"], command["folder"])
+                agent = Agent(
+                    model,
+                    tools=[add],
+                    callback_handler=None,
+                    session_manager=session,
+                    agent_id=command.get("agent", "default"),
+                    **({"conversation_manager": manager} if manager else {}),
+                )
+                agents["it"] = agent, model
+                answer: Any = {"messages": agent.messages, "state": agent.state.get()}
+            elif command["do"] == "say":
+                agent, model = agents["it"]
+                model.replies = command["replies"]
+                for key, value in command.get("state", {}).items():
+                    agent.state.set(key, value)
+                prompt = command["prompt"]
+                if isinstance(prompt, list):
+                    prompt = [_with_bytes(block) for block in prompt]
+                agent(prompt)
+                answer = {"messages": agent.messages, "asked": model.asked[-1]}
+            else:
+                answer = {"error": f"no such command: {command['do']}"}
+        except Exception as error:  # noqa: BLE001 - whatever the package raises is the answer
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        print(json.dumps(answer, default=_as_text), flush=True)
+
+
+def _with_bytes(block: Any) -> Any:
+    if isinstance(block, dict):
+        if "base64" in block:
+            return base64.b64decode(block["base64"])
+        return {key: _with_bytes(value) for key, value in block.items()}
+    return [_with_bytes(item) for item in block] if isinstance(block, list) else block
+
+
+def _as_text(value: Any) -> Any:
+    return {"base64": base64.b64encode(value).decode()} if isinstance(value, bytes) else repr(value)
+
+
+if __name__ == "__main__":
+    main()
