@@ -64,9 +64,13 @@ class SourceFile:
         return f"{self.name}:{getattr(node, 'lineno', 1)}"
 
 
+FOREIGN = frozenset(("node_modules", "site-packages"))
+"""Folders of what others wrote."""
+
+
 def read(folder: Path) -> list[SourceFile]:
     """Every Python file below a folder, by path."""
-    return [SourceFile(path) for path in sorted(folder.rglob("*.py")) if not {"node_modules", "site-packages"} & {*path.parts}]
+    return [SourceFile(path) for path in sorted(folder.rglob("*.py")) if not FOREIGN.intersection(path.parts)]
 
 
 def name_of(node: ast.AST | None) -> str:
