@@ -7,7 +7,6 @@ observer's event is logged and changes nothing, in a guard's event it is a failu
 
 from __future__ import annotations
 
-import copy
 import inspect
 import logging
 from collections.abc import Callable, Sequence
@@ -29,7 +28,7 @@ from repertory.actors.hook_events import (
 )
 from repertory.actors.registry import ToolRegistry
 from repertory.core.journal.plain_json import dump
-from repertory.core.messages import copy_message, tool_results
+from repertory.core.messages import copy_message, copy_result, copy_use, tool_results
 from repertory.core.pairing import check_message, check_result
 from repertory.core.prompt import Answers, Said, read_prompt
 from repertory.errors import HookFailed, Invalid, RepertoryError, UnpairedTools
@@ -200,7 +199,7 @@ class TurnHooks:
         """The tool and the input to run it with, and why not to run it, if so. The id is always the one asked for."""
         if BeforeToolCallEvent not in self._listened:
             return tool, use, None
-        given = copy.deepcopy(use)
+        given = copy_use(use)
         event = BeforeToolCallEvent(agent=self._agent, selected_tool=tool, tool_use=given, invocation_state=self._state)
         await fire(self._registry, event)
         chosen = tool if event.selected_tool is tool else _checked(event, "selected_tool", _one_tool)
@@ -216,7 +215,7 @@ class TurnHooks:
             selected_tool=ended.tool,
             tool_use=ended.use,
             invocation_state=self._state,
-            result=copy.deepcopy(ended.result),
+            result=copy_result(ended.result),
             exception=ended.exception,
             cancel_message=ended.cancel_message,
             duration=ended.duration_s,
