@@ -29,9 +29,9 @@ tests/peers/node_modules/.installed: tests/peers/package-lock.json tests/peers/s
 demo: $(VENV) ## Run the offline demonstration
 	@$(RUN) -m repertory.app.demo
 
-test: $(VENV) $(PEERS) ## Run every test, on asyncio and on trio
+test: $(VENV) $(PEERS) ## Run every test, on asyncio and on trio, one process per core (ARGS="-n 0 ..." for one in all)
 	@echo "test: pytest over tests/"
-	@$(RUN) -m pytest $(ARGS)
+	@$(RUN) -m pytest -n auto --dist worksteal $(ARGS)
 
 check: lint types contracts docs ## Format, lint, types, import contracts and documented examples
 

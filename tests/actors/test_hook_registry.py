@@ -291,7 +291,9 @@ class AsynchronousStart:
 
 
 @pytest.mark.parametrize(
-    "callback", [asynchronous_start, AsynchronousStart(), functools.partial(asynchronous_start)], ids=repr
+    "callback",
+    [asynchronous_start, AsynchronousStart(), functools.partial(asynchronous_start)],
+    ids=["function", "object", "partial"],
 )
 def test_an_asynchronous_callback_of_the_initialized_event_is_refused(callback: Any) -> None:
     with pytest.raises(Invalid, match="synchronous"):

@@ -108,7 +108,7 @@ async def test_one_plugin_serves_many_agents() -> None:
 @pytest.mark.parametrize(
     "plugins",
     [[Audit(), Audit()], ["audit"], [Audit], [Plugin()], "audit", 5, [None]],
-    ids=lambda value: repr(value)[:40],
+    ids=["same name", "name", "class", "no name", "text", "number", "none"],
 )
 def test_what_is_no_plugin_and_two_of_one_name_are_refused(plugins: Any) -> None:
     with pytest.raises(ValueError, match="plugin"):

@@ -179,7 +179,7 @@ async def test_a_result_may_be_replaced_or_edited_in_place() -> None:
         {"status": "success", "content": ["text"]},
         {"status": "success", "content": [{"text": object()}]},
     ],
-    ids=repr,
+    ids=["none", "text", "empty", "unknown status", "text as content", "text as block", "not JSON"],
 )
 async def test_a_result_that_is_none_is_logged_and_the_tools_own_stands(
     result: Any, caplog: pytest.LogCaptureFixture

@@ -23,6 +23,7 @@ pytestmark = pytest.mark.anyio
 schema_class()  # Loading it uses a thread, which a clock that jumps would pass.
 
 AGENTS_IN_MEMORY = 30
+AGENTS_AT_MOST = 200
 AGENTS_ON_DISK = 6
 TURNS = 6
 
@@ -119,15 +120,18 @@ async def live(agent: Agent, chaos: Chaos) -> None:
 
 @pytest.mark.timeout(120)
 async def test_agents_in_memory_survive_whatever_their_hooks_tools_and_models_do(seed: int) -> None:
-    happened: list[str] = []
-    for number in range(AGENTS_IN_MEMORY):
+    """Thirty agents, and more where chance has left out something that this campaign is there to reach."""
+    outcomes = {"end_turn", "cancelled", "limit_turns", "HookFailed", "Throttled", "ModelFailed"}
+    missing = {kind.__name__ for kind in KINDS} | outcomes
+    for number in range(AGENTS_AT_MOST):
+        if number >= AGENTS_IN_MEMORY and not missing:
+            break
         print(f"agent {number} of seed {seed}")
         chaos = Chaos(random.Random(f"{seed} {number}"), unit_s=1.0)
         with anyio.fail_after(100_000):
             await live(agent_of(chaos), chaos)
-        happened += chaos.log
-    outcomes = {"end_turn", "cancelled", "limit_turns", "HookFailed", "Throttled", "ModelFailed"}
-    assert set(happened) >= {kind.__name__ for kind in KINDS} | outcomes, sorted(set(happened))
+        missing -= set(chaos.log)
+    assert not missing
 
 
 @pytest.mark.timeout(120)

@@ -50,19 +50,21 @@ def echo(messages: list[Message], *rest: object) -> str:
 async def talk(runtime: Runtime, session_id: str, acknowledged: list[str]) -> None:
     """Say ten things; what fails is said again under another name."""
     session = runtime.agent(AgentSpec(model=ScriptedModel([echo], loop=True))).session(session_id)
+    trouble: RepertoryError | None = None
     for number in range(10):
         for attempt in range(50):
             said = f"{session_id}.{number}.{attempt}"
             try:
                 result = await session.invoke(said)
-            except RepertoryError:
+            except RepertoryError as error:
+                trouble = error
                 await anyio.sleep(1)
                 continue
             assert str(result) == f"answer to {said}"
             acknowledged.append(said)
             break
         else:
-            raise AssertionError("fifty attempts in a row failed")
+            raise AssertionError("fifty attempts in a row failed") from trouble
 
 
 @pytest.mark.parametrize("number", range(SEEDS))

@@ -7,15 +7,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-import anyio
-import anyio.to_thread
-
 from repertory.backends.ports import Overwrite
 from repertory.backends.sessions.object_keys import SessionKeys
 from repertory.backends.sessions.object_requests import Requests
-from repertory.backends.sessions.owner_lock import OwnerLock
+from repertory.backends.sessions.proof_of_life import LockedFile
 from repertory.core.ids import check_id
-from repertory.errors import Invalid, Unavailable
+from repertory.errors import Invalid
 
 LEASE_S = 10.0
 """Seconds that a lease lives after the last sign of its owner."""
@@ -90,23 +87,18 @@ class LockedOwners:
 
     def __init__(self, folder: Path, owner: str) -> None:
         """`folder` is for the owners' files alone; it is made when it is missing, with mode 0700."""
-        self._folder = folder
-        self._lock = OwnerLock(folder, owner)
+        self._life = LockedFile(folder, owner)
         self._owner = owner
-        self._arriving = anyio.Lock()
 
     @property
     def renew_every_s(self) -> float | None:
         return None
 
     async def arrive(self) -> None:
-        async with self._arriving:
-            if not self._lock.held:
-                await anyio.to_thread.run_sync(self._arrive)
+        await self._life.begin()
 
     async def leave(self) -> None:
-        if self._lock.held:
-            await anyio.to_thread.run_sync(self._lock.release)
+        await self._life.end()
 
     async def alive(self, owner: str, keys: SessionKeys, requests: Requests) -> bool:
         del keys, requests
@@ -114,27 +106,11 @@ class LockedOwners:
 
     async def seems_alive(self, owner: str, last_sign_at: float) -> bool:
         del last_sign_at
-        return (owner == self._owner and self._lock.held) or await self._holds(owner)
+        return (owner == self._owner and self._life.begun) or await self._holds(owner)
 
     async def _holds(self, owner: str) -> bool:
         """An owner is whatever a head says: only what may be a file's name is looked for."""
         with suppress(Invalid):
             check_id(owner, "owner")
-            return owner != self._owner and await anyio.to_thread.run_sync(self._alive, owner)
+            return owner != self._owner and await self._life.alive(owner, 0.0)
         return False
-
-    def _alive(self, owner: str) -> bool:
-        try:
-            return self._lock.alive(owner)
-        except OSError as error:
-            raise self._unusable(error) from error
-
-    def _arrive(self) -> None:
-        try:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._lock.acquire()
-        except OSError as error:
-            raise self._unusable(error) from error
-
-    def _unusable(self, error: OSError) -> Unavailable:
-        return Unavailable("the owners' files cannot be used now", folder=str(self._folder), cause=error.strerror)

@@ -1,4 +1,4 @@
-"""How the owner of a session shows that it is alive, where the lease itself is an object.
+"""How the owner of sessions shows that it is alive, where the leases themselves are objects.
 
 On one machine by a lock that the system drops with the process; across machines by the time of its last proof.
 """
@@ -62,6 +62,11 @@ class LockedFile:
         self._lock = OwnerLock(folder, check_id(owner, "owner"))
         self._beginning = anyio.Lock()
 
+    @property
+    def begun(self) -> bool:
+        """Whether others see this owner alive."""
+        return self._lock.held
+
     async def begin(self) -> None:
         """Errors: `Unavailable` when the folder cannot be made or locked."""
         async with self._beginning:
@@ -73,7 +78,8 @@ class LockedFile:
         return await run_in_thread(lambda: self._alive(owner))
 
     async def end(self) -> bool:
-        await run_in_thread(self._lock.release)
+        if self._lock.held:
+            await run_in_thread(self._lock.release)
         return True
 
     def _begin(self) -> None:

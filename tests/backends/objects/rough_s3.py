@@ -86,12 +86,13 @@ class RoughS3:
     service: str
     plan: Callable[[Request], Plan] = field(default=lambda request: Forward())
     requests: list[Request] = field(default_factory=list[Request])
+    hung: int = 0
     open_connections: int = 0
     changed: anyio.Event = field(default_factory=anyio.Event)
     hanging: anyio.CancelScope = field(default_factory=anyio.CancelScope)
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait until this holds. It is looked at when a request comes and when a connection ends."""
+        """Wait until this holds. It is looked at when a request comes, when one hangs and when a connection ends."""
         while not condition():
             await self.changed.wait()
 
@@ -161,6 +162,8 @@ async def _exchange(rough: RoughS3, reader: BufferedByteReceiveStream, socket: a
         case Hang(forward=forward):
             if forward:
                 await _ask(rough.service, request)
+            rough.hung += 1
+            rough.tell()
             with anyio.CancelScope() as rough.hanging:
                 await socket.receive()
             return False

@@ -53,6 +53,8 @@ class Fight:
                 tasks.start_soon(self.own, number)
             tasks.start_soon(self.look_on)
             await anyio.sleep(100)
+            while not self.lost or len(self.acknowledged) <= 5:  # noqa: ASYNC110 - chance decides when
+                await anyio.sleep(10)
             tasks.cancel_scope.cancel()
         judge = on_objects(MemoryObjectStore(self.shelf), "judge")
         await judge.acquire("session", takeover=True)
@@ -60,8 +62,6 @@ class Fight:
         restored = restore(rows)
         assert restore(await judge.load("session", "default")).fold.image() == restored.fold.image()
         assert {seq: rows[seq - 1] for seq in self.acknowledged} == self.acknowledged
-        assert self.lost
-        assert len(self.acknowledged) > 5
 
     async def own(self, number: int) -> None:
         objects = FaultyObjectStore(MemoryObjectStore(self.shelf), self.rng, self.faults)

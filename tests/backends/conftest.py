@@ -1,4 +1,4 @@
-"""What the tests of session stores share with those of object stores: a bucket on loopback."""
+"""What the tests of stores share: a bucket on loopback, and credentials that lead nowhere else."""
 
 from __future__ import annotations
 
