@@ -11,11 +11,13 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from repertory.core.model_windows import window_of
 from repertory.core.tokens import estimate_tokens
 
 if TYPE_CHECKING:
     from repertory.core.journal.rows import Row
     from repertory.core.messages import Message, ToolResult, ToolSpec, ToolUse
+    from repertory.core.snapshots.location import SnapshotLocation, SnapshotManifest
     from repertory.core.state import AgentState
     from repertory.errors import RepertoryError
 
@@ -63,9 +65,10 @@ class Model(ABC):
 
     @property
     def context_window_limit(self) -> int | None:
-        """The window in tokens, or None when nobody knows."""
-        limit = self.get_config().get("context_window_limit")
-        return limit if isinstance(limit, int) else None
+        """The window in tokens: as configured, else as known of `model_id`, else None."""
+        config = self.get_config()
+        limit = config.get("context_window_limit")
+        return limit if isinstance(limit, int) else window_of(str(config.get("model_id", "")))
 
     async def count_tokens(
         self,

@@ -1,17 +1,27 @@
 """Estimating how many tokens a request takes, without asking anybody.
 
-Characters / 4 for text and / 2 for JSON, rounded up: the documented heuristic. It is deterministic and cheap, not
-exact.
+Characters / 4 for text and / 2 for JSON, rounded up: the documented heuristic. Where it says nothing, or is far off,
+ours: characters beyond ASCII weigh as many as their bytes, since Chinese takes about a token per character; an image is
+as large as the largest that providers do not scale down; a document is its text, or its pages. Deterministic and cheap,
+not exact.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
     from repertory.core.messages import ContentBlock, Message, ToolSpec
+
+IMAGE_TOKENS = 1_600
+"""An image of 1,568 by 784 pixels, at 750 pixels per token; larger ones are scaled down."""
+PAGE_TOKENS = 2_000
+PAGE_BYTES = 25_000
+"""What a page of a document takes, shown as text and as an image, and how large its file is for each of them."""
+TEXT_FORMATS = frozenset(("txt", "md", "csv", "html"))
 
 
 def estimate_tokens(
@@ -57,14 +67,37 @@ def _block_tokens(block: ContentBlock) -> int:
         return sum(_part_tokens(part) for part in block["toolResult"]["content"])
     if "reasoningContent" in block:
         return _reasoning_tokens(block["reasoningContent"])
-    return 0
+    return _part_tokens(cast("Mapping[str, object]", block))
 
 
 def _part_tokens(part: Mapping[str, object]) -> int:
-    text = part.get("text")
-    if isinstance(text, str):
-        return _text_tokens(text)
-    return _json_tokens(part["json"]) if "json" in part else 0
+    match part:
+        case {"text": str(text)}:
+            return _text_tokens(text)
+        case {"json": value}:
+            return _json_tokens(value)
+        case {"image": _}:
+            return IMAGE_TOKENS
+        case {"document": document}:
+            return _document_tokens(cast("Mapping[str, object]", document))
+        case {"guardContent": {"text": {"text": str(text)}}}:
+            return _text_tokens(text)
+        case {"citationsContent": value}:
+            return _json_tokens(value)
+        case _:
+            return 0
+
+
+def _document_tokens(document: Mapping[str, object]) -> int:
+    match document.get("source"):
+        case {"bytes": bytes(data)} if document.get("format") in TEXT_FORMATS:
+            return math.ceil(len(data) / 4)
+        case {"bytes": bytes(data)}:
+            return PAGE_TOKENS * max(1, math.ceil(len(data) / PAGE_BYTES))
+        case {"text": str(text)}:
+            return _text_tokens(text)
+        case _:
+            return PAGE_TOKENS
 
 
 def _reasoning_tokens(content: Mapping[str, object]) -> int:
@@ -74,8 +107,9 @@ def _reasoning_tokens(content: Mapping[str, object]) -> int:
 
 
 def _text_tokens(text: str) -> int:
-    return -(-len(text) // 4)
+    size = len(text) if text.isascii() else len(text.encode(errors="replace"))
+    return math.ceil(size / 4)
 
 
 def _json_tokens(value: object) -> int:
-    return -(-len(json.dumps(value, default=str)) // 2)
+    return math.ceil(len(json.dumps(value, default=str)) / 2)
