@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -16,6 +17,12 @@ import trio._core._run as trio_run
 from blockbuster import blockbuster_ctx
 
 from repertory.runtime.testing.virtual_time import virtual_asyncio, virtual_trio
+
+
+def pytest_configure() -> None:
+    """A shell ignores SIGINT for what it starts in the background, and so would every process that a test starts."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(params=["asyncio", "trio"])

@@ -173,12 +173,13 @@ def test_the_demonstration_loses_nothing_and_leaves_nothing_behind(tmp_path: Pat
 
 
 @pytest.mark.real_time
+@pytest.mark.timeout(150)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_demonstration_that_is_stopped_leaves_nothing_behind(tmp_path: Path, number: signal.Signals) -> None:
     with started(tmp_path, "--seconds", "30") as process:
         first_worker(process)
         process.send_signal(number)
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=120)
     assert process.returncode == 128 + signal.SIGINT
     assert err == ""
     assert list(tmp_path.iterdir()) == []

@@ -35,6 +35,7 @@ def small_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(object_ownership, "SEGMENTS_MIN", 2)
     monkeypatch.setattr(object_ownership, "SEGMENTS_MAX", 4)
     monkeypatch.setattr(object_ownership, "INLINE_BYTES_MAX", 600)
+    monkeypatch.setattr(object_ownership, "_ASIDE_BYTES", 1 << 40)  # A clock that jumps passes threads.
 
 
 class Fight:

@@ -42,6 +42,7 @@ def small_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(object_ownership, "SEGMENTS_MIN", 2)
     monkeypatch.setattr(object_ownership, "SEGMENTS_MAX", 6)
     monkeypatch.setattr(object_ownership, "INLINE_BYTES_MAX", 1500)
+    monkeypatch.setattr(object_ownership, "_ASIDE_BYTES", 1 << 40)  # A clock that jumps passes threads.
 
 
 class History:

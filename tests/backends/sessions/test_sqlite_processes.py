@@ -61,7 +61,7 @@ def reports(process: subprocess.Popen[str], count: int | None = None) -> dict[st
 
 async def start(process: subprocess.Popen[str]) -> None:
     with anyio.fail_after(20):
-        await anyio.to_thread.run_sync(reports, process, 1)
+        await anyio.to_thread.run_sync(reports, process, 2)  # "ready", and the first row that was acknowledged
 
 
 async def test_a_session_of_another_process_is_busy_until_it_is_killed(tmp_path: Path) -> None:
