@@ -58,8 +58,11 @@ def rng(seed: int) -> random.Random:
     return random.Random(seed)
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="session")
 def no_blocking_calls() -> Iterator[None]:
-    """A blocking call of ours inside an asyncio loop raises `BlockingError`. Under trio it passes unseen."""
+    """A blocking call of ours inside an asyncio loop raises `BlockingError`. Under trio it passes unseen.
+
+    Switched on once: switching it off while a thread runs can crash CPython 3.11 (a method descriptor freed in use).
+    """
     with blockbuster_ctx("repertory"):
         yield

@@ -237,6 +237,7 @@ async def test_stop_iteration_from_a_thread_is_an_answer(run_tool: Any):
 async def test_the_first_schema_of_a_process_does_not_hold_the_event_loop_up():
     """The schema library takes some 70 ms and reads files; blocking detection is on in this program, on asyncio."""
     program = """
+import os
 import anyio
 from blockbuster import blockbuster_ctx
 from repertory.backends.ports import ToolContext
@@ -251,7 +252,8 @@ async def main():
     use = {"toolUseId": "1", "name": "add", "input": {"a": 1, "b": 2}}
     context = ToolContext(tool_use=use, agent_id="a", state=AgentState(), idempotency_key="k")
     with blockbuster_ctx("repertory"):
-        print((await add.run(use, context))["content"])
+        print((await add.run(use, context))["content"], flush=True)
+        os._exit(0)  # Switching the detection off while a thread runs can crash CPython 3.11.
 
 anyio.run(main)
 """
