@@ -25,6 +25,7 @@ class NotStored:
     session_id: str
     agent_id: str
     records: int
+    """0 when contents that were to be destroyed may still be there, and nothing else."""
     size_bytes: int
     turns: tuple[int, ...]
     """Numbers of the turns that said something of it."""
@@ -128,10 +129,11 @@ class Backlog:
         """Forget what waits. When some of it was answered, that is kept in mind, and given back."""
         rows, self.sent, self.unsent, self.error = self.rows, (), [], None
         self.erase = self.erasing = frozenset()
-        if rows and rows[0].seq <= self.promised:
-            self.lost = _sum(self.lost, self._told(rows, error))
-            return self.lost
-        return None
+        if not rows or rows[0].seq > self.promised:
+            return None
+        self.lost = _sum(self.lost, self._told(rows, error))
+        self.promised = rows[0].seq - 1
+        return self.lost
 
     def take_lost(self) -> NotStored | None:
         """What was answered and lost. Whoever takes it tells somebody."""
@@ -140,8 +142,7 @@ class Backlog:
 
     def not_stored(self) -> NotStored | None:
         """What waits, and what was answered and lost; None when there is nothing of either."""
-        rows = self.rows
-        return _sum(self.lost, self._told(rows, self.error) if rows else None)
+        return _sum(self.lost, self._told(self.rows, self.error) if self.waits else None)
 
     def _told(self, rows: Sequence[Row], error: RepertoryError | None) -> NotStored:
         records = (
@@ -153,8 +154,8 @@ class Backlog:
             records=len(rows),
             size_bytes=sum(len(row.body) for row in rows),
             turns=tuple(sorted({record.turn for record in records if isinstance(record, MessageAdded)})),
-            since=at_of(rows[0].body) or 0.0,
-            answered=rows[0].seq <= self.promised,
+            since=at_of(rows[0].body) or 0.0 if rows else 0.0,
+            answered=bool(rows) and rows[0].seq <= self.promised,
             error=str(error) if error is not None else "the store has not answered",
         )
 

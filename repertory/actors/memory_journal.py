@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from repertory.actors.backlog import Backlog
 from repertory.core.journal.fold import Fold
 from repertory.core.journal.records import MessageAdded, Record, Redacted
 from repertory.core.messages import Message, copy_message
@@ -33,6 +34,10 @@ class MemoryJournal:
         """Put a message in the place of another one, for good. Errors: `UnpairedTools`."""
         index = list(self.messages).index(target)
         self.add(Redacted(at=at, target=target, message=message, turn=self.fold.turns, index=index))
+
+    def backlog_of(self, session_id: str, agent_id: str) -> Backlog:
+        """What waits to be stored: never anything."""
+        return Backlog(session_id, agent_id)
 
     def history(self) -> tuple[Message, ...]:
         """A copy of everything that was said, oldest first."""

@@ -94,17 +94,10 @@ class PersisterSettings:
     """Fence a live owner instead of refusing to start."""
     linger_s: float = 0.005
     """How long records wait for company before they are written unasked, unless the store asks for longer."""
-    start_timeout_s: float = 20.0
+    start_timeout_s: float = 30.0
     """How long opening may take, with waiting for another process to give the session up."""
     stop_timeout_s: float = 10.0
     """How long a stopping session waits for its last commit."""
-
-
-def backlog_of(settings: PersisterSettings, keeper: Durable | MemoryJournal) -> Backlog:
-    """Where the persister of these keeps what waits to be stored. Without a store nothing ever does."""
-    if isinstance(keeper, MemoryJournal):
-        return Backlog(settings.session_id, settings.agent_id)
-    return keeper.backlog_of(settings.session_id, settings.agent_id)
 
 
 class _Begun(NamedTuple):
@@ -141,6 +134,8 @@ class SessionPersister(Actor[PersisterMessage]):
         self._backlog = Backlog(settings.session_id, settings.agent_id)
         """What waits to be stored."""
         self._phase = _Phase.READY
+        self._write: Write | None = None
+        """The last one."""
         self._failures = 0
         """Of writes, since the last one that succeeded."""
         self._unsure = False
@@ -175,7 +170,7 @@ class SessionPersister(Actor[PersisterMessage]):
         if isinstance(store, TendedStore):
             self._linger_s = max(self._linger_s, store.linger_s)
         self._patience_s = backlogs.patience.wait_s
-        self._backlog = backlog_of(settings, self._keeper)
+        self._backlog = self._keeper.backlog_of(settings.session_id, settings.agent_id)
         await self._open(self._keeper, takeover=settings.takeover)
 
     async def _open(self, keeper: Durable, *, takeover: bool) -> None:
@@ -210,6 +205,8 @@ class SessionPersister(Actor[PersisterMessage]):
                 return self._redact(message)
             case Prove():
                 return self._prove()
+            case Written() | WriteRefused() if message.of is not self._write:
+                return carry_on()  # It is for an incarnation that is gone.
             case Written(seq=seq):
                 self._note_written(seq)
                 return carry_on()
@@ -265,6 +262,7 @@ class SessionPersister(Actor[PersisterMessage]):
             fields = {"session": self._settings.session_id, "records": backlog.count}
             self._abandon(LeaseLost("somebody else has written to the session since", **fields))
         backlog.sent, backlog.unsent, backlog.error = (), kept or [], None
+        self._unsure = bool(kept)  # They may be on their way.
         backlog.put_back()
         return backlog.unsent
 
@@ -368,6 +366,7 @@ class SessionPersister(Actor[PersisterMessage]):
         if self._phase is not _Phase.READY or self._lease is None or isinstance(self._keeper, MemoryJournal):
             return
         if not (backlog.waits or self._waiters.doubt):
+            backlog.error = None
             return
         if self._lingering:
             self._lingering = False
@@ -377,8 +376,8 @@ class SessionPersister(Actor[PersisterMessage]):
         self._waiters.write_begins()
         self._phase = _Phase.WRITING
         erase = tuple((backlog.agent_id, seq) for seq in sorted(backlog.erasing))
-        write = Write(lease=self._lease, rows=backlog.sent, erase=erase, reply_to=self.context.self_ref)
-        self._keeper.writer.tell(write)
+        self._write = Write(lease=self._lease, rows=backlog.sent, erase=erase, reply_to=self.context.self_ref)
+        self._keeper.writer.tell(self._write)
 
     def _note_written(self, seq: int) -> None:
         if self._failures:

@@ -19,7 +19,7 @@ from repertory.actors.agent_parts import AgentParts, AgentSettings
 from repertory.actors.conversation import ConversationActor, Summarize
 from repertory.actors.durable import Durable
 from repertory.actors.memory_journal import MemoryJournal
-from repertory.actors.persister import PersisterSettings, SessionPersister, backlog_of
+from repertory.actors.persister import PersisterSettings, SessionPersister
 from repertory.core.window.decision import WindowManager
 from repertory.runtime.spec import ChildSpec, Restart, Strategy, SupervisorSettings
 from repertory.runtime.supervisor import Supervisor
@@ -67,7 +67,7 @@ def member_specs(settings: SessionSettings, parts: SessionParts) -> tuple[ChildS
         return ConversationActor(parts.manager, parts.wall, parts.summarize)
 
     def agent() -> AgentActor:
-        backlog = backlog_of(settings.persister, parts.keeper)
+        backlog = parts.keeper.backlog_of(settings.agent.session_id, settings.agent.agent_id)
         return AgentActor(settings.agent, settings.calls, parts.agent, backlog, parts.wall)
 
     return (

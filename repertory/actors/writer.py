@@ -26,6 +26,8 @@ from repertory.runtime.ref import ActorRef
 class Written:
     """Everything up to `seq` is on stable storage."""
 
+    of: Write
+    """What was asked for."""
     seq: int
 
 
@@ -33,6 +35,8 @@ class Written:
 class WriteRefused:
     """The rows of the last `Write` are not known to be stored. `LeaseLost` and `Unavailable` are the usual errors."""
 
+    of: Write
+    """What was asked for."""
     error: RepertoryError
     final: bool = False
     """The writer failed by a bug, or was killed: the same write would meet the same."""
@@ -143,12 +147,12 @@ class StoreWriter(Actor[WriterMessage]):
         finally:
             if refusal is not None:
                 for write in group:
-                    write.reply_to.tell(WriteRefused(error=refusal, final=final))
+                    write.reply_to.tell(WriteRefused(of=write, error=refusal, final=final))
         if refusal is not None:
             return
         self._groups += 1
         for write, outcome in zip(group, outcomes, strict=True):
             if isinstance(outcome, RepertoryError):
-                write.reply_to.tell(WriteRefused(error=outcome))
+                write.reply_to.tell(WriteRefused(of=write, error=outcome))
             else:
-                write.reply_to.tell(Written(seq=outcome.seq))
+                write.reply_to.tell(Written(of=write, seq=outcome.seq))

@@ -13,6 +13,7 @@ import pytest
 
 from repertory import FileSessions, FileStorage, JournalSessions, Sessions, SQLiteSessions
 from repertory.app.sessions import SessionPlace
+from repertory.backends.objects.memory import ObjectShelf
 from repertory.backends.ports import Batch, Condition, ObjectStore
 from repertory.core.messages import text_of
 from repertory.errors import Corrupt, SessionBusy, Unavailable
@@ -320,6 +321,9 @@ class DyingStorage(Memory):
     def __init__(self) -> None:
         super().__init__()
         self.writes_left: float = float("inf")
+        self.later_s = 0.0
+        """How much time has passed that nobody has waited."""
+        self._shelf = ObjectShelf(lambda: time.time() + self.later_s)
 
     def open_objects(self, writer: str) -> ObjectStore:
         return DyingObjects(super().open_objects(writer), self)
@@ -358,8 +362,8 @@ async def test_a_doctor_that_dies_on_the_way_can_be_called_again() -> None:
         storage.shelf.objects[key] = damaged
         storage.writes_left = writes
         first = await doctored(place)
-        storage.writes_left = float("inf")
-        later = Sessions(place, wall=lambda: time.time() + 60)
+        storage.writes_left, storage.later_s = float("inf"), 60.0  # its lease is over
+        later = Sessions(place)
         assert (await later.doctor(repair=True)).ok, writes
         said = [text_of(each.message) for each in (await later.show("s")).agents["agent"].messages]
         assert said == TEXTS[:2], writes

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from repertory.app.operations.opening import owned
 from repertory.app.operations.reading import aside
 from repertory.backends.mending_ports import Damage, Inspection, QuarantiningStore, RebuildingStore, Salvage
 from repertory.core.journal.examination import Examined, examine, repaired
@@ -25,7 +26,7 @@ class Repair:
 
     moved_to: str
     """Where everything lies now that was stored of it, as it was."""
-    kept: dict[str, int]
+    kept: Mapping[str, int]
     """Agent id to the last sequence number that is still there. Empty when nothing was usable."""
 
 
@@ -82,6 +83,8 @@ async def examine_place(store: SessionStore, made: Made, *, repair: bool) -> Doc
         damages.append(Damage(where=store.name, what=str(error)))
     for info in infos:
         problems = await _problems(store, info)
+        if problems and info.owner is not None:  # It may have been changed while it was read.
+            problems = await _problems(store, info)
         health = SessionHealth(session_id=info.session_id, problems=problems)
         sessions.append(await _repaired(store, health, made) if repair and problems else health)
     return DoctorReport(
@@ -98,8 +101,8 @@ async def _problems(store: SessionStore, info: SessionInfo) -> list[str]:
     problems: list[str] = []
     for agent_id in sorted(info.agents):
         try:
+            opened = await store.load(info.session_id, agent_id)  # first: an owner may add to it meanwhile
             rows = await store.load(info.session_id, agent_id, whole=True)
-            opened = await store.load(info.session_id, agent_id)
         except Corrupt as error:
             problems.append(str(error))
             continue
@@ -116,7 +119,7 @@ def _problem(agent_id: str, rows: Sequence[Row], opened: Sequence[Row], last_seq
     found = examine(agent_id, rows)
     if found.fault is not None:
         return f"agent {agent_id}: {found.fault}"
-    if found.last_seq < last_seq:  # A live owner may have added to it meanwhile.
+    if found.last_seq < last_seq:
         return f"agent {agent_id}: the listing says {last_seq} rows, there are {found.last_seq}"
     try:
         amounts_to = restore(opened).fold.image()
@@ -129,19 +132,27 @@ def _problem(agent_id: str, rows: Sequence[Row], opened: Sequence[Row], last_seq
 
 
 async def _repaired(store: SessionStore, health: SessionHealth, made: Made) -> SessionHealth:
+    """What became of a damaged session."""
     if not isinstance(store, QuarantiningStore):
-        why = "nothing can be set aside in this store"
-        return SessionHealth(session_id=health.session_id, problems=health.problems, not_repaired=why)
+        return replace(health, not_repaired="nothing can be set aside in this store")
     try:
-        salvage = await store.salvage(health.session_id)
-        examined, keep = await aside(partial(_kept, salvage, health.problems[0], made), len(salvage.rows))
-        moved_to = await store.set_aside(health.session_id, keep)
+        try:
+            async with owned(store, health.session_id, takeover=False):  # Nobody adds to what is being moved.
+                return await _set_aside(store, health, made)
+        except Corrupt:  # Nobody can own it.
+            return await _set_aside(store, health, made)
     except RepertoryError as error:
-        return SessionHealth(session_id=health.session_id, problems=health.problems, not_repaired=str(error))
+        return replace(health, not_repaired=str(error))
+
+
+async def _set_aside(store: QuarantiningStore, health: SessionHealth, made: Made) -> SessionHealth:
+    salvage = await store.salvage(health.session_id)
+    examined, keep = await aside(partial(_kept, salvage, health.problems[0], made), len(salvage.rows))
+    moved_to = await store.set_aside(health.session_id, keep)
     kept = {each.agent_id: each.usable[-1].seq for each in examined if each.usable}
     found = [f"{damage.where}: {damage.what}" for damage in salvage.damages]
-    return SessionHealth(
-        session_id=health.session_id,
+    return replace(
+        health,
         problems=[*health.problems, *(what for what in found if what not in health.problems)],
         repair=Repair(moved_to=moved_to, kept=kept),
     )

@@ -67,9 +67,11 @@ def _prepare(
     events = _events(owned, _placed(journals, rows, wanted, batch=False))
     if len(events) > 1:
         events = _events(owned, _placed(journals, rows, wanted, batch=True))
+    beside: Mapping[str, str] = {}
+    if any(part.number is not None for placed in events for _, part in placed):
+        beside = owned.means.metadata(owned.lease.session_id)
     for placed in events:
-        said = any(part.number is not None for _, part in placed)
-        metadata: Mapping[str, str] = owned.means.metadata(owned.lease.session_id) if said else {}
+        metadata = beside if any(part.number is not None for _, part in placed) else {}
         owned.prepare([item for _, part in placed for item in part.items], metadata, partial(_follow, placed))
     owned.unsure |= {_name(row) for some in rows.values() for row in some}
 

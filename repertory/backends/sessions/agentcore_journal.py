@@ -49,7 +49,7 @@ class Part(NamedTuple):
 
 
 @dataclass(slots=True)
-class Position:
+class JournalState:
     """Where the journal stands, as far as its owner needs to know without reading."""
 
     last_seq: int = 0
@@ -73,19 +73,24 @@ class Position:
     view_due: bool = False
 
 
-async def seen_rows(means: Means, log: EventLog, names: tuple[str, str], *, whole: bool = False) -> list[Row]:
-    """The rows of an agent for somebody who only looks, from the last one's `low` on or all of them. Nothing is
-    written.
+class Looked(NamedTuple):
+    """An agent's rows as somebody finds them who only looks, and when the first of all was made (0.0: unknown)."""
+
+    rows: list[Row]
+    began: float
+
+
+async def look_at(means: Means, log: EventLog, names: tuple[str, str], *, whole: bool = False) -> Looked:
+    """The rows from the last one's `low` on, or all of them. Nothing is written.
 
     `names`: of the session and of the agent.
     """
     reading = await read_agent_log(log, names[1], first=1 if whole else None)
     opened = _opened(means, names, reading)
-    return [*opened.found, *opened.made] if whole else opened.needed()
+    return Looked([*opened.found, *opened.made] if whole else opened.needed(), _began_in(reading))
 
 
-def began_in(reading: Reading) -> float:
-    """When the agent's first row was made; 0.0 when nobody can tell."""
+def _began_in(reading: Reading) -> float:
     rows = reading.assembled.rows
     if reading.began or not rows or rows[0].erased:
         return reading.began
@@ -99,14 +104,14 @@ def _opened(means: Means, names: tuple[str, str], reading: Reading) -> Opened:
 
 
 class AgentCoreJournal:
-    """The journal of one agent, owned. After an error it is unknown where it stands: own the session anew."""
+    """The journal of one agent, owned. `parts` are written by others; they are told of by `follow`."""
 
     def __init__(self, owned: OwnedSession, agent_id: str) -> None:
         self._owned = owned
         self._means = owned.means
         self._agent_id = agent_id
         self._names = (owned.lease.session_id, agent_id)
-        self._at = Position()
+        self._at = JournalState()
 
     @property
     def last_seq(self) -> int:
@@ -134,7 +139,7 @@ class AgentCoreJournal:
         self._owned.superseded += reading.superseded
         found, opened = reading.assembled, _opened(self._means, self._names, reading)
         agent = reading.agent
-        self._at = Position(
+        self._at = JournalState(
             last_seq=found.rows[-1].seq if found.rows else 0,
             next_number=reading.next_number,
             first_number=reading.first_number if reading.complete else 0,
@@ -144,7 +149,7 @@ class AgentCoreJournal:
             agent=agent,
             agent_known=agent is not None or reading.complete,
             agent_event=reading.agent_event,
-            began=began_in(reading),
+            began=_began_in(reading),
             state_due=agent is None and reading.complete and bool(found.rows or reading.next_number),
             view_due=agent.foreign if agent is not None else reading.complete,
         )
@@ -186,7 +191,8 @@ class AgentCoreJournal:
                 item = rows_item((self._agent_id, began), chapter, {}, {})
                 parts.append(Part(part, [item], None))
             else:
-                said_at = next(decode(row.kind, row.version, row.body).at for row in part if row.kind == 1)
+                made = (at_of(row.body) for row in part if not row.erased)
+                said_at = next((at for at in made if at is not None), self._means.wall())
                 items = message_items((self._agent_id, began), number, message, said_at, chapter)
                 parts.append(Part(part, items, number))
                 number += 1
@@ -266,8 +272,8 @@ class AgentCoreJournal:
                 before=self._at.tail,
                 next_number=number,
             )
-            number = max([number, *(filed + 1 for filed, _ in files.values())])
-            events = {number: reading.refs[number] for number, _ in files.values()}
+            events = {filed: reading.refs[filed] for filed, _ in files.values()}
+            number = max([number, *(filed + 1 for filed in events)])
             began = self._at.began or at_of(rows[0].body) or 0.0
             item = rows_item((self._agent_id, began), chapter, files, events)
             await self._owned.create("rows", [item])

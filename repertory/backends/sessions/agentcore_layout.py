@@ -47,7 +47,7 @@ AGENT_ID = "agentId"
 
 _SESSION = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_-]{0,99}")
 _VALUE = re.compile(r"[a-zA-Z0-9\s._:/=+@-]{1,256}")
-_MARK = re.compile(r"(rows|agent|session|held|free)\.([0-9a-f]+)\.([0-9a-f]+)\.([a-zA-Z0-9_-]*)")
+_MARK = re.compile(r"(rows|agent|session|held|free|asked)\.([0-9a-f]+)\.([0-9a-f]+)\.([a-zA-Z0-9_-]*)")
 _ROLES = {"USER": "user", "ASSISTANT": "assistant"}
 
 
@@ -55,9 +55,9 @@ class Mark(NamedTuple):
     """What the metadata of our events says."""
 
     kind: str
-    """`held` and `free` are leases, taken and given up."""
+    """`held` and `free` are leases, taken and given up; `asked` asks the owner of a generation for its session."""
     generation: int
-    """Of the owner who wrote it."""
+    """Of the owner who wrote it, or who is asked."""
     wall: float
     """When, in epoch seconds by the owner's clock: the event's own time is no earlier than the one before it."""
     owner: str = ""

@@ -2,8 +2,8 @@
 
 An owner takes a generation above all it has seen, writes an event that says so, and lists the session until it sees
 that event. Then it looks again before a turn, and before a commit when its last look is older than `prove_s`: a higher
-generation, or an event that it does not know, ends its ownership. Between two looks nothing stops it. What it writes
-then is of a lower generation, and is taken in by the next owner as something that was added.
+generation ends its ownership. Between two looks nothing stops it. What it writes then is of a lower generation, and is
+taken in by the next owner as something that was added.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ REQUESTS_AT_ONCE = 8
 """Requests for one session that are under way side by side: the service limits all of them together."""
 _CHANCE_BITS = 20
 _TRIES = 6
+_OF_LEASES = ("held", "free", "asked")
 
 T = TypeVar("T")
 
@@ -67,9 +68,14 @@ class Standing:
         return self.owner is not None and now - self.proved_at < lease_s
 
 
+def marks_of(events: Sequence[Event]) -> list[Mark]:
+    """The marks of those events that are ours."""
+    return [mark for event in events if (mark := read_mark(event.metadata)) is not None]
+
+
 def standing_of(events: Sequence[Event]) -> Standing:
     """What the newest events of a session say of its owner."""
-    marks = [mark for event in events if (mark := read_mark(event.metadata)) is not None]
+    marks = [mark for mark in marks_of(events) if mark.kind != "asked"]
     top = max((mark.generation for mark in marks), default=0)
     newest = [mark for mark in marks if mark.generation == top]
     if not newest:
@@ -114,6 +120,8 @@ class OwnedSession:
     """Whether nothing more may be written but that the session is given up."""
     unsure: set[tuple[str, int, bytes]] = field(default_factory=set[tuple[str, int, bytes]])
     """Agent, sequence number and link of rows in a commit that was not told to be stored: it may be made again."""
+    wanted: bool = False
+    """Whether somebody has asked for the session."""
     news: str | None = None
     """An event that somebody else has added since an agent was opened."""
     opened: bool = False
@@ -128,7 +136,7 @@ class OwnedSession:
     held_event: str = ""
     last_ms: int = 0
     """The time of the newest event."""
-    _proved_at: float = 0.0
+    _looked_at: float = 0.0
     _looked_ms: int = 0
     """The time of the newest event at the last look."""
     _first_known_ms: int = -1
@@ -184,9 +192,9 @@ class OwnedSession:
         if event_id:
             await self.means.events.delete(self.name, event_id)
 
-    def recently_proved(self) -> bool:
-        """Whether the last look counts still."""
-        return self.means.wall() - self._proved_at < self.means.settings.prove_s
+    def recently_looked(self, seconds: float) -> bool:
+        """Whether the last look is younger than that."""
+        return self.means.wall() - self._looked_at < seconds
 
     async def look(self) -> LeaseLost | None:
         """None when the session is still ours; whether somebody has added to it says `news` then.
@@ -200,14 +208,16 @@ class OwnedSession:
             page = await self.means.events.page(self.name, token, payloads=False)
             if token is None and standing_of(page.events).generation != self.lease.generation:
                 return lost(self.lease)
+            asked = [mark.generation for mark in marks_of(page.events) if mark.kind == "asked"]
+            self.wanted = self.wanted or self.lease.generation in asked
             for event in page.events:
                 if self._is_news(event):
                     self.news = event.event_id
                 newest = max(newest or 0, event.at_ms)
             token = page.next_token
-            if token is None or page.events[-1].at_ms <= self._looked_ms:
+            if token is None or any(event.at_ms <= self._looked_ms for event in page.events):
                 break
-        self._proved_at, self._looked_ms = now, newest or 0
+        self._looked_at, self._looked_ms = now, newest or 0
         return None
 
     async def renew(self) -> None:
@@ -224,14 +234,14 @@ class OwnedSession:
     def begin(self, log: EventLog) -> None:
         """The session is ours, as this listing shows."""
         self.log = log
-        self._proved_at = self.means.wall()
+        self._looked_at = self.means.wall()
         self.session_known = not log.complete
         self.know(log)
         told = 0
         for seen in reversed(log.seen):
             self.last_ms = max(self.last_ms, seen.event.at_ms)
             self.session_known = self.session_known or seen.event.metadata.get(STATE_TYPE) == "SESSION"
-            if seen.mark is None or seen.mark.kind not in ("held", "free") or seen.event.event_id == self.held_event:
+            if seen.mark is None or seen.mark.kind not in _OF_LEASES or seen.event.event_id == self.held_event:
                 continue
             self.superseded.append(seen.event.event_id)
             if seen.tails is not None and seen.mark.generation >= told:
@@ -269,6 +279,8 @@ class SessionRace:
         self._means = means
         self._floors: dict[str, int] = {}
         """Generations that a session had in this store, which it may have forgotten."""
+        self._asked: tuple[str, int] | None = None
+        """The session and generation that were asked for last."""
 
     async def acquire(self, session_id: str, name: str, *, takeover: bool) -> OwnedSession:
         """Own the session. Errors: `SessionBusy`, and as `MemoryEvents`."""
@@ -279,11 +291,12 @@ class SessionRace:
             standing = standing_of(page.events)
             if self.in_other_hands(standing) and not takeover:
                 if looked:
+                    await self._ask_for(name, standing, page.events)
                     break
                 looked = True
                 await anyio.sleep(means.settings.relook_s)
                 continue
-            last_ms = max((event.at_ms for event in page.events), default=0)
+            last_ms = _newest_ms(page.events)
             lease = self._lease(session_id, name, standing)
             owned = OwnedSession(means=means, lease=lease, name=name, last_ms=last_ms)
             owned.held_event = await owned.create("held", [lease_item(session_id, None)])
@@ -299,6 +312,18 @@ class SessionRace:
             with suppress(RepertoryError):
                 await owned.delete(owned.held_event)
         raise SessionBusy("another live owner has the session", session=session_id)
+
+    async def _ask_for(self, name: str, standing: Standing, events: Sequence[Event]) -> None:
+        """Ask the owner to give the session up, once. Errors: as `MemoryEvents`."""
+        means, asked = self._means, (name, standing.generation)
+        if self._asked == asked:
+            return
+        mark = Mark("asked", standing.generation, means.wall(), means.owner)
+        token = blake2b(f"{means.owner} asks {standing.generation} {name}".encode(), digest_size=20).hexdigest()
+        at_ms = max(int(means.wall() * 1000), _newest_ms(events) + 1)
+        new = NewEvent(at_ms=at_ms, payload=[], metadata={OURS: str(mark)}, token=token)
+        await means.events.create(name, new)
+        self._asked = asked
 
     def in_other_hands(self, standing: Standing) -> bool:
         """Whether a live owner other than this one has it."""
@@ -335,6 +360,10 @@ class SessionRace:
                 "the memory does not show what was written to it; try again", session=owned.lease.session_id
             )
         return log
+
+
+def _newest_ms(events: Sequence[Event]) -> int:
+    return max((event.at_ms for event in events), default=0)
 
 
 async def until_settled(look: Callable[[], Awaitable[T | None]], settle_s: float) -> T | None:

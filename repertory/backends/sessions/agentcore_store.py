@@ -20,7 +20,7 @@ from repertory.backends.ports import Batch, Lease, Position, SessionInfo
 from repertory.backends.sessions.agentcore_commit import commit
 from repertory.backends.sessions.agentcore_erasing import erase
 from repertory.backends.sessions.agentcore_events import Event, MemoryEvents
-from repertory.backends.sessions.agentcore_journal import AgentCoreJournal, began_in, seen_rows
+from repertory.backends.sessions.agentcore_journal import AgentCoreJournal, look_at
 from repertory.backends.sessions.agentcore_layout import session_name
 from repertory.backends.sessions.agentcore_ownership import (
     REQUESTS_AT_ONCE,
@@ -31,7 +31,7 @@ from repertory.backends.sessions.agentcore_ownership import (
     lost,
     standing_of,
 )
-from repertory.backends.sessions.agentcore_reading import EventLog, read_agent_log
+from repertory.backends.sessions.agentcore_reading import EventLog
 from repertory.backends.sessions.object_requests import side_by_side
 from repertory.core.ids import check_id
 from repertory.core.journal.appender import Entropy
@@ -170,7 +170,7 @@ class AgentCoreSessionStore:
         async with self._locked(session_id) as session:
             if session.owned is None or session.owned.ended:
                 log = EventLog(self._events, session_name(session_id))
-                return await seen_rows(self._means, log, (session_id, agent_id), whole=whole)
+                return (await look_at(self._means, log, (session_id, agent_id), whole=whole)).rows
             if agent_id not in session.journals:
                 rows = await self._open(session, session.owned, agent_id)
                 if not whole:
@@ -214,8 +214,8 @@ class AgentCoreSessionStore:
                         break
 
     async def tend(self) -> None:
-        """Say of sessions that are held and idle that their owner is alive, until cancelled, which is safe at any
-        time. What fails is tried again.
+        """See whether sessions that are held are still ours and whether anybody has asked for them; say of idle ones
+        that their owner is alive, until cancelled, which is safe at any time. What fails is tried again.
         """
         renew_s = self._means.settings.renew_s
         while True:
@@ -223,10 +223,32 @@ class AgentCoreSessionStore:
             for session_id in list(self._sessions):
                 async with self._locked(session_id) as session:
                     owned = session.owned
-                    if owned is None or owned.ended or self._means.wall() - owned.written_at < renew_s:
+                    if owned is None or owned.ended:
                         continue
                     with anyio.CancelScope(shield=True), suppress(RepertoryError):
-                        await owned.renew()
+                        if not owned.recently_looked(renew_s) and await owned.look() is not None:
+                            session.end()
+                        elif self._means.wall() - owned.written_at >= renew_s:
+                            await owned.renew()
+
+    @property
+    def look_every_s(self) -> float:
+        """How often an owner should look whether it was asked for a session."""
+        return 0.5
+
+    @property
+    def yields_within_s(self) -> float:
+        """How long an idle owner takes from being asked until the session is free, as a rule."""
+        return self._means.settings.renew_s * 1.25 + 1.0
+
+    async def asked_for(self) -> Sequence[str]:
+        """Sessions held by this object that others have asked for, as was seen when they were looked at last."""
+        holding = {session_id: session.owned for session_id, session in self._sessions.items() if session.owned}
+        asked = [session_id for session_id, owned in holding.items() if owned.wanted and not owned.ended]
+        for session_id in asked:
+            holding[session_id].wanted = False
+        await checkpoint()
+        return asked
 
     async def aclose(self) -> None:
         """Close, and give up every lease; those that the memory cannot be told of end by themselves. Calling it twice
@@ -313,7 +335,7 @@ class AgentCoreSessionStore:
         if owned is None or owned.ended or owned.lease != batch.lease:
             return lost(batch.lease)
         proving = not (batch.rows or batch.erase)
-        if proving or not owned.recently_proved():
+        if proving or not owned.recently_looked(self._means.settings.prove_s):
             refusal = await owned.look()
             if refusal is None and proving and owned.news is not None:
                 msg = "somebody else has added to the session; open it again to take that in"
@@ -358,14 +380,13 @@ class AgentCoreSessionStore:
         times: list[float] = []
         damaged = False
         for agent_id in log.agents:
-            rows: list[Row] = []
             try:
-                rows = await seen_rows(self._means, log, (session_id, agent_id))
+                rows, began = await look_at(self._means, log, (session_id, agent_id))
             except Corrupt:
                 damaged = True
+                continue
             if rows:
                 agents[agent_id] = rows[-1].seq
-                began = began_in(await read_agent_log(log, agent_id))
                 said = [at for row in rows if not row.erased and (at := at_of(row.body)) is not None]
                 times += [began, *said] if began else said
         if not agents and not damaged:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 from repertory.backends.mending_ports import Damage, Inspection, Salvage
@@ -14,7 +15,7 @@ from repertory.backends.sessions.object_keys import ROOT, SessionKeys, number_in
 from repertory.backends.sessions.object_ownership import OwnedSession
 from repertory.backends.sessions.object_reading import StoredHead
 from repertory.backends.sessions.object_removal import remove_session
-from repertory.backends.sessions.object_requests import Requests
+from repertory.backends.sessions.object_requests import Requests, side_by_side
 from repertory.backends.sessions.object_window import without
 from repertory.core.journal.rows import Row
 from repertory.errors import CorruptJournal
@@ -36,7 +37,7 @@ class Remains(NamedTuple):
 
 async def salvage_session(requests: Requests, keys: SessionKeys, session_id: str) -> Remains:
     """Everything of a session that can be read, object by object."""
-    found = await requests.list(f"{keys.folder}/")
+    found = sorted(await requests.list(f"{keys.folder}/"), key=lambda info: info.key != keys.head)  # the head first
     bodies = await requests.find_all([info.key for info in found])
     damages: list[Damage] = []
     rows: list[Row] = []
@@ -106,10 +107,10 @@ async def inspect_sessions(requests: Requests) -> Inspection:
             strays.append(info.key)
         else:
             folders.setdefault("/".join(parts[:2]), []).append(info)
-    for folder, found in folders.items():
-        keys = SessionKeys(folder)
-        head = await _head(requests, keys)
-        strays += [info.key for info in found if _is_stray(keys, head, info.key)]
+    every = [SessionKeys(folder) for folder in folders]
+    heads = await side_by_side([partial(_head, requests, keys) for keys in every])
+    for keys, head in zip(every, heads, strict=True):
+        strays += [info.key for info in folders[keys.folder] if _is_stray(keys, head, info.key)]
     return Inspection(strays=strays)
 
 

@@ -78,6 +78,9 @@ class Journals:
         self._heads = Heads(self._connection)
         self._quarantine = Quarantine(self._connection, self._name)
         self._unchecked_bytes = 0
+        self._busy_timeout_s = busy_timeout_s
+        self._erased_in_log = False
+        """Whether the log may still hold what was erased."""
 
     def acquire(self, session_id: str, *, takeover: bool) -> Lease:
         with self._transaction("unsynced"):
@@ -203,13 +206,14 @@ class Journals:
 
     def tidy(self) -> None:
         """Copy the log into the database when it has grown; off anyone's path. What fails here is tried again later."""
-        if self._unchecked_bytes < CHECKPOINT_BYTES:
-            return
         try:
-            self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-        except sqlite3.Error:
+            if self._erased_in_log:
+                self._empty_log(wait_s=0.0)
+            elif self._unchecked_bytes >= CHECKPOINT_BYTES:
+                self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+                self._unchecked_bytes = 0
+        except (sqlite3.Error, Unavailable):
             return
-        self._unchecked_bytes = 0
 
     def close(self) -> None:
         """Leases end with their owner's lock, so nothing need be written."""
@@ -373,12 +377,18 @@ class Journals:
         if os.stat(self._name).st_ino != self._inode:
             raise Unavailable("the session database was replaced while it was open", path=str(self._path))
 
-    def _empty_log(self) -> None:
-        """Erased contents also stand in the log in front of the database: empty it, unless other readers need it
-        now.
+    def _empty_log(self, *, wait_s: float | None = None) -> None:
+        """Erased contents also stand in the log in front of the database: empty it. While other readers need it, which
+        is waited for a while, it is left to `tidy`.
         """
+        wait_s = self._busy_timeout_s if wait_s is None else wait_s
         with mapped_errors(self._path):
-            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            self._connection.execute(f"PRAGMA busy_timeout = {round(wait_s * 1000)}")
+            try:
+                (busy, _, _) = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            finally:
+                self._connection.execute(f"PRAGMA busy_timeout = {round(self._busy_timeout_s * 1000)}")
+        self._erased_in_log = bool(busy)
         self._unchecked_bytes = 0
 
 

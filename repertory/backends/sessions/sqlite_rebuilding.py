@@ -36,6 +36,8 @@ def rebuild(path: Path, owner: str, keep: Callable[[Salvage], Sequence[Row]], *,
         refuse_links(path)
         _remove(new)
         with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=rw", uri=True, isolation_level=None)) as old:
+            with suppress(sqlite3.DatabaseError):  # Nobody writes meanwhile, if that can be had.
+                old.execute("BEGIN IMMEDIATE")
             wreck = Wreck(old, str(path))
             _refuse_owners(path, wreck)
             journals = Journals(new, owner, busy_timeout_s=busy_timeout_s)

@@ -38,7 +38,7 @@ class Fork:
     """How many messages it takes with it."""
 
 
-def fork(source: WholeJournal, position: int, *, at: float, entropy: Entropy, name: str = "") -> Fork:
+def fork(source: WholeJournal, position: int, *, at: float, entropy: Entropy) -> Fork:
     """Go on elsewhere from a position of `source`, with the same agent id.
 
     The model is shown the same. Messages have numbers of their own; idempotency tokens stay behind. Errors: `Invalid`
@@ -46,10 +46,11 @@ def fork(source: WholeJournal, position: int, *, at: float, entropy: Entropy, na
     """
     fold = source.fold_at(position)
     said = source.conversation(position)
-    wanted = {seq for seq, _ in fold.shown if seq != SUMMARY_SEQ} | ({fold.last_message_seq} & said.keys())
+    wanted = {seq for seq, _ in fold.shown if seq != SUMMARY_SEQ} | ({fold.last_message_seq} - {0})
+    assert wanted <= said.keys(), "what is shown belongs to the conversation"
     copied = _paired(said, wanted)
     appender = Appender(source.agent_id, Fold(), None, entropy)
-    rows = [appender.rewind(_first_record(source, fold, said, copied, at, name), {})]
+    rows = [appender.rewind(_first_record(source, fold, said, copied, at), {})]
     placed: dict[int, int] = {}
     for seq in copied:
         placed[seq] = appender.fold.last_seq + 1
@@ -65,7 +66,7 @@ def _paired(said: Mapping[int, MessageAdded], wanted: set[int]) -> list[int]:
     order = list(said)
     place = {seq: number for number, seq in enumerate(order)}
     found: set[int] = set()
-    waiting = [seq for seq in wanted if seq in place]
+    waiting = list(wanted)
     while waiting:
         seq = waiting.pop()
         if seq in found:
@@ -80,7 +81,7 @@ def _paired(said: Mapping[int, MessageAdded], wanted: set[int]) -> list[int]:
 
 
 def _first_record(
-    source: WholeJournal, fold: Fold, said: Mapping[int, MessageAdded], copied: Sequence[int], at: float, name: str
+    source: WholeJournal, fold: Fold, said: Mapping[int, MessageAdded], copied: Sequence[int], at: float
 ) -> Branched:
     turns = said[copied[0]].turn - 1 if copied else fold.turns
     return Branched(
@@ -90,7 +91,6 @@ def _first_record(
         turns=max(0, turns),
         run=fold.run - 1 if fold.nodes else fold.run,
         state=dict(fold.state),
-        name=name,
         source=f"{source.session_id}/{source.agent_id}",
     )
 
@@ -102,11 +102,11 @@ def _copied(record: MessageAdded, index: int) -> MessageAdded:
 def _view(fold: Fold, placed: Mapping[int, int], copy: Fold, at: float) -> Iterable[Record]:
     """What is shown, in the new numbers; nothing when every message that was copied is shown as it was said."""
     was = fold.shown.view
-    recent = next((placed[seq] for seq, _ in fold.shown.recent if seq in placed), copy.last_seq + 1)
+    recent = next((placed[seq] for seq, _ in fold.shown.recent), copy.last_seq + 1)
     view = View(
         first_shown=recent,
-        pinned={placed[seq]: message for seq, message in was.pinned.items() if seq in placed},
-        replaced={placed[seq]: message for seq, message in was.replaced.items() if seq in placed},
+        pinned={placed[seq]: message for seq, message in was.pinned.items()},
+        replaced={placed[seq]: message for seq, message in was.replaced.items()},
         summary=was.summary,
         manager=was.manager,
         manager_state=was.manager_state,

@@ -49,6 +49,12 @@ def agentcore() -> Iterator[MemoryServer]:
 
 @pytest.mark.real_time
 class TestAgentCoreOverItsProtocol(SessionStoreContract):
+    """On trio alone, since every store makes a client; the requests are tested on both loops by themselves."""
+
+    @pytest.fixture
+    def anyio_backend(self) -> str:
+        return "trio"
+
     @pytest.fixture(autouse=True)
     def service(self, agentcore: MemoryServer, aws_keys: pytest.MonkeyPatch) -> None:
         self._aws = AwsSettings(endpoint_url=agentcore.url)
