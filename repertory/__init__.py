@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from repertory.actors.backlog import NotStored as NotStored
     from repertory.actors.hook_events import AfterInvocationEvent as AfterInvocationEvent
     from repertory.actors.hook_events import AfterModelCallEvent as AfterModelCallEvent
     from repertory.actors.hook_events import AfterToolCallEvent as AfterToolCallEvent
@@ -25,13 +26,23 @@ if TYPE_CHECKING:
     from repertory.actors.hook_registry import HookProvider as HookProvider
     from repertory.actors.hook_registry import HookRegistry as HookRegistry
     from repertory.app.agent import Agent as Agent
+    from repertory.app.agentcore_sessions import AgentCoreMemoryConfig as AgentCoreMemoryConfig
+    from repertory.app.agentcore_sessions import AgentCoreMemorySessionManager as AgentCoreMemorySessionManager
+    from repertory.app.agentcore_sessions import AgentCoreMemorySessions as AgentCoreMemorySessions
+    from repertory.app.agentcore_sessions import RetrievalConfig as RetrievalConfig
+    from repertory.app.conversation_managers import ConversationManager as ConversationManager
+    from repertory.app.conversation_managers import NullConversationManager as NullConversationManager
+    from repertory.app.conversation_managers import SlidingWindowConversationManager as SlidingWindowConversationManager
+    from repertory.app.conversation_managers import SummarizingConversationManager as SummarizingConversationManager
     from repertory.app.documented_sessions import FileSessionManager as FileSessionManager
     from repertory.app.documented_sessions import FileSessions as FileSessions
     from repertory.app.documented_sessions import S3SessionManager as S3SessionManager
     from repertory.app.documented_sessions import S3Sessions as S3Sessions
+    from repertory.app.drain_report import DrainReport as DrainReport
     from repertory.app.journal_sessions import JournalSessionManager as JournalSessionManager
     from repertory.app.journal_sessions import JournalSessions as JournalSessions
     from repertory.app.mcp_client import MCPClient as MCPClient
+    from repertory.app.operations.sessions import Sessions as Sessions
     from repertory.app.plugins import Plugin as Plugin
     from repertory.app.plugins import hook as hook
     from repertory.app.repository_sessions import AgentSessionManager as AgentSessionManager
@@ -46,6 +57,9 @@ if TYPE_CHECKING:
     from repertory.app.session_repository import SessionType as SessionType
     from repertory.app.sessions import SQLiteSessionManager as SQLiteSessionManager
     from repertory.app.sessions import SQLiteSessions as SQLiteSessions
+    from repertory.app.snapshot_sessions import SessionManager as SessionManager
+    from repertory.app.snapshot_sessions import SnapshotSessionManager as SnapshotSessionManager
+    from repertory.app.snapshot_sessions import SnapshotSessions as SnapshotSessions
     from repertory.app.spec import AgentSpec as AgentSpec
     from repertory.app.storages import FileStorage as FileStorage
     from repertory.app.storages import InMemoryStorage as InMemoryStorage
@@ -60,14 +74,19 @@ if TYPE_CHECKING:
     from repertory.backends.ports import Model as Model
     from repertory.backends.ports import Tool as Tool
     from repertory.backends.ports import ToolContext as ToolContext
+    from repertory.backends.sessions.snapshot_port import SnapshotStorage as SnapshotStorage
     from repertory.backends.tools.decorator import tool as tool
     from repertory.core.limits import Limits as Limits
     from repertory.core.opening import Interrupt as Interrupt
     from repertory.core.result import AgentResult as AgentResult
     from repertory.core.retry import ModelRetryStrategy as ModelRetryStrategy
+    from repertory.core.snapshots.location import SnapshotLocation as SnapshotLocation
+    from repertory.core.snapshots.location import SnapshotManifest as SnapshotManifest
+    from repertory.core.snapshots.trigger import SnapshotEvery as SnapshotEvery
     from repertory.core.state import AgentState as AgentState
-    from repertory.core.window.sliding import SlidingWindowConversationManager as SlidingWindowConversationManager
-    from repertory.core.window.unmanaged import NullConversationManager as NullConversationManager
+    from repertory.core.store_patience import StorePatience as StorePatience
+    from repertory.core.window.decision import WindowBudget as WindowBudget
+    from repertory.core.window.plan import WindowPlan as WindowPlan
     from repertory.errors import ConcurrencyException as ConcurrencyException
     from repertory.errors import ContextWindowOverflowException as ContextWindowOverflowException
     from repertory.errors import HookFailed as HookFailed
@@ -75,10 +94,10 @@ if TYPE_CHECKING:
     from repertory.errors import ModelRefused as ModelRefused
     from repertory.errors import RepertoryError as RepertoryError
     from repertory.errors import SessionException as SessionException
+    from repertory.errors import SnapshotException as SnapshotException
     from repertory.errors import StructuredOutputException as StructuredOutputException
     from repertory.errors import Throttled as Throttled
     from repertory.errors import Unavailable as Unavailable
-    from repertory.runtime.report import DrainReport as DrainReport
 
 __version__ = "0.1.0"
 
@@ -88,6 +107,9 @@ _HOMES = {
     "AfterToolCallEvent": "repertory.actors.hook_events",
     "AfterToolsEvent": "repertory.actors.hook_events",
     "Agent": "repertory.app.agent",
+    "AgentCoreMemoryConfig": "repertory.app.agentcore_sessions",
+    "AgentCoreMemorySessionManager": "repertory.app.agentcore_sessions",
+    "AgentCoreMemorySessions": "repertory.app.agentcore_sessions",
     "AgentInitializedEvent": "repertory.actors.hook_events",
     "AgentResult": "repertory.core.result",
     "AgentSessionManager": "repertory.app.repository_sessions",
@@ -101,7 +123,8 @@ _HOMES = {
     "BeforeToolsEvent": "repertory.actors.hook_events",
     "ConcurrencyException": "repertory.errors",
     "ContextWindowOverflowException": "repertory.errors",
-    "DrainReport": "repertory.runtime.report",
+    "ConversationManager": "repertory.app.conversation_managers",
+    "DrainReport": "repertory.app.drain_report",
     "FileSessionManager": "repertory.app.documented_sessions",
     "FileSessions": "repertory.app.documented_sessions",
     "FileStorage": "repertory.app.storages",
@@ -123,12 +146,14 @@ _HOMES = {
     "Model": "repertory.backends.ports",
     "ModelRefused": "repertory.errors",
     "ModelRetryStrategy": "repertory.core.retry",
-    "NullConversationManager": "repertory.core.window.unmanaged",
+    "NotStored": "repertory.actors.backlog",
+    "NullConversationManager": "repertory.app.conversation_managers",
     "OfflineModel": "repertory.backends.models.offline",
     "OpenAIModel": "repertory.backends.models.openai",
     "Plugin": "repertory.app.plugins",
     "RepertoryError": "repertory.errors",
     "RepositorySessionManager": "repertory.app.repository_sessions",
+    "RetrievalConfig": "repertory.app.agentcore_sessions",
     "Runtime": "repertory.app.runtime",
     "S3SessionManager": "repertory.app.documented_sessions",
     "S3Sessions": "repertory.app.documented_sessions",
@@ -139,15 +164,28 @@ _HOMES = {
     "Session": "repertory.app.session_repository",
     "SessionAgent": "repertory.app.session_repository",
     "SessionException": "repertory.errors",
+    "SessionManager": "repertory.app.snapshot_sessions",
     "SessionMessage": "repertory.app.session_repository",
     "SessionRepository": "repertory.app.session_repository",
     "SessionType": "repertory.app.session_repository",
-    "SlidingWindowConversationManager": "repertory.core.window.sliding",
+    "Sessions": "repertory.app.operations.sessions",
+    "SlidingWindowConversationManager": "repertory.app.conversation_managers",
+    "SnapshotEvery": "repertory.core.snapshots.trigger",
+    "SnapshotException": "repertory.errors",
+    "SnapshotLocation": "repertory.core.snapshots.location",
+    "SnapshotManifest": "repertory.core.snapshots.location",
+    "SnapshotSessionManager": "repertory.app.snapshot_sessions",
+    "SnapshotSessions": "repertory.app.snapshot_sessions",
+    "SnapshotStorage": "repertory.backends.sessions.snapshot_port",
+    "StorePatience": "repertory.core.store_patience",
     "StructuredOutputException": "repertory.errors",
+    "SummarizingConversationManager": "repertory.app.conversation_managers",
     "Throttled": "repertory.errors",
     "Tool": "repertory.backends.ports",
     "ToolContext": "repertory.backends.ports",
     "Unavailable": "repertory.errors",
+    "WindowBudget": "repertory.core.window.decision",
+    "WindowPlan": "repertory.core.window.plan",
     "calculator": "repertory.app.toolbox.calculator",
     "current_time": "repertory.app.toolbox.clock",
     "hook": "repertory.app.plugins",
@@ -160,6 +198,9 @@ __all__ = [
     "AfterToolCallEvent",
     "AfterToolsEvent",
     "Agent",
+    "AgentCoreMemoryConfig",
+    "AgentCoreMemorySessionManager",
+    "AgentCoreMemorySessions",
     "AgentInitializedEvent",
     "AgentResult",
     "AgentSessionManager",
@@ -173,6 +214,7 @@ __all__ = [
     "BeforeToolsEvent",
     "ConcurrencyException",
     "ContextWindowOverflowException",
+    "ConversationManager",
     "DrainReport",
     "FileSessionManager",
     "FileSessions",
@@ -195,12 +237,14 @@ __all__ = [
     "Model",
     "ModelRefused",
     "ModelRetryStrategy",
+    "NotStored",
     "NullConversationManager",
     "OfflineModel",
     "OpenAIModel",
     "Plugin",
     "RepertoryError",
     "RepositorySessionManager",
+    "RetrievalConfig",
     "Runtime",
     "S3SessionManager",
     "S3Sessions",
@@ -211,15 +255,28 @@ __all__ = [
     "Session",
     "SessionAgent",
     "SessionException",
+    "SessionManager",
     "SessionMessage",
     "SessionRepository",
     "SessionType",
+    "Sessions",
     "SlidingWindowConversationManager",
+    "SnapshotEvery",
+    "SnapshotException",
+    "SnapshotLocation",
+    "SnapshotManifest",
+    "SnapshotSessionManager",
+    "SnapshotSessions",
+    "SnapshotStorage",
+    "StorePatience",
     "StructuredOutputException",
+    "SummarizingConversationManager",
     "Throttled",
     "Tool",
     "ToolContext",
     "Unavailable",
+    "WindowBudget",
+    "WindowPlan",
     "calculator",
     "current_time",
     "hook",

@@ -19,6 +19,7 @@
     |  `- StreamClosed              the reader of a stream has left
     |- Invalid (ValueError)         the caller's mistake: fix the call
     |  |- NotReady                  the agent has not been opened yet
+    |  |- SnapshotException         that is no snapshot that can be loaded here: choose another one
     |  `- UnpairedTools             tool uses and tool results do not match
     |- Failed                       the other side tried and failed; `__cause__` says why
     |  |- ActorFailed               a handler raised
@@ -73,6 +74,7 @@ __all__ = [
     "Retryable",
     "SessionBusy",
     "SessionException",
+    "SnapshotException",
     "StartFailed",
     "StreamClosed",
     "StructuredOutputException",
@@ -173,6 +175,12 @@ class NotReady(Invalid):
     """The agent was built inside a running event loop and has not been opened yet.
 
     Await `agent.ready()`, enter `async with agent`, or make any call first.
+    """
+
+
+class SnapshotException(Invalid):
+    """That is no snapshot that can be loaded here: damaged, of another version, or of something else. Choose another
+    one; nothing was changed.
     """
 
 

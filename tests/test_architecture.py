@@ -47,12 +47,16 @@ UNDOCUMENTED = 0
 
 BROAD_EXCEPTS: dict[str, str] = {
     "repertory/actors/caller_context.py": "whatever is thrown into a turn is handed on to it",
+    "repertory/actors/conversation.py": "a conversation manager may be anybody's code; what fails changes nothing",
     "repertory/actors/hook_calls.py": "a callback may be anybody's code; failures are logged or, of guards, raised",
     "repertory/actors/model_call.py": "a model may be anybody's code; what it raises is the cause of `ModelFailed`",
     "repertory/actors/tool_step.py": "a tool may be anybody's code; what it raises is an answer to the model",
+    "repertory/app/agentcore_sessions.py": "a metadata provider is anybody's code; what it raises is the cause",
     "repertory/app/plugins.py": "a plugin may be anybody's code; what it raises is the cause of `HookFailed`",
+    "repertory/app/snapshot_trigger.py": "a snapshot trigger is anybody's code, and never takes a turn down",
     "repertory/app/callbacks.py": "a callback handler is anybody's code, and only looks on",
     "repertory/app/repository_objects.py": "a session repository may be anybody's code; what it raises is the cause",
+    "repertory/backends/sessions/snapshot_storage.py": "a snapshot storage is anybody's code; what it raises is the cause",
     "repertory/backends/sessions/owning_thread.py": "whatever the work raised is raised by whoever waits for it",
     "repertory/backends/tools/output_form.py": "validators and serializers of a form are the user's code",
     "repertory/backends/tools/function_tool.py": "a tool's function is the user's code; the same",
@@ -60,6 +64,7 @@ BROAD_EXCEPTS: dict[str, str] = {
     "repertory/runtime/cell.py": "the one place where any failure becomes an exit reason",
 }
 KEYWORDS_FOR_LATER: dict[str, str] = {
+    "repertory/app/conversation_managers.py": "the documented methods take whatever a later version adds",
     "repertory/app/demo/stall_model.py": "it implements `Model`, whose options are the provider's own",
     "repertory/app/direct_tools.py": "calling a tool by name passes the tool's own arguments",
     "repertory/app/printing.py": "a callback handler is given the fields of an event as keywords",

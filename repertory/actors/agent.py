@@ -12,31 +12,33 @@ import math
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias, assert_never
 
 import anyio
 
 from repertory.actors.agent_parts import AgentParts, AgentSettings, Footing, Means
+from repertory.actors.backlog import Backlog
 from repertory.actors.call import Busy, Call, Invocation, SinkOutlet, SlotOutlet
 from repertory.actors.caller_context import OPEN_TURNS, OpenTurn, in_context
-from repertory.actors.conversation import Entry, LoadView
+from repertory.actors.conversation import LoadView
 from repertory.actors.ledger import Ledger
+from repertory.actors.named_turns import NamedTurns
 from repertory.actors.persister import ReadImage
 from repertory.actors.turn_driver import TurnDriver
 from repertory.backends.ports import OutputForm
 from repertory.core.direct_call import DIRECT_WHILE_BUSY, direct_answers, recorded
 from repertory.core.events import TurnEvent
-from repertory.core.journal.fold import FINISHED_TURNS_MAX, is_answer
+from repertory.core.journal.image import Image
 from repertory.core.journal.records import Interrupted, MessageAdded, Resumed, StateChanged
-from repertory.core.messages import Message, ToolUse, text_of, tool_uses
+from repertory.core.messages import ToolUse, tool_uses
 from repertory.core.opening import Ask as AskPerson
 from repertory.core.opening import Standing, UnknownOutcome, open_turn
 from repertory.core.prompt import Answers, Said, read_prompt
 from repertory.core.result import AgentResult
-from repertory.core.turn import CANCELLED, Stop, is_whole
-from repertory.errors import AgentBusy, Invalid, RepertoryError, Unavailable
+from repertory.core.turn import CANCELLED, Stop
+from repertory.errors import AgentBusy, Failed, Invalid, RepertoryError, Unavailable
 from repertory.runtime.actor import Actor
 from repertory.runtime.exit import ExitReason
 from repertory.runtime.message import Ask, Stream
@@ -106,9 +108,16 @@ class AgentActor(Actor[AgentMessage]):
     """One turn at a time. Everything a turn needs to know of the last one lies in `_standing`."""
 
     def __init__(
-        self, settings: AgentSettings, calls: CallSettings, parts: AgentParts, wall: Callable[[], float]
+        self,
+        settings: AgentSettings,
+        calls: CallSettings,
+        parts: AgentParts,
+        backlog: Backlog,
+        wall: Callable[[], float],
     ) -> None:
+        """`backlog` is what this agent's persister could not store."""
         self._settings = settings
+        self._backlog = backlog
         self._calls = calls
         self._parts = parts
         self._wall = wall
@@ -122,10 +131,7 @@ class AgentActor(Actor[AgentMessage]):
         self._refusing = False
         self._standing = Standing(last=None)
         self._footing = Footing()
-        self._results: dict[str, AgentResult] = {}
-        """By idempotency token, the latest last."""
-        self._open_token: str | None = None
-        """Of the turn that the journal ends in the middle of."""
+        self._named = NamedTurns(Image())
 
     def summary(self) -> object:
         return {"turns": self._footing.turns, "waiting": len(self._waiting), "running": self._running is not None}
@@ -133,32 +139,25 @@ class AgentActor(Actor[AgentMessage]):
     async def on_start(self) -> None:
         persister = self.context.sibling("persister")
         image = await persister.ask(ReadImage(), timeout_s=math.inf)
-        self._ledger = Ledger(persister, image.last_seq, self._wall, durable=self._settings.durable)
+        durable, backlog = self._settings.durable, self._backlog
+        self._ledger = Ledger(persister, image.last_seq, self._wall, backlog=backlog, durable=durable)
         conversation = self.context.sibling("conversation")
         clock, chance = self.context.clock, partial(self.context.rng.uniform, 0.0, 1.0)
         self._means = Means(ledger=self._ledger, conversation=conversation, clock=clock, chance=chance)
-        if image.last_seq:
-            self._parts.state.restore(image.state)
-        self._footing = Footing(
-            last=image.last_message,
-            last_seq=image.last_message_seq,
-            message_count=image.message_count,
-            turns=image.turns,
-            attempts={use_id: started.attempt for use_id, started in image.open_tools.items()},
-        )
-        answered = _is_answered(image.last_message)
-        self._open_token = image.token[0] if image.token is not None and not answered else None
-        self._results = {
-            token: AgentResult(stop_reason="end_turn", message=turn.answer)
-            for token, turn in image.finished_turns.items()
-            if is_whole(turn.answer) and token != self._open_token
-        }
-        started = frozenset(image.open_tools)
-        self._standing = Standing(last=image.last_message, started=started, finished=image.finished_tools)
-        shown = await conversation.ask(LoadView(image=image), timeout_s=math.inf)
-        self._parts.mirror.show(shown.messages)
+        await self._stand_on(image)
         if image.last_seq == 0:
             self._write_first_records()
+
+    async def _stand_on(self, image: Image) -> None:
+        """Go on from here. Nothing of ours waits to be stored."""
+        if image.last_seq:
+            self._parts.state.restore(image.state)
+        self._footing = Footing.at(image)
+        self._named = NamedTurns(image)
+        started = frozenset(image.open_tools)
+        self._standing = Standing(last=image.last_message, started=started, finished=image.finished_tools)
+        shown = await self._means.conversation.ask(LoadView(image=image), timeout_s=math.inf)
+        self._parts.mirror.show(shown.messages)
 
     async def on_stop(self, reason: ExitReason) -> None:
         """A turn that was cut short leaves records: the persister stops after this actor and takes them."""
@@ -174,9 +173,7 @@ class AgentActor(Actor[AgentMessage]):
         footing = self._footing
         for message in self._settings.initial:
             added = MessageAdded(at=self._wall(), message=message, turn=1, index=footing.message_count)
-            footing.last, footing.last_seq = message, self._ledger.add(added)
-            footing.message_count += 1
-            footing.unshown.append(Entry(footing.last_seq, message))
+            footing.note(self._ledger.add(added), message)
             self._parts.mirror.add(message)
         self._standing = Standing(last=footing.last)
         self._ledger.hand_over()
@@ -211,8 +208,8 @@ class AgentActor(Actor[AgentMessage]):
             prompt = read_prompt(invocation.prompt)
         except Invalid as error:
             return refuse(error)
-        known = self._answered_before(invocation)
-        if known is not None:
+        known = self._named.answered_before(invocation)
+        if known is not None and not self._ledger.behind:
             return self._answer_again(known, outlet)
         if self._would_wait_for_itself(invocation):
             return refuse(AgentBusy(_WAITS_FOR_ITSELF, agent=self._settings.agent_id))
@@ -236,20 +233,6 @@ class AgentActor(Actor[AgentMessage]):
         if running is None or invocation.direct is not None or busy not in ("queue", "steer"):
             return False
         return any(turn.call is running.invocation for turn in invocation.context.get(OPEN_TURNS, ()))
-
-    def _answered_before(self, invocation: Invocation) -> AgentResult | None:
-        """The result of the turn that had the same idempotency token, if it is known."""
-        token = invocation.idempotency_token
-        if token is None:
-            return None
-        result = self._results.get(token)
-        if result is None:
-            return None
-        if result.structured_output is None and invocation.form is not None and result.message is not None:
-            with suppress(Invalid):  # It was answered before a restart, or when nobody wanted a form filled in.
-                filled, _ = invocation.form.read(text_of(result.message))
-                result = replace(result, structured_output=filled)
-        return replace(result, replayed=True)
 
     def _answer_again(self, result: AgentResult, outlet: type[SlotOutlet] | type[SinkOutlet]) -> Next:
         """Give a known result to one more caller, whichever way it listens."""
@@ -394,46 +377,59 @@ class AgentActor(Actor[AgentMessage]):
             self.context.cancel_timer(call.invocation)
         if driver is not None:
             self._waiting.extendleft(reversed(call.set_back(driver.undelivered)))
-            if driver.wrote and isinstance(outcome, AgentResult):
-                self._remember(call.invocation.idempotency_token, outcome)
+            if driver.record.wrote and isinstance(outcome, AgentResult):
+                self._named.remember(call.invocation.idempotency_token, outcome, self._standing.last)
         await call.end(outcome)
         if driver is not None:
-            await driver.after_answer()
+            with suppress(Unavailable, Failed):  # What waits stands in the backlog, where the next turn meets it.
+                await driver.after_answer()
 
     async def _drive(self, call: Call) -> AgentResult:
         """The call's turn, and those that hooks add to it."""
-        prompt: Said | Answers = self._going_on(call)
+        await self._ledger.catch_up()
+        known = self._named.answered_before(call.invocation)
+        if known is not None:
+            return known
+        token, last = call.invocation.idempotency_token, self._standing.last
+        prompt = self._named.going_on(token, call.prompt, last)
         before: TurnDriver | None = None
         while True:
             driver = TurnDriver(self._settings, self._parts, self._means, self._footing, call.invocation, before)
             self._driver = driver
-            driver.publish = call.outlet.publish
+            driver.record.publish = call.outlet.publish
             try:
                 result = await self._drive_one(driver, call.invocation, prompt)
             except RepertoryError:
                 await driver.settle()
                 raise
             finally:
-                self._note_end(call.invocation.idempotency_token, driver)
+                if driver.record.wrote:
+                    self._named.note_end(token, self._standing.last)
             if driver.resume is None or not driver.may_resume:
                 return result
-            if driver.wrote:
-                self._remember(call.invocation.idempotency_token, result)
+            if driver.record.wrote:
+                self._named.remember(token, result, self._standing.last)
             await driver.after_answer()
             before, prompt = driver, driver.resume
-
-    def _going_on(self, call: Call) -> Said | Answers:
-        """A turn that a crash cut short under the same idempotency token goes on: its prompt is stored already."""
-        token = self._open_token
-        if token is None or token != call.invocation.idempotency_token or self._standing.last is None:
-            return call.prompt
-        return call.prompt if is_answer(self._standing.last) else Said(messages=())
 
     async def _drive_one(self, driver: TurnDriver, invocation: Invocation, said: Said | Answers) -> AgentResult:
         prompt = await driver.begin(said)
         if isinstance(prompt, AgentResult):
             return prompt
         self._check_form(invocation.form)
+        outcome = await self._open(driver, invocation, prompt)
+        while isinstance(outcome, Image):
+            await self._stand_on(outcome)
+            driver.begin_again(self._footing)
+            known = self._named.answered_before(invocation)
+            if known is not None:
+                return await driver.end(known)
+            left = self._named.going_on(invocation.idempotency_token, prompt, self._standing.last)
+            outcome = await self._open(driver, invocation, left)
+        return outcome
+
+    async def _open(self, driver: TurnDriver, invocation: Invocation, prompt: Said | Answers) -> AgentResult | Image:
+        """The turn's result, or what others have said meanwhile, so that it has to begin again."""
         opening = open_turn(self._standing, prompt, self._policy)
         if isinstance(opening, AskPerson):
             self._ledger.add(Interrupted(at=self._wall(), interrupts=opening.interrupts))
@@ -454,28 +450,8 @@ class AgentActor(Actor[AgentMessage]):
         if form is not None and form.name in self._parts.tools:
             raise Invalid("structured output and a tool have the same name; rename one of them", name=form.name)
 
-    def _note_end(self, token: str | None, driver: TurnDriver) -> None:
-        """A turn is over. One that ended without its answer is still open, as the journal sees it."""
-        if driver.wrote:
-            self._open_token = None if _is_answered(self._standing.last) else token
-            if token is not None:
-                self._results.pop(token, None)
-
-    def _remember(self, token: str | None, result: AgentResult) -> None:
-        """Keep what was answered under a token, as the journal does: the latest ones."""
-        if token is None or token == self._open_token or not _is_answered(self._standing.last):
-            return
-        self._results[token] = result
-        if len(self._results) > FINISHED_TURNS_MAX:
-            del self._results[next(iter(self._results))]
-
     def _policy(self, use: ToolUse) -> UnknownOutcome:
         tool = self._parts.tools.get(use["name"])
         if tool is not None and (tool.idempotent or not tool.effects):
             return "retry"
         return self._calls.unknown_outcome
-
-
-def _is_answered(last: Message | None) -> bool:
-    """Whether the turn that this message ended has its answer."""
-    return last is not None and is_answer(last) and is_whole(last)

@@ -1,26 +1,45 @@
 """The conversation manager of one session: holds what the model is shown and decides what to hide.
 
-State: the shown messages with their sequence numbers. Fails: with its manager's code, if that is the user's own; the
-agent behind it is then restarted too, and hands it the persister's image again. Pace: the turn's; it tidies up before
-the answer's commit, so that both are one. Supervised by the session, after the persister and before the agent.
+State: the shown messages with their sequence numbers; what is being decided, or was and waits to be applied. Pace: the
+turn's. Decisions that take time (a summary, a user's own code) are jobs, on what was shown when they began, and are
+applied when the agent asks next, if what is shown still begins the same. So nobody waits for one that is made ahead of
+need, a turn that is stopped leaves nothing half done, and one that fails changes nothing. Fails: never by what a
+manager does. Supervised by the session, after the persister and before the agent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TypeAlias, assert_never
+
+import anyio
 
 from repertory.core.journal.image import Image
 from repertory.core.journal.records import View, ViewChanged
 from repertory.core.journal.shown import Shown as Window
 from repertory.core.journal.view_change import view_change
 from repertory.core.messages import Json, Message
-from repertory.core.window.plan import WindowManager, WindowPlan
+from repertory.core.window.compression import is_full
+from repertory.core.window.decision import Decision, Edit, WindowBudget, WindowManager
+from repertory.core.window.gauge import Beside, TokenGauge
+from repertory.core.window.plan import DEFAULT_MANAGER, WindowPlan
+from repertory.core.window.summary import SummaryRequest, is_summary
 from repertory.errors import ContextWindowOverflowException
 from repertory.runtime.actor import Actor
 from repertory.runtime.message import Ask
-from repertory.runtime.next import Next, refuse, reply
+from repertory.runtime.next import CARRY_ON, Next, refuse, reply
+from repertory.runtime.reply import ReplySlot
+
+Summarize = Callable[[SummaryRequest], Awaitable[str]]
+"""Has a summary written. Errors: whatever the model or the agent that writes it raises."""
+
+AHEAD = 0.8
+"""At this share of the threshold of proactive compression, a summary is begun, for when the threshold is reached."""
+COMPRESSIONS_MAX = 16
+"""How often a manager is asked to shorten before one call: each time it may do only a little."""
+DECISION_TIMEOUT_S = 120.0
+"""How long a summary, or a user's own code, may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +52,14 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """What the model is shown now, and the record that says so when it changed. Nobody edits the list."""
+    """What the model is shown now, and the records that say so when it changed. Nobody edits the list."""
 
     messages: list[Message]
-    view: ViewChanged | None = None
+    views: tuple[ViewChanged, ...] = ()
+    undecided: bool = False
+    """Something is being decided: ask `Settle`, then the same again."""
+    tokens: int | None = None
+    """What a request with these messages takes, where that is measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +74,9 @@ class PrepareCall(Ask[Shown]):
     """Take in what was added since the last question; answers with what to send to the model."""
 
     added: tuple[Entry, ...]
+    beside: Beside = field(default_factory=Beside)
+    again: bool = False
+    """It was asked before, and something was undecided."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,23 +91,66 @@ class Tidy(Ask[Shown]):
     """The turn is ending: take in what was added and tidy up."""
 
     added: tuple[Entry, ...]
+    again: bool = False
+    """It was asked before, and something was undecided."""
 
 
-ConversationMessage: TypeAlias = "LoadView | PrepareCall | ReduceView | Tidy"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settle(Ask[None]):
+    """Answered when nothing is undecided any more. Whoever stops waiting changes nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplaceShown(Ask[Shown]):
+    """These messages say something else now, and always have."""
+
+    instead: Mapping[int, Message]
+    """By sequence number. They keep the tool uses and tool results of the originals."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Decided:
+    """The conversation's own: a decision was made, or could not be."""
+
+    shown: Sequence[Message]
+    """What was shown when it was begun."""
+    plan: WindowPlan | None = None
+    error: Exception | None = None
+
+    def stands(self, shown: Sequence[Message]) -> bool:
+        """Whether what is shown still begins with what the plan was made for."""
+        return len(shown) >= len(self.shown) and all(
+            now is then or now == then for now, then in zip(shown, self.shown, strict=False)
+        )
+
+
+ConversationMessage: TypeAlias = "LoadView | PrepareCall | ReduceView | Tidy | Settle | ReplaceShown | Decided"
 
 
 class ConversationActor(Actor[ConversationMessage]):
-    """Carries out its manager's plans on what the model is shown."""
+    """Carries out its manager's decisions on what the model is shown."""
 
-    def __init__(self, manager: WindowManager, wall: Callable[[], float]) -> None:
+    def __init__(self, manager: WindowManager, wall: Callable[[], float], summarize: Summarize) -> None:
         self._manager = manager
         self._wall = wall
+        self._summarize = summarize
         self._shown = Window(View(), iter(()))
         self._messages: list[Message] = []
         """The shown messages again, as a list: what is copied for every model call."""
         self._last_seq = 0
         self._removed = 0
         self._model_calls = 0
+        self._state: Mapping[str, Json] = {}
+        self._threshold = manager.compression_threshold
+        self._gauge: TokenGauge | None = None
+        self._beside = Beside()
+        self._window: int | None = None
+        """What the model's window turned out to hold, when nobody knew."""
+        self._deciding = False
+        self._refused = False
+        """Whether what is being decided, or was, is what to do about the model's refusal."""
+        self._decided: Decided | None = None
+        self._settling: list[ReplySlot[object]] = []
 
     def summary(self) -> object:
         return {"manager": self._manager.name, "shown": len(self._messages), "removed": self._removed}
@@ -90,26 +159,36 @@ class ConversationActor(Actor[ConversationMessage]):
         match message:
             case LoadView(image=image):
                 return reply(Shown(messages=self._load(image)))
-            case PrepareCall(added=added):
-                self._take_in(added)
-                self._model_calls += 1
-                if not self._manager.manages_before_call(self._model_calls):
-                    return reply(Shown(messages=self._messages.copy()))
-                return self._carry_out(self._manager.manage(self._messages))
-            case Tidy(added=added):
-                self._take_in(added)
-                return self._carry_out(self._manager.manage(self._messages))
+            case PrepareCall():
+                return self._prepare(message)
+            case Tidy():
+                return self._tidy(message)
             case ReduceView(error=error):
                 return self._reduce(error)
+            case Settle():
+                return self._settle()
+            case ReplaceShown(instead=instead):
+                for seq, said in instead.items():
+                    self._shown.redact(seq, said)
+                self._messages = self._shown.messages()
+                return self._answer([])
+            case Decided():
+                return self._note(message)
             case _:
                 assert_never(message)
 
     def _load(self, image: Image) -> list[Message]:
+        state = image.view.manager_state
         self._shown = Window(image.view, iter(image.recent))
         self._messages = self._shown.messages()
         self._last_seq = image.last_seq
-        self._removed = _count(image.view.manager_state, "removed_message_count")
-        self._model_calls = _count(image.view.manager_state, "model_call_count")
+        self._removed = _count(state, "removed_message_count")
+        self._model_calls = _count(state, "model_call_count")
+        self._restore(state)
+        self._state = self._state_now()
+        if self._threshold is not None:
+            self._gauge = TokenGauge(self._messages, hidden=_count(state, "hidden_tokens"))
+        self._decided, self._refused = None, False
         return self._messages.copy()
 
     def _take_in(self, added: tuple[Entry, ...]) -> None:
@@ -117,33 +196,223 @@ class ConversationActor(Actor[ConversationMessage]):
             self._shown.add(entry.seq, entry.message)
             self._messages.append(entry.message)
             self._last_seq = entry.seq
+            if self._gauge is not None:
+                self._gauge.take_in(entry.message)
+
+    # What the agent asks.
+
+    def _prepare(self, message: PrepareCall) -> Next:
+        self._take_in(message.added)
+        self._beside = message.beside
+        self._model_calls += not message.again
+        changes: list[ViewChanged] = []
+        failed = self._apply_decided(changes)
+        undecided = False
+        if not message.again and self._manager.manages_before_call(self._model_calls):
+            undecided = self._manage(changes)
+        if not (undecided or failed or message.again) and self._is_full(1.0):
+            undecided = self._deciding or self._compress(changes)
+        return self._answer(changes, undecided=undecided)
+
+    def _tidy(self, message: Tidy) -> Next:
+        self._take_in(message.added)
+        changes: list[ViewChanged] = []
+        self._apply_decided(changes)
+        undecided = not message.again and self._manage(changes)
+        if not undecided:
+            if not changes and self._is_news:
+                self._change(WindowPlan(), changes)
+            if not self._deciding and self._is_full(AHEAD):
+                self._look_ahead()
+        return self._answer(changes, undecided=undecided)
 
     def _reduce(self, error: ContextWindowOverflowException) -> Next:
+        """Errors are told to whoever asked the model."""
+        self._learn_window()
+        changes: list[ViewChanged] = []
+        failed = self._apply_decided(changes)
+        refused, self._refused = self._refused, False
+        if changes or self._deciding:
+            return self._answer(changes, undecided=not changes)
+        if failed is not None and refused:
+            overflow = failed if isinstance(failed, ContextWindowOverflowException) else None
+            return refuse(overflow or _could_not_shorten(failed))
         try:
-            plan = self._manager.reduce(self._messages, error)
+            decision = self._manager.reduce(self._messages, self._budget(error))
         except ContextWindowOverflowException as overflow:
             return refuse(overflow)
-        return self._carry_out(plan)
+        except Exception as failure:  # noqa: BLE001 - A manager may be anybody's code.
+            return refuse(_could_not_shorten(failure))
+        undecided = self._refused = self._carry_out(decision, changes)
+        if not (undecided or changes):
+            return refuse(error)
+        return self._answer(changes, undecided=undecided)
 
-    def _carry_out(self, plan: WindowPlan) -> Next:
-        if not plan.changes:
-            return reply(Shown(messages=self._messages.copy()))
-        self._removed += plan.drop - len(plan.pinned)
-        counters: dict[str, Json] = {
+    def _settle(self) -> Next:
+        if not self._deciding:
+            return reply(None)
+        self._settling.append(self.context.defer())
+        return CARRY_ON
+
+    def _answer(self, changes: Sequence[ViewChanged], *, undecided: bool = False) -> Next:
+        tokens = None if self._gauge is None else self._gauge.tokens(self._messages, self._beside)
+        return reply(Shown(messages=self._messages.copy(), views=tuple(changes), undecided=undecided, tokens=tokens))
+
+    # Deciding.
+
+    def _budget(self, error: ContextWindowOverflowException | None = None) -> WindowBudget:
+        tokens = None if self._gauge is None else self._gauge.tokens(self._messages, self._beside)
+        window = self._beside.window or self._window
+        return WindowBudget(tokens=tokens, window=window, error=error, full=error is None)
+
+    def _is_full(self, share: float) -> bool:
+        """Whether the next request reaches this share of the threshold of proactive compression."""
+        if self._gauge is None or self._threshold is None:
+            return False
+        tokens = self._gauge.tokens(self._messages, self._beside)
+        return is_full(tokens, self._beside.window or self._window, self._threshold * share)
+
+    def _learn_window(self) -> None:
+        """A model whose window nobody knows has refused what was shown: its window holds less."""
+        if self._gauge is not None and self._beside.window is None:
+            tokens = self._gauge.tokens(self._messages, self._beside)
+            self._window = min(tokens, self._window or tokens)
+
+    def _manage(self, changes: list[ViewChanged]) -> bool:
+        """Tidy up. Whether what to do is undecided yet."""
+        try:
+            decision = self._manager.manage(self._messages)
+        except Exception as error:  # noqa: BLE001 - A manager may be anybody's code, and what is shown is valid as it is.
+            self._log(error)
+            return False
+        return self._carry_out(decision, changes)
+
+    def _compress(self, changes: list[ViewChanged]) -> bool:
+        """Shorten ahead of a call, as far as that goes. Whether that is undecided yet."""
+        try:
+            for _ in range(COMPRESSIONS_MAX):
+                undecided = self._carry_out(self._manager.reduce(self._messages, self._budget()), changes)
+                if undecided or not self._is_full(1.0):
+                    return undecided
+        except ContextWindowOverflowException as error:
+            self.context.logger.debug("there is nothing left to shorten", exc_info=error)
+        except Exception as error:  # noqa: BLE001 - Best effort: a manager may be anybody's code, and the call may fit.
+            self._log(error)
+        return False
+
+    def _look_ahead(self) -> None:
+        """Have a summary written that will be wanted soon; what costs nothing can wait until it is."""
+        if not self._manager.summarizes:
+            return
+        try:
+            decision = self._manager.reduce(self._messages, self._budget())
+        except ContextWindowOverflowException:
+            return  # There is nothing to summarise yet.
+        if isinstance(decision, SummaryRequest):
+            self._begin(decision)
+
+    def _carry_out(self, decision: Decision, changes: list[ViewChanged]) -> bool:
+        """Apply a plan; begin what takes its time, and say so."""
+        if isinstance(decision, WindowPlan):
+            if decision.changes:
+                self._change(decision, changes)
+            return False
+        self._begin(decision)
+        return True
+
+    def _begin(self, decision: SummaryRequest | Edit) -> None:
+        self._deciding = True
+        self._decided = None
+        shown = decision.messages if isinstance(decision, SummaryRequest) else tuple(self._messages)
+        self.context.job(self._decide, decision, shown, name="decision")
+
+    async def _decide(self, decision: SummaryRequest | Edit, shown: Sequence[Message]) -> None:
+        decided: Decided
+        try:
+            with anyio.fail_after(DECISION_TIMEOUT_S):
+                if isinstance(decision, Edit):
+                    decided = Decided(shown=shown, plan=await decision.decide())
+                else:
+                    decided = Decided(shown=shown, plan=decision.plan(await self._summarize(decision)))
+        except Exception as error:  # noqa: BLE001 - Whatever it is, it must not take the conversation down.
+            decided = Decided(shown=shown, error=error)
+        self.context.self_ref.tell(decided)
+
+    def _note(self, decided: Decided) -> Next:
+        """It waits for the agent to ask: only then is somebody there to put it on record."""
+        self._deciding = False
+        self._decided = decided
+        for slot in self._settling:
+            slot.reply(None)
+        self._settling.clear()
+        return CARRY_ON
+
+    def _apply_decided(self, changes: list[ViewChanged]) -> Exception | None:
+        """Apply what was decided, if it still stands. The error, when it could not be decided."""
+        decided, self._decided = self._decided, None
+        if decided is None:
+            return None
+        if decided.error is not None:
+            self._log(decided.error)
+            return decided.error
+        if decided.plan is not None and decided.plan.changes and decided.stands(self._messages):
+            self._change(decided.plan, changes)
+        return None
+
+    def _restore(self, state: Mapping[str, Json]) -> None:
+        try:
+            self._manager.restore(self._removed, state)
+        except Exception as error:  # noqa: BLE001 - A manager may be anybody's code, and may begin anew.
+            self._log(error)
+
+    def _state_now(self) -> Mapping[str, Json]:
+        try:
+            return self._manager.keep(self._removed)
+        except Exception as error:  # noqa: BLE001 - A manager may be anybody's code; what was kept stays.
+            self._log(error)
+            return self._state
+
+    def _log(self, error: Exception) -> None:
+        self.context.logger.warning("what the model is shown was not shortened", exc_info=error)
+
+    # Applying.
+
+    @property
+    def _is_news(self) -> bool:
+        """Whether the journal names another manager, or keeps another state of it; told when that costs nothing."""
+        named = self._shown.view.manager or DEFAULT_MANAGER
+        return self._manager.name != named or self._state_now() != self._state
+
+    def _change(self, plan: WindowPlan, changes: list[ViewChanged]) -> None:
+        kept_on = frozenset(plan.pinned)
+        gone = [message for at, message in enumerate(self._messages[: plan.drop]) if at not in kept_on]
+        if self._gauge is not None:
+            was = [self._messages[at] for at in plan.replaced]
+            new = list(plan.replaced.values()) if plan.summary is None else [*plan.replaced.values(), plan.summary]
+            self._gauge.hide([*gone, *was], new)
+        self._removed += len(gone) - sum(map(is_summary, gone))
+        self._state = self._state_now()
+        kept: dict[str, Json] = {
+            **self._state,
             "removed_message_count": self._removed,
             "model_call_count": self._model_calls,
         }
+        if self._gauge is not None and self._gauge.hidden:
+            kept["hidden_tokens"] = self._gauge.hidden
         change = view_change(
-            self._shown,
-            self._last_seq,
-            plan,
-            manager=self._manager.name,
-            manager_state=counters,
-            at=self._wall(),
+            self._shown, self._last_seq, plan, manager=self._manager.name, manager_state=kept, at=self._wall()
         )
         self._shown.change(change.view, patch=change.patch)
         self._messages = self._shown.messages()
-        return reply(Shown(messages=self._messages.copy(), view=change))
+        changes.append(change)
+
+
+def _could_not_shorten(error: Exception) -> ContextWindowOverflowException:
+    overflow = ContextWindowOverflowException(
+        "the model's window is full, and what it is shown could not be shortened", why=repr(error)
+    )
+    overflow.__cause__ = error
+    return overflow
 
 
 def _count(state: Mapping[str, Json], key: str) -> int:

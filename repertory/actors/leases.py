@@ -6,50 +6,100 @@ agents in one session write under one lease, which is given up with the last of 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 
 import anyio
 
-from repertory.backends.ports import Lease, SessionStore
+from repertory.backends.ports import Lease, SessionStore, YieldingStore
+from repertory.errors import SessionBusy
+
+_TRIES = 5
+"""How often another process is asked while it may give a session up."""
 
 
 @dataclass(slots=True)
-class _Held:
-    lease: Lease
-    users: int
+class _Session:
+    lock: anyio.Lock = field(default_factory=anyio.Lock)
+    callers: int = 0
+    """Who holds the lock or waits for it."""
+    lease: Lease | None = None
+    users: int = 0
+    owed: bool = False
+    """Whether nobody uses the lease any more, and the store could not be told."""
 
 
 class Leases:
     """Acquires each session once, however many agents ask."""
 
-    def __init__(self, store: SessionStore) -> None:
+    def __init__(self, store: SessionStore, *, busy_s: float) -> None:
+        """`busy_s`: how long to wait at most for another process to give a session up."""
         self._store = store
-        self._held: dict[str, _Held] = {}
-        self._lock = anyio.Lock()
+        self._busy_s = busy_s
+        self._sessions: dict[str, _Session] = {}
 
     async def acquire(self, session_id: str, *, takeover: bool) -> Lease:
-        """The session's lease, one more user of it. Errors: as `SessionStore.acquire`."""
-        async with self._lock:
-            held = self._held.get(session_id)
-            if held is None:
-                lease = await self._store.acquire(session_id, takeover=takeover)
-                held = self._held[session_id] = _Held(lease, 0)
-            held.users += 1
-            return held.lease
+        """The session's lease, one more user of it. A live owner elsewhere is asked to give it up, and waited for.
+
+        Errors: as `SessionStore.acquire`.
+        """
+        async with self._locked(session_id) as session:
+            if session.lease is None or session.owed:
+                session.lease, session.owed = await self._acquire(session_id, takeover=takeover), False
+            session.users += 1
+            return session.lease
 
     async def release(self, lease: Lease) -> None:
-        """One user less; the last one gives the session up."""
-        async with self._lock:
-            held = self._held.get(lease.session_id)
-            if held is None or held.lease != lease:
+        """One user less; the last one gives the session up. Errors: `Unavailable`: it is given up when somebody asks
+        for it, or when the store is closed.
+        """
+        async with self._locked(lease.session_id) as session:
+            if session.lease != lease:
                 return
-            held.users -= 1
-            if not held.users:
-                del self._held[lease.session_id]
-                await self._store.release(lease)
+            session.users -= 1
+            if not session.users:
+                session.owed = True
+                await self._give_up(session, lease)
+
+    async def give_up_owed(self, session_id: str) -> None:
+        """Tell the store what it could not be told before. Errors: `Unavailable`."""
+        async with self._locked(session_id) as session:
+            if session.owed and session.lease is not None:
+                await self._give_up(session, session.lease)
 
     def forget(self, lease: Lease) -> None:
         """Nobody knows whether the lease is still good: the next to ask acquires anew, which fences this one."""
-        held = self._held.get(lease.session_id)
-        if held is not None and held.lease == lease:
-            del self._held[lease.session_id]
+        session = self._sessions.get(lease.session_id)
+        if session is not None and session.lease == lease:
+            session.lease, session.users, session.owed = None, 0, False
+
+    async def _acquire(self, session_id: str, *, takeover: bool) -> Lease:
+        store = self._store
+        wait_s = min(self._busy_s, store.yields_within_s) if isinstance(store, YieldingStore) else 0.0
+        asked_at: float | None = None
+        while True:
+            try:
+                return await store.acquire(session_id, takeover=takeover)
+            except SessionBusy:
+                now = anyio.current_time()
+                asked_at = now if asked_at is None else asked_at
+                if now - asked_at >= wait_s:
+                    raise
+            await anyio.sleep(wait_s / _TRIES)
+
+    async def _give_up(self, session: _Session, lease: Lease) -> None:
+        await self._store.release(lease)
+        session.lease, session.owed = None, False
+
+    @asynccontextmanager
+    async def _locked(self, session_id: str) -> AsyncGenerator[_Session]:
+        session = self._sessions.setdefault(session_id, _Session())
+        session.callers += 1
+        try:
+            async with session.lock:
+                yield session
+        finally:
+            session.callers -= 1
+            if not session.callers and session.lease is None:
+                self._sessions.pop(session_id, None)

@@ -7,27 +7,42 @@ asking.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
-from repertory.actors.persister import Append, Commit, PersisterMessage, Prove
+from repertory.actors.backlog import Backlog
+from repertory.actors.persister import PersisterMessage
+from repertory.actors.persister_messages import Append, Begin, Commit, Prove, Redact
 from repertory.core.journal.records import MessageAdded, Record, StateChanged, ViewChanged
 from repertory.core.journal.view_change import message_with_view
 from repertory.core.state import AgentState
+from repertory.errors import RepertoryError, SessionException
 from repertory.runtime.ref import ActorRef
+
+if TYPE_CHECKING:
+    from repertory.core.journal.image import Image
+    from repertory.core.messages import Message
 
 
 class Ledger:
     """Gathers records until somebody has to wait, so that what belongs together is committed together."""
 
     def __init__(
-        self, persister: ActorRef[PersisterMessage], last_seq: int, wall: Callable[[], float], *, durable: bool
+        self,
+        persister: ActorRef[PersisterMessage],
+        last_seq: int,
+        wall: Callable[[], float],
+        *,
+        backlog: Backlog,
+        durable: bool,
     ) -> None:
-        """`last_seq` is the sequence number of the last record there is; `wall` gives epoch seconds. The lease was
-        taken just now.
+        """`last_seq` is the sequence number of the last record there is; `wall` gives epoch seconds; `backlog` is what
+        the persister could not store. The lease was taken just now.
 
         Without `durable` there is nothing to wait for: records are handed over with each commit, and that is all.
         """
         self._persister = persister
+        self._backlog = backlog
         self._last_seq = last_seq
         self._gathered: list[Record] = []
         self._confirmed_at = wall() if durable else math.inf
@@ -71,12 +86,12 @@ class Ledger:
             first = self._last_seq - len(records) + 1
             self._persister.tell(Append(first=first, records=records, soon=soon))
 
-    async def commit(self, *, closing: bool = False) -> None:
-        """Wait until everything added so far is durable. Errors: `LeaseLost`, `Unavailable`, `ActorDead`.
+    async def commit(self, *, closing: bool = False, patient: bool = True) -> None:
+        """Wait until everything added so far is durable. Errors: those of the persister's `Commit`; `ActorDead`.
 
         Others may add meanwhile. Who may be cancelled hands over first: a commit that the persister has not read yet
         takes its records with it. `closing`: the turn is over; such a commit must not be cancelled, since its answer
-        says how records are numbered from here.
+        says how records are numbered from here. Without `patient` the store's first refusal is raised.
         """
         if not self._durable:
             self._pass_on(soon=False)
@@ -84,9 +99,68 @@ class Ledger:
         records, self._gathered = tuple(self._gathered), []
         first = self._last_seq - len(records) + 1
         last = self._last_seq
-        committed = await self._persister.ask(Commit(first=first, records=records, closing=closing), timeout_s=math.inf)
+        commit = Commit(first=first, records=records, closing=closing, patient=patient)
+        try:
+            committed = await self._persister.ask(commit, timeout_s=math.inf)
+        except RepertoryError:
+            self._last_seq = max(self._last_seq, self._backlog.last_seq)  # What was restated waits as well.
+            raise
         self._last_seq += committed - last
         self._confirmed_at = self.wall()
+
+    async def begin(self, *, stored: bool) -> Image | None:
+        """Before a turn's model is asked for the first time: wait until the store has said that the session is still
+        ours, and with `stored` has what was gathered.
+
+        When somebody else has written to it meanwhile and it can be opened again, what was gathered is forgotten:
+        answers with what is there now, and records are numbered from there. Errors: as `commit`, `SessionBusy`.
+        """
+        if not self._durable:
+            return None
+        first = self._last_seq - len(self._gathered) + 1
+        records: tuple[Record, ...] = ()
+        if stored:
+            records, self._gathered = tuple(self._gathered), []
+        image = await self._persister.ask(Begin(first=first, records=records), timeout_s=math.inf)
+        if image is not None:
+            self._gathered, self._last_seq = [], image.last_seq
+        self._confirmed_at = self.wall()
+        return image
+
+    async def redact(self, instead: Mapping[int, Message]) -> None:
+        """Put other messages in the place of these, by sequence number, for good: what is committed next destroys the
+        originals.
+        """
+        records, self._gathered = tuple(self._gathered), []
+        first = self._last_seq - len(records) + 1
+        ask = Redact(first=first, records=records, at=self.wall(), instead=instead)
+        self._last_seq = await self._persister.ask(ask, timeout_s=math.inf)
+
+    @property
+    def behind(self) -> bool:
+        """Whether the store does not take what was said."""
+        return self._backlog.error is not None
+
+    @property
+    def full(self) -> bool:
+        """Whether as much waits for the store as may."""
+        return self._backlog.full(len(self._gathered))
+
+    def promise(self) -> None:
+        """A caller is answered before this is stored."""
+        self._backlog.promised = self._last_seq
+
+    async def catch_up(self) -> None:
+        """Before a turn: wait until what earlier ones left behind is stored. Nothing of this one is on record yet.
+
+        Errors: `SessionException`, once, when turns that were answered will never be stored; those of `commit`.
+        """
+        lost = self._backlog.take_lost()
+        if lost is not None:
+            text = "turns that were answered are lost: they could not be stored; say again what matters of them"
+            raise SessionException(text, session=lost.session_id, turns=lost.turns, cause=lost.error)
+        if self.behind:
+            await self.commit()
 
     async def prove(self) -> None:
         """Wait until the store has said that the session is still ours. Errors: as `commit`."""

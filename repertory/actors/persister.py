@@ -1,82 +1,51 @@
 """The persister of one session: owns its lease and its journal, and knows what is durable.
 
-State: the fold of the journal, the rows that are not durable yet, who waits for them. Fails: when a write is refused
-or its outcome is unknown; it then starts again from what is stored. Pace: the store's, through the writer; one write
-is under way at a time and takes everything that has gathered. Supervised by the session (first child, so its failure
-restarts the rest).
+State: the fold of the journal, the rows that are not durable yet, who waits for them. Fails: when the session belongs
+to somebody else or its journal is damaged; it then starts again from what is stored. Pace: the store's, through the
+writer; one write is under way at a time and takes everything that has gathered. Supervised by the session (first child,
+so its failure restarts the rest).
+
+A write that fails is tried again as it was, for as long as the session lives, and what follows waits behind it. So a
+store knows it again if it was stored all the same; where it does not, the journal's last row says how much of it was.
+Callers wait for a bounded time, and are then told that what they said waits.
 
 A session that is not kept has a `MemoryJournal` in the place of a store, so it is built of the same parts.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TypeAlias, assert_never
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple, TypeAlias, assert_never
 
-import anyio.lowlevel
+import anyio
 
-from repertory.actors.leases import Leases
-from repertory.actors.writer import Write, WriteLast, WriteRefused, WriterMessage, Written
-from repertory.backends.ports import Lease, SessionStore, TendedStore
+from repertory.actors.backlog import Backlog
+from repertory.actors.durable import Durable
+from repertory.actors.last_write import write_last
+from repertory.actors.memory_journal import MemoryJournal
+from repertory.actors.persister_messages import Append, Begin, Commit, Hurry, Prove, ReadHistory, ReadImage, Redact
+from repertory.actors.said import read_history
+from repertory.actors.store_waiters import StoreWaiters
+from repertory.actors.writer import Write, WriteRefused, Written
+from repertory.backends.ports import Lease, TendedStore
 from repertory.core.journal.appender import Appender
 from repertory.core.journal.fold import Fold
 from repertory.core.journal.image import Image
 from repertory.core.journal.records import MessageAdded, Record
+from repertory.core.journal.redaction import redact
 from repertory.core.journal.restate import restatements
-from repertory.core.journal.restore import restore, said_in
-from repertory.core.journal.rows import Kind, Row
-from repertory.core.messages import Message, copy_message
-from repertory.errors import Invalid, RepertoryError
+from repertory.core.journal.restore import restore
+from repertory.core.journal.rows import Row, first_link
+from repertory.core.messages import Message
+from repertory.core.outage import Verdict, following, retry_after_s, stored_of, verdict_on
+from repertory.errors import Invalid, LeaseLost, RepertoryError, Retryable, Unavailable
 from repertory.runtime.actor import Actor
 from repertory.runtime.exit import ExitReason, Failed
-from repertory.runtime.message import Ask
 from repertory.runtime.next import Next, carry_on, fail, reply
-from repertory.runtime.ref import ActorRef
 from repertory.runtime.reply import ReplySlot
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Append:
-    """Add records to the journal. They are committed with the next `Commit`, or after `linger_s`, or at once when
-    `soon`.
-    """
-
-    first: int
-    """The sequence number that their author gave to the first of them."""
-    records: tuple[Record, ...]
-    soon: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Commit(Ask[int]):
-    """Add records and answer with the last sequence number when everything so far is durable.
-
-    With `closing`, the number may be higher than the records explain: what later openings need may have been restated.
-    Errors: what the store said (`LeaseLost`, `Unavailable`); the session then starts again from what is stored.
-    """
-
-    first: int
-    """The sequence number that their author gave to the first of them."""
-    records: tuple[Record, ...] = ()
-    closing: bool = False
-    """A turn is over, and its author waits for the answer before it numbers anything else."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prove(Ask[None]):
-    """Answered when the store has said that the session is still ours. Errors: as `Commit`."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadImage(Ask[Image]):
-    """Everything an agent needs to go on, as of now."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadHistory(Ask[tuple[Message, ...]]):
-    """Every message ever said, oldest first, whatever the model is shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,12 +53,35 @@ class LingerOver:
     """Records have waited long enough: write them now."""
 
 
-_SLICE_ROWS = 512
-"""Rows that are decoded in one go: about two milliseconds."""
-_SAYING = frozenset({Kind.MESSAGE, Kind.REDACTION})
-"""The kinds of rows that say what was said."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TryAgain:
+    """A write that was refused has rested long enough."""
 
-PersisterMessage: TypeAlias = "Append | Commit | Prove | ReadImage | ReadHistory | LingerOver | Written | WriteRefused"
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PatienceOver:
+    """Somebody may have waited long enough."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looked:
+    """What the store said of the journal's end, after it had refused a write that it may have done before."""
+
+    refused: LeaseLost
+    last: Row | None = None
+    """The last row that is stored."""
+    error: RepertoryError | None = None
+    """It said nothing."""
+
+
+_WRITING_SHARE = 0.8
+"""Of the time to stop: the rest is for giving the session up."""
+_EARLY_S = 0.001
+"""Clocks are read twice."""
+
+PersisterMessage: TypeAlias = (Append | Begin | Commit | Prove | Redact | ReadImage | ReadHistory | Hurry) | (
+    LingerOver | TryAgain | PatienceOver | Looked | Written | WriteRefused
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,26 +94,29 @@ class PersisterSettings:
     """Fence a live owner instead of refusing to start."""
     linger_s: float = 0.005
     """How long records wait for company before they are written unasked, unless the store asks for longer."""
+    start_timeout_s: float = 30.0
+    """How long opening may take, with waiting for another process to give the session up."""
     stop_timeout_s: float = 10.0
     """How long a stopping session waits for its last commit."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Durable:
-    """A store and its writer: what makes a session outlive its process."""
+class _Begun(NamedTuple):
+    """A turn that has only just begun."""
 
-    store: SessionStore
-    leases: Leases
-    writer: ActorRef[WriterMessage]
+    slot: ReplySlot[Image | None]
+    before: int
+    """The last record before it."""
 
 
-@dataclass(slots=True)
-class MemoryJournal:
-    """A session that lives in memory only. It outlasts the actors that work on it."""
+class _Phase(Enum):
+    """What is being done about writing."""
 
-    fold: Fold = field(default_factory=Fold)
-    messages: list[Message] = field(default_factory=list[Message])
-    """Every message ever said."""
+    READY = "ready"
+    WRITING = "writing"
+    RESTING = "resting"
+    """The last write was refused, and will be tried again."""
+    LOOKING = "looking"
+    """The store is asked what of it is stored."""
 
 
 class SessionPersister(Actor[PersisterMessage]):
@@ -136,37 +131,60 @@ class SessionPersister(Actor[PersisterMessage]):
         self._fold = Fold()
         self._appender: Appender | None = None
         self._lease: Lease | None = None
-        self._unsent: list[Row] = []
-        self._in_flight = False
-        self._sent: tuple[Row, ...] = ()
-        """What is in flight."""
+        self._backlog = Backlog(settings.session_id, settings.agent_id)
+        """What waits to be stored."""
+        self._phase = _Phase.READY
+        self._write: Write | None = None
+        """The last one."""
+        self._failures = 0
+        """Of writes, since the last one that succeeded."""
+        self._unsure = False
+        """Whether what was refused may be stored all the same."""
         self._lingering = False
         self._linger_s = settings.linger_s
+        self._patience_s = 0.0
+        self._last_s = settings.stop_timeout_s * _WRITING_SHARE
+        """How long the last write is tried."""
+        self._watching = False
+        """Whether a timer will look for those who have waited long enough."""
         self._durable_seq = 0
         self._last_at = 0.0
-        self._waiting: deque[tuple[int, ReplySlot[int]]] = deque()
-        self._doubting: list[ReplySlot[None]] = []
-        """Who waits for a proof that is not under way yet."""
-        self._proving: list[ReplySlot[None]] = []
-        """Who is answered by the write under way."""
+        self._waiters = StoreWaiters()
+        self._begun: _Begun | None = None
+        self._turn_rows: list[Row] = []
+        """Those of the running turn, or of the last one."""
 
     def summary(self) -> object:
-        return {"seq": self._fold.last_seq, "durable": self._durable_seq, "unsent": len(self._unsent)}
+        backlog = self._backlog
+        said: dict[str, object] = {"seq": self._fold.last_seq, "durable": self._durable_seq, "waiting": backlog.count}
+        if backlog.error is not None:
+            said |= {"waiting_bytes": backlog.size_bytes, "failures": self._failures, "error": str(backlog.error)}
+        return said
 
     async def on_start(self) -> None:
-        """Take the lease, then read what the last owner left."""
+        """Take the lease, then read what the last owner left. What an earlier incarnation could not store follows."""
         if isinstance(self._keeper, MemoryJournal):
             self._fold = self._keeper.fold
             return
-        settings, store = self._settings, self._keeper.store
+        settings, store, backlogs = self._settings, self._keeper.store, self._keeper.backlogs
         if isinstance(store, TendedStore):
             self._linger_s = max(self._linger_s, store.linger_s)
-        self._lease = await self._keeper.leases.acquire(settings.session_id, takeover=settings.takeover)
-        rows = await store.load(settings.session_id, settings.agent_id)
-        restored = restore(rows, session_id=settings.session_id)
-        self._fold = restored.fold
+        self._patience_s = backlogs.patience.wait_s
+        self._backlog = self._keeper.backlog_of(settings.session_id, settings.agent_id)
+        await self._open(self._keeper, takeover=settings.takeover)
+
+    async def _open(self, keeper: Durable, *, takeover: bool) -> None:
+        settings = self._settings
+        self._lease = await keeper.leases.acquire(settings.session_id, takeover=takeover)
+        rows = await keeper.store.load(settings.session_id, settings.agent_id)
+        rows_and_kept = [*rows, *self._kept(rows)]
+        restored = restore(rows_and_kept, session_id=settings.session_id)
+        self._fold, self._turn_rows = restored.fold, rows_and_kept
         self._appender = Appender(settings.agent_id, restored.fold, restored.link, self._entropy)
-        self._durable_seq = self._fold.last_seq
+        self._durable_seq = rows[-1].seq if rows else 0
+
+    async def on_ready(self) -> None:
+        self._push()
 
     async def handle(self, message: PersisterMessage) -> Next:
         match message:
@@ -175,19 +193,40 @@ class SessionPersister(Actor[PersisterMessage]):
                 self._add(records)
                 self._write_later(soon)
                 return carry_on()
-            case Commit(first=first, records=records, closing=closing):
+            case Commit(first=first):
                 self._check_first(first)
-                return self._commit(records, closing)
+                return self._commit(message)
+            case Begin(first=first, records=records):
+                self._check_first(first)
+                return self._begin(records)
+            case Redact(first=first, records=records):
+                self._check_first(first)
+                self._add(records)
+                return self._redact(message)
             case Prove():
                 return self._prove()
+            case Written() | WriteRefused() if message.of is not self._write:
+                return carry_on()  # It is for an incarnation that is gone.
             case Written(seq=seq):
                 self._note_written(seq)
                 return carry_on()
-            case WriteRefused(error=error):
-                return self._start_over(error)
+            case WriteRefused(error=error, final=final):
+                return await self._note_refused(error, final=final)
+            case Looked():
+                return self._go_on_from(message)
             case LingerOver():
                 self._lingering = False
                 self._push()
+                return carry_on()
+            case TryAgain():
+                self._try_now()
+                return carry_on()
+            case PatienceOver():
+                self._lose_patience()
+                return carry_on()
+            case Hurry(wait_s=wait_s):
+                self._patience_s, self._last_s = min(self._patience_s, wait_s), min(self._last_s, 2 * wait_s)
+                self._lose_patience()
                 return carry_on()
             case ReadImage():
                 return reply(self._fold.image())
@@ -197,17 +236,40 @@ class SessionPersister(Actor[PersisterMessage]):
                 assert_never(message)
 
     async def on_stop(self, reason: ExitReason) -> None:
-        """Write what is left, then give the session up. Rows in flight reach the writer before these."""
+        """Write what is left, then give the session up. What cannot be written stays in the backlog."""
         keeper, lease = self._keeper, self._lease
         if isinstance(keeper, MemoryJournal) or lease is None:
             return
         if isinstance(reason, Failed):
             keeper.leases.forget(lease)
             return
-        rows, self._unsent = tuple(self._unsent), []
-        if rows or self._in_flight:
-            await keeper.writer.ask(WriteLast(lease=lease, rows=rows), timeout_s=self._settings.stop_timeout_s)
-        await keeper.leases.release(lease)
+        with anyio.move_on_after(self._last_s):
+            await write_last(keeper.writer, lease, self._backlog, self._last_stored, self.context.rng)
+        backlog = self._backlog
+        keeper.backlogs.forget(keeper.store.name, backlog)
+        if backlog.count:
+            self.context.logger.error(
+                "records could not be stored records=%d cause=%r", backlog.count, str(backlog.error)
+            )
+        with suppress(Retryable):  # It is given up when somebody asks for it, or the store is closed.
+            await keeper.leases.release(lease)
+
+    def _kept(self, rows: Sequence[Row]) -> list[Row]:
+        """What an earlier incarnation accepted and could not store, as far as it still follows on what is stored."""
+        backlog = self._backlog
+        kept = following(rows, backlog.rows, first_link(self._settings.agent_id))
+        if kept is None:
+            fields = {"session": self._settings.session_id, "records": backlog.count}
+            self._abandon(LeaseLost("somebody else has written to the session since", **fields))
+        backlog.sent, backlog.unsent, backlog.error = (), kept or [], None
+        self._unsure = bool(kept)  # They may be on their way.
+        backlog.put_back()
+        return backlog.unsent
+
+    def _abandon(self, error: RepertoryError) -> None:
+        lost = self._backlog.abandon(error)
+        if lost is not None:
+            self.context.logger.error("answered turns are lost turns=%r cause=%r", lost.turns, lost.error)
 
     def _check_first(self, first: int) -> None:
         """What an author takes to be number n must become number n: views and keys refer to it."""
@@ -220,91 +282,217 @@ class SessionPersister(Actor[PersisterMessage]):
             return
         self._last_at = records[-1].at
         if self._appender is not None:
-            append = self._appender.append
-            self._unsent.extend([append(record) for record in records])
+            for record in records:
+                if isinstance(record, MessageAdded) and record.turn != self._fold.turns:
+                    self._turn_rows = []
+                row = self._appender.append(record)
+                self._backlog.unsent.append(row)
+                self._turn_rows.append(row)
             return
         assert isinstance(self._keeper, MemoryJournal)
         for record in records:
-            self._fold.apply(self._fold.last_seq + 1, record)
-            if isinstance(record, MessageAdded):
-                self._keeper.messages.append(record.message)
+            self._keeper.add(record)
 
     def _write_later(self, soon: bool) -> None:
         if soon:
             self._push()
-        elif self._unsent and not self._lingering and not self._in_flight:
+        elif self._backlog.unsent and not self._lingering and self._phase is _Phase.READY:
             self._lingering = True
             self.context.after(self._linger_s, LingerOver(), key="linger")
 
-    def _commit(self, records: tuple[Record, ...], closing: bool) -> Next:
-        self._add(records)
+    def _commit(self, commit: Commit) -> Next:
+        self._add(commit.records)
         if self._appender is None:
             return reply(self._fold.last_seq)
-        if closing and self._last_at:
+        if commit.closing and self._last_at:
             self._add(tuple(restatements(self._fold, self._last_at)))
         last = self._fold.last_seq
         if last <= self._durable_seq:
             return reply(last)
-        self._waiting.append((last, self.context.defer()))
-        self._push()
+        slot, since = self.context.defer(), self._now_watching()
+        self._waiters.wait_for_commit(slot, since, last, patient=commit.patient)
+        self._try_now()
         return carry_on()
+
+    def _begin(self, records: tuple[Record, ...]) -> Next:
+        before = self._fold.last_seq
+        self._add(records)
+        if self._appender is None:
+            return reply(None)
+        self._begun = _Begun(self.context.defer(), before)
+        durable = self._fold.last_seq if records else 0
+        self._waiters.wait_for_proof(self._begun.slot, self._now_watching(), durable)
+        self._try_now()
+        return carry_on()
+
+    def _redact(self, message: Redact) -> Next:
+        for target, said in message.instead.items():
+            if isinstance(self._keeper, MemoryJournal):
+                self._keeper.redact(target, said, message.at)
+            elif self._appender is not None:
+                redaction = redact(self._appender, self._turn_rows, target, said, message.at)
+                self._backlog.redact(redaction)
+                self._turn_rows += redaction.rows
+                if redaction.left:
+                    where = [copy.what for copy in redaction.left]
+                    self.context.logger.warning("what was redacted is said elsewhere too where=%r", where)
+        self._write_later(soon=False)
+        return reply(self._fold.last_seq)
 
     def _prove(self) -> Next:
         if self._appender is None:
             return reply(None)
-        self._doubting.append(self.context.defer())
-        self._push()
+        self._waiters.wait_for_proof(self.context.defer(), self._now_watching())
+        self._try_now()
         return carry_on()
+
+    def _now_watching(self) -> float:
+        """The time; whoever waits from now on will be looked for. One timer for all: it outlasts those who wait."""
+        if not self._watching:
+            self._watching = True
+            self.context.after(self._patience_s, PatienceOver(), key="patience")
+        return self.context.clock()
+
+    def _try_now(self) -> None:
+        """Write, also when the last attempt was refused and the next one is not due yet."""
+        if self._phase is _Phase.RESTING:
+            self.context.cancel_timer("again")
+            self._phase = _Phase.READY
+        self._push()
 
     def _push(self) -> None:
         """Hand everything gathered to the writer, unless a write is under way: its answer pushes again."""
-        if self._in_flight or self._lease is None or isinstance(self._keeper, MemoryJournal):
+        backlog = self._backlog
+        if self._phase is not _Phase.READY or self._lease is None or isinstance(self._keeper, MemoryJournal):
             return
-        if not self._unsent and not self._doubting:
+        if not (backlog.waits or self._waiters.doubt):
+            backlog.error = None
             return
         if self._lingering:
             self._lingering = False
             self.context.cancel_timer("linger")
-        rows, self._unsent = tuple(self._unsent), []
-        self._proving, self._doubting = self._doubting, []
-        self._in_flight, self._sent = True, rows
-        self._keeper.writer.tell(Write(lease=self._lease, rows=rows, reply_to=self.context.self_ref))
+        if not backlog.sent:
+            backlog.take_all()
+        self._waiters.write_begins()
+        self._phase = _Phase.WRITING
+        erase = tuple((backlog.agent_id, seq) for seq in sorted(backlog.erasing))
+        self._write = Write(lease=self._lease, rows=backlog.sent, erase=erase, reply_to=self.context.self_ref)
+        self._keeper.writer.tell(self._write)
 
     def _note_written(self, seq: int) -> None:
-        self._in_flight, self._sent = False, ()
+        if self._failures:
+            self.context.logger.info("the store takes records again failures=%d", self._failures)
+        self._phase, self._failures, self._unsure = _Phase.READY, 0, False
         self._durable_seq = max(self._durable_seq, seq)
-        while self._proving:
-            self._proving.pop().reply(None)
-        while self._waiting and self._waiting[0][0] <= seq:
-            last, slot = self._waiting.popleft()
-            slot.reply(last)
+        self._backlog.stored(seq)
+        self._waiters.write_succeeded(self._durable_seq)
         self._push()
 
+    # When the store does not take what it is given.
+
+    async def _note_refused(self, error: RepertoryError, *, final: bool) -> Next:
+        self._waiters.write_failed()
+        if isinstance(error, LeaseLost) and self._unsure and self._backlog.sent:
+            self._phase = _Phase.LOOKING
+            self.context.job(self._look, error, name="look")
+            return carry_on()
+        verdict = Verdict.GIVE_UP if final else verdict_on(error)
+        if verdict is Verdict.GIVE_UP:
+            return await self._open_again(error)
+        self._unsure = True
+        self._rest(error)
+        if verdict is Verdict.TELL:
+            self._waiters.fail(error)
+        else:
+            self._waiters.fail_impatient(self._not_stored_yet(self.context.clock()))
+        return carry_on()
+
+    def _rest(self, error: RepertoryError) -> None:
+        """Try again in a while."""
+        self._failures += 1
+        if self._failures == 1:
+            self.context.logger.warning("the store takes no records cause=%r", str(error))
+        self._backlog.error = error
+        self._phase = _Phase.RESTING
+        delay_s = retry_after_s(error, self._failures, self.context.rng.uniform(0.0, 1.0))
+        self.context.after(delay_s, TryAgain(), key="again")
+
+    async def _look(self, refused: LeaseLost) -> None:
+        """Ask how much of what was refused is stored. A job: meanwhile callers are told that they have waited."""
+        looked = Looked(refused=refused)
+        try:
+            looked = Looked(refused=refused, last=await self._last_stored())
+        except RepertoryError as error:
+            looked = Looked(refused=refused, error=error)
+        self.context.self_ref.tell(looked)
+
+    async def _last_stored(self) -> Row | None:
+        assert isinstance(self._keeper, Durable)
+        rows = await self._keeper.store.load(self._settings.session_id, self._settings.agent_id)
+        return rows[-1] if rows else None
+
+    def _go_on_from(self, looked: Looked) -> Next:
+        if looked.error is not None:
+            self._rest(looked.error)
+            return carry_on()
+        sent = self._backlog.sent
+        stored = stored_of(sent, looked.last)
+        if not stored:
+            return self._start_over(looked.refused)
+        self._backlog.put_back()
+        self._note_written(sent[stored - 1].seq)
+        return carry_on()
+
+    def _lose_patience(self) -> None:
+        """Tell those who have waited long enough that what they said waits on."""
+        until = self.context.clock() - self._patience_s + _EARLY_S
+        oldest = self._waiters.oldest()
+        if oldest is not None and oldest <= until:
+            error = self._not_stored_yet(oldest)
+            self._backlog.error = self._backlog.error or error
+            self._waiters.fail(error, until)
+            oldest = self._waiters.oldest()
+        self._watching = oldest is not None
+        if oldest is not None:
+            self.context.after(oldest - until + _EARLY_S, PatienceOver(), key="patience")
+
+    def _not_stored_yet(self, since: float) -> Unavailable:
+        backlog = self._backlog
+        text = "the store has not taken what was said: it waits, and is stored when the store is back; try again later"
+        error = Unavailable(
+            text,
+            session=self._settings.session_id,
+            waited_s=round(self.context.clock() - since, 1),
+            records=backlog.count,
+            bytes=backlog.size_bytes,
+            cause=str(backlog.error or "no answer"),
+        )
+        error.__cause__ = backlog.error
+        return error
+
+    async def _open_again(self, error: RepertoryError) -> Next:
+        """Take in what somebody else has written, for a turn that has only just begun: it can go on from there."""
+        begun, self._begun, keeper = self._begun, None, self._keeper
+        just_begun = begun is not None and self._waiters.awaited(begun.slot) and self._durable_seq >= begun.before
+        if not (isinstance(error, LeaseLost) and begun and just_begun and self._lease and isinstance(keeper, Durable)):
+            return self._start_over(error)
+        self._backlog.abandon(error)
+        keeper.leases.forget(self._lease)
+        try:
+            await self._open(keeper, takeover=False)
+        except RepertoryError:
+            return self._start_over(error)
+        self._waiters, self._phase = StoreWaiters(), _Phase.READY
+        begun.slot.reply(self._fold.image())
+        return carry_on()
+
     def _start_over(self, error: RepertoryError) -> Next:
-        """What is stored is unknown: tell who waits, and start again from what the store says."""
-        while self._waiting:
-            self._waiting.popleft()[1].fail(error)
-        for slot in (*self._proving, *self._doubting):
-            slot.fail(error)
+        """What was said cannot be stored: tell who waits, and start again from what the store says."""
+        self._waiters.fail(error)
+        self._abandon(error)
         return fail(error)
 
     async def _history(self) -> tuple[Message, ...]:
-        """Read in slices, so that a long history holds nobody up."""
         if isinstance(self._keeper, MemoryJournal):
-            return tuple(map(copy_message, self._keeper.messages))
-        settings = self._settings
-        rows = list(await self._keeper.store.load(settings.session_id, settings.agent_id, whole=True))
-        stored = rows[-1].seq if rows else 0
-        rows += [row for row in (*self._sent, *self._unsent) if row.seq > stored]
-        rows = [row for row in rows if row.kind in _SAYING]
-        messages: dict[int, Message] = {}
-        redacted: dict[int, Message] = {}
-        for start in range(0, len(rows), _SLICE_ROWS):
-            said, restated = said_in(rows[start : start + _SLICE_ROWS], session_id=settings.session_id)
-            messages |= said
-            redacted |= restated
-            await anyio.lowlevel.checkpoint()
-        if not redacted:
-            return tuple(messages.values())
-        messages |= redacted
-        return tuple(messages[seq] for seq in sorted(messages))
+            return self._keeper.history()
+        return await read_history(self._keeper.store, self._settings.session_id, self._backlog)

@@ -16,9 +16,11 @@ from dataclasses import dataclass
 
 from repertory.actors.agent import AgentActor, CallSettings
 from repertory.actors.agent_parts import AgentParts, AgentSettings
-from repertory.actors.conversation import ConversationActor
-from repertory.actors.persister import Durable, MemoryJournal, PersisterSettings, SessionPersister
-from repertory.core.window.plan import WindowManager
+from repertory.actors.conversation import ConversationActor, Summarize
+from repertory.actors.durable import Durable
+from repertory.actors.memory_journal import MemoryJournal
+from repertory.actors.persister import PersisterSettings, SessionPersister
+from repertory.core.window.decision import WindowManager
 from repertory.runtime.spec import ChildSpec, Restart, Strategy, SupervisorSettings
 from repertory.runtime.supervisor import Supervisor
 
@@ -38,6 +40,7 @@ class SessionParts:
 
     agent: AgentParts
     manager: WindowManager
+    summarize: Summarize
     keeper: Durable | MemoryJournal
     wall: Callable[[], float]
     """Epoch seconds."""
@@ -61,13 +64,19 @@ def member_specs(settings: SessionSettings, parts: SessionParts) -> tuple[ChildS
         return SessionPersister(settings.persister, parts.keeper, parts.entropy)
 
     def conversation() -> ConversationActor:
-        return ConversationActor(parts.manager, parts.wall)
+        return ConversationActor(parts.manager, parts.wall, parts.summarize)
 
     def agent() -> AgentActor:
-        return AgentActor(settings.agent, settings.calls, parts.agent, parts.wall)
+        backlog = parts.keeper.backlog_of(settings.agent.session_id, settings.agent.agent_id)
+        return AgentActor(settings.agent, settings.calls, parts.agent, backlog, parts.wall)
 
     return (
-        ChildSpec(name="persister", factory=persister, stop_timeout_s=settings.persister.stop_timeout_s),
+        ChildSpec(
+            name="persister",
+            factory=persister,
+            start_timeout_s=settings.persister.start_timeout_s,
+            stop_timeout_s=settings.persister.stop_timeout_s,
+        ),
         ChildSpec(name="conversation", factory=conversation),
         ChildSpec(name="agent", factory=agent),
     )

@@ -7,7 +7,6 @@ Stopping a turn cancels the command under way, never the driver, so that what ha
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, assert_never
@@ -16,7 +15,7 @@ import anyio
 
 from repertory.actors.agent_parts import AgentParts, AgentSettings, Footing, Means
 from repertory.actors.call import Invocation, request_state
-from repertory.actors.conversation import Entry, PrepareCall, ReduceView, Tidy
+from repertory.actors.conversation import PrepareCall, ReduceView, Settle, Tidy
 from repertory.actors.hook_calls import TurnHooks
 from repertory.actors.hook_events import (
     AfterModelCallEvent,
@@ -27,13 +26,14 @@ from repertory.actors.hook_events import (
 )
 from repertory.actors.model_call import Request, call_model, retry_delay_s
 from repertory.actors.tool_step import OnException, OnPartial, Outcome, ToolStep, ToolStepParts
+from repertory.actors.turn_mark import mark_turn
 from repertory.actors.turn_meter import TurnMeter
+from repertory.actors.turn_record import TurnRecord
 from repertory.actors.turn_stop import TurnStop
 from repertory.backends.ports import ToolContext
 from repertory.core.answer import LIMITED, Answer
 from repertory.core.direct_call import spoken_answer
-from repertory.core.events import TurnEvent, derived_event
-from repertory.core.journal.records import MessageAdded
+from repertory.core.events import derived_event
 from repertory.core.messages import (
     ContentBlock,
     Message,
@@ -41,10 +41,8 @@ from repertory.core.messages import (
     copy_message,
     error_result,
     text_of,
-    tool_results,
     tool_uses,
 )
-from repertory.core.pairing import check_next
 from repertory.core.result import AgentResult
 from repertory.core.system_prompt import system_blocks, system_text
 from repertory.core.tokens import projected_tokens
@@ -74,14 +72,15 @@ from repertory.core.turn import (
     Turn,
     step,
 )
-from repertory.errors import ContextWindowOverflowException, Invalid, RepertoryError
+from repertory.core.window.gauge import Beside
+from repertory.errors import ContextWindowOverflowException, HookFailed, Invalid, RepertoryError
 
 if TYPE_CHECKING:
     from repertory.actors.conversation import Shown
+    from repertory.core.journal.image import Image
     from repertory.core.opening import Interrupt
     from repertory.core.prompt import Answers, Said
-
-Publish = Callable[[TurnEvent], Awaitable[None]]
+    from repertory.runtime.message import Ask
 
 
 class TurnDriver:
@@ -102,17 +101,12 @@ class TurnDriver:
         self._means = means
         self._ledger = means.ledger
         self._conversation = means.conversation
-        self._footing = footing
         self._form = invocation.form
-        self._token = invocation.idempotency_token
         self._invocation = invocation
         self.hooks = TurnHooks(parts.hooks, parts.owner, invocation.invocation_state)
-        self.publish: Publish | None = None
-        """Told what happens on the way, when somebody looks."""
+        self.record = TurnRecord(settings, parts, means, footing, self.hooks, invocation.idempotency_token)
         self.prepared: list[Answer] = []
         """Answers that are known before: a direct tool call asks no model, and is not seen by invocation hooks."""
-        self.wrote = False
-        """Whether anything of the turn is on record."""
         self.resume: Said | Answers | None = None
         """The prompt that a hook wants to go on with, after the end."""
         self._direct = invocation.direct is not None
@@ -130,6 +124,8 @@ class TurnDriver:
         if self._direct:
             return prompt
         self._over = False
+        self._tokens: int | None = None
+        """What the next request takes, where the conversation manager measures it."""
         said: Said | Answers | str | None = prompt
         if self.hooks.hear(BeforeInvocationEvent):
             said = await self._stop.unless(lambda: self.hooks.before_invocation(prompt))
@@ -143,9 +139,11 @@ class TurnDriver:
         self, reason: str, *, message: Message | None = None, interrupts: tuple[Interrupt, ...] = ()
     ) -> AgentResult:
         """The result of a call that ends before its turn began; nothing was said."""
-        result = AgentResult(
-            stop_reason=reason, message=message, state=request_state(self._invocation), interrupts=interrupts
-        )
+        state = request_state(self._invocation)
+        return await self.end(AgentResult(stop_reason=reason, message=message, state=state, interrupts=interrupts))
+
+    async def end(self, result: AgentResult) -> AgentResult:
+        """The call has this result, and no turn."""
         await self._tell_end(result)
         self._ledger.add_changes(self._parts.state)
         await self._ledger.commit()
@@ -155,18 +153,26 @@ class TurnDriver:
         """The call failed: what was said until then stays, and is written down."""
         await self._tell_end(None)
         self._ledger.add_changes(self._parts.state)
+        if self.record.wrote:
+            await mark_turn(self._parts, self.record.footing, self._ledger)
         self._ledger.hand_over(soon=True)
 
-    async def run(self, opening: Began | Continued) -> AgentResult:
-        """The turn's result, durable as the settings say. Errors: those of model, view, guards and store."""
+    async def run(self, opening: Began | Continued) -> AgentResult | Image:
+        """The turn's result, durable as the settings say. Errors: those of model, view, guards and store.
+
+        Where the conversation stands now, when others have gone on with it and nothing of the turn is on record.
+        """
         event: Event = opening
         while True:
             self._machine, commands = step(self._machine, event)
             for command in commands:
                 match command:
                     case Append(message=message):
-                        await self._append(message)
+                        await self.record.append(message)
                     case CallModel():
+                        moved = await self.record.begin()
+                        if moved is not None:
+                            return moved
                         event = await self._call_model(command)
                     case Reduce(error=error):
                         event = await self._reduce(error)
@@ -179,10 +185,15 @@ class TurnDriver:
                     case _:
                         assert_never(command)
 
+    def begin_again(self, footing: Footing) -> None:
+        """The next run begins from here: the conversation has gone on meanwhile."""
+        self.record.begin_again(footing)
+        self._machine = self._machine._replace(phase=Phase.READY)
+
     async def after_answer(self) -> None:
         """When the answer is out: make durable what a relaxed turn left undone."""
         if self._settings.durability == "relaxed":
-            await self._ledger.commit(closing=True)
+            await self._ledger.commit(closing=True, patient=False)
 
     def stop(self, stop: Stop, *, after_tools: bool = False) -> None:
         """End the turn early, with a history in which everything pairs up: at once, or when the tools that run have
@@ -219,37 +230,6 @@ class TurnDriver:
         """Whether a hook may add another turn to the call: nothing has cut it short, and no limit of it is reached."""
         return self._stop.heard() is None and self._machine.stop is None and self._machine.limit_reached is None
 
-    async def _append(self, message: Message) -> None:
-        try:
-            message = await self.hooks.message_added(message)
-        except RepertoryError:
-            if any(tool_results(message)):  # Tool uses are answered, whatever a guard says of the answers.
-                self._record(_withheld(message))
-            raise
-        self._record(message)
-        if self._settings.durability == "strict":
-            await self._ledger.commit()
-        if self.publish is not None:
-            await self.publish({"message": copy_message(message)})
-
-    def _record(self, message: Message) -> None:
-        footing = self._footing
-        check_next(footing.last, message)
-        token, self._token = self._token, None
-        record = MessageAdded(
-            at=self._ledger.wall(),
-            message=message,
-            turn=footing.turns,
-            index=footing.message_count,
-            idempotency_token=token,
-        )
-        seq = self._ledger.add(record)
-        self.wrote = True
-        footing.message_count += 1
-        footing.unshown.append(Entry(seq, message))
-        footing.last, footing.last_seq = message, seq
-        self._parts.mirror.add(message)
-
     # Asking the model.
 
     async def _call_model(self, command: CallModel) -> Event:
@@ -276,6 +256,8 @@ class TurnDriver:
     async def _answer_instead(self, request: Request) -> str | None:
         """What a hook wants the answer to be, without asking the model."""
         tokens = partial(projected_tokens, request.messages, request.tool_specs, request.system_prompt)
+        if self._tokens is not None:
+            tokens = partial(int, self._tokens)
         return await self._stop.unless(lambda: self.hooks.before_model(tokens))
 
     async def _asked_again(self, answer: Answer | None, error: RepertoryError | None, *, retry: bool) -> bool | None:
@@ -287,11 +269,16 @@ class TurnDriver:
     async def _request(self, *, form_only: bool) -> Request:
         """What the model is to be asked; what was said until now is on its way to the store, or there."""
         await self._own_or_raise()
-        shown = await self._conversation.ask(PrepareCall(added=self._footing.take_unshown()), timeout_s=math.inf)
-        self._note_view(shown)
-        self._ledger.hand_over()
         specs = self._parts.tools.specs
         prompt = self._parts.system_prompt
+        window = self._parts.model.context_window_limit
+        beside = Beside(tool_specs=specs, system_prompt=system_text(prompt), window=window)
+        added = self.record.footing.take_unshown()
+        shown = await self._decided(
+            PrepareCall(added=added, beside=beside), PrepareCall(added=(), beside=beside, again=True)
+        )
+        self._tokens = shown.tokens
+        self._ledger.hand_over()
         options: dict[str, Any] = {}
         if self._form is not None:
             specs = (self._form.spec,) if form_only else (*specs, self._form.spec)
@@ -300,11 +287,22 @@ class TurnDriver:
         blocks = system_blocks(prompt)
         if blocks is not None:
             options["system_prompt_content"] = blocks
-        return Request(messages=shown.messages, tool_specs=specs, system_prompt=system_text(prompt), options=options)
+        return Request(messages=shown.messages, tool_specs=specs, system_prompt=beside.system_prompt, options=options)
+
+    async def _decided(self, question: Ask[Shown], again: Ask[Shown]) -> Shown:
+        """What the model is shown. While that is being decided the turn waits, unless it is stopped meanwhile."""
+        shown = await self._conversation.ask(question, timeout_s=math.inf)
+        self._note_view(shown)
+        if shown.undecided:
+            await self._stop.unless(lambda: self._conversation.ask(Settle(), timeout_s=math.inf))
+            if not self._stop.heard():
+                shown = await self._conversation.ask(again, timeout_s=math.inf)
+                self._note_view(shown)
+        return shown
 
     async def _own_or_raise(self) -> None:
-        """Start writing what was said; after a pause, ask the store first whether we may."""
-        if not self._ledger.confirmed_within(self._settings.confirm_s):
+        """Start writing what was said; after a pause, or with too much that waits, wait for the store first."""
+        if self._ledger.full or not self._ledger.confirmed_within(self._settings.confirm_s):
             await self._ledger.prove()
         self._ledger.hand_over()
 
@@ -314,7 +312,7 @@ class TurnDriver:
     async def _ask(self, request: Request) -> Answer | RepertoryError:
         """The answer, or what the model failed with."""
         try:
-            return await call_model(self._parts.model, request, self._publish_raw if self.publish else None)
+            return await call_model(self._parts.model, request, self._publish_raw if self.record.publish else None)
         except RepertoryError as error:
             return error
 
@@ -330,6 +328,8 @@ class TurnDriver:
         return Overflowed(error) if isinstance(error, ContextWindowOverflowException) else Erred(error)
 
     async def _answered(self, answer: Answer, *, form_only: bool) -> Event:
+        if answer.redact_user is not None:
+            await self.record.redact(answer.redact_user)
         answer.message["metadata"] = {"usage": answer.usage}
         if answer.stop_reason in LIMITED or answer.stop_reason in REFUSED:
             answer.message["metadata"]["custom"] = {"stop_reason": answer.stop_reason}
@@ -343,8 +343,8 @@ class TurnDriver:
         return Answered(answer, self._read_form(answer.message) if form_only else None)
 
     async def _again(self, event: RetryModel, attempt: int, error: RepertoryError | None) -> RetryModel:
-        if self.publish is not None:
-            await self.publish({"model_retry": {"attempt": attempt, "delay_s": event.after_s, "error": error}})
+        if self.record.publish is not None:
+            await self.record.publish({"model_retry": {"attempt": attempt, "delay_s": event.after_s, "error": error}})
         return event
 
     def _read_form(self, message: Message) -> str | None:
@@ -359,15 +359,15 @@ class TurnDriver:
 
     async def _reduce(self, error: ContextWindowOverflowException) -> Event:
         try:
-            shown = await self._conversation.ask(ReduceView(error=error), timeout_s=math.inf)
+            shown = await self._decided(ReduceView(error=error), ReduceView(error=error))
         except ContextWindowOverflowException as overflow:
             return Erred(overflow)
-        self._note_view(shown)
-        return Reduced()
+        return self._stopped() if shown.undecided else Reduced()
 
     # Running tools.
 
     async def _run_tools(self, command: RunTools) -> ToolsEnded:
+        self.record.begun()
         if self._invocation.direct is not None:  # The message may only name what JSON cannot say.
             command = replace(command, uses=(self._invocation.direct,))
         outcome, refusal = Outcome(results=dict(command.known)), None
@@ -376,7 +376,8 @@ class TurnDriver:
             if refusal is None:
                 outcome = await self._tool_step(command)
         except RepertoryError as error:
-            refusal, outcome.failed = "Not run: a hook failed.", error
+            why = "a hook failed" if isinstance(error, HookFailed) else "the turn could not be stored"
+            refusal, outcome.failed = f"Not run: {why}.", error
         for use in command.uses:
             outcome.results.setdefault(use["toolUseId"], error_result(use["toolUseId"], refusal or ""))
         self._ledger.add_changes(self._parts.state)
@@ -400,7 +401,7 @@ class TurnDriver:
         )
 
     async def _tools_refused(self) -> str | None:
-        asking = self._footing.last
+        asking = self.record.footing.last
         if self._direct or asking is None or not self.hooks.hear(BeforeToolsEvent):
             return None
         return await self._stop.unless(lambda: self.hooks.before_tools(asking))
@@ -413,9 +414,9 @@ class TurnDriver:
             hooks=self.hooks,
             meter=self._meter,
             form=self._form,
-            publish=self.publish,
+            publish=self.record.publish,
         )
-        attempts, self._footing.attempts = self._footing.attempts, {}
+        attempts, self.record.footing.attempts = self.record.footing.attempts, {}
         return await ToolStep(parts, self._settings.tools).run(command, attempts, self._stop.scope())
 
     def _stop_after(self, outcome: Outcome) -> Stop | None:
@@ -433,7 +434,7 @@ class TurnDriver:
             tool_use=use,
             agent_id=settings.agent_id,
             state=self._parts.state,
-            idempotency_key=f"{settings.session_id}/{settings.agent_id}/{self._footing.last_seq}/{use['toolUseId']}",
+            idempotency_key=f"{settings.session_id}/{settings.agent_id}/{self.record.footing.last_seq}/{use['toolUseId']}",
             attempt=attempt,
             invocation_state=self._invocation.invocation_state,
             agent=self._parts.owner,
@@ -445,7 +446,7 @@ class TurnDriver:
 
     async def _finish(self, reason: str, message: Message | None) -> AgentResult:
         """Tidy up first, so that the answer and what the next turn is shown are one commit, and one record."""
-        last = None if message is None else self._footing.last  # As hooks have left it.
+        last = None if message is None else self.record.footing.last  # As hooks have left it.
         result = AgentResult(
             stop_reason=reason,
             message=None if last is None else copy_message(last),
@@ -454,9 +455,11 @@ class TurnDriver:
             structured_output=None if message is None or reason == CANCELLED.reason else self._filled,
         )
         await self._tell_end(result)
-        self._note_view(await self._conversation.ask(Tidy(added=self._footing.take_unshown()), timeout_s=math.inf))
+        await self._decided(Tidy(added=self.record.footing.take_unshown()), Tidy(added=(), again=True))
         self._ledger.add_changes(self._parts.state)
+        await mark_turn(self._parts, self.record.footing, self._ledger)
         if self._settings.durability == "relaxed":
+            self._ledger.promise()
             self._ledger.hand_over()
         else:
             await self._ledger.commit(closing=True)
@@ -470,20 +473,12 @@ class TurnDriver:
 
     def _note_view(self, shown: Shown) -> None:
         self._parts.mirror.show(shown.messages)
-        if shown.view is not None:
-            self._ledger.add_view(shown.view)
+        for view in shown.views:
+            self._ledger.add_view(view)
 
     async def _publish_raw(self, event: dict[str, Any]) -> None:
-        if self.publish is not None:
-            await self.publish({"event": event})
+        if self.record.publish is not None:
+            await self.record.publish({"event": event})
             derived = derived_event(event)
             if derived is not None:
-                await self.publish(derived)
-
-
-def _withheld(message: Message) -> Message:
-    """The message of results that a guard did not let pass: each tool use is answered, and nothing else is said."""
-    results = [
-        error_result(result["toolUseId"], "The result is withheld: a hook failed.") for result in tool_results(message)
-    ]
-    return {"role": "user", "content": [{"toolResult": result} for result in results]}
+                await self.record.publish(derived)

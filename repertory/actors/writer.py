@@ -26,6 +26,8 @@ from repertory.runtime.ref import ActorRef
 class Written:
     """Everything up to `seq` is on stable storage."""
 
+    of: Write
+    """What was asked for."""
     seq: int
 
 
@@ -33,7 +35,11 @@ class Written:
 class WriteRefused:
     """The rows of the last `Write` are not known to be stored. `LeaseLost` and `Unavailable` are the usual errors."""
 
+    of: Write
+    """What was asked for."""
     error: RepertoryError
+    final: bool = False
+    """The writer failed by a bug, or was killed: the same write would meet the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +64,7 @@ class WriteLast(Ask[int]):
 
     lease: Lease
     rows: tuple[Row, ...]
+    erase: tuple[tuple[str, int], ...] = ()
 
 
 WriterMessage: TypeAlias = "Write | WriteLast"
@@ -96,8 +103,8 @@ class StoreWriter(Actor[WriterMessage]):
                 else:
                     await self._commit([message, *queued])
                 return carry_on()
-            case WriteLast(lease=lease, rows=rows):
-                return await self._commit_last(Batch(lease=lease, rows=rows))
+            case WriteLast(lease=lease, rows=rows, erase=erase):
+                return await self._commit_last(Batch(lease=lease, rows=rows, erase=erase))
             case _:
                 assert_never(message)
 
@@ -131,20 +138,21 @@ class StoreWriter(Actor[WriterMessage]):
         batches = [Batch(lease=write.lease, rows=write.rows, erase=write.erase) for write in group]
         refusal: RepertoryError | None = Unavailable("the writer failed", store=self._store.name)
         outcomes: Sequence[Position | RepertoryError] = ()
+        final = True
         try:
             outcomes = await self._store.append(batches)
             refusal = None
         except RepertoryError as error:
-            refusal = error
+            refusal, final = error, False
         finally:
             if refusal is not None:
                 for write in group:
-                    write.reply_to.tell(WriteRefused(error=refusal))
+                    write.reply_to.tell(WriteRefused(of=write, error=refusal, final=final))
         if refusal is not None:
             return
         self._groups += 1
         for write, outcome in zip(group, outcomes, strict=True):
             if isinstance(outcome, RepertoryError):
-                write.reply_to.tell(WriteRefused(error=outcome))
+                write.reply_to.tell(WriteRefused(of=write, error=outcome))
             else:
-                write.reply_to.tell(Written(seq=outcome.seq))
+                write.reply_to.tell(Written(of=write, seq=outcome.seq))

@@ -12,7 +12,8 @@ import anyio
 
 from repertory.actors.agent import Abandon, AgentMessage, CancelTurn, FinishTurns, Invoke, InvokeStreaming
 from repertory.actors.call import Invocation
-from repertory.actors.persister import PersisterMessage, ReadHistory, ReadImage
+from repertory.actors.persister import PersisterMessage
+from repertory.actors.persister_messages import Hurry, ReadHistory, ReadImage
 from repertory.core.turn import CANCELLED, Stop
 from repertory.errors import ActorDead
 
@@ -73,6 +74,10 @@ class ActiveSession:
         """
         with suppress(ActorDead):
             await self.agent.ask(FinishTurns(at_once=at_once), timeout_s=math.inf)
+
+    def hurry(self, wait_s: float) -> None:
+        """Let nobody wait for the store any longer than this."""
+        self.persister.tell(Hurry(wait_s=wait_s))
 
     async def history(self) -> tuple[Message, ...]:
         """Everything ever said."""

@@ -31,12 +31,14 @@ from repertory.app.blueprint import Blueprint
 from repertory.app.call_options import CallOptions, read_call, request_state_of
 from repertory.app.callbacks import CallbackHandler, call_handler
 from repertory.app.claim import Claim
+from repertory.app.conversation_managers import ConversationManager, SlidingWindowConversationManager, check_manager
 from repertory.app.direct_tools import DirectTools, call_recorded, direct_use
 from repertory.app.event_loop import inside_event_loop
 from repertory.app.plugins import LatePlugins, Plugin, check_plugins
 from repertory.app.printing import print_events
 from repertory.app.seat import hosted
 from repertory.app.sessions import PlacedSession
+from repertory.app.unsaved import watch_state
 from repertory.core.direct_call import DIRECT_WHILE_BUSY
 from repertory.core.ids import check_id
 from repertory.core.messages import copy_message
@@ -45,7 +47,6 @@ from repertory.core.retry import DEFAULT_RETRY, RetryStrategy, check_retry
 from repertory.core.state import AgentState, agent_state
 from repertory.core.system_prompt import SystemPrompt, check_system_prompt
 from repertory.core.turn import Stop
-from repertory.core.window.sliding import SlidingWindowConversationManager
 from repertory.errors import AgentBusy, Invalid, NotReady, StructuredOutputException
 
 if TYPE_CHECKING:
@@ -57,7 +58,6 @@ if TYPE_CHECKING:
     from repertory.core.messages import Message, Prompt, ToolResult
     from repertory.core.opening import UnknownOutcome
     from repertory.core.result import AgentResult
-    from repertory.core.window.plan import WindowManager
 
 T = TypeVar("T")
 
@@ -102,7 +102,7 @@ class Agent:
         tools: Iterable[object] | None = None,
         system_prompt: SystemPrompt = None,
         callback_handler: CallbackHandler | None = print_events,
-        conversation_manager: WindowManager | None = None,
+        conversation_manager: ConversationManager | None = None,
         record_direct_tool_call: bool = True,
         *,
         agent_id: str = "default",
@@ -125,12 +125,11 @@ class Agent:
         self.name = name or "Repertory Agent"
         self.description = description
         self.callback_handler = callback_handler
-        self.conversation_manager = conversation_manager or SlidingWindowConversationManager()
+        self.conversation_manager = check_manager(conversation_manager or SlidingWindowConversationManager())
         self.session_manager = session_manager
         self.record_direct_tool_call = record_direct_tool_call
         self.structured_output_model = structured_output_model
         self.hooks = HookRegistry()
-        self._aux_model = None if aux_model is None else default_model(aux_model)
         self._state = agent_state(state)
         self._first_state = self._state.get()
         self._mirror = Mirror()
@@ -144,6 +143,7 @@ class Agent:
         self._enabled: tuple[str, ...] | None = None
         self._parts = AgentParts(
             model=default_model(model),
+            aux_model=None if aux_model is None else default_model(aux_model),
             tools=self._tools,
             system_prompt=check_system_prompt(system_prompt),
             state=self._state,
@@ -167,6 +167,8 @@ class Agent:
         self._opened = session_manager is None
         self._initialized = False
         self._register(hooks or ())
+        if session_manager is not None and session_manager.sessions is not None:
+            watch_state(self._state, self.shutdown_async, _blocking)
         if session_manager is None:
             self._mirror.show(self._initial)
             if self._late_plugins.done:
@@ -178,6 +180,7 @@ class Agent:
         """Hooks in the order given, then those of plugins, then what plugins do to the agent."""
         for provider in hooks:
             self.hooks.add_hook(provider)
+        self.conversation_manager.register_hooks(self.hooks)
         self._late_plugins = LatePlugins(self)
         for plugin in self._plugins:
             for callback in plugin.hooks:
@@ -207,7 +210,7 @@ class Agent:
     @property
     def aux_model(self) -> Model:
         """The model for side calls."""
-        return self._aux_model or self._parts.model
+        return self._parts.aux_model or self._parts.model
 
     @property
     def system_prompt(self) -> SystemPrompt:
@@ -271,7 +274,7 @@ class Agent:
             state=cast("Mapping[str, object]", self._first_state),
             hooks=[SameHooks(self.hooks)],
             structured_output_model=self.structured_output_model,
-            aux_model=self._aux_model,
+            aux_model=self._parts.aux_model,
             retry_strategy=self._parts.retry,
             enabled_tools=self.enabled_tools,
             tool_execution=self._execution,

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from repertory.actors.durable import Durable
 from repertory.actors.persister import PersisterSettings
 from repertory.actors.session import SessionParts, SessionSettings, member_specs
+from repertory.app.managed_agent import window_manager
+from repertory.app.snapshot_marking import marker_of
+from repertory.app.summarizer import Summarizer
+from repertory.backends.ports import SharedStore
 from repertory.backends.tools.schema_library import load_schema_library
 
 if TYPE_CHECKING:
-    from repertory.actors.persister import Durable, MemoryJournal
+    from repertory.actors.persister import MemoryJournal
     from repertory.app.blueprint import Blueprint
     from repertory.runtime.spec import ChildSpec
 
@@ -23,6 +29,7 @@ async def assemble(blueprint: Blueprint, keeper: Durable | MemoryJournal) -> tup
     """
     if blueprint.prepare is not None:
         await blueprint.prepare()
+    blueprint.parts.mark = marker_of(blueprint, keeper)
     if len(blueprint.parts.tools):
         await load_schema_library()
         await blueprint.parts.tools.prepare()
@@ -32,14 +39,21 @@ async def assemble(blueprint: Blueprint, keeper: Durable | MemoryJournal) -> tup
             agent_id=blueprint.agent.agent_id,
             takeover=blueprint.takeover,
         ),
-        agent=blueprint.agent,
+        agent=replace(blueprint.agent, others_add=_others_add(keeper)),
         calls=blueprint.calls,
     )
+    summarize = Summarizer(blueprint.parts).write
     parts = SessionParts(
         agent=blueprint.parts,
-        manager=blueprint.manager,
+        manager=window_manager(blueprint.manager, blueprint.parts.owner, summarize),
+        summarize=summarize,
         keeper=keeper,
         wall=time.time,
         entropy=os.urandom,
     )
     return member_specs(settings, parts)
+
+
+def _others_add(keeper: Durable | MemoryJournal) -> bool:
+    """Whether programs that know no leases may add messages to the session."""
+    return isinstance(keeper, Durable) and isinstance(keeper.store, SharedStore) and keeper.store.others_add

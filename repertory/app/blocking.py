@@ -17,6 +17,7 @@ import anyio
 from anyio.from_thread import BlockingPortal
 
 from repertory.app.host import Host, HostSettings
+from repertory.app.unsaved import flush_unsaved
 from repertory.errors import Invalid
 
 P = ParamSpec("P")
@@ -61,7 +62,9 @@ class BlockingHost:
         return self._portal.start_task_soon(call)
 
     def stop(self) -> None:
-        """Drain the host and end the thread. Calling it twice is allowed."""
+        """Store state that nobody has stored, drain the host, and end the thread. Calling it twice is allowed."""
+        if self._portal is not None:
+            flush_unsaved(self)
         portal, self._portal = self._portal, None
         if portal is not None:
             portal.start_task_soon(portal.stop)

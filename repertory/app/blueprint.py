@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from repertory.actors.agent_parts import AgentParts, AgentSettings
     from repertory.actors.persister import MemoryJournal
     from repertory.app.active_session import ActiveSession
+    from repertory.app.conversation_managers import ConversationManager
     from repertory.app.sessions import SessionPlace
-    from repertory.core.window.plan import WindowManager
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +24,7 @@ class Blueprint:
     agent: AgentSettings
     calls: CallSettings
     parts: AgentParts
-    manager: WindowManager
+    manager: ConversationManager
     sessions: SessionPlace | None = None
     """Where the session is kept; None keeps it in `memory` only."""
     memory: MemoryJournal

@@ -19,18 +19,20 @@ from repertory.app.agent import Agent
 from repertory.app.blocking import blocking_host
 from repertory.app.model_choice import NothingChosen, choose_model
 from repertory.app.places import home
-from repertory.app.sessions import SQLiteSessionManager
+from repertory.app.sessions import PlacedSession, SQLiteSessions
 from repertory.app.terminal import Terminal
 from repertory.app.toolbox.calculator import calculator
 from repertory.app.toolbox.clock import current_time
 from repertory.app.toolbox.files import file_tools
 from repertory.app.transcript import harmless, interrupt_line, tool_result_line, tool_use_line
+from repertory.core.ids import check_id
 from repertory.core.messages import tool_uses
 from repertory.errors import RepertoryError
 
 if TYPE_CHECKING:
     from types import FrameType
 
+    from repertory.app.sessions import SessionPlace
     from repertory.backends.ports import Model
     from repertory.core.events import TurnEvent
     from repertory.core.messages import Message, Prompt, ToolResult, ToolUse
@@ -55,7 +57,8 @@ class ChatSettings:
     offline: bool = False
     folder: Path | None = None
     """What the file tools may use; it is made when it is not there. None: `files` beside the default database."""
-    database: str | None = None
+    place: SessionPlace | None = None
+    """Where the conversation is kept. None: the default database."""
 
 
 def run_chat(settings: ChatSettings, environ: Mapping[str, str]) -> int:
@@ -84,7 +87,7 @@ def talk(settings: ChatSettings, model: Model, terminal: Terminal, *, label: str
         tools=[calculator, current_time, *file_tools(folder)],
         system_prompt=SYSTEM_PROMPT,
         callback_handler=None,
-        session_manager=SQLiteSessionManager(settings.session_id, settings.database),
+        session_manager=PlacedSession(check_id(settings.session_id, "session id"), settings.place or SQLiteSessions()),
     )
     with _signals_end_the_process():
         try:

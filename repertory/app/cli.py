@@ -1,4 +1,4 @@
-"""The command line: `repertory chat`, `repertory sessions list`, `repertory sessions show`."""
+"""The command line: `repertory chat` and `repertory sessions ...`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from io import TextIOWrapper
 from pathlib import Path
 
+from repertory.app.session_commands import add_commands, add_place, chosen_place, run_command
 from repertory.errors import RepertoryError
 
 
@@ -29,22 +30,9 @@ def build_parser() -> argparse.ArgumentParser:
     chat.add_argument(
         "--files", metavar="FOLDER", help="the folder that the file tools may use (default: ~/.repertory/files)"
     )
-    _add_database(chat)
-    sessions = commands.add_parser("sessions", help="look at what is stored").add_subparsers(
-        dest="action", required=True
-    )
-    _add_database(sessions.add_parser("list", help="every session, the most recent first"))
-    show = sessions.add_parser("show", help="everything that was said in a session")
-    show.add_argument("session", metavar="ID")
-    show.add_argument("--agent", metavar="ID", help="which agent in it (default: the only one, or default)")
-    _add_database(show)
+    add_place(chat)
+    add_commands(commands.add_parser("sessions", help="look after what is stored"))
     return parser
-
-
-def _add_database(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--database", metavar="FILE", help="where sessions are kept (default: ~/.repertory/sessions.db)"
-    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -81,14 +69,10 @@ def _run(options: argparse.Namespace) -> int:
             model=options.model,
             offline=options.offline,
             folder=Path(options.files).expanduser() if options.files else None,
-            database=options.database,
+            place=chosen_place(options),
         )
         return run_chat(settings, os.environ)
-    from repertory.app.listing import list_sessions, show_session  # loaded when used
-
-    if options.action == "list":
-        return list_sessions(options.database)
-    return show_session(options.database, options.session, options.agent)
+    return run_command(options)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ time.
 
 from __future__ import annotations
 
-import time
+import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from itertools import count
@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import anyio
 from anyio.lowlevel import RunVar
 
-from repertory.actors.persister import Durable, MemoryJournal
+from repertory.actors.backlog import Backlog, Backlogs
+from repertory.actors.durable import Durable
+from repertory.actors.memory_journal import MemoryJournal
 from repertory.actors.session import session_spec
 from repertory.app.active_session import ActiveSession
 from repertory.app.assembly import assemble
@@ -24,6 +26,7 @@ from repertory.app.idle_watch import idle_watch_spec
 from repertory.app.open_stores import OpenStores
 from repertory.app.phases import CLOSE, COMMIT, REFUSE, TURNS, drain_phases
 from repertory.app.tool_servers import ServerUse, ToolServers, reason_of
+from repertory.core.store_patience import DEFAULT_PATIENCE, StorePatience
 from repertory.errors import StartFailed, Unavailable
 from repertory.runtime.system import ActorSystem, OnFatal, SystemSettings
 
@@ -33,9 +36,13 @@ if TYPE_CHECKING:
     from repertory.backends.ports import Model
     from repertory.runtime.ref import ActorRef
 
+_LOG = logging.getLogger("repertory.app")
+
 Key: TypeAlias = tuple[str, str, str]
 _ACTORS = 4
 """Actors of a session, its supervisor included."""
+_HURRY_SHARE = 0.05
+"""Of the whole drain: how long a call that is cut short still waits for its store."""
 ShutdownHook = Callable[[], Awaitable[None]]
 
 
@@ -48,6 +55,8 @@ class HostSettings:
     drain_timeout_s: float = 25.0
     on_fatal: OnFatal = "raise"
     """What to do when the actors are lost for good; see `SystemSettings`."""
+    patience: StorePatience = DEFAULT_PATIENCE
+    """What sessions do while their store cannot be written."""
     ambient: bool = True
     """Whether agents called in the same event loop share this host."""
 
@@ -69,6 +78,13 @@ class _Place:
     memory: MemoryJournal | None = None
     """What a session in memory goes on from."""
     idle_since: float = 0.0
+    backlog: Backlog | None = None
+    """What the session has accepted and its store has not, while it is active."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether something waits for a store that does not take it."""
+        return self.backlog is not None and self.backlog.error is not None and self.backlog.count > 0
 
 
 class Host:
@@ -80,10 +96,14 @@ class Host:
         self.system = ActorSystem(
             SystemSettings(phases=phases, grace_s=settings.drain_timeout_s, on_fatal=settings.on_fatal)
         )
-        self._stores = OpenStores(self.system)
+        self.backlogs = Backlogs(settings.patience)
+        """What sessions have accepted and their stores have not."""
+        self._stores = OpenStores(self.system, self.backlogs, self._yield if settings.idle_timeout_s > 0 else None)
         self.servers = ToolServers(self.system)
         """The tool servers that run for sessions, and for clients that are open by hand."""
         self._places: dict[Key, _Place] = {}
+        self._wanted: set[tuple[str, str]] = set()
+        """Sessions in use, each by its store and its id, that other processes have asked for."""
         self._names: set[str] = set()
         self._refusing = False
         self._models: dict[int, Model] = {}
@@ -105,7 +125,11 @@ class Host:
     async def __aexit__(self, *exc_info: Any) -> bool | None:
         if self._settings.ambient:
             _ambient.set(self._outer)
-        return await self.system.__aexit__(*exc_info)
+        try:
+            return await self.system.__aexit__(*exc_info)
+        finally:
+            for told in self.backlogs.not_stored():
+                _LOG.error("a session is not stored whole session=%r records=%d", told.session_id, told.records)
 
     def session(self, blueprint: Blueprint) -> SessionUse:
         """The session, active for as long as the block: `async with host.session(blueprint) as session`.
@@ -134,13 +158,19 @@ class Host:
             raise
 
     async def leave(self, blueprint: Blueprint) -> None:
-        """One user less; the last one puts the session to rest, unless it may idle. Cancellation waits for it."""
+        """One user less; the last one puts the session to rest, unless it may idle and nobody else asks for it.
+        Cancellation waits for it.
+        """
         place = self._places[blueprint.key]
         place.users -= 1
-        place.idle_since = time.monotonic()
-        if place.users or (self._settings.idle_timeout_s > 0 and not blueprint.own):
+        place.idle_since = anyio.current_time()
+        wanted = blueprint.key[:2] in self._wanted
+        if place.users or (self._settings.idle_timeout_s > 0 and not blueprint.own and not wanted):
             return
         with anyio.CancelScope(shield=True):
+            if wanted:
+                await self._yield(*blueprint.key[:2])
+                return
             async with place.lock:
                 if not place.users:
                     await self._rest(blueprint.key, place)
@@ -156,6 +186,7 @@ class Host:
             if blueprint.sessions is not None:
                 keeper = await self._stores.enter(blueprint.sessions)
                 place.store_key = blueprint.sessions.key
+                place.backlog = keeper.backlog_of(blueprint.agent.session_id, blueprint.agent.agent_id)
             elif blueprint.own:
                 keeper = blueprint.memory
             else:
@@ -202,6 +233,8 @@ class Host:
         """Put a session to rest: stop its actors, which commits and releases, and leave its store."""
         active = place.active
         if active is not None and active.alive:
+            if at_once:
+                active.hurry(self._settings.drain_timeout_s * _HURRY_SHARE)
             await active.finish_turns(at_once=at_once)
             await self.system.stop(active.watched)
         await self._forget(place)
@@ -214,7 +247,7 @@ class Host:
 
     async def _forget(self, place: _Place) -> None:
         """The session's actors are gone: nothing of it is active."""
-        place.active = None
+        place.active = place.backlog = None
         self._names.discard(place.name)
         if place.claim is not None:
             place.claim.give_up()
@@ -226,12 +259,26 @@ class Host:
             await self._stores.leave(store_key, keep=self._settings.idle_timeout_s > 0)
 
     async def _passivate_idle(self) -> None:
-        """Put every session to rest that nobody has used for a while."""
+        """Put every session to rest that nobody has used for a while, and of which nothing waits to be stored."""
         for key, place in list(self._places.items()):
             async with place.lock:
-                idle_s = time.monotonic() - place.idle_since
-                if not place.users and place.active is not None and idle_s >= self._settings.idle_timeout_s:
+                idle_s = anyio.current_time() - place.idle_since
+                idle = not place.users and not place.waits and idle_s >= self._settings.idle_timeout_s
+                if idle and place.active is not None:
                     await self._rest(key, place)
+
+    async def _yield(self, store_key: str, session_id: str) -> None:
+        """Another process asks for a session: put it to rest, now or when its turns are over."""
+        places = {key: place for key, place in self._places.items() if key[:2] == (store_key, session_id)}
+        if any(place.users or place.waits for place in places.values()):
+            self._wanted.add((store_key, session_id))
+            return
+        self._wanted.discard((store_key, session_id))
+        for key, place in places.items():
+            async with place.lock:
+                if not place.users:
+                    await self._rest(key, place)
+        await self._stores.give_up_owed(store_key, session_id)
 
     async def _refuse(self) -> None:
         """From now on nobody enters."""

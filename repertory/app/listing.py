@@ -1,69 +1,97 @@
-"""`repertory sessions list` and `repertory sessions show`: what is stored, read without owning it.
-
-Nothing here takes a lease, so a session can be looked at while another process talks in it.
-"""
+"""What is known of stored sessions, as lines of text or as JSON."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from datetime import datetime
+from typing import TYPE_CHECKING, cast
 
-import anyio
-
-from repertory.app.sessions import SQLiteSessions
-from repertory.app.transcript import harmless, message_lines
-from repertory.backends.ports import SessionInfo
-from repertory.core.journal.records import Interrupted, MessageAdded, Record
-from repertory.core.journal.restore import records_of
-from repertory.core.journal.verify import verify
+from repertory.app.transcript import harmless, message_lines, shortened
+from repertory.core.journal.plain_json import dump
 from repertory.core.messages import tool_uses
-from repertory.errors import NotFound
+
+if TYPE_CHECKING:
+    from repertory.app.operations.doctor import DoctorReport
+    from repertory.app.operations.searching import SearchResult
+    from repertory.app.operations.showing import StoredAgent
+    from repertory.backends.ports import SessionInfo
+    from repertory.core.journal.comparing import Difference
 
 
-def list_sessions(database: str | None) -> int:
-    """Print every session, the most recently changed first. Returns the exit code."""
-    sessions = anyio.run(SQLiteSessions(database).list)
-    if not sessions:
-        sys.stdout.write("No sessions.\n")
-        return 0
-    sys.stdout.write("".join(f"{line}\n" for line in session_table(sessions)))
-    return 0
-
-
-def show_session(database: str | None, session_id: str, agent_id: str | None) -> int:
-    """Print everything that was said in a session; None means its only agent. Returns the exit code.
-
-    Errors: `NotFound` for a session or an agent that is not there; `CorruptJournal` when it is not what was written.
-    """
-    records = anyio.run(_read, SQLiteSessions(database), session_id, agent_id)
-    sys.stdout.write("".join(f"{line}\n" for line in history_lines(records)))
-    return 0
+def as_json(value: object) -> str:
+    """A report, or a list of them, as JSON."""
+    return json.dumps(json.loads(dump(_plain(value))), indent=2, ensure_ascii=False)
 
 
 def session_table(sessions: Sequence[SessionInfo]) -> Iterator[str]:
     """A header and one line per session, in columns."""
+    if not sessions:
+        yield "No sessions."
+        return
     rows = [("SESSION", "AGENTS", "RECORDS", "UPDATED", "OWNER"), *map(_cells, sessions)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
-def history_lines(records: Sequence[tuple[int, Record | None]]) -> Iterator[str]:
+def history_lines(agent: StoredAgent) -> Iterator[str]:
     """Every message with who said it and when; at the end, whether the last turn was cut short."""
-    last: MessageAdded | None = None
-    waiting = False
-    for seq, record in records:
-        if isinstance(record, MessageAdded):
-            last, waiting = record, False
-            yield f"#{seq} {record.message['role']}, {local_time(record.at)}"
-            yield from (f"    {line}" for line in message_lines(record.message))
-        elif isinstance(record, Interrupted):
-            waiting = True
-    if waiting:
+    for each in agent.messages:
+        left = " (left behind)" if each.left_behind else ""
+        yield f"#{each.seq} {each.message['role']}, {local_time(each.at)}{left}"
+        yield from (f"    {line}" for line in message_lines(each.message))
+    conversation = [each.message for each in agent.messages if not each.left_behind]
+    if agent.waits_for:
         yield "(The last turn waits for a person to say what became of a tool.)"
-    elif last is not None and (last.message["role"] == "user" or any(tool_uses(last.message))):
+    elif conversation and (conversation[-1]["role"] == "user" or any(tool_uses(conversation[-1]))):
         yield "(The last turn has no answer.)"
+
+
+def hit_lines(result: SearchResult) -> Iterator[str]:
+    """One line per message that was found, and what could not be searched."""
+    for hit in result.hits:
+        where = f"{harmless(hit.session_id)} {harmless(hit.agent_id)} #{hit.seq}"
+        yield f"{where} {hit.role}, {local_time(hit.at)}: {harmless(hit.excerpt)}"
+    if result.more:
+        yield "(There may be more: --max says how many are shown.)"
+    for session_id, why in result.unreadable.items():
+        yield f"({harmless(session_id)} could not be searched: {harmless(why)})"
+
+
+def difference_lines(found: Difference) -> Iterator[str]:
+    """What only the first has after a minus, what only the second has after a plus; then the state, key by key."""
+    if found.empty:
+        yield f"No difference in {found.same} messages and the state."
+        return
+    for each in found.messages:
+        sign = "-" if each.side == "first" else "+"
+        yield f"{sign} #{each.seq} {each.message['role']}"
+        yield from (f"{sign}     {line}" for line in message_lines(each.message))
+    for each in found.state:
+        if each.in_first:
+            yield f"- {harmless(each.key)} = {shortened(json.dumps(each.first, ensure_ascii=False, default=str))}"
+        if each.in_second:
+            yield f"+ {harmless(each.key)} = {shortened(json.dumps(each.second, ensure_ascii=False, default=str))}"
+
+
+def health_lines(report: DoctorReport) -> Iterator[str]:
+    """What is wrong, what was done about it, and how many sessions are sound."""
+    for damage in report.damages:
+        yield f"{harmless(damage.where)}: {harmless(damage.what)}"
+    if report.rebuilt_from is not None:
+        yield f"    made anew; what was there is {harmless(report.rebuilt_from)}"
+    for session in report.sessions:
+        yield from (f"{harmless(session.session_id)}: {harmless(problem)}" for problem in session.problems)
+        if session.repair is not None:
+            kept = ", ".join(f"{agent} up to #{seq}" for agent, seq in session.repair.kept.items())
+            yield f"    moved to {harmless(session.repair.moved_to)}; still there: {harmless(kept) or 'nothing'}"
+        elif session.not_repaired is not None:
+            yield f"    not repaired: {harmless(session.not_repaired)}"
+    yield from (f"{harmless(stray)}: part of no session" for stray in report.strays)
+    sound = sum(not session.problems for session in report.sessions)
+    yield f"{sound} of {len(report.sessions)} sessions are sound."
 
 
 def local_time(epoch_s: float) -> str:
@@ -76,25 +104,18 @@ def _cells(info: SessionInfo) -> tuple[str, ...]:
     return (
         harmless(info.session_id),
         harmless(agents) or "-",
-        str(sum(info.agents.values())),
+        "damaged" if info.damaged else str(sum(info.agents.values())),
         local_time(info.updated_at),
         harmless(info.owner or "-"),
     )
 
 
-async def _read(sessions: SQLiteSessions, session_id: str, agent_id: str | None) -> Sequence[tuple[int, Record | None]]:
-    known = {info.session_id: info for info in await sessions.list()}
-    if session_id not in known:
-        raise NotFound("no such session", session=session_id, database=str(sessions.path))
-    if agent_id is None:
-        agents = sorted(known[session_id].agents)
-        agent_id = agents[0] if len(agents) == 1 else "default"
-    if agent_id not in known[session_id].agents:
-        raise NotFound("no such agent in the session", agent=agent_id, agents=sorted(known[session_id].agents))
-    store = sessions.open_store()
-    try:
-        rows = await store.load(session_id, agent_id, whole=True)
-    finally:
-        await store.aclose()
-    verify(rows, session_id=session_id)
-    return records_of(rows, session_id=session_id)
+def _plain(value: object) -> object:
+    """Dataclasses as dictionaries, all the way down."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in cast("Mapping[object, object]", value).items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in cast("Sequence[object]", value)]
+    return value

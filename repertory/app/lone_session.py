@@ -17,14 +17,15 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from repertory.actors.backlog import Backlogs
+from repertory.actors.durable import Durable
 from repertory.actors.leases import Leases
-from repertory.actors.persister import Durable
 from repertory.actors.store_keeper import keeper_spec
 from repertory.actors.writer import StoreWriter, WriterSettings
 from repertory.app.active_session import ActiveSession
 from repertory.app.assembly import assemble
 from repertory.app.tool_servers import ToolServers, reason_of
-from repertory.errors import StartFailed
+from repertory.errors import StartFailed, Unavailable
 from repertory.runtime.phase import Phase
 from repertory.runtime.spec import ChildSpec, Strategy, SupervisorSettings
 from repertory.runtime.system import ActorSystem, SystemSettings
@@ -45,14 +46,16 @@ _SETTINGS = SystemSettings(
 async def lone_session(blueprint: Blueprint, *, closes_model: bool) -> AsyncGenerator[ActiveSession]:
     """The session, alive for as long as the block; then everything is committed and nothing is left running.
 
-    Errors: what opening it met (`SessionBusy`, `AgentBusy`, `Corrupt`, `Unavailable`, `Invalid`).
+    Errors: what opening it met (`SessionBusy`, `AgentBusy`, `Corrupt`, `Unavailable`, `Invalid`); at its end
+    `Unavailable` when turns that were answered could not be stored.
     """
     blueprint.claim.take(blueprint.agent.agent_id)
     store: SessionStore | None = None
+    backlogs = Backlogs()
     try:
         store = blueprint.sessions.open_store() if blueprint.sessions is not None else None
         async with ActorSystem(_SETTINGS) as system:
-            session = await _start(system, blueprint, store)
+            session = await _start(system, blueprint, store, backlogs)
             blueprint.claim.holds(session)
             if blueprint.opened is not None:
                 blueprint.opened(session)
@@ -62,6 +65,7 @@ async def lone_session(blueprint: Blueprint, *, closes_model: bool) -> AsyncGene
                 # The caller may have been cancelled, which has cancelled its turn: that ends with a valid history.
                 with anyio.CancelScope(shield=True):
                     await session.finish_turns()
+        _check_stored(backlogs)
     finally:
         blueprint.claim.give_up()
         with anyio.CancelScope(shield=True):
@@ -71,11 +75,21 @@ async def lone_session(blueprint: Blueprint, *, closes_model: bool) -> AsyncGene
                 await blueprint.parts.model.aclose()
 
 
-async def _start(system: ActorSystem, blueprint: Blueprint, store: SessionStore | None) -> ActiveSession:
+def _check_stored(backlogs: Backlogs) -> None:
+    """Callers of turns that were not answered know of it."""
+    for told in backlogs.not_stored():
+        if told.answered:
+            text = "a turn that was answered could not be stored, and is lost"
+            raise Unavailable(text, session=told.session_id, turns=told.turns, records=told.records, cause=told.error)
+
+
+async def _start(
+    system: ActorSystem, blueprint: Blueprint, store: SessionStore | None, backlogs: Backlogs
+) -> ActiveSession:
     try:
         links = await ToolServers(system).enter_all(blueprint.parts.tools.sources, [])
         blueprint.parts.tools = blueprint.parts.tools.opened(links)
-        keeper = blueprint.memory if store is None else await _durable(system, store)
+        keeper = blueprint.memory if store is None else await _durable(system, store, backlogs)
         refs = [await system.start(spec) for spec in await assemble(blueprint, keeper)]
         keeping = keeper_spec(store, "keeper") if store is not None else None
         if keeping is not None:
@@ -94,8 +108,9 @@ async def _start(system: ActorSystem, blueprint: Blueprint, store: SessionStore 
     )
 
 
-async def _durable(system: ActorSystem, store: SessionStore) -> Durable:
+async def _durable(system: ActorSystem, store: SessionStore, backlogs: Backlogs) -> Durable:
     writer: ActorRef[object] = await system.start(
         ChildSpec(name="writer", factory=lambda: StoreWriter(store, WriterSettings()))
     )
-    return Durable(store=store, leases=Leases(store), writer=writer)
+    leases = Leases(store, busy_s=backlogs.patience.busy_s)
+    return Durable(store=store, leases=leases, writer=writer, backlogs=backlogs)

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import anyio
 
+from repertory.actors.durable import Durable
 from repertory.actors.leases import Leases
-from repertory.actors.persister import Durable
 from repertory.actors.store_keeper import keeper_spec
 from repertory.actors.writer import StoreWriter, WriterSettings
+from repertory.errors import Retryable
 from repertory.runtime.mailbox import MailboxSettings
 from repertory.runtime.spec import ChildSpec
 
 if TYPE_CHECKING:
+    from repertory.actors.backlog import Backlogs
     from repertory.app.sessions import SessionPlace
     from repertory.runtime.ref import ActorRef
     from repertory.runtime.system import ActorSystem
@@ -35,8 +40,15 @@ class _OpenStore:
 class OpenStores:
     """One store and one writer per database, whoever asks."""
 
-    def __init__(self, system: ActorSystem) -> None:
+    def __init__(
+        self, system: ActorSystem, backlogs: Backlogs, give_up: Callable[[str, str], Awaitable[None]] | None
+    ) -> None:
+        """`give_up` is called with the key of a store and a session in it that another process asks for; None: nobody
+        is heard.
+        """
         self._system = system
+        self._asked = give_up
+        self._backlogs = backlogs
         self._open: dict[str, _OpenStore] = {}
         self._started = 0
         self._lock = anyio.Lock()
@@ -58,6 +70,13 @@ class OpenStores:
             if not entry.users and not keep:
                 await self._close(key)
 
+    async def give_up_owed(self, key: str, session_id: str) -> None:
+        """Give a session up that nobody uses, if that could not be done before. What fails is done the next time."""
+        entry = self._open.get(key)
+        if entry is not None:
+            with suppress(Retryable):
+                await entry.durable.leases.give_up_owed(session_id)
+
     async def close_all(self) -> None:
         """Close every store. Nobody may use one any more, and the writers have ended."""
         async with self._lock:
@@ -74,9 +93,12 @@ class OpenStores:
         self._started += 1
         spec = ChildSpec(name=f"writer {self._started}", factory=writer, mailbox=_MAILBOX)
         ref = await self._system.start(spec)
-        keeping = keeper_spec(store, f"keeper {self._started}")
+        give_up = partial(self._asked, sessions.key) if self._asked is not None else None
+        keeping = keeper_spec(store, f"keeper {self._started}", give_up)
         keeper = await self._system.start(keeping) if keeping is not None else None
-        return _OpenStore(Durable(store=store, leases=Leases(store), writer=ref), ref, keeper)
+        leases = Leases(store, busy_s=self._backlogs.patience.busy_s)
+        durable = Durable(store=store, leases=leases, writer=ref, backlogs=self._backlogs)
+        return _OpenStore(durable, ref, keeper)
 
     async def _close(self, key: str) -> None:
         entry = self._open.pop(key)

@@ -11,6 +11,7 @@ flight finish, journals are committed, leases are released, and `drain()` report
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Unpack
 from weakref import WeakValueDictionary
@@ -23,22 +24,27 @@ from repertory.app.agent import Agent
 from repertory.app.agent_tool import as_tools
 from repertory.app.bedrock import default_model
 from repertory.app.call_options import CallOptions, read_call
+from repertory.app.drain_report import drain_report
 from repertory.app.host import Host, HostSettings
 from repertory.app.plugins import check_plugins
+from repertory.app.runtime_stats import runtime_stats
 from repertory.app.sessions import PlacedSession
 from repertory.core.ids import check_id
 from repertory.core.messages import copy_message
+from repertory.core.store_patience import DEFAULT_PATIENCE, StorePatience
 
 if TYPE_CHECKING:
+    from repertory.app.drain_report import DrainReport
     from repertory.app.host import ShutdownHook
+    from repertory.app.runtime_stats import RuntimeStats
     from repertory.app.sessions import SessionPlace
     from repertory.app.spec import AgentSpec
     from repertory.core.events import TurnEvent
     from repertory.core.messages import Message, Prompt
     from repertory.core.result import AgentResult
-    from repertory.runtime.report import DrainReport
+    from repertory.runtime.report import DrainReport as ActorsReport
     from repertory.runtime.system import OnFatal
-    from repertory.runtime.tree import ActorInfo, SystemStats
+    from repertory.runtime.tree import ActorInfo
 
 
 class Runtime:
@@ -48,7 +54,7 @@ class Runtime:
     long a session without a message keeps its actors. `drain_timeout_s`: how long shutting down may take in all.
     `on_fatal`: what to do when the actors cannot be restarted any more: `raise` out of the block; `signal`, which
     sends this process SIGTERM, for servers that would otherwise go on answering without them; or a function of the
-    error.
+    error. `patience`: how long calls wait for a store that cannot be written, and how much may wait with them.
     """
 
     def __init__(
@@ -58,10 +64,14 @@ class Runtime:
         idle_timeout_s: float = 120.0,
         drain_timeout_s: float = 25.0,
         on_fatal: OnFatal = "raise",
+        patience: StorePatience = DEFAULT_PATIENCE,
     ) -> None:
         self._sessions = sessions
-        settings = HostSettings(idle_timeout_s=idle_timeout_s, drain_timeout_s=drain_timeout_s, on_fatal=on_fatal)
+        settings = HostSettings(
+            idle_timeout_s=idle_timeout_s, drain_timeout_s=drain_timeout_s, on_fatal=on_fatal, patience=patience
+        )
         self._host = Host(settings)
+        self._report: DrainReport | None = None
 
     async def __aenter__(self) -> Runtime:
         await self._host.__aenter__()
@@ -85,11 +95,16 @@ class Runtime:
 
         `await group.start(runtime.serve_signals)` returns once signals are listened to.
         """
-        return await self._host.system.serve_signals(task_status=task_status)
+        return self._whole(await self._host.system.serve_signals(task_status=task_status))
 
     async def drain(self) -> DrainReport:
-        """Stop in phases and say what could not be finished. Calling it again gives the same report."""
-        return await self._host.system.drain()
+        """Stop in phases and say what could not be finished or stored. Calling it again gives the same report."""
+        return self._whole(await self._host.system.drain())
+
+    def _whole(self, actors: ActorsReport) -> DrainReport:
+        if self._report is None:
+            self._report = drain_report(actors, self._host.backlogs.not_stored())
+        return self._report
 
     @property
     def healthy(self) -> bool:
@@ -100,9 +115,9 @@ class Runtime:
         """Every actor as it is now: state, queue, what it works on."""
         return self._host.system.tree()
 
-    def stats(self) -> SystemStats:
-        """Counters of the whole process: messages, failures, restarts, dead letters."""
-        return self._host.system.stats()
+    def stats(self) -> RuntimeStats:
+        """Counters of the whole process: messages, failures, restarts, dead letters, and what waits to be stored."""
+        return runtime_stats(self._host.system.stats(), self._host.backlogs)
 
 
 class HostedAgent:
@@ -134,7 +149,7 @@ class HostedAgent:
             spec.tools,
             spec.system_prompt,
             None,
-            spec.conversation_manager,
+            copy(spec.conversation_manager),
             agent_id=spec.name,
             name=spec.name,
             description=spec.description,

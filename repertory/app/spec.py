@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from repertory.actors.call import Busy
     from repertory.actors.hook_registry import HookProvider
     from repertory.actors.tool_step import ToolExecution
+    from repertory.app.conversation_managers import ConversationManager
     from repertory.app.plugins import Plugin
     from repertory.backends.ports import Model
     from repertory.core.messages import Message
     from repertory.core.opening import UnknownOutcome
     from repertory.core.retry import RetryStrategy
     from repertory.core.system_prompt import SystemPrompt
-    from repertory.core.window.plan import WindowManager
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class AgentSpec:
     model: Model | str | None = None
     tools: Iterable[object] = ()
     system_prompt: SystemPrompt = None
-    conversation_manager: WindowManager | None = None
+    conversation_manager: ConversationManager | None = None
     messages: Sequence[Message] = ()
     state: Mapping[str, object] = field(default_factory=dict[str, object])
     durability: Durability = "pipelined"

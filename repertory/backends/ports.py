@@ -243,6 +243,8 @@ class SessionInfo:
     updated_at: float
     owner: str | None
     """Who holds the lease now; None when nobody does."""
+    damaged: bool = False
+    """Whether something was met that cannot be read; agents that are damaged are left out then."""
 
 
 class SessionStore(Protocol):
@@ -275,8 +277,10 @@ class SessionStore(Protocol):
         """Rows in order, from the last row's `low` on, or all of them. Empty when there are none."""
         ...
 
-    async def sessions(self) -> Sequence[SessionInfo]:
-        """Every session, the most recently changed first."""
+    async def sessions(self, session_id: str | None = None) -> Sequence[SessionInfo]:
+        """Every session that holds records, the most recently changed first; or that one alone, read without looking
+        at the others. One that is damaged is there, without the agents that cannot be read.
+        """
         ...
 
     async def delete(self, session_id: str) -> None:
@@ -285,6 +289,20 @@ class SessionStore(Protocol):
 
     async def aclose(self) -> None:
         """Close. Leases held by this object are given up. Calling it twice is allowed."""
+        ...
+
+
+@runtime_checkable
+class SharedStore(Protocol):
+    """What a `SessionStore` has besides when programs that know no leases may write to its sessions at any time.
+
+    An owner meets what they have added with its next append, which is refused with `LeaseLost`; acquiring the session
+    again takes it in.
+    """
+
+    @property
+    def others_add(self) -> bool:
+        """Whether they may add messages."""
         ...
 
 
@@ -304,6 +322,31 @@ class TendedStore(Protocol):
         """Renew the leases that are held, and tidy up, until cancelled. Run it, supervised, while the store is open.
 
         Cancelling it is safe at any time, and what fails is tried again.
+        """
+        ...
+
+
+@runtime_checkable
+class YieldingStore(Protocol):
+    """What a `SessionStore` has besides where an owner can be asked for a session.
+
+    `acquire` asks whenever it is refused with `SessionBusy`. An owner that looks now and then gives the session up when
+    no turn of it runs.
+    """
+
+    @property
+    def look_every_s(self) -> float:
+        """How often an owner should look whether it was asked."""
+        ...
+
+    @property
+    def yields_within_s(self) -> float:
+        """How long an idle owner takes, as a rule, from being asked until the session is free."""
+        ...
+
+    async def asked_for(self) -> Sequence[str]:
+        """The sessions held by this object that others have asked for since the last look. Cheap: no request of its
+        own to a store whose requests cost, beyond those by which leases are renewed. Errors: `Unavailable`.
         """
         ...
 

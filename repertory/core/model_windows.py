@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from itertools import chain
 
 _WINDOWS: dict[int, str] = {
@@ -39,6 +40,7 @@ _BEFORE = re.compile(r"[a-z][a-z-]*\.")
 _BEHIND = re.compile(r"(?:-v\d+)?(?::\d+)?(?::\w+)?$|[-@]\d{8}$|-\d{4}-\d{2}-\d{2}$|-\d{4}$|-latest$")
 
 
+@lru_cache(maxsize=256)
 def window_of(model_id: str) -> int | None:
     """The tokens that the window of this model holds; None for a model that is not known."""
     return next((_BY_NAME[name] for name in _names(model_id) if name in _BY_NAME), None)

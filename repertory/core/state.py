@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import json
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import cast
 
@@ -37,6 +37,8 @@ class AgentState:
         """
         self._values = {_checked_key(key): as_json(value) for key, value in (values or {}).items()}
         self._changes: deque[tuple[str, Json, bool]] = deque()
+        self.watch: Callable[[bool], None] | None = None
+        """Called from any thread: with True after a change, with False when the patch was taken."""
 
     def get(self, key: str | None = None) -> Json:
         """A copy of one value, None when the key is not there, or a copy of everything without a key."""
@@ -52,14 +54,19 @@ class AgentState:
         checked = as_json(value)
         key = _checked_key(key)
         self._values[key] = checked
-        self._changes.append((key, checked, True))
+        self._note((key, checked, True))
 
     def delete(self, key: str) -> None:
         """Forget a key. A key that is not there is no error and no change."""
         key = _checked_key(key)
         if key in self._values:
             self._values.pop(key, None)
-            self._changes.append((key, None, False))
+            self._note((key, None, False))
+
+    def _note(self, change: tuple[str, Json, bool]) -> None:
+        self._changes.append(change)
+        if self.watch is not None:
+            self.watch(True)
 
     @property
     def changed(self) -> bool:
@@ -74,6 +81,10 @@ class AgentState:
         while self._changes:
             key, value, present = self._changes.popleft()
             latest[key] = (value, present)
+        if self.watch is not None:
+            self.watch(False)
+            if self._changes:  # From another thread, just now.
+                self.watch(True)
         kept = {key: value for key, (value, present) in latest.items() if present}
         return StatePatch(set=kept, delete=tuple(key for key, (_, present) in latest.items() if not present))
 

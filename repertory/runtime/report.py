@@ -29,11 +29,13 @@ class DrainReport:
     cut_short: bool
     dead_letters: Mapping[str, int]
     """Reason to count, during the drain alone."""
+    fatal: str | None = None
+    """What the actors were lost to, when they were: nothing of theirs could be finished."""
 
     @property
     def ok(self) -> bool:
-        """Whether every phase completed."""
-        return all(phase.completed for phase in self.phases)
+        """Whether every phase completed, and no actor was lost for good."""
+        return self.fatal is None and all(phase.completed for phase in self.phases)
 
     @property
     def unfinished(self) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ import contextvars
 import os
 from collections import Counter
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Literal, TypeAlias
 
@@ -291,7 +291,8 @@ class ActorSystem:
 
     async def _carry_out_drain(self, drain: Drain, reason: str) -> None:
         try:
-            self._report = await drain.run(reason, self._dead_letters_by_reason)
+            report = await drain.run(reason, self._dead_letters_by_reason)
+            self._report = report if self._fatal is None else replace(report, fatal=repr(self._fatal))
         finally:
             self._drained.set()
 

@@ -79,9 +79,9 @@ class CrashingSessionStore:
         """As the wrapped store."""
         return await self._store.load(session_id, agent_id, whole=whole)
 
-    async def sessions(self) -> Sequence[SessionInfo]:
+    async def sessions(self, session_id: str | None = None) -> Sequence[SessionInfo]:
         """As the wrapped store."""
-        return await self._store.sessions()
+        return await self._store.sessions(session_id)
 
     async def delete(self, session_id: str) -> None:
         """As the wrapped store."""

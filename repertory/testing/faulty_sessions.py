@@ -71,9 +71,9 @@ class FaultySessionStore:
         """As the wrapped store, or `Unavailable`."""
         return await self._call("load", lambda: self._store.load(session_id, agent_id, whole=whole))
 
-    async def sessions(self) -> Sequence[SessionInfo]:
+    async def sessions(self, session_id: str | None = None) -> Sequence[SessionInfo]:
         """As the wrapped store, or `Unavailable`."""
-        return await self._call("sessions", self._store.sessions)
+        return await self._call("sessions", lambda: self._store.sessions(session_id))
 
     async def delete(self, session_id: str) -> None:
         """As the wrapped store, or `Unavailable`: the session may be gone all the same."""

@@ -33,6 +33,8 @@ class SessionShelf:
         self.alive: set[str] = set()
         """Owners whose store is open. Taking one out is what a kill does to it."""
         self.last_generation = 0
+        self.asked: set[tuple[str, str]] = set()
+        """Owners, and the sessions that others have asked them for."""
 
     def next_generation(self) -> int:
         """Higher than every one before."""
@@ -48,6 +50,11 @@ class MemorySessionStore:
         self._owner = owner
         self._closed = False
 
+    look_every_s = 0.25
+    """How often an owner should look whether it was asked for a session."""
+    yields_within_s = 1.0
+    """How long an idle owner takes from being asked until the session is free, as a rule."""
+
     @property
     def name(self) -> str:
         """Two stores with the same name hold the same sessions."""
@@ -59,6 +66,7 @@ class MemorySessionStore:
         await self._enter()
         session = self._shelf.sessions.get(session_id)
         if session is not None and not takeover and self._in_other_hands(session):
+            self._shelf.asked.add((str(session.owner), session_id))
             raise SessionBusy("another live owner has the session", session=session_id, owner=session.owner)
         generation = self._shelf.next_generation()
         if session is None:
@@ -66,6 +74,13 @@ class MemorySessionStore:
         session.generation, session.owner = generation, self._owner
         self._shelf.alive.add(self._owner)
         return Lease(session_id=session_id, owner=self._owner, generation=generation)
+
+    async def asked_for(self) -> Sequence[str]:
+        """Sessions that others have asked this owner for since the last look."""
+        await self._enter()
+        asked = {session_id for owner, session_id in self._shelf.asked if owner == self._owner}
+        self._shelf.asked -= {(self._owner, session_id) for session_id in asked}
+        return sorted(asked)
 
     async def release(self, lease: Lease) -> None:
         """Give the session up. A lease that is no longer current is ignored."""
@@ -87,10 +102,14 @@ class MemorySessionStore:
         rows = session.journals.get(agent_id, []) if session is not None else []
         return rows[rows[-1].low - 1 :] if rows and not whole else list(rows)
 
-    async def sessions(self) -> Sequence[SessionInfo]:
-        """Every session that holds records, the most recently changed first."""
+    async def sessions(self, session_id: str | None = None) -> Sequence[SessionInfo]:
+        """Every session that holds records, the most recently changed first; or that one alone."""
         await self._enter()
-        infos = [self._info(name, session) for name, session in self._shelf.sessions.items() if session.journals]
+        infos = [
+            self._info(name, session)
+            for name, session in self._shelf.sessions.items()
+            if session.journals and session_id in (None, name)
+        ]
         return sorted(infos, key=lambda info: info.updated_at, reverse=True)
 
     async def delete(self, session_id: str) -> None:

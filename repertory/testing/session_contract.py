@@ -17,6 +17,7 @@ from pathlib import Path
 import anyio
 import pytest
 
+from repertory.backends.mending_ports import QuarantiningStore
 from repertory.backends.ports import Batch, Lease, Position, SessionStore
 from repertory.core.journal.appender import Appender
 from repertory.core.journal.fold import Fold
@@ -275,6 +276,18 @@ class SessionStoreContract(ABC):
         assert [dict(info.agents) for info in infos] == [{"agent": 2}, {"first": 3, "second": 1}]
         assert [(info.created_at, info.updated_at) for info in infos] == [(100.0, 101.0), (10.0, 20.0)]
 
+    async def test_one_session_is_listed_alone(self, tmp_path: Path) -> None:
+        async with self.stores(tmp_path, "one", "two") as (one, two):
+            for name in ("a", "ab"):
+                lease = await one.acquire(name)
+                await one.append([Batch(lease=lease, rows=grow(2, at=10.0))])
+            await one.acquire("empty")
+            every = {info.session_id: info for info in await two.sessions()}
+            assert list(await two.sessions("a")) == [every["a"]]
+            assert every["a"].owner == "one"
+            assert list(await two.sessions("empty")) == []
+            assert list(await two.sessions("b")) == []
+
     async def test_a_deleted_session_is_gone_and_may_begin_anew(self, tmp_path: Path) -> None:
         rows = grow(3)
         async with self.stores(tmp_path, "one") as (store,):
@@ -288,6 +301,37 @@ class SessionStoreContract(ABC):
             assert new.generation > old.generation
             assert await store.append([Batch(lease=new, rows=rows[:1])]) == [Position(agent_id="default", seq=1)]
             assert list(await store.load("kept", "default", whole=True)) == rows
+
+    async def test_what_is_set_aside_is_replaced_and_goes_with_the_session(self, tmp_path: Path) -> None:
+        """For stores that can set aside what is damaged."""
+        rows = grow(4)
+        async with self.stores(tmp_path, "one", "two") as (one, two):
+            if not isinstance(one, QuarantiningStore) or not isinstance(two, QuarantiningStore):
+                return
+            lease = await one.acquire("session")
+            await one.append([Batch(lease=lease, rows=rows)])
+            assert sorted((await two.salvage("session")).rows) == sorted(rows)
+            assert not (await two.salvage("session")).damages
+            with pytest.raises(SessionBusy):
+                await two.set_aside("session", rows)
+            with pytest.raises(NotFound):
+                await two.set_aside("other", rows)
+            await one.release(lease)
+            moved_to = await two.set_aside("session", rows)
+            assert list(await two.quarantined("session")) == [moved_to]
+            assert isinstance((await one.append([Batch(lease=lease, rows=grow(1, "other"))]))[0], LeaseLost)
+            assert list(await one.load("session", "default", whole=True)) == rows
+            assert [dict(info.agents) for info in await one.sessions()] == [{"default": 4}]
+            more = grow(2, after=rows)
+            lease = await one.acquire("session")
+            await one.append([Batch(lease=lease, rows=more)])
+            await one.release(lease)
+            assert list(await two.load("session", "default", whole=True)) == [*rows, *more]
+            await two.set_aside("session", [*rows, *more])
+            assert len(await two.quarantined("session")) == 2
+            await one.delete("session")
+            assert list(await two.quarantined("session")) == []
+            assert list(await two.sessions()) == []
 
     async def test_delete_refuses_what_is_not_there_or_in_other_hands(self, tmp_path: Path) -> None:
         async with self.stores(tmp_path, "one", "two") as (one, two):

@@ -66,7 +66,7 @@ async def start(system: ActorSystem, store: CountingStore) -> Durable:
     writer: ActorRef[object] = await system.start(
         ChildSpec(name="writer", factory=lambda: StoreWriter(store, WriterSettings()))
     )
-    return Durable(store=store, leases=Leases(store), writer=writer)
+    return Durable(store=store, leases=Leases(store, busy_s=0), writer=writer)
 
 
 async def persister(system: ActorSystem, durable: Durable, session_id: str) -> ActorRef[object]:
@@ -124,18 +124,20 @@ async def test_stopping_writes_what_is_left_and_gives_the_session_up() -> None:
         await CountingStore(shelf, "somebody else").acquire("s")
 
 
-async def test_a_write_that_fails_tells_who_waits_and_starts_again_from_what_is_stored() -> None:
+async def test_a_write_that_fails_tells_who_waits_and_is_done_when_the_store_is_back() -> None:
     store = CountingStore()
     async with ActorSystem() as system:
         ref = await persister(system, await start(system, store), "s")
         await ref.ask(Commit(first=1, records=(said(0),)), timeout_s=60)
         store.failing = True
-        with pytest.raises(Unavailable):
+        with pytest.raises(Unavailable, match="records=1"):
             await ref.ask(Commit(first=2, records=(said(1),)), timeout_s=60)
         store.failing = False
         image = await ref.ask(ReadImage(), timeout_s=60)
-        assert image.message_count == 1
-        assert await ref.ask(Commit(first=2, records=(said(1),)), timeout_s=60) == 2
+        assert image.message_count == 2
+        assert await ref.ask(Commit(first=3, records=()), timeout_s=60) == 2
+        assert await ref.ask(Commit(first=3, records=(said(2),)), timeout_s=60) == 3
+        assert [row.seq for row in await rows(store, "s")] == [1, 2, 3]
 
 
 async def test_a_writer_that_fails_by_a_bug_keeps_nobody_waiting_and_starts_again() -> None:

@@ -334,8 +334,9 @@ async def test_a_session_of_another_tool_is_gone_on_with(tmp_path: Path) -> None
     about = document(tmp_path / AGENT / "agent.json")
     assert about["conversation_manager_state"] == {
         "summary_message": {"role": "user", "content": [{"text": "in short"}]},
-        "__name__": "SummarizingConversationManager",
+        "__name__": "SlidingWindowConversationManager",
         "removed_message_count": 2,
+        "model_call_count": 1,
     }
     assert about["_internal_state"]["model_state"] == {"id": "m"}
     assert about["created_at"] == "2026-11-21T06:03:59+00:00"

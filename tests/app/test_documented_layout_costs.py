@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -87,6 +88,22 @@ async def test_a_moving_window_is_told_to_others_once_at_the_end() -> None:
         await it.invoke_async("one more")
         assert place.take_requests() == puts(10, 11)
     assert place.take_requests() == ["put agent.json", "put repertory.json"]
+
+
+async def test_the_conversation_managers_name_is_told_with_the_first_answer() -> None:
+    """In its record, and to others when the session is given up; then it is known."""
+    place = TreeSessions()
+    for opened in (True, False):
+        async with agent(place, "ok", conversation_manager=NullConversationManager()) as it:
+            await it.ready()
+            place.take_requests()
+            await it.invoke_async("one")
+            assert place.take_requests() == (["put agent.json", *puts(0, 1)] if opened else puts(4, 5))
+            await it.invoke_async("two")
+            assert place.take_requests() == (puts(2, 3) if opened else puts(6, 7))
+        assert place.take_requests() == ["put agent.json", "put repertory.json"][0 if opened else 1 :]
+    body = next(kept.body for key, kept in place.shelf.objects.items() if key.endswith("agent.json"))
+    assert json.loads(body)["conversation_manager_state"]["__name__"] == "NullConversationManager"
 
 
 async def test_a_window_that_is_too_large_for_one_object_is_read_from_its_documents() -> None:

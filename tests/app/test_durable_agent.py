@@ -13,6 +13,7 @@ from repertory import (
     AfterToolCallEvent,
     Agent,
     AgentSpec,
+    NullConversationManager,
     Runtime,
     ScriptedModel,
     SlidingWindowConversationManager,
@@ -20,9 +21,11 @@ from repertory import (
     SQLiteSessions,
     tool,
 )
+from repertory.core.journal.restore import restore
 from repertory.core.journal.rows import Kind
 from repertory.core.messages import text_of
 from repertory.errors import CorruptJournal, Invalid, LeaseLost, NotReady, RepertoryError, SessionBusy
+from tests.app.kept_bytes import rows_of
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
 
@@ -108,6 +111,16 @@ async def test_a_turn_that_hides_old_messages_is_two_records(database: Path) -> 
     restored = agent_on(database)
     await restored.ready()
     assert [text_of(message) for message in restored.messages] == ["3", "c"]
+
+
+async def test_a_new_conversation_manager_is_named_in_the_record_of_the_answer(database: Path) -> None:
+    for manager in (NullConversationManager(), SlidingWindowConversationManager()):
+        agent = agent_on(database, "a", "b", conversation_manager=manager)
+        for prompt in "12":
+            await agent.invoke_async(prompt)
+        rows = rows_of(database)
+        assert restore(rows).fold.shown.view.manager == manager.name
+    assert [row.kind for row in rows] == [Kind.MESSAGE] * 8
 
 
 async def test_a_manager_may_change_on_a_live_session(database: Path) -> None:

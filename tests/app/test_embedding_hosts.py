@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -242,8 +242,10 @@ async def test_two_runtimes_in_one_task_group_do_not_disturb_each_other(tmp_path
     assert await read_histories(second, "helper", ["s"]) == [["hello", "done: hello"]]
 
 
-async def test_another_owner_of_the_same_sessions_waits_for_the_idle_time_or_for_nothing(tmp_path: Path) -> None:
-    """Two runtimes on one database, as in two processes: what is not kept idle is free after each call."""
+async def test_another_owner_of_the_same_sessions_waits_until_the_idle_one_has_given_them_up(tmp_path: Path) -> None:
+    """Two runtimes on one database, as in two processes: what is not kept idle is free after each call, and what is
+    idle is given up when somebody asks.
+    """
     database = tmp_path / "a.db"
     async with (
         Runtime(sessions=SQLiteSessions(database), idle_timeout_s=120) as keeping,
@@ -253,9 +255,10 @@ async def test_another_owner_of_the_same_sessions_waits_for_the_idle_time_or_for
         await agent_of(keeping).session("kept").invoke("hello")
         await agent_of(sharing).session("shared").invoke("hello")
         await agent_of(other).session("shared").invoke("again")
-        with pytest.raises(SessionBusy):
-            await agent_of(other).session("kept").invoke("again")
-        await keeping.drain()
-        await agent_of(other).session("kept").invoke("again")
+        with anyio.fail_after(20):
+            while True:
+                with suppress(SessionBusy):
+                    await agent_of(other).session("kept").invoke("again")
+                    break
     for history in await read_histories(database, "helper", ["kept", "shared"]):
         assert history == ["hello", "done: hello", "again", "done: again"]

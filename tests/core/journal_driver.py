@@ -46,6 +46,16 @@ class Driver:
         self.appender = Appender("agent", Fold(), None, lambda count: bytes([len(self.rows) % 256]) * count)
         self._ids = 0
 
+    @classmethod
+    def on(cls, rows: Sequence[Row]) -> Driver:
+        """One that goes on where these rows end."""
+        driver = cls()
+        driver.rows = list(rows)
+        restored = restore(rows)
+        driver.appender = Appender("agent", restored.fold, restored.link, driver.appender._entropy)
+        driver._ids = 1000
+        return driver
+
     @property
     def fold(self) -> Fold:
         return self.appender.fold
@@ -120,6 +130,12 @@ class Driver:
         shown_now, last = self.fold.shown, self.fold.last_seq
         self.append(view_change(shown_now, last, plan, manager="Sliding", manager_state=state, at=self.at()))
         assert self.fold.shown.messages() == ([] if summary is None else [summary]) + expected
+
+    def plan_drop(self, drop: int) -> None:
+        self.plan(WindowPlan(drop=drop, reason="drop"))
+
+    def pin(self, position: int, *, drop: int) -> None:
+        self.plan(WindowPlan(drop=drop, pinned=(position,), reason="drop"))
 
     def do_drop(self, number: int) -> None:
         shown = len(self.fold.shown)

@@ -6,8 +6,10 @@ nothing but the sessions is the package's own.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
+import os
 import sys
 from typing import Any
 
@@ -72,10 +74,14 @@ def main() -> None:
                 manager = SlidingWindowConversationManager(window_size=window) if window else None
                 if command.get("manager") == "null":
                     manager = NullConversationManager()
-                if command.get("endpoint"):
+                if command.get("memory"):
+                    session: Any = _memory_session(command)
+                elif command.get("snapshots"):
+                    session = _snapshot_session(command)
+                elif command.get("endpoint"):
                     from strands.session.s3_session_manager import S3SessionManager
 
-                    session: Any = S3SessionManager(
+                    session = S3SessionManager(
                         command["session"],
                         command["bucket"],
                         prefix=command.get("prefix", ""),
@@ -104,11 +110,52 @@ def main() -> None:
                     prompt = [_with_bytes(block) for block in prompt]
                 agent(prompt)
                 answer = {"messages": agent.messages, "asked": model.asked[-1]}
+            elif command["do"] == "redact":
+                agent, _ = agents["it"]
+                instead = {"role": "assistant", "content": [{"text": command["text"]}]}
+                agent._session_manager.redact_latest_message(instead, agent)
+                answer = {}
+            elif command["do"] == "snapshot":
+                agent, _ = agents["it"]
+                answer = {"id": asyncio.run(agent._session_manager.save_snapshot(agent, is_latest=False))}
+            elif command["do"] == "restore":
+                agent, _ = agents["it"]
+                found = asyncio.run(agent._session_manager.restore_snapshot(agent, snapshot_id=command["id"]))
+                answer = {"found": found, "messages": agent.messages}
             else:
                 answer = {"error": f"no such command: {command['do']}"}
         except Exception as error:  # noqa: BLE001 - whatever the package raises is the answer
             answer = {"error": f"{type(error).__name__}: {error}"}
         print(json.dumps(answer, default=_as_text), flush=True)
+
+
+def _snapshot_session(command: dict[str, Any]) -> Any:
+    """The session manager that keeps snapshots: in a bucket below `session/`, in a folder below a namespace."""
+    from strands.session.snapshot_session_manager import SnapshotSessionManager
+    from strands.storage.local_file_storage import LocalFileStorage
+    from strands.storage.s3_storage import S3Storage
+
+    if command.get("endpoint"):
+        os.environ["AWS_ENDPOINT_URL_S3"] = command["endpoint"]
+        storage: Any = S3Storage(command["bucket"], prefix=command["prefix"], region_name="us-east-1")
+    else:
+        storage = LocalFileStorage(command["folder"]).namespace(command["snapshots"])
+    return SnapshotSessionManager(command["session"], storage=storage, save_latest_on=command.get("save", "message"))
+
+
+def _memory_session(command: dict[str, Any]) -> Any:
+    """The session manager of bedrock-agentcore."""
+    from bedrock_agentcore.memory.integrations.strands.config import AgentCoreMemoryConfig
+    from bedrock_agentcore.memory.integrations.strands.session_manager import AgentCoreMemorySessionManager
+
+    os.environ["AWS_ENDPOINT_URL_BEDROCK_AGENTCORE"] = command["endpoint"]
+    config = AgentCoreMemoryConfig(
+        memory_id=command["memory"],
+        session_id=command["session"],
+        actor_id=command["actor"],
+        batch_size=command.get("batch", 1),
+    )
+    return AgentCoreMemorySessionManager(config, region_name="us-east-1")
 
 
 def _with_bytes(block: Any) -> Any:

@@ -73,7 +73,7 @@ class Chaos:
 
 
 class ChaoticModel(Model):
-    """Answers with text, tool uses or a form, breaks off, is cut off, or fails."""
+    """Answers with text, tool uses or a form, breaks off, is cut off, takes back what was said, or fails."""
 
     def __init__(self, chaos: Chaos) -> None:
         self._chaos = chaos
@@ -112,6 +112,10 @@ class ChaoticModel(Model):
         reason = "max_tokens" if chaos.chance(0.05) else "tool_use" if uses else "end_turn"
         yield {"messageStop": {"stopReason": reason}}
         yield {"metadata": {"usage": {"inputTokens": 10, "outputTokens": 5, "totalTokens": 15}}}
+        if chaos.chance(0.1):
+            chaos.log.append("redacted")
+            which = rng.choice(["redactUserContentMessage", "redactAssistantContentMessage"])
+            yield {"redactContent": {which: "taken back"}}
 
     def _uses(self, tool_specs: Any) -> list[tuple[str, str]]:
         chaos, rng = self._chaos, self._chaos.rng

@@ -121,7 +121,7 @@ async def live(agent: Agent, chaos: Chaos) -> None:
 @pytest.mark.timeout(120)
 async def test_agents_in_memory_survive_whatever_their_hooks_tools_and_models_do(seed: int) -> None:
     """Thirty agents, and more where chance has left out something that this campaign is there to reach."""
-    outcomes = {"end_turn", "cancelled", "limit_turns", "HookFailed", "Throttled", "ModelFailed"}
+    outcomes = {"end_turn", "cancelled", "limit_turns", "HookFailed", "Throttled", "ModelFailed", "redacted"}
     missing = {kind.__name__ for kind in KINDS} | outcomes
     for number in range(AGENTS_AT_MOST):
         if number >= AGENTS_IN_MEMORY and not missing:

@@ -93,14 +93,19 @@ class BedrockModel(Model):
         config = changed("BedrockModel", BedrockConfig, self._config, asked.settings)
         request = converse_request(config, messages, tool_specs, system_prompt, asked)
         stop_reason: str | None = None
+        judged = False
         try:
             async with aclosing(await self._ask(request, streaming=config.get("streaming") is not False)) as events:
                 async for event in events:
                     if "messageStop" in event:
                         stop_reason = event["messageStop"].get("stopReason")
                     yield event
-                    if "metadata" in event and (verdict := redaction(config, stop_reason, event["metadata"])):
-                        yield verdict
+                    if "metadata" in event:
+                        judged = True
+                        if verdict := redaction(config, stop_reason, event["metadata"]):
+                            yield verdict
+                if not judged and (verdict := redaction(config, stop_reason, {})):
+                    yield verdict
         except foreign_errors() as error:
             raise from_foreign(error) from error
 

@@ -9,8 +9,8 @@ from itertools import count
 from typing import Any, TypeVar
 
 from repertory.backends.aws_clients import AwsService, AwsSettings, aws_clients
-from repertory.backends.objects.patience import Patience, patiently
 from repertory.backends.objects.s3_errors import foreign_errors, from_foreign
+from repertory.backends.patience import Patience, patiently
 from repertory.backends.ports import Condition, Create, ObjectInfo, Overwrite, StoredObject, Update
 from repertory.core.ids import KEY_BYTES_MAX, check_id, check_key, check_prefix, is_key
 from repertory.errors import AlreadyExists, Conflict, Invalid, NotFound, PreconditionFailed

@@ -15,20 +15,24 @@ from typing import TYPE_CHECKING
 import anyio
 from anyio.lowlevel import checkpoint
 
-from repertory.backends.ports import Create, Position, SessionInfo
+from repertory.backends.mending_ports import Damage, Inspection, Salvage
+from repertory.backends.ports import Batch, Create, Position, SessionInfo
 from repertory.backends.sessions.message_tree_journal import TreeJournal, TreeSettings, seen_rows
 from repertory.backends.sessions.message_tree_lease import HeldLease, TreeLeases, lost
 from repertory.backends.sessions.message_tree_names import SESSIONS, AgentNames, SessionNames, id_in
 from repertory.backends.sessions.message_tree_reading import JournalPlace
+from repertory.backends.sessions.message_tree_salvage import salvage_agent, strays_in
+from repertory.backends.sessions.object_quarantine import copy_aside, names_aside, remove_aside
+from repertory.backends.sessions.object_requests import Requests
 from repertory.core.ids import check_id
 from repertory.core.journal.codec import at_of
 from repertory.core.message_tree.documents import read_message
 from repertory.core.message_tree.head import read_head
 from repertory.core.message_tree.spelling import read
-from repertory.errors import AlreadyExists, Invalid, LeaseLost, NotFound, RepertoryError, SessionBusy
+from repertory.errors import AlreadyExists, Corrupt, Invalid, LeaseLost, NotFound, RepertoryError, SessionBusy
 
 if TYPE_CHECKING:
-    from repertory.backends.ports import Batch, Lease, ObjectStore
+    from repertory.backends.ports import Lease, ObjectInfo, ObjectStore
     from repertory.backends.sessions.proof_of_life import ProofOfLife
     from repertory.core.journal.appender import Entropy
     from repertory.core.journal.rows import Row
@@ -51,6 +55,11 @@ class MessageTreeStore:
     Errors of every call: those of the objects (`Unavailable`, `Throttled`, `Failed`), `CorruptJournal` and `Corrupt`
     naming the document, `Invalid` (bad ids, links in the tree, a closed store).
     """
+
+    others_add = True
+    """Programs that know no leases write to such trees."""
+    look_every_s = 0.25
+    """How often an owner should look whether it was asked for a session."""
 
     def __init__(
         self,
@@ -90,6 +99,23 @@ class MessageTreeStore:
                 session.journals = {}
                 return held.lease
         raise AssertionError
+
+    @property
+    def yields_within_s(self) -> float:
+        """How long an idle owner takes from being asked until the session is free, as a rule."""
+        return 1.0
+
+    async def asked_for(self) -> Sequence[str]:
+        """Sessions held by this object that other processes have asked for since the last look. In a bucket, that is
+        known from the last renewal. Errors: `Unavailable`.
+        """
+        holding = {session_id: session.held for session_id, session in self._sessions.items() if session.held}
+        asked = {*(await self._life.asked_for() if holding else ())}
+        for session_id, held in holding.items():
+            if held.wanted:
+                held.wanted = False
+                asked.add(session_id)
+        return sorted(asked & holding.keys())
 
     async def release(self, lease: Lease) -> None:
         """Give the session up. A lease that is no longer current is ignored."""
@@ -133,14 +159,17 @@ class MessageTreeStore:
             place = JournalPlace(self._objects, names.of_agent(agent_id), session_id, agent_id)
             return await seen_rows(place, self._wall, self._entropy, whole=whole, owned=agent_id in session.journals)
 
-    async def sessions(self) -> Sequence[SessionInfo]:
-        """Every session that holds records, the most recently changed first."""
+    async def sessions(self, session_id: str | None = None) -> Sequence[SessionInfo]:
+        """Every session that holds records, the most recently changed first; or that one alone. An agent that is
+        damaged is left out: opening it says what is wrong.
+        """
         self._refuse_closed()
-        keys: dict[str, list[str]] = {}
-        for info in await self._objects.list(SESSIONS):
+        prefix = SESSIONS if session_id is None else SessionNames(check_id(session_id, "session id")).folder
+        listed: dict[str, list[ObjectInfo]] = {}
+        for info in await self._objects.list(prefix):
             if "/" in info.key:
-                keys.setdefault(info.key.split("/")[0], []).append(info.key)
-        infos = [await self._info(folder, found) for folder, found in keys.items()]
+                listed.setdefault(info.key.split("/")[0], []).append(info)
+        infos = [await self._info(folder, found) for folder, found in listed.items()]
         return sorted((info for info in infos if info is not None), key=lambda info: info.updated_at, reverse=True)
 
     async def delete(self, session_id: str) -> None:
@@ -149,19 +178,68 @@ class MessageTreeStore:
         names = SessionNames(session_id)
         with anyio.CancelScope(shield=True):
             async with self._locked(session_id) as session:
-                keys = [info.key for info in await self._objects.list(names.folder)]
-                if not keys:
-                    raise NotFound("no such session", session=session_id)
-                found = await self._leases.read(names)
-                if await self._leases.in_other_hands(found):
-                    raise SessionBusy("another live owner has the session", session=session_id, owner=found.owner)
-                last = (names.lease, names.session)
-                for key in [*(key for key in keys if key not in last), *last]:
-                    await self._objects.delete(key)
-                if self._settings.keep_folders:
-                    await self._remove_empty_folders(names)
-                self._leases.forget(session_id, found.generation)
-                session.held, session.journals = None, {}
+                await self._refuse_other_hands(names)
+                await self._remove(names, session)
+                await remove_aside(Requests(self._objects), names.folder.removesuffix("/"))
+
+    async def inspect(self) -> Inspection:
+        """Documents among the sessions that are no part of the layout: one list."""
+        self._refuse_closed()
+        listed: dict[str, list[str]] = {}
+        for info in await self._objects.list(SESSIONS):
+            listed.setdefault(info.key.split("/")[0], []).append(info.key)
+        return Inspection(strays=[key for folder, keys in listed.items() for key in strays_in(folder, keys)])
+
+    async def salvage(self, session_id: str) -> Salvage:
+        """The rows of a session or, where they cannot be proved, new ones for every message that can be read."""
+        self._refuse_closed()
+        names = SessionNames(check_id(session_id, "session id"))
+        rows: list[Row] = []
+        damages: list[Damage] = []
+        keys = [info.key for info in await self._objects.list(names.folder)]
+        for folder in names.agent_folders(keys):
+            of_agent = AgentNames(f"{names.folder}agents/{folder}/")
+            agent_id = names.agent_id_in(folder) or await self._told(of_agent.agent, "agent_id")
+            if agent_id is not None:
+                place = JournalPlace(self._objects, of_agent, session_id, agent_id)
+                had, wrong = await salvage_agent(place, self._wall, self._entropy)
+                rows += had
+                damages += wrong
+        try:
+            await self._leases.read(names)
+        except Corrupt as error:
+            damages.append(Damage(where=names.lease, what=str(error)))
+        return Salvage(rows=rows, damages=damages)
+
+    async def set_aside(self, session_id: str, keep: Sequence[Row]) -> str:
+        """Copy the documents of a session to `quarantine/session_<id>/<number>/`, and write it anew with these rows.
+
+        Killed on the way, the copy is whole and the session may be gone. Errors: `NotFound`, `SessionBusy`, and see
+        the class.
+        """
+        names = SessionNames(check_id(session_id, "session id"))
+        moved_to = ""
+        with anyio.CancelScope(shield=True):
+            async with self._locked(session_id) as session:
+                await self._refuse_other_hands(names)
+                moved_to = await copy_aside(Requests(self._objects), names.folder.removesuffix("/"))
+                await self._remove(names, session)
+            if keep:
+                lease = await self.acquire(session_id)
+                (outcome,) = await self.append([Batch(lease=lease, rows=keep)])
+                await self.release(lease)
+                if isinstance(outcome, RepertoryError):
+                    raise outcome
+        return moved_to
+
+    async def quarantined(self, session_id: str) -> Sequence[str]:
+        """What was set aside of a session, the oldest first, and what was when it was opened."""
+        names = SessionNames(check_id(session_id, "session id"))
+        self._refuse_closed()
+        keys = [info.key for info in await self._objects.list(names.folder)]
+        unreadable = [AgentNames(f"{names.folder}agents/{folder}/").unreadable for folder in names.agent_folders(keys)]
+        found = [folder for folder in unreadable if any(key.startswith(folder) for key in keys)]
+        return [*await names_aside(Requests(self._objects), names.folder.removesuffix("/")), *found]
 
     async def renew(self) -> None:
         """Prove every lease that is held. One that cannot be proved now is tried again with the next commit."""
@@ -188,6 +266,29 @@ class MessageTreeStore:
             await self._objects.aclose()
 
     # Within.
+
+    async def _refuse_other_hands(self, names: SessionNames) -> None:
+        """Raise `NotFound` or `SessionBusy` unless the session is there and no live owner other than this one has it.
+
+        A lease that nobody can read is nobody's.
+        """
+        if not await self._objects.list(names.folder):
+            raise NotFound("no such session", session=names.session_id)
+        with suppress(Corrupt):
+            found = await self._leases.read(names)
+            if await self._leases.in_other_hands(found):
+                raise SessionBusy("another live owner has the session", session=names.session_id, owner=found.owner)
+            self._leases.forget(names.session_id, found.generation)
+
+    async def _remove(self, names: SessionNames, session: _Session) -> None:
+        """Delete every document. Who looks on sees what others take for a session until the last moment."""
+        keys = [info.key for info in await self._objects.list(names.folder)]
+        last = (names.lease, names.session)
+        for key in [*(key for key in keys if key not in last), *last]:
+            await self._objects.delete(key)
+        if self._settings.keep_folders:
+            await self._remove_empty_folders(names)
+        session.held, session.journals = None, {}
 
     def _refuse_closed(self) -> None:
         if self._closed:
@@ -286,30 +387,45 @@ class MessageTreeStore:
         journal = session.journals.get(agent_id)
         return Position(agent_id=agent_id, seq=journal.last_seq if journal is not None else 0)
 
-    async def _info(self, folder: str, keys: Sequence[str]) -> SessionInfo | None:
+    async def _info(self, folder: str, found: Sequence[ObjectInfo]) -> SessionInfo | None:
+        keys = [info.key for info in found]
         session_id = id_in(folder, SESSIONS) or await self._told(f"{folder}/session.json", "session_id")
         if session_id is None:
             return None
         names = SessionNames(session_id)
         agents: dict[str, int] = {}
         times: list[float] = []
+        damaged = False
         for name in names.agent_folders(keys):
             of_agent = AgentNames(f"{folder}/agents/{name}/")
             agent_id = names.agent_id_in(name) or await self._told(of_agent.agent, "agent_id")
             if agent_id is None:
                 continue
-            rows = await seen_rows(
-                JournalPlace(self._objects, of_agent, session_id, agent_id), self._wall, self._entropy
-            )
+            place = JournalPlace(self._objects, of_agent, session_id, agent_id)
+            rows: list[Row] = []
+            try:
+                rows = await seen_rows(place, self._wall, self._entropy)
+            except Corrupt:
+                damaged = True
             if rows:
                 agents[agent_id] = rows[-1].seq
                 first = await self._first_at(of_agent, keys)
                 times += [at for at in (first, *(at_of(row.body) for row in rows if not row.erased)) if at is not None]
-        if not agents:
+        if not agents and not damaged:
             return None
-        owner = await self._leases.alive(await self._leases.read(names))
+        owner = None
+        try:
+            owner = await self._leases.alive(await self._leases.read(names))
+        except Corrupt:
+            damaged = True
+        times = times or [info.modified_at for info in found]
         return SessionInfo(
-            session_id=session_id, agents=agents, created_at=min(times), updated_at=max(times), owner=owner
+            session_id=session_id,
+            agents=agents,
+            created_at=min(times),
+            updated_at=max(times),
+            owner=owner,
+            damaged=damaged,
         )
 
     async def _first_at(self, names: AgentNames, keys: Sequence[str]) -> float | None:
@@ -343,6 +459,11 @@ class TendedTreeStore(MessageTreeStore):
 
     linger_s = 0.005
     """A message is a request by itself, however long one waits for others."""
+
+    @property
+    def yields_within_s(self) -> float:
+        """How long an idle owner takes from being asked until the session is free, as a rule."""
+        return self._settings.renew_every_s + 1.5
 
     async def tend(self) -> None:
         """Renew the leases that are held, until cancelled, which is safe at any time."""

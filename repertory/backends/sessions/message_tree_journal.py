@@ -16,16 +16,15 @@ from repertory.backends.sessions.message_tree_reading import (
     read_journal,
     side_by_side,
 )
-from repertory.core.journal.appender import Appender, Entropy
-from repertory.core.journal.codec import decode
+from repertory.core.journal.appender import Entropy
+from repertory.core.journal.codec import at_of, decode
 from repertory.core.journal.fold import Fold
-from repertory.core.journal.records import Branched, MessageAdded, Record, Redacted, StateChanged, ViewChanged
+from repertory.core.journal.records import Branched, MessageAdded, Record, StateChanged, ViewChanged
 from repertory.core.journal.restore import restore
 from repertory.core.journal.rows import Kind, Row
-from repertory.core.message_tree.adoption import adopt, adopt_agent, mended
 from repertory.core.message_tree.assembly import Fault, Source
+from repertory.core.message_tree.chapters import parts_of, shown_instead
 from repertory.core.message_tree.documents import (
-    ERASED_TEXT,
     AgentFile,
     Chapter,
     agent_document,
@@ -34,15 +33,10 @@ from repertory.core.message_tree.documents import (
     without_contents,
 )
 from repertory.core.message_tree.head import Head
-from repertory.core.message_tree.kept_rows import Line, message_in
+from repertory.core.message_tree.kept_rows import Line
+from repertory.core.message_tree.opening import Opened, needed_of, open_agent
 from repertory.core.messages import Message
 from repertory.errors import AlreadyExists, CorruptJournal, Invalid, LeaseLost, NotFound
-
-_BLANK: Mapping[str, Message] = {
-    "user": {"role": "user", "content": [{"text": ERASED_TEXT}]},
-    "assistant": {"role": "assistant", "content": [{"text": ERASED_TEXT}]},
-}
-"""What stands where a message was erased and nothing says what took its place."""
 
 HEAD_BYTES_MAX = 1_000_000
 """The largest window that is kept in one object besides its documents."""
@@ -94,27 +88,6 @@ class Standing:
     view_due: bool = False
 
 
-@dataclass(slots=True, kw_only=True)
-class _Opened:
-    """An agent's journal as it was found, and what follows from what others have written."""
-
-    reading: Reading
-    numbers: list[int]
-    """Of the documents of messages, in order, without those of a commit that was cut off."""
-    found: list[Row]
-    """The rows that are stored, as far as they were read."""
-    made: list[Row]
-    """The rows that are to be stored."""
-    files: dict[int, tuple[int, Message]]
-    """Of the rows made: sequence number to the document that shows the message, and the message."""
-    fold: Fold
-
-    def needed(self) -> list[Row]:
-        """The rows from the last one's `low` on."""
-        rows = [*self.found, *self.made]
-        return rows[max(rows[-1].low - rows[0].seq, 0) :] if rows else []
-
-
 async def seen_rows(
     place: JournalPlace,
     wall: Callable[[], float],
@@ -130,44 +103,20 @@ async def seen_rows(
     reading = await read_journal(place, whole=whole)
     if owned:
         rows = list(reading.assembled.rows)
-        return rows if whole or not rows else rows[max(rows[-1].low - rows[0].seq, 0) :]
+        return rows if whole else needed_of(rows)
     opened = _derived(place, reading, wall(), entropy)
     return [*opened.found, *opened.made] if whole else opened.needed()
 
 
-def _derived(place: JournalPlace, reading: Reading, at: float, entropy: Entropy) -> _Opened:
-    """Rows for edits, then for messages that were added, then for the agent's document."""
-    found = reading.assembled
-    torn = {source.number for source in found.torn}
-    numbers = [number for number in reading.messages if number not in torn]
-    rows = [*found.rows]
-    made = mended(rows, found.faults, at, entropy)
-    rows += made
-    needed = rows if not rows or rows[0].seq == 1 else rows[max(rows[-1].low - rows[0].seq, 0) :]
-    fold = restore(needed, session_id=place.session_id).fold
-    appender = Appender(place.agent_id, fold, rows[-1].link if rows else None, entropy)
-    adopted = adopt(appender, found.added, at)
-    made += adopted.rows
-    agent = reading.agent
-    if agent is not None and agent.foreign:
-        files = adopted.files.items()
-        places = {**found.numbers, **{seq: number for seq, (number, _) in files}}
-        shown_from = _shown_from(agent, numbers, places, fold.last_seq)
-        made += adopt_agent(appender, agent, shown_from, at, first_turn=not found.rows)
-    rows = [*found.rows]
-    return _Opened(reading=reading, numbers=numbers, found=rows, made=made, files=dict(adopted.files), fold=fold)
+def _derived(place: JournalPlace, reading: Reading, at: float, entropy: Entropy) -> Opened:
+    names = (place.session_id, place.agent_id)
+    return open_agent(names, reading.assembled, _numbers(reading), reading.agent, at, entropy)
 
 
-def _shown_from(agent: AgentFile, numbers: Sequence[int], places: Mapping[int, int], last_seq: int) -> int | None:
-    """The first message that somebody else shows, by its row; None when that lies before the rows that are known."""
-    removed = agent.manager.get("removed_message_count")
-    if not isinstance(removed, int) or removed <= 0 or not numbers:
-        return None
-    if removed >= len(numbers):
-        return last_seq + 1
-    first = numbers[removed]
-    seqs = [seq for seq, number in places.items() if number >= first]
-    return min(seqs) if seqs and first >= min(places.values()) else None
+def _numbers(reading: Reading) -> list[int]:
+    """Of the documents of messages, in order, without those of a commit that was cut off."""
+    torn = {source.number for source in reading.assembled.torn}
+    return [number for number in reading.messages if number not in torn]
 
 
 @dataclass(slots=True)
@@ -214,17 +163,18 @@ class TreeJournal:
         for fault in found.faults:
             _log.warning("a message was taken in as it stands now file=%r why=%r", self._key(fault), fault.why)
         opened = _derived(self._place, reading, self._wall(), self._entropy)
+        numbers = _numbers(reading)
         self._at = Standing(
             last_seq=found.rows[-1].seq if found.rows else 0,
-            next_number=opened.numbers[-1] + 1 if opened.numbers else 0,
-            messages=len(opened.numbers),
+            next_number=numbers[-1] + 1 if numbers else 0,
+            messages=len(numbers),
             numbers={**found.numbers, **{seq: number for seq, (number, _) in opened.files.items()}},
             tail=found.tail,
             fold=opened.fold,
             agent=reading.agent,
             agent_version=reading.agent_version,
-            state_due=reading.agent is None and bool(found.rows or opened.numbers),
-            view_due=reading.agent is None or reading.agent.foreign,
+            state_due=reading.agent is None and bool(found.rows or numbers),
+            view_due=reading.agent is None or reading.agent.foreign or _misnamed(reading.agent, opened.fold),
         )
         await self._put_aside(reading.unreadable)
         if opened.made:
@@ -295,7 +245,7 @@ class TreeJournal:
         storage.
         """
         at = self._at
-        parts = _parts(rows)
+        parts = parts_of(rows)
         if parts and not at.last_seq and not at.messages:
             await self._create(parts)
         batch = (rows[0].seq, rows[-1].seq) if len(parts) > 1 and self._settings.mark_batches else None
@@ -367,13 +317,12 @@ class TreeJournal:
         """Destroy the contents of rows, in every document that holds them; last in the one that asks for it."""
         at = self._at
         wanted = {seq for seq in seqs if 0 < seq <= at.last_seq}
-        reading = await read_journal(self._place, whole=True)
-        instead = _redactions(reading.assembled.rows)
-        shown: dict[int, Message] = {}
-        for seq, number in reading.assembled.numbers.items():
-            message = instead.get(seq) or _BLANK.get(_role(reading.assembled.rows[seq - 1]))
-            if seq in wanted and message is not None:
-                shown[number] = message
+        reading = await read_journal(self._place, whole=False)
+        if wanted and reading.assembled.begins > min(wanted):
+            reading = await read_journal(self._place, whole=True)
+        numbers = reading.assembled.numbers
+        instead = shown_instead(reading.assembled.rows, wanted)
+        shown = {numbers[seq]: message for seq, message in instead.items() if seq in numbers}
         asking = [source for source, read in reading.documents.items() if read.erase]
         holding = [
             source
@@ -400,7 +349,7 @@ class TreeJournal:
     async def _put_message(self, chapter: Chapter, message: Message) -> None:
         at, number = self._at, self._at.next_number
         said = next(row for row in chapter.rows if row.kind == Kind.MESSAGE)
-        body = message_document(number, message, _at_of(said), chapter)
+        body = message_document(number, message, _made_at(chapter.rows) or self._wall(), chapter)
         await self._objects.put(self._names.key(Source(number)), body, Create())
         at.numbers[said.seq] = number
         at.next_number += 1
@@ -446,24 +395,6 @@ class TreeJournal:
                 pass
 
 
-def _parts(rows: Sequence[Row]) -> list[tuple[list[Row], Message | None]]:
-    """The rows by document: one message each, what leads up to it and what follows it."""
-    parts: list[tuple[list[Row], Message | None]] = []
-    waiting: list[Row] = []
-    for row in rows:
-        message = message_in(row)
-        if message is not None:
-            parts.append(([*waiting, row], message))
-            waiting = []
-        elif parts:
-            parts[-1][0].append(row)
-        else:
-            waiting.append(row)
-    if waiting:
-        parts.append((waiting, None))
-    return parts
-
-
 def _applied(fold: Fold, seq: int, record: Record | None) -> Fold | None:
     """The fold after the record; None when that takes more than is known here."""
     if record is None or isinstance(record, Branched):
@@ -472,22 +403,12 @@ def _applied(fold: Fold, seq: int, record: Record | None) -> Fold | None:
     return fold
 
 
-def _at_of(row: Row) -> float:
-    record = decode(row.kind, row.version, row.body)
-    return record.at
+def _misnamed(agent: AgentFile, fold: Fold) -> bool:
+    """Whether the agent's document names another manager than the journal: somebody was cut off before it was told."""
+    named = fold.shown.view.manager
+    return bool(named) and agent.manager.get("__name__") != named
 
 
-def _role(row: Row) -> str:
-    """Whose message a row is; empty when it is none, or erased already."""
-    message = message_in(row)
-    return "" if message is None else message["role"]
-
-
-def _redactions(rows: Sequence[Row]) -> dict[int, Message]:
-    found: dict[int, Message] = {}
-    for row in rows:
-        if row.kind == Kind.REDACTION and not row.erased:
-            record = decode(row.kind, row.version, row.body)
-            if isinstance(record, Redacted):
-                found[record.target] = record.message
-    return found
+def _made_at(rows: Sequence[Row]) -> float | None:
+    """When the first of these rows was made whose content is there."""
+    return next((at_of(row.body) for row in rows if not row.erased), None)

@@ -36,6 +36,8 @@ class LeaseFile:
     """None when there is no such object."""
     heads: Mapping[str, object] = field(default_factory=dict[str, object])
     """Agent id to head."""
+    wanted: bool = False
+    """Whether another process asks its owner for it."""
 
 
 @dataclass(slots=True)
@@ -46,6 +48,8 @@ class HeldLease:
     version: str
     proved_at: float
     heads: dict[str, object]
+    wanted: bool = False
+    """Whether another process has asked for it."""
 
 
 class TreeLeases:
@@ -69,6 +73,7 @@ class TreeLeases:
         for _ in range(_TRIES):
             found = await self.read(names)
             if not takeover and await self.in_other_hands(found):
+                await self._ask(names, found)
                 break
             floor = self._generations.get(names.session_id, 0)
             generation = max(found.generation + 1, floor + 1, int(self._wall() * 1000) if found.version is None else 0)
@@ -83,6 +88,19 @@ class TreeLeases:
                 continue
             return HeldLease(lease, version, now, dict(found.heads) if found.owner is None else {})
         raise SessionBusy("another live owner has the session", session=names.session_id)
+
+    async def _ask(self, names: SessionNames, found: LeaseFile) -> None:
+        """Ask the owner to give the session up. Where nothing else is heard, the lease says so: its owner finds that
+        with its next proof. Who meets another writer asks again.
+        """
+        owner, version = found.owner, found.version
+        if owner is None or version is None or found.wanted or await self._life.ask(owner, names.session_id):
+            return
+        lease = Lease(session_id=names.session_id, owner=owner, generation=found.generation)
+        with suppress(PreconditionFailed):
+            await self._objects.put(
+                names.lease, _body(lease, found.proved_at, found.heads, wanted=True), Update(version)
+            )
 
     async def _create_session(self, names: SessionNames, at: float) -> None:
         """Its document comes first: others take a folder without one for a session that they cannot open."""
@@ -106,6 +124,7 @@ class TreeLeases:
                 proved_at=float(cast("float", said["proved_at"])),
                 version=stored.version,
                 heads=cast("dict[str, object]", heads) if isinstance(heads, dict) else {},
+                wanted=said.get("wanted") is True,
             )
         except (ValueError, TypeError, KeyError) as error:
             if not stored.body.strip(b"\0 \n"):  # Cut off by a power failure of whoever wrote it: nobody owns that.
@@ -148,6 +167,7 @@ class TreeLeases:
                 if (found.owner, found.generation) != (held.lease.owner, held.lease.generation):
                     break
                 held.version = found.version or held.version
+                held.wanted = held.wanted or found.wanted
             else:
                 held.proved_at = now
                 return None
@@ -156,10 +176,16 @@ class TreeLeases:
     async def release(self, names: SessionNames, held: HeldLease, heads: Mapping[str, object]) -> None:
         """Give the session up, in good order. A lease that is no longer current is ignored."""
         body = _body(held.lease, self._wall(), heads, owner=None)
-        try:
-            await self._objects.put(names.lease, body, Update(held.version))
-        except PreconditionFailed:
-            return
+        for _ in range(_TRIES):
+            try:
+                await self._objects.put(names.lease, body, Update(held.version))
+            except PreconditionFailed:
+                found = await self.read(names)  # Somebody may have asked for it.
+                if (found.owner, found.generation) != (held.lease.owner, held.lease.generation):
+                    return
+                held.version = found.version or held.version
+            else:
+                return
 
     def forget(self, session_id: str, generation: int) -> None:
         """The session is deleted. The next generation is higher all the same."""
@@ -171,7 +197,9 @@ def lost(lease: Lease) -> LeaseLost:
     return LeaseLost("the session has another owner now", session=lease.session_id, generation=lease.generation)
 
 
-def _body(lease: Lease, at: float, heads: Mapping[str, object], *, owner: str | None = "") -> bytes:
+def _body(
+    lease: Lease, at: float, heads: Mapping[str, object], *, owner: str | None = "", wanted: bool = False
+) -> bytes:
     named = lease.owner if owner == "" else owner
     said = {"format": _FORMAT, "generation": lease.generation, "owner": named, "proved_at": at, "heads": dict(heads)}
-    return spelled(said)
+    return spelled({**said, "wanted": True} if wanted else said)

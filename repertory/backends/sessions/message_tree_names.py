@@ -57,9 +57,14 @@ class AgentNames:
             return f"{self.folder}messages/message_{source.number}.json"
         return f"{self.folder}repertory/rows_{source.first or 0:016}.json"
 
+    @property
+    def unreadable(self) -> str:
+        """The folder of what nobody could read."""
+        return f"{self.folder}repertory/unreadable/"
+
     def quarantined(self, number: int) -> str:
         """Where a message's document goes that cannot be read."""
-        return f"{self.folder}repertory/unreadable/message_{number}.json"
+        return f"{self.unreadable}message_{number}.json"
 
     def sources(self, keys: Iterable[str]) -> list[Source]:
         """The documents among these keys, the messages by number and then the others; strays are left out."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 
 from repertory.backends.ports import ObjectInfo, SessionInfo
 from repertory.backends.sessions.object_head import Head, head_in, read_object
 from repertory.backends.sessions.object_keys import ROOT, SessionKeys, number_in
 from repertory.backends.sessions.object_owners import Owners
-from repertory.backends.sessions.object_reading import Changed, SessionReader
+from repertory.backends.sessions.object_reading import Changed, Segment, SessionReader
 from repertory.backends.sessions.object_requests import Requests, side_by_side
 from repertory.backends.sessions.object_window import Window, seqs_after
 from repertory.errors import Corrupt
@@ -17,10 +18,10 @@ from repertory.errors import Corrupt
 _TRIES_MAX = 4
 
 
-async def list_sessions(requests: Requests, owners: Owners) -> Sequence[SessionInfo]:
-    """Every session that holds records, the most recently changed first. Errors: the object store's."""
+async def list_sessions(requests: Requests, owners: Owners, only: SessionKeys | None) -> Sequence[SessionInfo]:
+    """Every session that holds records, the most recently changed first; or `only` one. Errors: the object store's."""
     folders: dict[str, list[ObjectInfo]] = {}
-    for info in await requests.list(f"{ROOT}/"):
+    for info in await requests.list(f"{ROOT}/" if only is None else f"{only.folder}/"):
         folders.setdefault("/".join(info.key.split("/")[:2]), []).append(info)
     calls = [partial(_describe, requests, owners, SessionKeys(folder), found) for folder, found in folders.items()]
     described = await side_by_side(calls)
@@ -35,7 +36,9 @@ async def _describe(
         return await _read(requests, owners, keys, found)
     except Corrupt:
         name = keys.folder.rpartition("/")[2]
-        return SessionInfo(session_id=name, agents={}, created_at=min(times), updated_at=max(times), owner=None)
+        return SessionInfo(
+            session_id=name, agents={}, created_at=min(times), updated_at=max(times), owner=None, damaged=True
+        )
 
 
 async def _read(
@@ -45,6 +48,7 @@ async def _read(
     for _ in range(_TRIES_MAX):
         stored = await requests.find(keys.head)
         if stored is None:
+            await _refuse_headless(requests, keys, found)
             return None
         packed = read_object(stored.body, "head", None, keys.head)
         try:
@@ -57,6 +61,17 @@ async def _read(
             missing = str(change)
             found = await requests.list(f"{keys.folder}/")
     raise Corrupt("an object is missing", key=missing)
+
+
+async def _refuse_headless(requests: Requests, keys: SessionKeys, found: Sequence[ObjectInfo]) -> None:
+    """Without a head there is no session, unless somebody has lost it: then there are commits. Errors: `Corrupt`."""
+    numbers = [number_in(info.key) for info in found if info.key.startswith(keys.segments)]
+    reader = SessionReader(requests, keys, keys.folder.rpartition("/")[2])
+    segments: Sequence[Segment] = ()
+    with suppress(Changed):  # Somebody is deleting it.
+        segments = await reader.segments([number for number in numbers if number is not None])
+    if any(segment.rows for segment in segments):
+        raise Corrupt("an object is missing", key=keys.head)
 
 
 async def _info(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
@@ -42,6 +42,18 @@ class Owners(Protocol):
         """The same for a listing, without asking the object store. `last_sign_at`: epoch seconds by its clock."""
         ...
 
+    async def ask(self, owner: str, session_id: str) -> None:
+        """Ask the owner of a session, which was seen alive, to give it up."""
+        ...
+
+    async def asked_for(self) -> Sequence[str]:
+        """The sessions that this owner was asked for since the last look, without asking the object store."""
+        ...
+
+    async def asked_now(self, owner: str, keys: SessionKeys, requests: Requests) -> bool:
+        """Whether this owner is asked for a session that it has just renewed. Errors: the object store's."""
+        ...
+
 
 class TimedOwners:
     """An owner is alive for `lease_s` after it last wrote to the session, both by the object store's clock.
@@ -73,6 +85,19 @@ class TimedOwners:
             elif info.key == keys.head or info.key.startswith(keys.segments):
                 newest = max(newest, info.modified_at)
         return now - newest <= self._lease_s
+
+    async def ask(self, owner: str, session_id: str) -> None:
+        """Seeing whether it lives has left the object that the owner looks for."""
+
+    async def asked_for(self) -> Sequence[str]:
+        return ()
+
+    async def asked_now(self, owner: str, keys: SessionKeys, requests: Requests) -> bool:
+        found = await requests.find(keys.wanted)
+        if found is None or found.body != owner.encode():
+            return False
+        await requests.delete_all([keys.wanted])
+        return True
 
     async def seems_alive(self, owner: str, last_sign_at: float) -> bool:
         del owner
@@ -107,6 +132,16 @@ class LockedOwners:
     async def seems_alive(self, owner: str, last_sign_at: float) -> bool:
         del last_sign_at
         return (owner == self._owner and self._life.begun) or await self._holds(owner)
+
+    async def ask(self, owner: str, session_id: str) -> None:
+        await self._life.ask(owner, session_id)
+
+    async def asked_for(self) -> Sequence[str]:
+        return await self._life.asked_for()
+
+    async def asked_now(self, owner: str, keys: SessionKeys, requests: Requests) -> bool:
+        del owner, keys, requests
+        return False
 
     async def _holds(self, owner: str) -> bool:
         """An owner is whatever a head says: only what may be a file's name is looked for."""

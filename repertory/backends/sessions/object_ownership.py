@@ -61,6 +61,7 @@ class OwnedSession:
         self.lost: LeaseLost | None = None
         self.signed_at = anyio.current_time()
         """When the last request was sent that proved the lease."""
+        self._wanted = False
         self._version = ""
         self._seqs = dict(head.seqs)
         self._created_at = head.created_at
@@ -171,8 +172,8 @@ class OwnedSession:
 
     def _count(self, rows: Sequence[Row], size_bytes: int) -> None:
         self._grown_bytes += size_bytes
-        if rows and not self._created_at and not rows[0].erased:
-            self._created_at = at_of(rows[0].body) or 0.0
+        if not self._created_at:
+            self._created_at = next((at_of(row.body) or 0.0 for row in rows if not row.erased), 0.0)
 
     def _segment_header(self, number: int, erasing: tuple[tuple[str, int], ...] = ()) -> dict[str, object]:
         lease = self.lease
@@ -279,6 +280,15 @@ class OwnedSession:
         """Give a sign of life. Errors: `LeaseLost`, and those of the object store."""
         async with self.head_lock:
             await self.write_head(fresh=self.head.window is None)
+
+    def note_wish(self) -> None:
+        """Another process asks for the session."""
+        self._wanted = True
+
+    def take_wish(self) -> bool:
+        """Whether another process has asked for the session since this was last asked."""
+        wanted, self._wanted = self._wanted, False
+        return wanted
 
     async def refresh(self) -> None:
         """Bring the head up to date. Errors: `LeaseLost`, and those of the object store."""

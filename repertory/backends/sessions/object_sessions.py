@@ -15,15 +15,18 @@ from typing import TypeAlias
 import anyio
 from anyio.lowlevel import checkpoint_if_cancelled
 
+from repertory.backends.mending_ports import Inspection, Salvage
 from repertory.backends.ports import Batch, Lease, ObjectStore, Position, SessionInfo
 from repertory.backends.sessions.object_head import Head
 from repertory.backends.sessions.object_keys import SessionKeys, keys_of
 from repertory.backends.sessions.object_listing import list_sessions
 from repertory.backends.sessions.object_owners import Owners
 from repertory.backends.sessions.object_ownership import OwnedSession
+from repertory.backends.sessions.object_quarantine import copy_aside, names_aside, remove_aside
 from repertory.backends.sessions.object_reading import SessionReader, StoredHead
 from repertory.backends.sessions.object_removal import remove_session
 from repertory.backends.sessions.object_requests import Requests, side_by_side
+from repertory.backends.sessions.object_salvage import begin_anew, inspect_sessions, salvage_session
 from repertory.backends.sessions.object_tending import Tending
 from repertory.core.ids import check_id
 from repertory.core.journal.rows import Row
@@ -65,6 +68,9 @@ class ObjectSessionStore:
         self._tending = Tending(self._owned, owners)
         self._closed = False
 
+    look_every_s = 0.25
+    """How often an owner should look whether it was asked for a session."""
+
     @property
     def name(self) -> str:
         """Two stores with the same name hold the same sessions."""
@@ -74,6 +80,11 @@ class ObjectSessionStore:
     def linger_s(self) -> float:
         """How long records that nobody waits for should gather before they are appended."""
         return LINGER_S
+
+    @property
+    def yields_within_s(self) -> float:
+        """How long an idle owner takes from being asked until the session is free, as a rule."""
+        return 1.0 if self._owners.renew_every_s is None else self._owners.renew_every_s + 1.5
 
     async def acquire(self, session_id: str, *, takeover: bool = False) -> Lease:
         """Become the owner: a get and a put after an owner that gave the session up, and at most one more get.
@@ -92,6 +103,14 @@ class ObjectSessionStore:
                 await self.release(lease)
             raise
         return lease
+
+    async def asked_for(self) -> Sequence[str]:
+        """Sessions held by this object that other processes have asked for since the last look. In a bucket, that is
+        found out with each renewal. Errors: `Unavailable`.
+        """
+        asked = {*(await self._owners.asked_for() if self._owned else ())}
+        asked |= {session_id for session_id, owned in self._owned.items() if owned.take_wish()}
+        return sorted(asked & self._owned.keys())
 
     async def release(self, lease: Lease) -> None:
         """Give the session up. A lease that is no longer current is ignored."""
@@ -138,12 +157,13 @@ class ObjectSessionStore:
         reader = SessionReader(self._requests, keys, session_id)
         return await (reader.whole(agent_id) if whole else reader.load(agent_id))
 
-    async def sessions(self) -> Sequence[SessionInfo]:
-        """Every session that holds records, the most recently changed first. One that is damaged is there without
-        agents: opening it says what is wrong.
+    async def sessions(self, session_id: str | None = None) -> Sequence[SessionInfo]:
+        """Every session that holds records, the most recently changed first; or that one alone. One that is damaged is
+        there without agents: opening it says what is wrong.
         """
         self._check_open()
-        return await list_sessions(self._requests, self._owners)
+        only = None if session_id is None else keys_of(session_id)
+        return await list_sessions(self._requests, self._owners, only)
 
     async def delete(self, session_id: str) -> None:
         """Erase a session. A note of a few hundred bytes stays, by which former owners are kept out.
@@ -153,7 +173,31 @@ class ObjectSessionStore:
         keys = self._keys(session_id)
         await self._owners.arrive()
         with anyio.CancelScope(shield=True):
-            await self._delete(session_id, keys)
+            await self._remove(session_id, keys)
+            await remove_aside(self._requests, keys.folder)
+
+    async def inspect(self) -> Inspection:
+        """Objects among the sessions that are no part of any: one list, and a get for each session."""
+        self._check_open()
+        return await inspect_sessions(self._requests)
+
+    async def salvage(self, session_id: str) -> Salvage:
+        """The rows in every object of a session that can be read."""
+        return (await salvage_session(self._requests, self._keys(session_id), session_id)).salvage
+
+    async def set_aside(self, session_id: str, keep: Sequence[Row]) -> str:
+        """Copy the objects of a session to `quarantine/journals/<session>/<number>/`, and begin it anew with these
+        rows. Errors: `NotFound`, `SessionBusy`, and see the class.
+        """
+        keys = self._keys(session_id)
+        await self._owners.arrive()
+        with anyio.CancelScope(shield=True):
+            return await self._set_aside(session_id, keys, keep)
+        raise AssertionError
+
+    async def quarantined(self, session_id: str) -> Sequence[str]:
+        """The folders of what was set aside of a session, the oldest first."""
+        return await names_aside(self._requests, self._keys(session_id).folder)
 
     async def tend(self) -> None:
         """Renew leases, bring heads up to date and merge segments, until cancelled, which is safe at any time.
@@ -214,6 +258,7 @@ class ObjectSessionStore:
         if stored is None or owner in (None, self._owner) or takeover:
             return
         if await self._owners.alive(str(owner), keys, self._requests):
+            await self._owners.ask(str(owner), stored.head.session)
             raise SessionBusy("another live owner has the session", session=stored.head.session, owner=owner)
 
     async def _append(
@@ -233,12 +278,10 @@ class ObjectSessionStore:
             outcomes[number] = outcome
         self._tending.look_at(owned)
 
-    async def _delete(self, session_id: str, keys: SessionKeys) -> None:
+    async def _remove(self, session_id: str, keys: SessionKeys) -> None:
         try:
             stored = await SessionReader(self._requests, keys, session_id).head()
-            if stored is None:
-                raise NotFound("no such session", session=session_id)
-            if stored.head.deleted:
+            if stored is None or stored.head.deleted:
                 if not await remove_session(self._requests, keys):
                     raise NotFound("no such session", session=session_id)
                 return
@@ -252,6 +295,20 @@ class ObjectSessionStore:
         await self._tending.stop(owned)
         await owned.write_tombstone()
         await remove_session(self._requests, keys)
+
+    async def _set_aside(self, session_id: str, keys: SessionKeys, keep: Sequence[Row]) -> str:
+        remains = await salvage_session(self._requests, keys, session_id)
+        if remains.version is None and not remains.salvage.rows:
+            raise NotFound("no such session", session=session_id)
+        if remains.head is not None:
+            await self._check_free(keys, StoredHead(remains.head, [], ""), takeover=False)
+        moved_to = await copy_aside(self._requests, keys.folder)
+        if keep:
+            lease = Lease(session_id=session_id, owner=self._owner, generation=remains.generation + 1)
+            await begin_anew(self._requests, keys, remains, lease, keep)
+        else:
+            await self._remove(session_id, keys)
+        return moved_to
 
     def _keys(self, session_id: str) -> SessionKeys:
         keys = keys_of(session_id)

@@ -64,11 +64,21 @@ class Tending:
     async def _renew_all(self, every_s: float) -> None:
         """Sessions that are written to need nothing more: writing is a sign of life."""
         while True:
-            await anyio.sleep(every_s)
             async with anyio.create_task_group() as tasks:
                 for session in list(self._owned.values()):
                     if anyio.current_time() - session.signed_at >= every_s:
-                        tasks.start_soon(_renew, session)
+                        tasks.start_soon(self._renew, session)
+            now = anyio.current_time()
+            wait_s = min((session.signed_at + every_s - now for session in self._owned.values()), default=every_s)
+            await anyio.sleep(max(wait_s, every_s / 10))
+
+    async def _renew(self, session: OwnedSession) -> None:
+        """What cannot be renewed is lost, or tried again in time. Idle sessions alone are asked for by others."""
+        if session.lost is None:
+            with suppress(RepertoryError):
+                await session.renew()
+                if await self._owners.asked_now(session.lease.owner, session.keys, session.requests):
+                    session.note_wish()
 
     async def _tidy_all(self) -> None:
         while True:
@@ -111,10 +121,3 @@ async def _tidy(session: OwnedSession) -> None:
         await session.refresh()
     while session.lost is None and merge_due(session):
         await merge(session)
-
-
-async def _renew(session: OwnedSession) -> None:
-    """What cannot be renewed is lost, or tried again in time."""
-    if session.lost is None:
-        with suppress(RepertoryError):
-            await session.renew()

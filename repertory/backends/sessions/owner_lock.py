@@ -3,6 +3,8 @@
 Each store holds an exclusive lock on a file of its own, in a folder beside the database. The system lets the lock go
 when the process ends, however it ends, so anyone who can lock the file knows that its owner is dead: no heartbeat, no
 time to live. Those who test take shared locks, so two of them never mistake each other for the owner.
+
+Whoever wants a session that an owner has writes its name into the owner's file, which the owner reads now and then.
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ from pathlib import Path
 from repertory.core.ids import check_id
 from repertory.errors import Invalid, Unavailable
 
+_ASKED_BYTES_MAX = 64 * 1024
+
 
 class OwnerLock:
     """The lock of one owner, held from `acquire` to `release`."""
@@ -22,6 +26,8 @@ class OwnerLock:
         self._folder = folder
         self._path = folder / check_id(owner, "owner")
         self._file: int | None = None
+        self._heard = 0
+        """Bytes of the file that are ours, or that were read."""
 
     @property
     def held(self) -> bool:
@@ -36,6 +42,7 @@ class OwnerLock:
             with suppress(FileExistsError):
                 self._folder.mkdir(mode=0o700)
             self._file = _lock_own(self._path)
+            self._heard = os.fstat(self._file).st_size
             self._clear_dead()
 
     def release(self) -> None:
@@ -49,6 +56,24 @@ class OwnerLock:
     def alive(self, owner: str) -> bool:
         """Whether another owner is alive now."""
         return _alive(self._folder / owner)
+
+    def ask(self, owner: str, session_id: str) -> None:
+        """Ask another owner for a session. One that is gone need not be asked; one that missed it is asked again."""
+        with suppress(OSError):
+            file = os.open(self._folder / owner, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                os.write(file, f"\n{session_id}\n".encode())
+            finally:
+                os.close(file)
+
+    def asked_for(self) -> list[str]:
+        """The sessions that others have asked for since the last look. One look at the file's size, usually."""
+        if self._file is None or os.fstat(self._file).st_size <= self._heard:
+            return []
+        said = os.pread(self._file, _ASKED_BYTES_MAX, self._heard)
+        # What is asked for just now is lost with it, and asked for again.
+        os.ftruncate(self._file, self._heard)
+        return list(dict.fromkeys(line for line in said.decode(errors="replace").split("\n") if line))
 
     def _clear_dead(self) -> None:
         for name in os.listdir(self._folder):

@@ -6,7 +6,7 @@ On one machine by a lock that the system drops with the process; across machines
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -29,6 +29,14 @@ class ProofOfLife(Protocol):
         """Whether another owner, who proved its lease at that time, is alive now."""
         ...
 
+    async def ask(self, owner: str, session_id: str) -> bool:
+        """Ask another owner for a session; False where that has to be said in the lease itself."""
+        ...
+
+    async def asked_for(self) -> Sequence[str]:
+        """The sessions that others have asked for since the last look. Errors: `Unavailable`."""
+        ...
+
     async def end(self) -> bool:
         """Be alive no longer; whether that alone gives every lease up."""
         ...
@@ -49,6 +57,13 @@ class TimeToLive:
     async def alive(self, owner: str, proved_at: float) -> bool:
         del owner
         return self._wall() - proved_at < self._ttl_s
+
+    async def ask(self, owner: str, session_id: str) -> bool:
+        del owner, session_id
+        return False
+
+    async def asked_for(self) -> Sequence[str]:
+        return ()
 
     async def end(self) -> bool:
         return False
@@ -77,6 +92,13 @@ class LockedFile:
         del proved_at
         return await run_in_thread(lambda: self._alive(owner))
 
+    async def ask(self, owner: str, session_id: str) -> bool:
+        await run_in_thread(lambda: self._lock.ask(owner, session_id))
+        return True
+
+    async def asked_for(self) -> Sequence[str]:
+        return await run_in_thread(self._asked_for) if self._lock.held else ()
+
     async def end(self) -> bool:
         if self._lock.held:
             await run_in_thread(self._lock.release)
@@ -91,6 +113,13 @@ class LockedFile:
         except OSError as error:
             cause = error.strerror or str(error)
             raise Unavailable("owners cannot show that they are alive", path=str(self._folder), cause=cause) from error
+
+    def _asked_for(self) -> Sequence[str]:
+        try:
+            return self._lock.asked_for()
+        except OSError as error:
+            cause = error.strerror or str(error)
+            raise Unavailable("nobody can be heard", path=str(self._folder), cause=cause) from error
 
     def _alive(self, owner: str) -> bool:
         try:

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from repertory.backends.mending_ports import Inspection, Salvage
 from repertory.backends.sessions.owning_thread import OwningThread
 from repertory.core.ids import check_id
 
@@ -48,6 +49,11 @@ class SQLiteSessionStore:
         self._thread = OwningThread(f"repertory {self._path.name}")
         self._journals: Journals | None = None
 
+    look_every_s = 0.25
+    """How often an owner should look whether it was asked for a session."""
+    yields_within_s = 1.0
+    """How long an idle owner takes from being asked until the session is free, as a rule."""
+
     @property
     def name(self) -> str:
         """Two stores with the same name hold the same sessions."""
@@ -73,19 +79,53 @@ class SQLiteSessionStore:
         """
         return await self._thread.run(lambda: self._opened().append(batches), after=self._tidy)
 
+    async def asked_for(self) -> Sequence[str]:
+        """Sessions held by this object that other processes have asked for since the last look. Errors: see the
+        class.
+        """
+        return [] if self._journals is None else await self._thread.run(lambda: self._opened().asked_for())
+
     async def load(self, session_id: str, agent_id: str, *, whole: bool = False) -> Sequence[Row]:
         """Rows in order, from the last row's `low` on, or all of them. One query; what is not loaded costs nothing."""
         check_id(session_id, "session id")
         return await self._read(lambda journals: journals.load(session_id, agent_id, whole=whole), [])
 
-    async def sessions(self) -> Sequence[SessionInfo]:
-        """Every session that holds records, the most recently changed first."""
-        return await self._read(lambda journals: journals.sessions(), [])
+    async def sessions(self, session_id: str | None = None) -> Sequence[SessionInfo]:
+        """Every session that holds records, the most recently changed first; or that one alone."""
+        return await self._read(lambda journals: journals.sessions(session_id), [])
 
     async def delete(self, session_id: str) -> None:
         """Erase a session, in the file and in its log. Errors: `NotFound`, `SessionBusy`, and see the class."""
         check_id(session_id, "session id")
         await self._thread.run(lambda: self._opened().delete(session_id))
+
+    async def inspect(self) -> Inspection:
+        """What `PRAGMA integrity_check` finds, and rows that belong to nobody. Errors: see the class."""
+        return await self._read(lambda journals: journals.inspect(), Inspection())
+
+    async def salvage(self, session_id: str) -> Salvage:
+        """Every row of a session that can be read, around pages that cannot. Errors: see the class."""
+        check_id(session_id, "session id")
+        return await self._read(lambda journals: journals.salvage(session_id), Salvage())
+
+    async def set_aside(self, session_id: str, keep: Sequence[Row]) -> str:
+        """Move every row of a session to the table `quarantine` and put these in their place, in one commit.
+
+        Errors: `NotFound`, `SessionBusy`, and see the class.
+        """
+        check_id(session_id, "session id")
+        return await self._thread.run(lambda: self._opened().set_aside(session_id, keep), after=self._tidy)
+
+    async def quarantined(self, session_id: str) -> Sequence[str]:
+        """What was set aside of a session, the oldest first."""
+        return await self._read(lambda journals: journals.quarantined(session_id), [])
+
+    async def rebuild(self, keep: Callable[[Salvage], Sequence[Row]]) -> str:
+        """Make the database anew of what can be read; the damaged file is moved to `<path>.damaged-<number>`.
+
+        Errors: `SessionBusy`, and see the class.
+        """
+        return await self._thread.run(partial(self._rebuilt, keep))
 
     async def aclose(self) -> None:
         """Close. Leases held by this object end; no thread and no file stays open. Calling it twice is allowed."""
@@ -101,6 +141,22 @@ class SQLiteSessionStore:
         if self._journals is None and not os.path.lexists(self._path):
             return nothing
         return work(self._opened())
+
+    async def wrecks(self) -> Sequence[str]:
+        """The damaged files that were moved aside, the oldest first."""
+        return await self._thread.run(self._wrecks)
+
+    def _wrecks(self) -> list[str]:
+        from repertory.backends.sessions.sqlite_rebuilding import wrecks_of
+
+        return wrecks_of(self._path.absolute())
+
+    def _rebuilt(self, keep: Callable[[Salvage], Sequence[Row]]) -> str:
+        from repertory.backends.sessions.sqlite_rebuilding import rebuild
+
+        self._close()
+        path = self._path.absolute()
+        return rebuild(path, f"{self._owner}-rebuilding", keep, busy_timeout_s=self._busy_timeout_s)
 
     def _opened(self) -> Journals:
         if self._journals is None:

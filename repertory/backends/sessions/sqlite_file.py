@@ -18,7 +18,8 @@ from repertory.errors import Corrupt, Invalid, RepertoryError, Unavailable
 APPLICATION_ID = 0x52707430
 """Tells our databases from other people's, at byte 68 of the file."""
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+"""In version 1 no body was packed. Such a database is read as it is, and is one of this version from then on."""
 
 SCHEMA = (
     # What a lease says. `owner` is NULL when the session was given up.
@@ -117,7 +118,9 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     if not _checked_version(connection, path):
         _value(connection, "PRAGMA journal_mode = WAL")
         _write_schema(connection, path)
-    elif _value(connection, "PRAGMA journal_mode") != "wal":
+    else:
+        _take_over_first_version(connection)
+    if _value(connection, "PRAGMA journal_mode") != "wal":
         _value(connection, "PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA wal_autocheckpoint = 0")
@@ -134,7 +137,7 @@ def _checked_version(connection: sqlite3.Connection, path: Path) -> bool:
         return False
     if application != APPLICATION_ID:
         raise Corrupt("this database is not a session database", path=str(path))
-    if version != SCHEMA_VERSION:
+    if version not in (1, SCHEMA_VERSION):
         raise Corrupt("unknown version of the session database", path=str(path), version=version, known=SCHEMA_VERSION)
     return True
 
@@ -150,6 +153,12 @@ def _write_schema(connection: sqlite3.Connection, path: Path) -> None:
     except BaseException:
         connection.execute("ROLLBACK")
         raise
+
+
+def _take_over_first_version(connection: sqlite3.Connection) -> None:
+    """Earlier releases refuse the database from now on, instead of taking packed bodies for damaged ones."""
+    if _value(connection, "PRAGMA user_version") != SCHEMA_VERSION:
+        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
 
 def _value(connection: sqlite3.Connection, statement: str) -> object:

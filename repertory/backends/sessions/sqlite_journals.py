@@ -10,18 +10,23 @@ import os
 import sqlite3
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+from repertory.backends.mending_ports import Inspection, Salvage
 from repertory.backends.ports import Batch, Lease, Position, SessionInfo
 from repertory.backends.sessions.owner_lock import OwnerLock
+from repertory.backends.sessions.sqlite_bodies import packed, unpack, unpacked
 from repertory.backends.sessions.sqlite_file import mapped_error, mapped_errors, open_database, owners_folder
 from repertory.backends.sessions.sqlite_heads import NO_HEAD, Head, Heads
 from repertory.backends.sessions.sqlite_leases import Held, Leases
+from repertory.backends.sessions.sqlite_quarantine import Quarantine
+from repertory.backends.sessions.sqlite_wreck import Wreck
 from repertory.core.ids import check_id
 from repertory.core.journal.codec import at_of
 from repertory.core.journal.rows import Row
-from repertory.errors import LeaseLost, NotFound, SessionBusy, Unavailable
+from repertory.errors import CorruptJournal, LeaseLost, NotFound, SessionBusy, Unavailable
 
 CHECKPOINT_BYTES = 1024 * 1024
 """About how much the log in front of the database may hold before it is copied over. A log that has once grown to this
@@ -42,20 +47,21 @@ _CHAIN = (
 )
 """The positions of a journal's rows from the one at ?1 back to sequence number ?2."""
 
-_LOAD = (
-    f"{_CHAIN}SELECT ?3, seq, kind, version, low, link, salt, body"
-    " FROM chain CROSS JOIN rows ON rows.position = chain.position"
+_COLUMNS = (
+    "CAST(seq AS INTEGER), CAST(kind AS INTEGER), CAST(version AS INTEGER), CAST(low AS INTEGER), CAST(link AS BLOB),"
+    " CAST(salt AS BLOB), CAST(body AS BLOB)"
 )
+"""Of a row, as we write them. Whoever has edited one by hand may have left values of other types."""
 
-_SCAN = (
-    "SELECT ?1, seq, kind, version, low, link, salt, body FROM rows"
-    " WHERE position BETWEEN ?2 AND ?3 AND journal = ?2 ORDER BY position"
-)
+_LOAD = f"{_CHAIN}SELECT ?3, {_COLUMNS} FROM chain CROSS JOIN rows ON rows.position = chain.position"
+
+_SCAN = f"SELECT ?1, {_COLUMNS} FROM rows WHERE position BETWEEN ?2 AND ?3 AND journal = ?2 ORDER BY position"
 """The rows of a whole journal, read past those of others."""
 
 _AGENTS = (
     "SELECT journals.session, journals.created_at, sessions.owner, journals.agent, journals.id"
-    " FROM journals LEFT JOIN sessions ON sessions.name = journals.session ORDER BY journals.id"
+    " FROM journals LEFT JOIN sessions ON sessions.name = journals.session"
+    " WHERE ?1 IS NULL OR journals.session = ?1 ORDER BY journals.id"
 )
 
 
@@ -70,7 +76,11 @@ class Journals:
         self._lock = OwnerLock(owners_folder(path), owner)
         self._leases = Leases(self._connection, self._lock, owner)
         self._heads = Heads(self._connection)
+        self._quarantine = Quarantine(self._connection, self._name)
         self._unchecked_bytes = 0
+        self._busy_timeout_s = busy_timeout_s
+        self._erased_in_log = False
+        """Whether the log may still hold what was erased."""
 
     def acquire(self, session_id: str, *, takeover: bool) -> Lease:
         with self._transaction("unsynced"):
@@ -80,9 +90,14 @@ class Journals:
         with self._transaction("unsynced"):
             self._leases.release(lease)
 
+    def asked_for(self) -> list[str]:
+        with mapped_errors(self._path):
+            return self._leases.asked_for()
+
     def append(self, batches: Sequence[Batch]) -> list[Position | LeaseLost]:
         rows: list[tuple[object, ...]] = []
         erased = False
+        batches = [replace(batch, rows=packed(batch.rows)) for batch in batches]  # Before anybody has to wait for this.
         with self._transaction("synced"):
             outcomes: list[Position | LeaseLost] = []
             for batch in batches:
@@ -109,30 +124,38 @@ class Journals:
             (journal,) = found
             head = self._heads.of(journal)
             if whole and _is_dense(journal, head):
-                return list(map(Row._make, self._connection.execute(_SCAN, (agent_id, journal, head.position))))
+                found = self._connection.execute(_SCAN, (agent_id, journal, head.position))
+                return unpack(list(map(Row._make, found)))
             low = 1 if whole else self._low(head)
             rows = list(map(Row._make, self._connection.execute(_LOAD, (head.position, low, agent_id))))
             rows.reverse()
-            return rows
+            return unpack(rows)
 
-    def sessions(self) -> list[SessionInfo]:
+    def sessions(self, session_id: str | None = None) -> list[SessionInfo]:
         with self._transaction("read"):
             agents: dict[str, dict[str, int]] = {}
             about: dict[str, tuple[float, str | None]] = {}
             updated: dict[str, float] = {}
-            for name, created_at, owner, agent, journal in self._connection.execute(_AGENTS).fetchall():
+            damaged: set[str] = set()
+            for name, created_at, owner, agent, journal in self._connection.execute(_AGENTS, (session_id,)).fetchall():
                 head = self._heads.of(journal)
-                if head != NO_HEAD:
-                    agents.setdefault(name, {})[agent] = head.seq
-                    about.setdefault(name, (created_at or 0.0, owner))
+                if head == NO_HEAD:
+                    continue
+                about.setdefault(name, (created_at or 0.0, owner))
+                try:
                     updated[name] = max(updated.get(name, 0.0), self._last_at(head))
+                except (sqlite3.DatabaseError, CorruptJournal):
+                    damaged.add(name)
+                else:
+                    agents.setdefault(name, {})[agent] = head.seq
         infos = [
             SessionInfo(
                 session_id=name,
-                agents=agents[name],
+                agents=agents.get(name, {}),
                 created_at=created_at,
-                updated_at=updated[name],
+                updated_at=updated.get(name, created_at),
                 owner=owner if self._leases.alive(owner) else None,
+                damaged=name in damaged,
             )
             for name, (created_at, owner) in about.items()
         ]
@@ -140,31 +163,57 @@ class Journals:
 
     def delete(self, session_id: str) -> None:
         with self._transaction("synced"):
-            found = self._connection.execute(
-                "SELECT generation, owner FROM sessions WHERE name = ?", (session_id,)
-            ).fetchone()
-            if found is None:
-                raise NotFound("no such session", session=session_id)
-            generation, owner = found
-            if owner is not None and self._leases.in_other_hands(owner):
-                raise SessionBusy("another live owner has the session", session=session_id, owner=owner)
+            generation = self._refuse_other_hands(session_id)
             # Heads must not depend on the rows that go: their positions are never used again.
             self._heads.settle(at_once=True)
             self._delete_rows(session_id)
+            self._quarantine.remove(session_id)
             self._connection.execute("UPDATE settled SET generation = max(generation, ?)", (generation,))
             self._leases.forget(session_id)
         self._heads.forget()
         self._empty_log()
 
+    def inspect(self) -> Inspection:
+        return self._quarantine.inspect()
+
+    def salvage(self, session_id: str) -> Salvage:
+        return Wreck(self._connection, self._name).salvage(session_id)
+
+    def raise_generation(self, generation: int) -> None:
+        """Every later lease has a higher one."""
+        with self._transaction("synced"):
+            self._connection.execute("UPDATE settled SET generation = max(generation, ?)", (generation,))
+
+    def quarantined(self, session_id: str) -> list[str]:
+        with self._transaction("read"):
+            return self._quarantine.names(session_id)
+
+    def set_aside(self, session_id: str, keep: Sequence[Row]) -> str:
+        with self._transaction("synced"):
+            self._refuse_other_hands(session_id)
+            self._heads.settle(at_once=True)
+            moved_to = self._quarantine.move(session_id)
+            held = self._leases.acquire(session_id, takeover=False)
+            rows: list[tuple[object, ...]] = []
+            outcome = self._place(Batch(lease=held.lease, rows=packed(keep)), rows)
+            if isinstance(outcome, LeaseLost):
+                raise outcome
+            self._insert(rows)
+            self._heads.settle(at_once=True)
+            self._leases.release(held.lease)
+        self._heads.forget()
+        return moved_to
+
     def tidy(self) -> None:
         """Copy the log into the database when it has grown; off anyone's path. What fails here is tried again later."""
-        if self._unchecked_bytes < CHECKPOINT_BYTES:
-            return
         try:
-            self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-        except sqlite3.Error:
+            if self._erased_in_log:
+                self._empty_log(wait_s=0.0)
+            elif self._unchecked_bytes >= CHECKPOINT_BYTES:
+                self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+                self._unchecked_bytes = 0
+        except (sqlite3.Error, Unavailable):
             return
-        self._unchecked_bytes = 0
 
     def close(self) -> None:
         """Leases end with their owner's lock, so nothing need be written."""
@@ -176,8 +225,20 @@ class Journals:
 
     # Within a transaction.
 
+    def _refuse_other_hands(self, session_id: str) -> int:
+        """The generation of a session that is here and that no live owner other than this one has."""
+        found = self._connection.execute(
+            "SELECT generation, owner FROM sessions WHERE name = ?", (session_id,)
+        ).fetchone()
+        if found is None:
+            raise NotFound("no such session", session=session_id)
+        generation, owner = found
+        if owner is not None and self._leases.in_other_hands(owner):
+            raise SessionBusy("another live owner has the session", session=session_id, owner=owner)
+        return generation
+
     def _place(self, batch: Batch, rows: list[tuple[object, ...]]) -> Position | LeaseLost:
-        """Add the batch's rows to those that will be inserted, all of them or none."""
+        """Add the batch's rows, which are as they are stored, to those that will be inserted, all of them or none."""
         held = self._leases.check(batch.lease, self._heads.epoch)
         if isinstance(held, LeaseLost):
             return held
@@ -193,7 +254,7 @@ class Journals:
                     "rows do not follow what is stored", session=held.lease.session_id, seq=seq, stored=last
                 )
             position += 1
-            journal = journal or self._create_journal(held, row, position)
+            journal = journal or self._create_journal(held, row, position, batch.rows)
             placed.append((position, journal, previous, *row[1:]))
             ends[agent_id] = journal, position, seq
         for journal, end_position, seq in ends.values():
@@ -220,8 +281,9 @@ class Journals:
         head = self._heads.of(journal)
         return journal, head.position, head.seq
 
-    def _create_journal(self, held: Held, first: Row, position: int) -> int:
-        created_at = None if first.erased else at_of(first.body)
+    def _create_journal(self, held: Held, first: Row, position: int, rows: Sequence[Row]) -> int:
+        its_own = (row for row in rows if row.agent_id == first.agent_id and not row.erased)
+        created_at = next((at_of(unpacked(row).body) for row in its_own), None)
         self._connection.execute(
             "INSERT INTO journals (id, session, agent, created_at, head, seq) VALUES (?, ?, ?, ?, 0, 0)",
             (position, held.lease.session_id, check_id(first.agent_id, "agent id"), created_at),
@@ -242,34 +304,44 @@ class Journals:
             if not 0 < seq <= last:
                 continue
             values = self._connection.execute(f"{_LOAD} WHERE rows.seq = ?2", (position, seq, agent_id)).fetchone()
-            gone = Row._make(values).without_content()
+            gone = unpacked(Row._make(values)).without_content()
             self._connection.execute(
                 f"{_CHAIN}UPDATE rows SET salt = ?3, body = ?4 WHERE position = (SELECT min(position) FROM chain)",
                 (position, seq, gone.salt, gone.body),
             )
 
     def _delete_rows(self, session_id: str) -> None:
-        journals = self._connection.execute("SELECT id, head FROM journals WHERE session = ?", (session_id,)).fetchall()
-        for _, head in journals:
+        journals = self._connection.execute(
+            "SELECT id, head, seq FROM journals WHERE session = ?", (session_id,)
+        ).fetchall()
+        for journal, head, seq in journals:
             self._connection.execute(
                 f"{_CHAIN}DELETE FROM rows WHERE position IN (SELECT position FROM chain)", (head, 1)
             )
+            if self._connection.execute("SELECT changes()").fetchone() != (seq,):  # The chain is broken: look anywhere.
+                self._connection.execute("DELETE FROM rows WHERE journal = ?", (journal,))
         self._connection.execute("DELETE FROM journals WHERE session = ?", (session_id,))
         self._connection.execute("DELETE FROM sessions WHERE name = ?", (session_id,))
 
     def _low(self, head: Head) -> int:
-        (low,) = self._connection.execute("SELECT low FROM rows WHERE position = ?", (head.position,)).fetchone()
+        (low,) = self._values("CAST(low AS INTEGER)", head.position)
         return low
+
+    def _values(self, columns: str, position: int) -> tuple[Any, ...]:
+        """Columns of the row at a position. Errors: `CorruptJournal` when there is none."""
+        found = self._connection.execute(f"SELECT {columns} FROM rows WHERE position = ?", (position,)).fetchone()
+        if found is None:
+            raise CorruptJournal("a row is missing", path=self._name, position=position)
+        return found
 
     def _last_at(self, head: Head) -> float:
         """When the last row was made that still has its content; 0.0 when nobody can tell."""
         position = head.position
         while position:
-            previous, salt, body = self._connection.execute(
-                "SELECT previous, salt, body FROM rows WHERE position = ?", (position,)
-            ).fetchone()
-            if salt:
-                return at_of(body) or 0.0
+            previous, *values = self._values(f"previous, '', {_COLUMNS}", position)
+            row = unpacked(Row._make(values))
+            if not row.erased:
+                return at_of(row.body) or 0.0
             position = previous
         return 0.0
 
@@ -305,12 +377,18 @@ class Journals:
         if os.stat(self._name).st_ino != self._inode:
             raise Unavailable("the session database was replaced while it was open", path=str(self._path))
 
-    def _empty_log(self) -> None:
-        """Erased contents also stand in the log in front of the database: empty it, unless other readers need it
-        now.
+    def _empty_log(self, *, wait_s: float | None = None) -> None:
+        """Erased contents also stand in the log in front of the database: empty it. While other readers need it, which
+        is waited for a while, it is left to `tidy`.
         """
+        wait_s = self._busy_timeout_s if wait_s is None else wait_s
         with mapped_errors(self._path):
-            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            self._connection.execute(f"PRAGMA busy_timeout = {round(wait_s * 1000)}")
+            try:
+                (busy, _, _) = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            finally:
+                self._connection.execute(f"PRAGMA busy_timeout = {round(self._busy_timeout_s * 1000)}")
+        self._erased_in_log = bool(busy)
         self._unchecked_bytes = 0
 
 

@@ -49,6 +49,7 @@ class Leases:
         else:
             generation, owner = found
             if owner is not None and not takeover and self.in_other_hands(owner):
+                self._lock.ask(owner, session_id)
                 raise SessionBusy("another live owner has the session", session=session_id, owner=owner)
             generation += 1
             self._connection.execute(
@@ -80,6 +81,10 @@ class Leases:
             held.epoch = epoch
             held.journals.clear()
         return held
+
+    def asked_for(self) -> list[str]:
+        """Sessions of ours that others want."""
+        return [session_id for session_id in self._lock.asked_for() if session_id in self._held]
 
     def forget(self, session_id: str) -> None:
         """The session is deleted."""

@@ -1,17 +1,19 @@
-"""Erasing what a message said, in every row that repeats it.
+"""What is said instead of a message that must not be kept, and erasing the original in every row that repeats it.
 
 Copies stand in views and branches that pinned or replaced the message, in earlier redactions of it, and in what was
-recorded while its tools ran. All of these rows are erased with it, and what later rows need of them is stated anew. A
-summary that was made from the message is not found: nobody can tell what a summary repeats. State a new one when that
-matters.
+recorded while its tools ran; word for word also in states, summaries and results that are no longer in force. All of
+these rows are erased with it, and what later rows need of them is stated anew. What is in force and says the same (the
+state, the summary, another message) is named and stays. A summary in other words is not found: nobody can tell what it
+repeats.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from repertory.core.journal.copies import Copy, Texts, copies_in, copies_in_force, only_in, settled_copies
 from repertory.core.journal.records import (
     Branched,
     Interrupted,
@@ -19,12 +21,14 @@ from repertory.core.journal.records import (
     Record,
     Redacted,
     Resumed,
+    StateChanged,
     ToolFinished,
     View,
     ViewChanged,
 )
 from repertory.core.journal.restore import messages_of, records_of
-from repertory.core.messages import Message, tool_results, tool_uses
+from repertory.core.journal.standing import standing_records
+from repertory.core.messages import ContentBlock, Message, tool_results, tool_uses
 from repertory.errors import Invalid, NotFound
 
 if TYPE_CHECKING:
@@ -39,10 +43,32 @@ class Redaction:
     rows: tuple[Row, ...]
     erase: tuple[int, ...]
     """Sequence numbers, in order."""
+    left: tuple[Copy, ...] = ()
+    """What says the same and stays, since it is in force or another message says it."""
+
+
+def redacted(message: Message, text: str) -> Message:
+    """The message with `text` in the place of whatever was said in it.
+
+    Tool uses and tool results stay, by their ids, so that they pair up as before: a use without its input, a result
+    with `text` as its content. Everything else together is one block of text. Metadata and the tracking id stay.
+    """
+    tools: list[ContentBlock] = []
+    for block in message["content"]:
+        if "toolUse" in block:
+            use = block["toolUse"]
+            tools.append({"toolUse": {"toolUseId": use["toolUseId"], "name": use["name"], "input": {}}})
+        elif "toolResult" in block:
+            result = block["toolResult"]
+            tools.append({"toolResult": {**result, "content": [{"text": text}]}})
+    words: list[ContentBlock] = [{"text": text}] if len(tools) < len(message["content"]) or not tools else []
+    # Text stands in front of tool uses and behind tool results, as models have it and want it.
+    return {**message, "content": [*words, *tools] if message["role"] == "assistant" else [*tools, *words]}
 
 
 def redact(appender: Appender, rows: Sequence[Row], target: int, message: Message, at: float) -> Redaction:
-    """Replace the message at `target`, for good. `rows` is the appender's whole journal.
+    """Replace the message at `target`, for good. `rows` is the appender's whole journal; for a message that was said
+    since the last answer, the rows from the last one's `low` on will do.
 
     Errors, with nothing changed: `NotFound` when no message stands there; `Invalid` when its tools are still to run,
     and `UnpairedTools` when the new message does not keep the tool uses and results of the original, with other
@@ -54,7 +80,9 @@ def redact(appender: Appender, rows: Sequence[Row], target: int, message: Messag
         raise NotFound("no message stands there", seq=target)
     if target == appender.fold.last_message_seq and any(tool_uses(said.message)):
         raise Invalid("this message waits for its tools; redact it after they ended", seq=target)
-    erase = tuple(seq for seq, record in _copies(records, target) if record is not None)
+    texts = Texts(only_in(said.message, message))
+    erase = {seq for seq, record in _copies(records, target) if record is not None}
+    erase |= settled_copies(rows, records, texts, appender.fold)
     redacted = Redacted(
         at=at,
         target=target,
@@ -64,14 +92,24 @@ def redact(appender: Appender, rows: Sequence[Row], target: int, message: Messag
         idempotency_token=said.idempotency_token,
         view=said.view,
     )
-    branch_erased = any(isinstance(record, Branched) and seq in erase for seq, record in records)
+    erased = [record for seq, record in records if seq in erase]
     appended = [appender.append(redacted)]
-    if branch_erased:
+    if any(isinstance(record, Branched) for record in erased):
         history = {**messages_of(records), target: message}
+        standing = list(standing_records(appender.fold, at))
         appended.append(appender.rewind(_as_branch(appender, at), history))
+        appended += appender.append_all(standing)
     else:
-        appended.append(appender.append(ViewChanged(at=at, view=appender.fold.shown.view, reason="redaction")))
-    return Redaction(rows=tuple(appended), erase=erase)
+        if any(isinstance(record, ViewChanged) for record in erased):
+            appended.append(appender.append(ViewChanged(at=at, view=appender.fold.shown.view, reason="redaction")))
+        if any(isinstance(record, StateChanged) for record in erased):
+            appended.append(appender.append(StateChanged(at=at, full=dict(appender.fold.state))))
+    left = (*copies_in_force(appender.agent_id, appender.fold, texts), *copies_in(_without(rows, erase), texts))
+    return Redaction(rows=tuple(appended), erase=tuple(sorted(erase)), left=left)
+
+
+def _without(rows: Sequence[Row], erase: Collection[int]) -> list[Row]:
+    return [row for row in rows if row.seq not in erase]
 
 
 def _as_branch(appender: Appender, at: float) -> Branched:
@@ -107,8 +145,10 @@ def _copies(records: Sequence[tuple[int, Record | None]], target: int) -> Iterat
                 copied = record.target == target
             case ToolFinished():
                 copied = (answers and before < seq < target) or (asks and target < seq < after)
-            case Interrupted() | Resumed():
+            case Interrupted():
                 copied = asks and target < seq < after
+            case Resumed():  # Whoever answers may have said what the tool's result is.
+                copied = (answers and before < seq < target) or (asks and target < seq < after)
             case _:
                 copied = False
         if copied:

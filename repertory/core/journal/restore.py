@@ -38,7 +38,7 @@ def restore(rows: Sequence[Row], *, session_id: str = "") -> Restored:
         raise CorruptJournal("the journal's last row cannot stand alone", session=session_id, seq=rows[0].seq)
     first = folded[0].seq
     fold = Fold(Image(last_seq=first - 1), partial=first > 1)
-    _replay(fold, folded, session_id)
+    replay(fold, folded, records_of(folded, session_id=session_id), session_id=session_id)
     return Restored(fold=fold, link=rows[-1].link)
 
 
@@ -71,8 +71,10 @@ def said_in(rows: Sequence[Row], *, session_id: str = "") -> tuple[dict[int, Mes
     return messages_of(records), {record.target: record.message for _, record in records if type(record) is Redacted}
 
 
-def _replay(fold: Fold, rows: Sequence[Row], session_id: str) -> None:
-    records = records_of(rows, session_id=session_id)
+def replay(
+    fold: Fold, rows: Sequence[Row], records: Sequence[tuple[int, Record | None]], *, session_id: str = ""
+) -> None:
+    """Fold rows whose records are known. Errors: `CorruptJournal` naming the first one that cannot stand there."""
     branches = any(type(record) is Branched for _, record in records)
     history = messages_of(records) if branches else {}
     for (seq, record), row in zip(records, rows, strict=True):

@@ -11,9 +11,9 @@ that digest. `docs/journal-format.md` has a worked example.
 
 from __future__ import annotations
 
+import struct
 from enum import IntEnum
 from hashlib import sha256
-from struct import Struct
 from typing import NamedTuple
 
 VERSION = 1
@@ -23,7 +23,7 @@ LINK_BYTES = 16
 SALT_BYTES = 16
 DIGEST_BYTES = 32
 
-_HEADER = Struct(">QBBQ")
+_HEADER = struct.Struct(">QBBQ")
 
 
 class Kind(IntEnum):
@@ -94,7 +94,13 @@ def header_of(seq: int, kind: int, version: int, low: int) -> bytes:
 
 
 def link_of(previous: bytes, row: Row) -> bytes:
-    """The link that `row` should have when it follows `previous`. Its own link is not looked at."""
+    """The link that `row` should have when it follows `previous`; empty when it cannot have any. Its own link is not
+    looked at.
+    """
     _, seq, kind, version, low, _, salt, body = row
     digest = sha256(salt + body).digest() if salt else body
-    return sha256(previous + _HEADER.pack(seq, kind, version, low) + digest).digest()[:LINK_BYTES]
+    try:
+        header = _HEADER.pack(seq, kind, version, low)
+    except struct.error:  # A number that no row has: somebody has edited it.
+        return b""
+    return sha256(previous + header + digest).digest()[:LINK_BYTES]

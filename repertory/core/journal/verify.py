@@ -20,9 +20,9 @@ def verify(rows: Sequence[Row], *, session_id: str = "") -> None:
     previous = first_link(agent_id) if seq == 1 else None
     for row in rows:
         if previous is None or not _follows(row, agent_id, seq, previous):
-            fault = _fault(row, agent_id, seq, previous)
-            if fault is not None:
-                raise CorruptJournal(fault, session=session_id, agent=agent_id, seq=row.seq)
+            wrong = fault(row, agent_id, seq, previous)
+            if wrong is not None:
+                raise CorruptJournal(wrong, session=session_id, agent=agent_id, seq=row.seq)
         previous = row.link
         seq += 1
 
@@ -38,8 +38,10 @@ def _follows(row: Row, agent_id: str, seq: int, previous: bytes) -> bool:
     )
 
 
-def _fault(row: Row, agent_id: str, seq: int, previous: bytes | None) -> str | None:
-    """What is wrong with a row that should be `agent_id`'s at `seq`, after a row with the link `previous`."""
+def fault(row: Row, agent_id: str, seq: int, previous: bytes | None) -> str | None:
+    """What is wrong with a row that should be `agent_id`'s at `seq`, after a row with the link `previous`; None when
+    nothing is.
+    """
     if row.agent_id != agent_id:
         return "the row is another agent's"
     if row.seq != seq:

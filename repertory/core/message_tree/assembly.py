@@ -68,7 +68,7 @@ def assemble(agent_id: str, documents: Mapping[Source, Read], unread: Collection
     by_number: dict[int | None, Read] = {
         source.number: read for source, read in documents.items() if source.number is not None
     }
-    kept = _kept(documents)
+    kept = standing_rows(documents)
     torn = _torn(kept, documents, by_number)
     for seq in [seq for seq, (source, _) in kept.items() if source in torn]:
         del kept[seq]
@@ -114,7 +114,7 @@ def check_chain(assembled: Assembled, places: Mapping[int, str], session_id: str
         )
 
 
-def _kept(documents: Mapping[Source, Read]) -> dict[int, tuple[Source, Kept]]:
+def standing_rows(documents: Mapping[Source, Read]) -> dict[int, tuple[Source, Kept]]:
     """Every row that a document keeps, but for those of an owner that was fenced and wrote all the same: such a
     document says what a later owner has said otherwise, or follows what a later owner has said. A message in it is
     one that was added.

@@ -24,12 +24,11 @@ from repertory.core.message_tree.kept_rows import Kept, Line, entry, read_entry,
 from repertory.core.message_tree.spelling import epoch, iso, read, spelled
 from repertory.core.messages import Json, Message
 from repertory.core.pairing import check_message
+from repertory.core.window.plan import DEFAULT_MANAGER
 from repertory.errors import Invalid
 
 OURS = "repertory"
 FORMAT = 1
-DEFAULT_MANAGER = "SlidingWindowConversationManager"
-"""Whose state an agent's document has before any manager has decided anything."""
 ERASED_TEXT = "[erased]"
 
 _NO_INTERRUPTS: Mapping[str, object] = {"interrupts": {}, "context": {}, "activated": False}
@@ -90,29 +89,37 @@ def session_document(session_id: str, at: float) -> bytes:
 
 def message_document(number: int, message: Message, at: float, chapter: Chapter) -> bytes:
     """`message_<n>.json`, with one message among its rows."""
-    shown = message
+    return spelled(message_fields(number, message, at, chapter))
+
+
+def message_fields(number: int, message: Message, at: float, chapter: Chapter) -> dict[str, object]:
+    """The same, before it is spelled."""
+    shown, redacted = message, False
     for row in chapter.rows:
         if row.kind == 1:
-            shown = tracked(message, row.link)
-    return spelled(
-        {
-            "message": shown,
-            "message_id": number,
-            "redact_message": None,
-            "created_at": iso(at),
-            "updated_at": iso(at),
-            OURS: _chapter(chapter, [entry(row, shown if row.kind == 1 else None) for row in chapter.rows]),
-        }
-    )
+            shown, redacted = tracked(message, row.link), row.erased
+    return {
+        "message": shown,
+        "message_id": number,
+        "redact_message": shown if redacted else None,
+        "created_at": iso(at),
+        "updated_at": iso(at),
+        OURS: _chapter(chapter, [entry(row, shown if row.kind == 1 else None) for row in chapter.rows]),
+    }
 
 
 def rows_document(chapter: Chapter, files: Mapping[int, tuple[int, Message]]) -> bytes:
     """`rows_<seq>.json`. `files`: sequence number of a row to the document that shows its message, and that message."""
+    return spelled(rows_fields(chapter, files))
+
+
+def rows_fields(chapter: Chapter, files: Mapping[int, tuple[int, Message]]) -> dict[str, object]:
+    """The same, before it is spelled."""
     entries: list[dict[str, object]] = []
     for row in chapter.rows:
         number, shown = files.get(row.seq, (None, None))
         entries.append(entry(row, shown, number))
-    return spelled({"next": chapter.next_number, **_chapter(chapter, entries)})
+    return {"next": chapter.next_number, **_chapter(chapter, entries)}
 
 
 def agent_document(
@@ -148,6 +155,14 @@ def read_message(body: bytes) -> Read:
     """A message's document, whoever wrote it."""
     try:
         fields = read(body)
+    except ValueError as error:
+        return Read(fault=str(error))
+    return read_message_fields(fields)
+
+
+def read_message_fields(fields: Mapping[str, object]) -> Read:
+    """The same from what is read already."""
+    try:
         shown = fields.get("redact_message")
         message = check_message(shown if shown is not None else fields.get("message"))
         at = epoch(fields.get("created_at"))
@@ -162,7 +177,16 @@ def read_message(body: bytes) -> Read:
 def read_rows(body: bytes) -> Read:
     """A document of rows."""
     try:
-        return _read_chapter(read(body), None, 0.0)
+        fields = read(body)
+    except ValueError as error:
+        return Read(fault=str(error))
+    return read_rows_fields(fields)
+
+
+def read_rows_fields(fields: Mapping[str, object]) -> Read:
+    """The same from what is read already."""
+    try:
+        return _read_chapter(fields, None, 0.0)
     except (ValueError, TypeError, KeyError) as error:
         return Read(fault=str(error) or "it is empty")
 
@@ -189,7 +213,13 @@ def without_contents(body: bytes, wanted: Collection[int], shown: Message | None
 
     Nobody is asked any more to erase anything. Errors: `ValueError` when the document cannot be read.
     """
-    fields = read(body)
+    return spelled(without_content_fields(read(body), wanted, shown, at))
+
+
+def without_content_fields(
+    fields: dict[str, object], wanted: Collection[int], shown: Message | None, at: float
+) -> dict[str, object]:
+    """The same from what is read already, which it changes."""
     ours = fields.get(OURS) if "message" in fields else fields
     if isinstance(ours, dict):
         said = cast("dict[str, object]", ours)
@@ -199,7 +229,7 @@ def without_contents(body: bytes, wanted: Collection[int], shown: Message | None
         tracking_id = _mapping(fields.get("message")).get("tracking_id")
         instead = {**shown} if tracking_id is None else {**shown, "tracking_id": tracking_id}
         fields |= {"message": instead, "redact_message": instead, "updated_at": iso(at)}
-    return spelled(fields)
+    return fields
 
 
 def _erased(value: Mapping[str, object], wanted: Collection[int]) -> Mapping[str, object]:

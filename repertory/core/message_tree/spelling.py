@@ -16,13 +16,13 @@ from typing import cast
 _MARKER = "__bytes_encoded__"
 
 
-def spelled(document: Mapping[str, object]) -> bytes:
+def spelled(document: Mapping[str, object], *, indent: int | None = 2) -> bytes:
     """The document as a file. Errors: `ValueError` or `TypeError` for what JSON cannot say."""
-    value = _encoded(document)
+    value = encoded(document)
     try:
-        return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False).encode()
+        return json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False).encode()
     except UnicodeEncodeError:  # A lone surrogate, which UTF-8 cannot say.
-        return json.dumps(value, indent=2, allow_nan=False).encode()
+        return json.dumps(value, indent=indent, allow_nan=False).encode()
 
 
 def read(body: bytes) -> dict[str, object]:
@@ -30,8 +30,29 @@ def read(body: bytes) -> dict[str, object]:
 
     Errors: `ValueError` when the bytes are not one JSON object, or what is marked as bytes is not.
     """
+    return decoded(parsed(body))
+
+
+def parsed(body: bytes) -> dict[str, object]:
+    """The document as JSON has it: what is marked as bytes is still marked. Errors: `ValueError`."""
     try:
-        value = _decoded(json.loads(body.decode(), parse_constant=_no_number))
+        value = json.loads(body.decode(), parse_constant=_no_number)
+    except RecursionError as error:
+        raise ValueError(str(error)) from error
+    if not isinstance(value, dict):
+        raise ValueError("not a JSON object")
+    return cast("dict[str, object]", value)
+
+
+def encoded(document: Mapping[str, object]) -> dict[str, object]:
+    """The document in values that JSON has."""
+    return cast("dict[str, object]", _encoded(document))
+
+
+def decoded(document: Mapping[str, object]) -> dict[str, object]:
+    """The document again, from such values. Errors: `ValueError` when what is marked as bytes is not."""
+    try:
+        value = _decoded(document)
     except (RecursionError, binascii.Error) as error:
         raise ValueError(str(error)) from error
     if not isinstance(value, dict):
@@ -44,8 +65,13 @@ def iso(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).isoformat()
 
 
+def zulu(at: float) -> str:
+    """The same as others write it: to the millisecond, and a Z behind it."""
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
 def epoch(text: object) -> float:
-    """The same back; 0.0 for what is no such time."""
+    """A time back; 0.0 for what is no such time."""
     try:
         moment = datetime.fromisoformat(str(text))
     except ValueError:

@@ -1,4 +1,4 @@
-"""The conversation manager that shows the most recent messages.
+"""Showing the most recent messages.
 
 Where a cut may fall: at a user message without tool results, so that what is shown starts with something the user said;
 failing that, at a message whose tool uses are answered by the next one. A tool use is never parted from its result.
@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from repertory.core.messages import Message, tool_results, tool_uses
+from repertory.core.window.decision import WindowBudget
 from repertory.core.window.plan import WindowPlan
 from repertory.core.window.shortening import shorten_results
 from repertory.errors import ContextWindowOverflowException, Invalid
 
 
-@dataclass(frozen=True, slots=True)
-class SlidingWindowConversationManager:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlidingWindow:
     """Shows at most `window_size` messages (messages, not pairs), as far as a cut allows.
 
     `should_truncate_results`: on overflow, first shorten the oldest long tool result, before hiding messages.
@@ -39,10 +40,6 @@ class SlidingWindowConversationManager:
         if self.pin_first is not None and self.pin_first < 1:
             raise Invalid("pin_first is None or at least 1", got=self.pin_first)
 
-    @property
-    def name(self) -> str:
-        return "SlidingWindowConversationManager"
-
     def manage(self, shown: Sequence[Message]) -> WindowPlan:
         """Hide the oldest messages beyond the window; nothing when no cut is possible."""
         excess = len(shown) - self.window_size
@@ -57,8 +54,11 @@ class SlidingWindowConversationManager:
     def manages_before_call(self, model_calls: int) -> bool:
         return self.per_turn is not False and model_calls % int(self.per_turn) == 0
 
-    def reduce(self, shown: Sequence[Message], error: ContextWindowOverflowException) -> WindowPlan:
-        """Shorten the oldest long tool result, else hide the oldest messages. Errors: `error` when neither helps."""
+    def reduce(self, shown: Sequence[Message], budget: WindowBudget) -> WindowPlan:
+        """Shorten the oldest long tool result, else hide the oldest messages.
+
+        Errors: `ContextWindowOverflowException` when neither helps.
+        """
         if self.should_truncate_results:
             for position, message in enumerate(shown):
                 shortened = shorten_results(message)
@@ -68,7 +68,9 @@ class SlidingWindowConversationManager:
         pinned = _pinned(shown, self.pin_first or 0)
         plan = self._plan(shown, _cut(shown, (excess if excess > 0 else 2) + len(pinned)), "overflow")
         if not plan.changes:
-            raise ContextWindowOverflowException("Unable to trim conversation context!", shown=len(shown)) from error
+            raise ContextWindowOverflowException(
+                "Unable to trim conversation context!", shown=len(shown)
+            ) from budget.error
         return plan
 
     def _plan(self, shown: Sequence[Message], cut: int | None, reason: str) -> WindowPlan:

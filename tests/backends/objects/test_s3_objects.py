@@ -14,8 +14,8 @@ from rough_s3 import Drop, Halve, Hang, Lose, Plan, RoughS3, Say, rough_s3
 
 from repertory.backends.aws_clients import AwsSettings
 from repertory.backends.objects import s3
-from repertory.backends.objects.patience import Patience
 from repertory.backends.objects.s3 import S3ObjectStore
+from repertory.backends.patience import Patience
 from repertory.backends.ports import Condition, Create, Overwrite, Update
 from repertory.errors import (
     AlreadyExists,

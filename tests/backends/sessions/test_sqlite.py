@@ -357,6 +357,23 @@ async def test_an_erased_content_is_in_no_file(store: SQLiteSessionStore, path: 
     assert not any(secret in file.read_bytes() for file in files)
 
 
+async def test_what_was_erased_while_somebody_read_is_gone_when_they_have_read(
+    store: SQLiteSessionStore, path: Path
+) -> None:
+    await put(store, "session", grow(3))
+    lease = await store.acquire("session")
+    reader = sqlite3.connect(path, isolation_level=None)
+    reader.execute("BEGIN")
+    reader.execute("SELECT count(*) FROM rows").fetchone()
+    await store.append([Batch(lease=lease, rows=[], erase=[("default", 2)])])
+    reader.execute("COMMIT")
+    await store.append([Batch(lease=lease, rows=[])])
+    await store.release(lease)  # tidies up after the one before
+    files = [file for file in path.parent.iterdir() if file.is_file()]
+    assert [file.name for file in files if b"default says 1" in file.read_bytes()] == []
+    reader.close()
+
+
 async def test_a_deleted_session_is_in_no_file(store: SQLiteSessionStore, path: Path) -> None:
     rows = grow(100)
     await put(store, "kept", grow(10, "kept"))

@@ -1,0 +1,202 @@
+"""What sessions have accepted and their store has not: the one thing that must not be lost sight of.
+
+Not an actor: a persister writes its session's backlog, and whoever must know (the agent's pen, the host, the drain)
+reads it in the same event loop without asking. It outlasts the persister, so that a killed one leaves word of what it
+held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from repertory.core.journal.codec import at_of, decode
+from repertory.core.journal.records import MessageAdded
+from repertory.core.journal.redaction import Redaction
+from repertory.core.journal.rows import Kind, Row
+from repertory.core.store_patience import DEFAULT_PATIENCE, StorePatience
+from repertory.errors import RepertoryError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotStored:
+    """Records of one agent in one session that are not on stable storage."""
+
+    session_id: str
+    agent_id: str
+    records: int
+    """0 when contents that were to be destroyed may still be there, and nothing else."""
+    size_bytes: int
+    turns: tuple[int, ...]
+    """Numbers of the turns that said something of it."""
+    since: float
+    """When the first of these records was made, in epoch seconds."""
+    answered: bool
+    """Whether a caller has the answer of one of these turns: `relaxed` ones are answered before they are stored."""
+    error: str
+    """The store's last error."""
+
+
+class Backlog:
+    """What one agent of a session has accepted and not stored."""
+
+    __slots__ = (
+        "_patience",
+        "agent_id",
+        "erase",
+        "erasing",
+        "error",
+        "lost",
+        "promised",
+        "sent",
+        "session_id",
+        "unsent",
+    )
+
+    def __init__(self, session_id: str, agent_id: str, patience: StorePatience = DEFAULT_PATIENCE) -> None:
+        self.session_id = session_id
+        self.agent_id = agent_id
+        self._patience = patience
+        self.sent: tuple[Row, ...] = ()
+        """Handed to the writer, and not known to be stored."""
+        self.unsent: list[Row] = []
+        """What follows them."""
+        self.erasing: frozenset[int] = frozenset()
+        """Stored rows whose contents the writer was asked to destroy, and may not have."""
+        self.erase: frozenset[int] = frozenset()
+        """Those that it is to be asked for next."""
+        self.error: RepertoryError | None = None
+        """Why the store does not take them; None while nothing is wrong."""
+        self.promised = 0
+        """Turns up to this record were answered before they were stored."""
+        self.lost: NotStored | None = None
+        """What was answered and will never be stored, until somebody is told."""
+
+    @property
+    def count(self) -> int:
+        """Records that wait."""
+        return len(self.sent) + len(self.unsent)
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """All of them, in order."""
+        return (*self.sent, *self.unsent)
+
+    @property
+    def waits(self) -> bool:
+        """Whether there is anything to be stored or destroyed."""
+        return bool(self.sent or self.unsent or self.erase or self.erasing)
+
+    @property
+    def size_bytes(self) -> int:
+        """Of their bodies."""
+        return sum(len(row.body) for row in self.rows)
+
+    def full(self, more: int = 0) -> bool:
+        """Whether as much waits as may, with so many records more."""
+        return self.count + more >= self._patience.records_max or self.size_bytes >= self._patience.bytes_max
+
+    @property
+    def last_seq(self) -> int:
+        """The last record that waits; 0 when none does."""
+        rows = self.unsent or self.sent
+        return rows[-1].seq if rows else 0
+
+    def redact(self, redaction: Redaction) -> None:
+        """Take a redaction in. Contents that are not on their way yet are destroyed here, and never leave."""
+        waiting = {row.seq for row in self.unsent}
+        self.unsent = [row.without_content() if row.seq in redaction.erase else row for row in self.unsent]
+        self.unsent += redaction.rows
+        self.erase |= frozenset(redaction.erase) - waiting
+
+    def take_all(self) -> None:
+        """Everything that waits is about to be handed to the writer."""
+        self.sent, self.unsent = self.rows, []
+        self.erasing, self.erase = self.erasing | self.erase, frozenset()
+
+    def put_back(self) -> None:
+        """Nobody knows what the writer has done of what it was asked to destroy: it is to be asked again."""
+        self.erase, self.erasing = self.erase | self.erasing, frozenset()
+
+    def stored(self, seq: int) -> None:
+        """What was handed to the writer is stored up to here, so nothing is wrong any more."""
+        self.sent = tuple(row for row in self.sent if row.seq > seq) if self.sent and self.sent[-1].seq > seq else ()
+        if not self.sent:
+            self.erasing = frozenset()
+        self.error = None
+
+    def abandon(self, error: RepertoryError) -> NotStored | None:
+        """Forget what waits. When some of it was answered, that is kept in mind, and given back."""
+        rows, self.sent, self.unsent, self.error = self.rows, (), [], None
+        self.erase = self.erasing = frozenset()
+        if not rows or rows[0].seq > self.promised:
+            return None
+        self.lost = _sum(self.lost, self._told(rows, error))
+        self.promised = rows[0].seq - 1
+        return self.lost
+
+    def take_lost(self) -> NotStored | None:
+        """What was answered and lost. Whoever takes it tells somebody."""
+        lost, self.lost = self.lost, None
+        return lost
+
+    def not_stored(self) -> NotStored | None:
+        """What waits, and what was answered and lost; None when there is nothing of either."""
+        return _sum(self.lost, self._told(self.rows, self.error) if self.waits else None)
+
+    def _told(self, rows: Sequence[Row], error: RepertoryError | None) -> NotStored:
+        records = (
+            decode(row.kind, row.version, row.body) for row in rows if row.kind == Kind.MESSAGE and not row.erased
+        )
+        return NotStored(
+            session_id=self.session_id,
+            agent_id=self.agent_id,
+            records=len(rows),
+            size_bytes=sum(len(row.body) for row in rows),
+            turns=tuple(sorted({record.turn for record in records if isinstance(record, MessageAdded)})),
+            since=at_of(rows[0].body) or 0.0 if rows else 0.0,
+            answered=bool(rows) and rows[0].seq <= self.promised,
+            error=str(error) if error is not None else "the store has not answered",
+        )
+
+
+def _sum(first: NotStored | None, then: NotStored | None) -> NotStored | None:
+    if first is None or then is None:
+        return first or then
+    return replace(
+        then,
+        records=first.records + then.records,
+        size_bytes=first.size_bytes + then.size_bytes,
+        turns=tuple(sorted({*first.turns, *then.turns})),
+        since=min(first.since, then.since),
+        answered=first.answered or then.answered,
+    )
+
+
+class Backlogs:
+    """The backlogs of all sessions of a host."""
+
+    def __init__(self, patience: StorePatience = DEFAULT_PATIENCE) -> None:
+        self.patience = patience
+        self._by_key: dict[tuple[str, str, str], Backlog] = {}
+
+    def of(self, store: str, session_id: str, agent_id: str) -> Backlog:
+        """An agent's backlog, the same whoever asks. `store` tells sessions of the same name apart."""
+        key = store, session_id, agent_id
+        backlog = self._by_key.get(key)
+        if backlog is None:
+            backlog = self._by_key[key] = Backlog(session_id, agent_id, self.patience)
+        return backlog
+
+    def forget(self, store: str, backlog: Backlog) -> None:
+        """Its session is at rest: keep nothing of it, unless there is something to tell."""
+        if not backlog.waits and backlog.lost is None:
+            self._by_key.pop((store, backlog.session_id, backlog.agent_id), None)
+
+    def __iter__(self) -> Iterator[Backlog]:
+        return iter(tuple(self._by_key.values()))
+
+    def not_stored(self) -> tuple[NotStored, ...]:
+        """Everything that waits, and everything that was answered and lost, by agent and session."""
+        found = [backlog.not_stored() for backlog in self]
+        return tuple(told for told in found if told is not None)

@@ -1,0 +1,44 @@
+"""A session that lives in memory only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from repertory.actors.backlog import Backlog
+from repertory.core.journal.fold import Fold
+from repertory.core.journal.records import MessageAdded, Record, Redacted
+from repertory.core.messages import Message, copy_message
+
+
+@dataclass(slots=True)
+class MemoryJournal:
+    """What a session amounts to, and what was said in it. It outlasts the actors that work on it."""
+
+    fold: Fold = field(default_factory=Fold)
+    messages: dict[int, Message] = field(default_factory=dict[int, Message])
+    """Every message ever said, by sequence number."""
+
+    def add(self, record: Record) -> None:
+        """Take the next record in. Errors: `Invalid` when it may not stand here."""
+        seq = self.fold.last_seq + 1
+        self.fold.apply(seq, record)
+        match record:
+            case MessageAdded(message=message):
+                self.messages[seq] = message
+            case Redacted(target=target, message=message):
+                self.messages[target] = message
+            case _:
+                pass
+
+    def redact(self, target: int, message: Message, at: float) -> None:
+        """Put a message in the place of another one, for good. Errors: `UnpairedTools`."""
+        index = list(self.messages).index(target)
+        self.add(Redacted(at=at, target=target, message=message, turn=self.fold.turns, index=index))
+
+    def backlog_of(self, session_id: str, agent_id: str) -> Backlog:
+        """What waits to be stored: never anything."""
+        return Backlog(session_id, agent_id)
+
+    def history(self) -> tuple[Message, ...]:
+        """A copy of everything that was said, oldest first."""
+        return tuple(map(copy_message, self.messages.values()))

@@ -1,0 +1,246 @@
+"""Conversation managers as users name them, and the documented interface for their own.
+
+A manager of one's own either says what to hide as a plan, in `plan`, or shortens `agent.messages` in place, in
+`apply_management` and `reduce_context`. Source: the documented interface of the SDK whose users we serve, and for
+`plan` our own decision: a pure function cannot lose anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from repertory.core.window.compression import Compression, read_threshold
+from repertory.core.window.decision import WindowBudget
+from repertory.core.window.plan import WindowPlan, apply_plan
+from repertory.core.window.sliding import SlidingWindow
+from repertory.core.window.summarizing import Summarizing
+from repertory.errors import Invalid
+
+if TYPE_CHECKING:
+    from repertory.core.messages import Json, Message
+    from repertory.core.window.summary import SummaryRequest
+    from repertory.errors import ContextWindowOverflowException
+
+
+class ConversationManager:
+    """Base class of conversation managers. Subclass it to decide yourself what the model is shown.
+
+    `apply_management(agent)` is called after each turn, `reduce_context(agent, e)` when the model's window is full (`e`
+    is the model's error, or None for proactive compression). Both may be coroutines, and shorten `agent.messages` in
+    place: they may drop messages, edit them, and put one in front, as long as tool uses keep their results. What they
+    hide stays in the history. Or define `plan(history, budget) -> WindowPlan` instead of both. `register_hooks` adds
+    hooks to the agent's; what those do to `event.agent.messages` is done to a copy.
+
+    `proactive_compression`: `True` calls `reduce_context` before a model call whose request takes 0.7 of the window,
+    `{"compression_threshold": r}` at r of it. What fails then is logged and changes nothing.
+
+    An error of `apply_management` is logged; one of `reduce_context` ends the turn, unless it compressed ahead.
+    """
+
+    removed_message_count: int = 0
+    """How many messages are hidden, as of the last turn."""
+    proactive_compression: Compression = None
+
+    plan: Any = None
+    """`plan(history, budget) -> WindowPlan` of a manager that plans, which may be a coroutine; None otherwise."""
+
+    def __init__(self, *, proactive_compression: Compression = None) -> None:
+        self.proactive_compression = proactive_compression
+        read_threshold(proactive_compression)
+
+    @property
+    def name(self) -> str:
+        """What journals and other layouts call this manager."""
+        return type(self).__name__
+
+    @property
+    def compression_threshold(self) -> float | None:
+        """The share of the window from which on to compress before a call; None for never."""
+        return read_threshold(self.proactive_compression)
+
+    def apply_management(self, agent: Any, **kwargs: Any) -> Awaitable[None] | None:
+        """Shorten `agent.messages` after a turn, if need be."""
+        raise NotImplementedError
+
+    def reduce_context(
+        self, agent: Any, e: ContextWindowOverflowException | None = None, **kwargs: Any
+    ) -> Awaitable[None] | None:
+        """Shorten `agent.messages`: the model's window is full, or nearly. Raise when nothing can be left out."""
+        raise NotImplementedError
+
+    def get_state(self) -> dict[str, Json]:
+        """What to keep with the session, as JSON; `restore_from_session` gets it back."""
+        return {"__name__": self.name, "removed_message_count": self.removed_message_count}
+
+    def restore_from_session(self, state: dict[str, Any]) -> Sequence[Message] | None:
+        """Go on from what `get_state` gave. What it returns is ignored: what is shown is kept with the session."""
+        self.removed_message_count = int(state.get("removed_message_count", 0))
+        return None
+
+    def register_hooks(self, registry: Any, **kwargs: Any) -> None:
+        """Add hooks of the manager's own to the agent's."""
+        del registry, kwargs
+
+
+class PlannedManager(ConversationManager):
+    """A manager whose decisions are plans. What it is asked to do to `agent.messages` is what it plans."""
+
+    @property
+    def summarizes(self) -> bool:
+        """Whether `reduce` asks for summaries."""
+        return False
+
+    def keep(self, removed: int) -> Mapping[str, Json]:
+        """Nothing: these managers are settings alone."""
+        self.removed_message_count = removed
+        return {}
+
+    def restore(self, removed: int, state: Mapping[str, Json]) -> None:
+        """There is nothing else to go on from."""
+        del state
+        self.removed_message_count = removed
+
+    def manages_before_call(self, model_calls: int) -> bool:
+        """Whether to plan before this model call as well."""
+        del model_calls
+        return False
+
+    def manage(self, shown: Sequence[Message]) -> WindowPlan:
+        """What to hide after a turn."""
+        del shown
+        return WindowPlan()
+
+    def reduce(self, shown: Sequence[Message], budget: WindowBudget) -> WindowPlan | SummaryRequest:
+        """What to hide when the window is full."""
+        raise NotImplementedError
+
+    def apply_management(self, agent: Any, **kwargs: Any) -> Awaitable[None] | None:
+        _apply(agent, self.manage(agent.messages))
+        return None
+
+    def reduce_context(
+        self, agent: Any, e: ContextWindowOverflowException | None = None, **kwargs: Any
+    ) -> Awaitable[None] | None:
+        decision = self.reduce(agent.messages, WindowBudget(error=e, full=e is None))
+        if isinstance(decision, WindowPlan):
+            _apply(agent, decision)
+            return None
+        return _summarize(agent, decision)
+
+    @property
+    def only_plans(self) -> bool:
+        """Whether nobody has changed what this class does to `agent.messages`."""
+        kind = type(self)
+        applies = kind.apply_management is PlannedManager.apply_management
+        return applies and kind.reduce_context is PlannedManager.reduce_context and self.plan is None
+
+
+class NullConversationManager(PlannedManager):
+    """Never hides anything. An overflow of the model's window reaches the caller as it is.
+
+    `proactive_compression` is taken as the other managers take it; there is nothing to compress.
+    """
+
+    def reduce(self, shown: Sequence[Message], budget: WindowBudget) -> WindowPlan:
+        del shown
+        if budget.error is not None:
+            raise budget.error
+        return WindowPlan()
+
+
+class SlidingWindowConversationManager(PlannedManager):
+    """Shows at most `window_size` messages (messages, not pairs), as far as a cut allows.
+
+    `should_truncate_results`: on overflow, first shorten the oldest long tool result, before hiding messages.
+    `per_turn`: False tidies up after each turn; True also before each model call; n before every n-th.
+    `pin_first`: that many messages at the start stay shown for ever, with the partners of their tool uses.
+    `proactive_compression`: hide the oldest messages before a call that nearly fills the model's window.
+    Errors: `Invalid` (a ValueError) for a negative window, or `per_turn` or `pin_first` below 1.
+    """
+
+    def __init__(
+        self,
+        window_size: int = 40,
+        should_truncate_results: bool = True,
+        *,
+        per_turn: bool | int = False,
+        pin_first: int | None = None,
+        proactive_compression: Compression = None,
+    ) -> None:
+        super().__init__(proactive_compression=proactive_compression)
+        self.settings = SlidingWindow(
+            window_size=window_size,
+            should_truncate_results=should_truncate_results,
+            per_turn=per_turn,
+            pin_first=pin_first,
+        )
+
+    def manage(self, shown: Sequence[Message]) -> WindowPlan:
+        return self.settings.manage(shown)
+
+    def manages_before_call(self, model_calls: int) -> bool:
+        return self.settings.manages_before_call(model_calls)
+
+    def reduce(self, shown: Sequence[Message], budget: WindowBudget) -> WindowPlan:
+        return self.settings.reduce(shown, budget)
+
+
+class SummarizingConversationManager(PlannedManager):
+    """Has the oldest messages summarised when the model's window is full, or before (`proactive_compression`).
+
+    `summary_ratio`: the share of the shown messages that goes into a summary, taken between 0.1 and 0.8.
+    `preserve_recent_messages`: that many at the end are never summarised.
+    `summarization_agent`: an `Agent` that writes the summaries, with its own model, tools and system prompt; the
+    agent's own model (or its `aux_model`) when None. `summarization_system_prompt`: instead of the default; not both.
+    `pin_first`: that many messages at the start stay shown as they are, with the partners of their tool uses.
+    Errors: `Invalid` (a ValueError) for a setting out of range, and for an agent and a prompt together.
+    """
+
+    def __init__(
+        self,
+        summary_ratio: float = 0.3,
+        preserve_recent_messages: int = 10,
+        summarization_agent: Any = None,
+        summarization_system_prompt: str | None = None,
+        *,
+        pin_first: int | None = None,
+        proactive_compression: Compression = None,
+    ) -> None:
+        super().__init__(proactive_compression=proactive_compression)
+        self.settings = Summarizing(
+            summary_ratio=summary_ratio,
+            preserve_recent_messages=preserve_recent_messages,
+            agent=summarization_agent,
+            system_prompt=summarization_system_prompt,
+            pin_first=pin_first,
+        )
+
+    @property
+    def summarizes(self) -> bool:
+        return True
+
+    def reduce(self, shown: Sequence[Message], budget: WindowBudget) -> SummaryRequest:
+        return self.settings.reduce(shown, budget)
+
+
+def check_manager(manager: object) -> ConversationManager:
+    """The same object, if it is a conversation manager that can decide. Errors: `Invalid`."""
+    if not isinstance(manager, ConversationManager):
+        raise Invalid("a conversation manager is a ConversationManager", got=type(manager).__name__)
+    base, kind = ConversationManager, type(manager)
+    edits = kind.apply_management is not base.apply_management and kind.reduce_context is not base.reduce_context
+    if not edits and manager.plan is None:
+        raise Invalid(
+            "a conversation manager defines apply_management and reduce_context, or plan", manager=manager.name
+        )
+    return manager
+
+
+async def _summarize(agent: Any, request: SummaryRequest) -> None:
+    _apply(agent, request.plan(await agent.summarize(request)))
+
+
+def _apply(agent: Any, plan: WindowPlan) -> None:
+    front = [] if plan.summary is None else [plan.summary]
+    agent.messages[:] = [*front, *apply_plan(agent.messages, plan)]

@@ -1,0 +1,173 @@
+"""Examining every session of a place, and setting aside what is damaged so that the rest opens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from repertory.app.operations.opening import owned
+from repertory.app.operations.reading import aside
+from repertory.backends.mending_ports import Damage, Inspection, QuarantiningStore, RebuildingStore, Salvage
+from repertory.core.journal.examination import Examined, examine, repaired
+from repertory.core.journal.restore import restore
+from repertory.errors import Corrupt, RepertoryError
+
+if TYPE_CHECKING:
+    from repertory.app.operations.branching import Made
+    from repertory.backends.ports import SessionInfo, SessionStore
+    from repertory.core.journal.rows import Row
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repair:
+    """What was done about a damaged session."""
+
+    moved_to: str
+    """Where everything lies now that was stored of it, as it was."""
+    kept: Mapping[str, int]
+    """Agent id to the last sequence number that is still there. Empty when nothing was usable."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionHealth:
+    """One session."""
+
+    session_id: str
+    problems: Sequence[str]
+    """What is wrong; nothing in a sound one."""
+    repair: Repair | None = None
+    not_repaired: str | None = None
+    """Why it was not, when it should have been."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether it is sound now."""
+        return not self.problems or self.repair is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoctorReport:
+    """What was found in a place."""
+
+    place: str
+    sessions: Sequence[SessionHealth]
+    damages: Sequence[Damage]
+    """What is wrong with the place as a whole."""
+    strays: Sequence[str]
+    """What lies among the sessions and belongs to none. It does no harm and is left alone."""
+    rebuilt_from: str | None = None
+    """What the place was made anew of, which lies there now as it was. A session that is known to end earlier for it
+    has a snapshot `repaired`; one of which nothing was sound is in there alone.
+    """
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything is sound now."""
+        return (not self.damages or self.rebuilt_from is not None) and all(session.ok for session in self.sessions)
+
+
+async def examine_place(store: SessionStore, made: Made, *, repair: bool) -> DoctorReport:
+    """Examine everything; with `repair`, set aside what is damaged."""
+    inspection = await store.inspect() if isinstance(store, QuarantiningStore) else Inspection()
+    damages = list(inspection.damages)
+    rebuilt_from: str | None = None
+    if damages and repair and isinstance(store, RebuildingStore):
+        rebuilt_from = await store.rebuild(partial(_sound, made))
+    sessions: list[SessionHealth] = []
+    try:
+        infos = await store.sessions()
+    except Corrupt as error:
+        infos = ()
+        damages.append(Damage(where=store.name, what=str(error)))
+    for info in infos:
+        problems = await _problems(store, info)
+        if problems and info.owner is not None:  # It may have been changed while it was read.
+            problems = await _problems(store, info)
+        health = SessionHealth(session_id=info.session_id, problems=problems)
+        sessions.append(await _repaired(store, health, made) if repair and problems else health)
+    return DoctorReport(
+        place=store.name,
+        sessions=sessions,
+        damages=damages,
+        strays=inspection.strays,
+        rebuilt_from=rebuilt_from,
+    )
+
+
+async def _problems(store: SessionStore, info: SessionInfo) -> list[str]:
+    """What is wrong with a session, by what opening and reading it say."""
+    problems: list[str] = []
+    for agent_id in sorted(info.agents):
+        try:
+            opened = await store.load(info.session_id, agent_id)  # first: an owner may add to it meanwhile
+            rows = await store.load(info.session_id, agent_id, whole=True)
+        except Corrupt as error:
+            problems.append(str(error))
+            continue
+        problem = await aside(partial(_problem, agent_id, rows, opened, info.agents[agent_id]), len(rows))
+        problems += [] if problem is None else [problem]
+    if info.damaged and not problems and isinstance(store, QuarantiningStore):
+        salvage = await store.salvage(info.session_id)
+        problems = [f"{damage.where}: {damage.what}" for damage in salvage.damages]
+    return problems or (["some of it cannot be read"] if info.damaged else [])
+
+
+def _problem(agent_id: str, rows: Sequence[Row], opened: Sequence[Row], last_seq: int) -> str | None:
+    """What is wrong with a journal that could be read."""
+    found = examine(agent_id, rows)
+    if found.fault is not None:
+        return f"agent {agent_id}: {found.fault}"
+    if found.last_seq < last_seq:
+        return f"agent {agent_id}: the listing says {last_seq} rows, there are {found.last_seq}"
+    try:
+        amounts_to = restore(opened).fold.image()
+    except Corrupt as error:
+        return f"agent {agent_id}: it cannot be opened: {error}"
+    behind = rows[: amounts_to.last_seq]
+    if restore(behind).fold.image() != amounts_to:
+        return f"agent {agent_id}: opening it shows something else than its rows say"
+    return None
+
+
+async def _repaired(store: SessionStore, health: SessionHealth, made: Made) -> SessionHealth:
+    """What became of a damaged session."""
+    if not isinstance(store, QuarantiningStore):
+        return replace(health, not_repaired="nothing can be set aside in this store")
+    try:
+        try:
+            async with owned(store, health.session_id, takeover=False):  # Nobody adds to what is being moved.
+                return await _set_aside(store, health, made)
+        except Corrupt:  # Nobody can own it.
+            return await _set_aside(store, health, made)
+    except RepertoryError as error:
+        return replace(health, not_repaired=str(error))
+
+
+async def _set_aside(store: QuarantiningStore, health: SessionHealth, made: Made) -> SessionHealth:
+    salvage = await store.salvage(health.session_id)
+    examined, keep = await aside(partial(_kept, salvage, health.problems[0], made), len(salvage.rows))
+    moved_to = await store.set_aside(health.session_id, keep)
+    kept = {each.agent_id: each.usable[-1].seq for each in examined if each.usable}
+    found = [f"{damage.where}: {damage.what}" for damage in salvage.damages]
+    return replace(
+        health,
+        problems=[*health.problems, *(what for what in found if what not in health.problems)],
+        repair=Repair(moved_to=moved_to, kept=kept),
+    )
+
+
+def _sound(made: Made, salvage: Salvage) -> Sequence[Row]:
+    """The rows of a session to go on with, when only some sessions of a damaged place are damaged themselves."""
+    why = salvage.damages[0].what if salvage.damages else None
+    return _kept(salvage, why, made)[1]
+
+
+def _kept(salvage: Salvage, why: str | None, made: Made) -> tuple[list[Examined], list[Row]]:
+    """What was found of each agent, and the rows to go on with. `why` says that something is wrong in any case."""
+    by_agent: dict[str, list[Row]] = {}
+    for row in salvage.rows:
+        by_agent.setdefault(row.agent_id, []).append(row)
+    examined = [examine(agent_id, rows) for agent_id, rows in by_agent.items()]
+    return examined, [row for each in examined for row in repaired(each, why, at=made.at, entropy=made.entropy)]

@@ -1,0 +1,221 @@
+"""What is to be gone for good: one message, one session, every session of an age."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from repertory.app.operations.opening import commit, owned
+from repertory.app.operations.reading import aside, chosen_agent, info_of, journal_of, refuse_missing
+from repertory.backends.mending_ports import QuarantiningStore, RebuildingStore
+from repertory.core.journal.appender import Appender
+from repertory.core.journal.copies import Copy, Texts, copies_in, copies_in_force, only_in
+from repertory.core.journal.records import MessageAdded
+from repertory.core.journal.redaction import Redaction, redacted
+from repertory.core.journal.redaction import redact as redact_journal
+from repertory.core.messages import Message
+from repertory.errors import Corrupt, Failed, Gone, Invalid, NotFound, RepertoryError, SessionBusy
+
+if TYPE_CHECKING:
+    from repertory.app.operations.branching import Made
+    from repertory.backends.ports import SessionInfo, SessionStore
+    from repertory.core.journal.whole_journal import WholeJournal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RedactionReport:
+    """A message that was replaced."""
+
+    session_id: str
+    agent_id: str
+    seq: int
+    erased: Sequence[int]
+    """The rows whose content was destroyed: the message's own, and those that repeated it."""
+    left: Sequence[Copy]
+    """Where the same is still said, word for word: by what is in force, by other messages, by other agents."""
+    quarantined: Sequence[str]
+    """What was set aside when something was damaged, and may hold the message: look there yourself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeletedAgent:
+    """What an agent's journal was."""
+
+    rows: int
+    link: str
+    """Of its last row, in hexadecimal: it proves which journal it was, to whoever has a copy. Empty when damaged."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeletionProof:
+    """A session that is gone."""
+
+    session_id: str
+    agents: Mapping[str, DeletedAgent]
+    deleted_at: float
+    """Epoch seconds."""
+    looked_for: Sequence[str]
+    """What was looked for afterwards and is not there any more."""
+    wrecks: Sequence[str] = ()
+    """Damaged places that were moved aside as a whole: it may be in there. Remove them yourself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skipped:
+    """A session that is old enough and was not deleted."""
+
+    session_id: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpiryReport:
+    """What had expired."""
+
+    older_than: float
+    """Sessions that were last changed before this time, in epoch seconds."""
+    dry_run: bool
+    """Whether nothing was deleted."""
+    expired: Sequence[str]
+    """The sessions that were deleted, or would have been."""
+    proofs: Sequence[DeletionProof]
+    skipped: Sequence[Skipped]
+
+
+async def redact(
+    store: SessionStore,
+    target: tuple[str, str | None, int],
+    replacement: str,
+    made: Made,
+    *,
+    takeover: bool,
+) -> RedactionReport:
+    """Replace the message at `target` (session, agent, sequence number) and destroy the original."""
+    session_id, agent_id, seq = target
+    agent_id = await chosen_agent(store, session_id, agent_id)
+    await refuse_missing(store, session_id, agent_id)
+    async with owned(store, session_id, takeover=takeover) as lease:
+        journal = await journal_of(store, session_id, agent_id)
+        original = _message_at(journal, seq)
+        instead = redacted(original, replacement)
+        elsewhere: Sequence[Copy] = ()
+        quarantined: Sequence[str] = ()
+        with suppress(Invalid):  # A place that cannot list tells nothing of other agents.
+            elsewhere = await _elsewhere(store, session_id, agent_id, Texts(only_in(original, instead)))
+            quarantined = await store.quarantined(session_id) if isinstance(store, QuarantiningStore) else ()
+        done = await aside(partial(_redaction, journal, seq, instead, made), len(journal.rows))
+        await commit(store, lease, done.rows, [(agent_id, each) for each in done.erase])
+    return RedactionReport(
+        session_id=session_id,
+        agent_id=agent_id,
+        seq=seq,
+        erased=done.erase,
+        left=(*done.left, *elsewhere),
+        quarantined=(*quarantined, *await _wrecks(store)),
+    )
+
+
+async def delete(store: SessionStore, session_id: str, at: float, *, takeover: bool) -> DeletionProof:
+    """Erase a session and look whether it is gone. Errors: `NotFound`, `SessionBusy`; `Failed` when it is not."""
+    found = await store.sessions(session_id)
+    info = found[0] if found else None
+    if info is None or info.damaged:
+        return await _delete(store, session_id, info, at)
+    async with owned(store, session_id, takeover=takeover):  # nobody adds to it from here on
+        return await _delete(store, session_id, await info_of(store, session_id), at)
+
+
+async def expire(store: SessionStore, older_than: float, at: float, *, dry_run: bool) -> ExpiryReport:
+    """Delete every session that was last changed before a time, and that nobody owns."""
+    expired: list[str] = []
+    proofs: list[DeletionProof] = []
+    skipped: list[Skipped] = []
+    for info in await store.sessions():
+        if info.updated_at >= older_than:
+            continue
+        why = _reason_to_keep(info)
+        if why is None and not dry_run:
+            try:
+                proofs.append(await _expire(store, info.session_id, older_than, at))
+            except RepertoryError as error:
+                why = str(error)
+        if why is None:
+            expired.append(info.session_id)
+        else:
+            skipped.append(Skipped(session_id=info.session_id, why=why))
+    return ExpiryReport(older_than=older_than, dry_run=dry_run, expired=expired, proofs=proofs, skipped=skipped)
+
+
+def _reason_to_keep(info: SessionInfo) -> str | None:
+    if info.owner is not None:
+        return f"it is in the hands of {info.owner}"
+    return "it is damaged: mend it with `doctor`, or delete it by its name" if info.damaged else None
+
+
+async def _expire(store: SessionStore, session_id: str, older_than: float, at: float) -> DeletionProof:
+    async with owned(store, session_id, takeover=False):
+        info = await info_of(store, session_id)
+        if info.updated_at >= older_than:
+            raise SessionBusy("it was changed meanwhile", session=session_id)
+        return await _delete(store, session_id, info, at)
+
+
+async def _delete(store: SessionStore, session_id: str, info: SessionInfo | None, at: float) -> DeletionProof:
+    agents: dict[str, DeletedAgent] = {}
+    for agent_id in sorted(info.agents) if info is not None else ():
+        try:
+            rows = await store.load(session_id, agent_id)
+        except Corrupt:
+            rows = ()
+        link = rows[-1].link.hex() if rows else ""
+        agents[agent_id] = DeletedAgent(rows=rows[-1].seq if rows else 0, link=link)
+    await store.delete(session_id)
+    looked_for = ["its line in the listing"]
+    left = [each.session_id for each in await store.sessions(session_id)]
+    for agent_id in agents:
+        looked_for.append(f"rows of agent {agent_id}")
+        left += [row.agent_id for row in await store.load(session_id, agent_id, whole=True)]
+    if isinstance(store, QuarantiningStore):
+        looked_for.append("what was set aside of it")
+        left += await store.quarantined(session_id)
+    if left:
+        raise Failed("the session was deleted, and is still there", session=session_id, left=sorted(set(left)))
+    return DeletionProof(
+        session_id=session_id,
+        agents=agents,
+        deleted_at=at,
+        looked_for=looked_for,
+        wrecks=await _wrecks(store),
+    )
+
+
+async def _wrecks(store: SessionStore) -> Sequence[str]:
+    return await store.wrecks() if isinstance(store, RebuildingStore) else ()
+
+
+def _redaction(journal: WholeJournal, seq: int, instead: Message, made: Made) -> Redaction:
+    fold = journal.fold_at(journal.last_seq)
+    appender = Appender(journal.agent_id, fold, journal.rows[-1].link, made.entropy)
+    return redact_journal(appender, journal.rows, seq, instead, made.at)
+
+
+def _message_at(journal: WholeJournal, seq: int) -> Message:
+    found = dict(journal.records).get(seq)
+    if not isinstance(found, MessageAdded):
+        fields = {"session": journal.session_id, "agent": journal.agent_id, "seq": seq}
+        raise NotFound("no message stands there; `show` has the numbers", **fields)
+    return found.message
+
+
+async def _elsewhere(store: SessionStore, session_id: str, agent_id: str, texts: Texts) -> list[Copy]:
+    """Where other agents of the session say it."""
+    found: list[Copy] = []
+    for other in sorted((await info_of(store, session_id)).agents.keys() - {agent_id}):
+        with suppress(Gone):
+            journal = await journal_of(store, session_id, other)
+            found += copies_in_force(other, journal.fold_at(journal.last_seq), texts)
+            found += copies_in(journal.rows, texts)
+    return found

@@ -1,0 +1,84 @@
+"""Looking for words in everything that was ever said. There is no index: whatever is searched is read whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+from repertory.app.operations.reading import aside, info_of, journal_of
+from repertory.core.journal.records import MessageAdded
+from repertory.core.journal.searching import found_in, words_of
+from repertory.errors import Corrupt, Gone
+
+if TYPE_CHECKING:
+    from repertory.backends.ports import SessionStore
+    from repertory.core.journal.whole_journal import WholeJournal
+    from repertory.core.messages import Role
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchHit:
+    """A message that has all of the words."""
+
+    session_id: str
+    agent_id: str
+    seq: int
+    role: Role
+    at: float
+    """When it was said, in epoch seconds."""
+    excerpt: str
+    """About a line of it, around the first word, with single spaces."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchResult:
+    """What was found, the most recently changed session first, each in the order of what was said."""
+
+    hits: Sequence[SearchHit]
+    more: bool
+    """Whether the search ended since it had enough."""
+    unreadable: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Session to what is wrong with it, for those that could not be searched, or not all of it."""
+
+
+async def search(store: SessionStore, text: str, session_id: str | None, hits_max: int) -> SearchResult:
+    """Every message that has all of the words, up to `hits_max`."""
+    words = words_of(text)
+    infos = await store.sessions() if session_id is None else [await info_of(store, session_id)]
+    hits: list[SearchHit] = []
+    unreadable: dict[str, str] = {}
+    for info in infos:
+        if info.damaged:
+            unreadable[info.session_id] = "some of it is damaged"
+        for agent_id in sorted(info.agents):
+            try:
+                journal = await journal_of(store, info.session_id, agent_id)
+            except Corrupt as error:
+                unreadable[info.session_id] = str(error)
+                continue
+            except Gone:  # deleted meanwhile
+                continue
+            hits += await aside(partial(_hits, journal, words), len(journal.rows))
+            if len(hits) > hits_max:
+                return SearchResult(hits=hits[:hits_max], more=True, unreadable=unreadable)
+    return SearchResult(hits=hits, more=False, unreadable=unreadable)
+
+
+def _hits(journal: WholeJournal, words: Sequence[str]) -> list[SearchHit]:
+    found: list[SearchHit] = []
+    for seq, record in journal.records:
+        excerpt = found_in(record.message, words) if isinstance(record, MessageAdded) else None
+        if isinstance(record, MessageAdded) and excerpt is not None:
+            found.append(
+                SearchHit(
+                    session_id=journal.session_id,
+                    agent_id=journal.agent_id,
+                    seq=seq,
+                    role=record.message["role"],
+                    at=record.at,
+                    excerpt=excerpt,
+                )
+            )
+    return found

@@ -1,0 +1,220 @@
+"""`Sessions`: everything that is done to stored sessions without talking in them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Self, TypeVar
+
+from repertory.app.operations import branching, copying, doctor, erasing, searching, showing
+from repertory.app.operations.opening import opened
+from repertory.backends.line_files import new_file
+from repertory.core.ids import check_id
+from repertory.errors import Invalid
+
+if TYPE_CHECKING:
+    from repertory.app.operations.branching import ForkReport, Position, RewindReport
+    from repertory.app.operations.copying import CopyReport
+    from repertory.app.operations.doctor import DoctorReport
+    from repertory.app.operations.erasing import DeletionProof, ExpiryReport, RedactionReport
+    from repertory.app.operations.searching import SearchResult
+    from repertory.app.operations.showing import StoredSession
+    from repertory.app.sessions import SessionPlace
+    from repertory.backends.line_files import Write
+    from repertory.backends.ports import SessionInfo, SessionStore
+    from repertory.core.journal.comparing import Difference
+
+T = TypeVar("T")
+
+
+class Sessions:
+    """The sessions of a place: `Sessions(SQLiteSessions("a.db"))`, and so for every other place.
+
+    Reading (`list`, `show`, `search`, `export`, `diff`) owns nothing and disturbs nobody. Whatever writes owns the
+    session meanwhile: `SessionBusy` says that a live owner has it, in this process or another; `takeover=True` fences
+    it, and its next write fails with `LeaseLost`. A cancelled call leaves the session as before or as after.
+
+    Each call opens the place and closes it again. Where that takes time, as with a bucket, many calls are quicker
+    within `async with Sessions(place) as sessions`, which keeps it open.
+
+    `agent` names an agent of the session; None means its only one, or `default`. A position is a sequence number of an
+    agent's journal (as `show` gives them), or the label of a snapshot.
+
+    Errors of every call: `NotFound`; `CorruptJournal` for what is damaged (`doctor` says more); `Unavailable` and the
+    other errors of the place; `Invalid` (a ValueError) for ids and positions that are none. Everything is async, on
+    asyncio and trio; plain code calls `anyio.run(Sessions(place).list)`.
+    """
+
+    def __init__(self, place: SessionPlace, *, wall: Callable[[], float] = time.time) -> None:
+        """`wall` gives epoch seconds."""
+        self._place = place
+        self._wall = wall
+        self._stack = AsyncExitStack()
+        self._store: SessionStore | None = None
+
+    async def __aenter__(self) -> Self:
+        self._store = await self._stack.enter_async_context(opened(self._place))
+        return self
+
+    async def __aexit__(self, kind: object, error: object, trace: object) -> None:
+        self._store = None
+        await self._stack.aclose()
+
+    async def list(self) -> Sequence[SessionInfo]:
+        """Every session, the most recently changed first; empty when there is nothing yet."""
+        return await self._on(lambda store: store.sessions())
+
+    async def show(self, session_id: str, *, agent: str | None = None) -> StoredSession:
+        """Everything that was said, and what stands, of all agents or one."""
+        return await self._on(lambda store: showing.show(store, session_id, agent))
+
+    async def search(self, text: str, *, session_id: str | None = None, hits_max: int = 100) -> SearchResult:
+        """The messages that have every word of `text`, in any case and order, as part of a word or whole.
+
+        What was asked of tools and what they answered is searched as well, and what was said on ways that were left.
+        There is no index: each session is read whole, one after the other, so this costs what everything costs.
+        """
+        if hits_max < 1:
+            raise Invalid("hits_max is at least 1", got=hits_max)
+        return await self._on(lambda store: searching.search(store, text, session_id, hits_max))
+
+    async def export(self, session_id: str, path: str | os.PathLike[str], *, overwrite: bool = False) -> CopyReport:
+        """Write a session into a file of lines, one per row, with everything that proves it.
+
+        The file (mode 0600) is whole or not there. Memory holds one agent's journal. Errors: `AlreadyExists` unless
+        `overwrite`; those of the file.
+        """
+        async with new_file(Path(path), overwrite=overwrite) as write:
+            return await self.write_export(session_id, write)
+        raise AssertionError
+
+    async def write_export(self, session_id: str, write: Write) -> CopyReport:
+        """The same to whatever takes bytes: `await write(piece)`."""
+        return await self._on(lambda store: copying.export(store, session_id, write, self._wall()))
+
+    async def import_(
+        self, path: str | os.PathLike[str], *, session_id: str | None = None, takeover: bool = False
+    ) -> CopyReport:
+        """Add the session that a file holds, under its own id or another one. Rows and links are those of the file.
+
+        The whole file is proved before anything is written, and the session is added in one commit. What is there of
+        it already, from an import that was cut off, is completed. Memory holds the session.
+        Errors: `AlreadyExists` for an id that is taken; `CorruptJournal` naming file and line when the file was cut
+        off or edited; those of the file.
+        """
+        found = await copying.read_export(Path(path))
+        new_id = session_id if session_id is not None else found.session_id
+        journals = found.journals
+        return await self._on(lambda store: copying.store_session(store, new_id, journals, takeover=takeover))
+
+    async def copy(
+        self, session_id: str, to: SessionPlace, *, new_id: str | None = None, takeover: bool = False
+    ) -> CopyReport:
+        """Add a session to another place, row by row, as `import_` does. `takeover` is for the session there."""
+        name = new_id if new_id is not None else session_id
+        if to.key == self._place.key and name == session_id:
+            raise Invalid("a copy in the same place has an id of its own: say new_id", session=session_id)
+        journals = await self._on(lambda source: copying.read_session(source, session_id))
+        target = Sessions(to, wall=self._wall)
+        return await target._on(lambda store: copying.store_session(store, name, journals, takeover=takeover))
+
+    async def fork(self, session_id: str, new_id: str, *, at: Position = None, agent: str | None = None) -> ForkReport:
+        """A new session that goes on from a position of another one; None means from its end.
+
+        It shows the model the same, with the same state, and holds nothing but that: the messages that are shown, and
+        its source's name. The source may be deleted. With several agents, None takes all of them, a label those that
+        have it, and a number needs `agent`. Errors: `AlreadyExists` for an id that is taken.
+        """
+        return await self._on(lambda store: branching.fork(store, session_id, new_id, at, agent, self._made()))
+
+    async def diff(
+        self,
+        session_id: str,
+        other_id: str,
+        *,
+        at: Position = None,
+        other_at: Position = None,
+        agent: str | None = None,
+    ) -> Difference:
+        """What differs between two conversations, as they stand or stood, and between their states.
+
+        Both may be the same session at two positions. What was said on ways that were left is not compared.
+        """
+        sides = (session_id, at), (other_id, other_at)
+        return await self._on(lambda store: branching.diff(store, *sides, agent))
+
+    async def rewind(
+        self, session_id: str, to: int | str, *, agent: str | None = None, takeover: bool = False
+    ) -> RewindReport:
+        """Go back to a position: the model is shown what it was shown then, with the state of then.
+
+        Nothing is destroyed, and rewinding to the position before (`was`) undoes it. Errors: `Invalid` when tools were
+        under way at that position, or when what was shown then has been redacted since.
+        """
+        made = self._made()
+        return await self._on(lambda store: branching.rewind(store, session_id, to, agent, made, takeover=takeover))
+
+    async def redact(
+        self,
+        session_id: str,
+        seq: int,
+        replacement: str,
+        *,
+        agent: str | None = None,
+        takeover: bool = False,
+    ) -> RedactionReport:
+        """Replace what a message says by a text, for good: the original is gone from every file and object.
+
+        So is what repeats it and is not in force; `left` names what says the same and stays. Tool uses and results
+        keep their ids, with other contents. Exports, copies and forks are not reached. Errors: `NotFound` when no
+        message has the number; `Invalid` while its tools are still to run, and for an empty text.
+        """
+        if not replacement.strip():
+            raise Invalid("say what stands there instead: models take no empty text", got=replacement)
+        target, made = (session_id, agent, seq), self._made()
+        return await self._on(lambda store: erasing.redact(store, target, replacement, made, takeover=takeover))
+
+    async def delete(self, session_id: str, *, takeover: bool = False) -> DeletionProof:
+        """Erase a session, what was set aside of it included, and look whether it is gone.
+
+        A damaged one as well. Exports, copies and forks are not reached. Errors: `Failed` when something of it is
+        still there.
+        """
+        check_id(session_id, "session id")
+        return await self._on(lambda store: erasing.delete(store, session_id, self._wall(), takeover=takeover))
+
+    async def expire(self, ttl: float | timedelta, *, dry_run: bool = False) -> ExpiryReport:
+        """Delete every session that was last changed longer ago than `ttl` (seconds), and that nobody owns.
+
+        What is owned, damaged or changed meanwhile is skipped, and named with the reason. Times are those of the
+        machines that wrote the sessions.
+        """
+        seconds = ttl.total_seconds() if isinstance(ttl, timedelta) else ttl
+        if not seconds >= 0:
+            raise Invalid("a time to live is not negative", ttl=ttl)
+        now = self._wall()
+        return await self._on(lambda store: erasing.expire(store, now - seconds, now, dry_run=dry_run))
+
+    async def doctor(self, *, repair: bool = False) -> DoctorReport:
+        """Examine every session: whether it is what was written, can be opened, and amounts to what its rows say.
+
+        With `repair`, all that is stored of a damaged session is moved aside as it is, to where the report says. The
+        longest beginning of each journal that is sound stays open, and a snapshot `repaired` says where it ends; when
+        nothing is sound, the session is gone from the listing. What is owned is left alone.
+        """
+        return await self._on(lambda store: doctor.examine_place(store, self._made(), repair=repair))
+
+    async def _on(self, work: Callable[[SessionStore], Awaitable[T]]) -> T:
+        """What `work` gives, done on the store that is open, or on one that is open meanwhile."""
+        if self._store is not None:
+            return await work(self._store)
+        async with opened(self._place) as store:
+            return await work(store)
+        raise AssertionError
+
+    def _made(self) -> branching.Made:
+        return branching.Made(at=self._wall(), entropy=os.urandom)

@@ -1,0 +1,218 @@
+"""Sessions whose snapshots others can read, as users name them: in a folder, a bucket, or a storage of their own."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
+
+from repertory.app.journal_sessions import LEASE_S
+from repertory.app.storages import FileStorage
+from repertory.backends.sessions.snapshot_choices import LoadOnce, SnapshotChoices
+from repertory.backends.sessions.snapshot_port import SnapshotStorage
+from repertory.core.ids import check_id
+from repertory.core.snapshots.location import check_snapshot_id, number_of
+from repertory.core.snapshots.trigger import SAVE_LATEST_ON, SaveLatestOn, SnapshotEvery, Trigger, wanted_by
+from repertory.errors import Invalid
+
+if TYPE_CHECKING:
+    from repertory.actors.agent_parts import MarkTurn
+    from repertory.actors.durable import Durable
+    from repertory.actors.memory_journal import MemoryJournal
+    from repertory.app.blueprint import Blueprint
+    from repertory.app.storages import Storage
+    from repertory.backends.ports import SessionInfo, SessionStore
+    from repertory.backends.sessions.snapshot_sessions import SnapshotSessionStore
+    from repertory.backends.sessions.snapshot_storage_sessions import StorageSessionStore
+
+SnapshotPlace: TypeAlias = "Storage | SnapshotStorage"
+"""Where snapshots are kept: `FileStorage`, `S3Storage`, `InMemoryStorage`, or what users implement."""
+
+
+class SnapshotSessions:
+    """All sessions in one storage, with their snapshots: pass it to `Runtime(sessions=...)`.
+
+    The arguments mean what they mean for `SnapshotSessionManager`. Nothing is created before it is needed.
+    """
+
+    def __init__(
+        self,
+        storage: SnapshotPlace | Mapping[str, Any] | None = None,
+        *,
+        save_latest_on: SaveLatestOn = "message",
+        snapshot_trigger: Trigger | None = None,
+    ) -> None:
+        self.storage = _storage(storage)
+        self.snapshot_trigger = _trigger(snapshot_trigger)
+        self.choices = SnapshotChoices(save_latest_on=_save_latest_on(save_latest_on))
+
+    @property
+    def key(self) -> str:
+        """The same for every object that names the same sessions."""
+        return f"snapshots:{_key(self.storage)}"
+
+    def open_store(self) -> SessionStore:
+        """A store on this storage. The caller closes it. Errors: `ImportError` naming what to install."""
+        return self._open()
+
+    def marker(self, blueprint: Blueprint, keeper: Durable | MemoryJournal) -> MarkTurn | None:
+        """What is asked at the end of each turn of a session that is about to come to life."""
+        from repertory.app.snapshot_trigger import triggered_by  # loaded when used
+
+        return triggered_by(self.choices, self.snapshot_trigger, blueprint, keeper)
+
+    async def list(self) -> Sequence[SessionInfo]:
+        """Every session, the most recently changed first; empty when there is nothing yet.
+
+        Errors: `Invalid` for a storage of your own, which cannot tell.
+        """
+        store = self._open()
+        try:
+            return await store.sessions()
+        finally:
+            await store.aclose()
+
+    async def list_snapshot_ids(self, session_id: str, agent_id: str = "default") -> Sequence[str]:
+        """The ids of an agent's numbered snapshots, oldest first."""
+        store = self._open()
+        try:
+            return await store.list_snapshot_ids(check_id(session_id, "session_id"), check_id(agent_id, "agent_id"))
+        finally:
+            await store.aclose()
+
+    def _open(self) -> SnapshotSessionStore | StorageSessionStore:
+        from repertory.backends.sessions.object_sessions import ObjectSessionStore  # loaded when used
+        from repertory.backends.sessions.snapshot_sessions import SnapshotSessionStore
+        from repertory.backends.sessions.snapshot_storage_sessions import StorageSessionStore
+
+        owner = os.urandom(8).hex()
+        if not _keeps_objects(self.storage):
+            storage = cast("SnapshotStorage", self.storage)
+            return StorageSessionStore(storage, owner=owner, wall=time.time, entropy=os.urandom, choices=self.choices)
+        place = cast("Storage", self.storage)
+        objects = place.open_objects(owner)
+        journal = ObjectSessionStore(objects, owner=owner, owners=place.owners(owner, LEASE_S))
+        return SnapshotSessionStore(journal, objects, wall=time.time, entropy=os.urandom, choices=self.choices)
+
+
+class _Identified(Protocol):
+    """An agent, as far as its snapshots are concerned."""
+
+    agent_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotSessionManager:
+    """One session with snapshots of it that others can read: pass it to `Agent(session_manager=...)`.
+
+    The same id opens the same conversation again, in this process or the next, also when other tools that know the
+    layout have gone on with it. Everything acknowledged is durable whatever `save_latest_on` says: it decides only when
+    others see it.
+
+    `storage`: `FileStorage`, `S3Storage`, `InMemoryStorage`, or a `SnapshotStorage` of your own; also as
+    `{"snapshot": storage}`. `FileStorage()` when None.
+    `save_latest_on`: `message` saves the latest snapshot after each message that was committed, `invocation` after each
+    turn, `never` (also named `trigger`) when a numbered snapshot is taken.
+    `snapshot_trigger`: asked after each turn whether to take a numbered snapshot; a function or coroutine function that
+    takes those of `turn_count`, `last_snapshot_at` and `agent_data` that it names, or a `SnapshotEvery`. When it
+    raises, that is logged and the latest snapshot is saved.
+    `load_snapshot_id`: the numbered snapshot to go on from, the first time that an agent opens the session through this
+    object. Later ones are written over by those that follow; the journal keeps everything.
+    `takeover`: fence a live owner in another process instead of being refused.
+
+    Errors: `Invalid` (a ValueError) for arguments that make no sense; from calls `SessionBusy` when another live
+    process owns the session, `NotFound` for a snapshot that is not there, `SnapshotException` for one that is damaged.
+    """
+
+    session_id: str
+    _: KW_ONLY
+    storage: SnapshotPlace | Mapping[str, Any] | None = None
+    save_latest_on: SaveLatestOn = "message"
+    snapshot_trigger: Trigger | None = None
+    load_snapshot_id: str | int | None = None
+    takeover: bool = False
+    sessions: SnapshotSessions = field(init=False, repr=False, compare=False)
+    """All sessions of the storage, as this one is wanted."""
+
+    def __post_init__(self) -> None:
+        check_id(self.session_id, "session_id")
+        sessions = SnapshotSessions(
+            self.storage, save_latest_on=self.save_latest_on, snapshot_trigger=self.snapshot_trigger
+        )
+        if self.load_snapshot_id is not None:
+            load = LoadOnce(check_snapshot_id(self.load_snapshot_id))
+            sessions.choices = SnapshotChoices(save_latest_on=self.save_latest_on, load=load)
+        object.__setattr__(self, "sessions", sessions)
+
+    async def list_snapshot_ids(
+        self, agent: str | _Identified = "default", *, limit: int | None = None, start_after: str | int | None = None
+    ) -> list[str]:
+        """The ids of an agent's numbered snapshots, oldest first: those after `start_after`, at most `limit`.
+
+        `agent`: the agent, or its id. Errors: `Invalid` for an id that is none, those of the storage.
+        """
+        agent_id = agent if isinstance(agent, str) else agent.agent_id
+        ids = list(await self.sessions.list_snapshot_ids(self.session_id, agent_id))
+        if start_after is not None:
+            after = _order(check_snapshot_id(start_after))
+            ids = [each for each in ids if _order(each) > after]
+        return ids if limit is None else ids[: max(limit, 0)]
+
+    async def delete_session(self) -> None:
+        """Erase the session: everything said, and every snapshot. Close the agents that have it open first.
+
+        Errors: `NotFound`, `SessionBusy`; `Invalid` for a storage of your own, which cannot remove anything.
+        """
+        store = self.sessions.open_store()
+        try:
+            await store.delete(self.session_id)
+        finally:
+            await store.aclose()
+
+
+SessionManager = SnapshotSessionManager
+"""The name that the documents have for it."""
+
+
+def _order(snapshot_id: str) -> tuple[bool, int, str]:
+    number = number_of(snapshot_id)
+    return number is None, number or 0, snapshot_id
+
+
+def _storage(given: SnapshotPlace | Mapping[str, Any] | None) -> SnapshotPlace:
+    if given is None:
+        return FileStorage()
+    found: Any = given
+    if isinstance(given, Mapping):
+        if set(given) != {"snapshot"}:
+            raise Invalid('a storage for snapshots is given as {"snapshot": storage}', got=sorted(map(str, given)))
+        found = given["snapshot"]
+    if not _keeps_objects(found) and not isinstance(found, SnapshotStorage):
+        methods = "save_snapshot, load_snapshot, list_snapshot_ids, load_manifest, save_manifest"
+        msg = f"a storage is FileStorage, S3Storage, InMemoryStorage, or an object with the methods {methods}"
+        raise Invalid(msg, got=type(found).__name__)
+    return cast("SnapshotPlace", found)
+
+
+def _keeps_objects(storage: object) -> bool:
+    return not isinstance(storage, SnapshotStorage) and hasattr(storage, "open_objects")
+
+
+def _key(storage: SnapshotPlace) -> str:
+    return cast("Storage", storage).key if _keeps_objects(storage) else f"{id(storage):x}"
+
+
+def _save_latest_on(given: SaveLatestOn) -> SaveLatestOn:
+    if given not in SAVE_LATEST_ON:
+        raise Invalid(f"save_latest_on must be one of {', '.join(SAVE_LATEST_ON)}", got=given)
+    return given
+
+
+def _trigger(given: Trigger | None) -> Trigger | None:
+    if given is not None and not isinstance(given, SnapshotEvery):
+        if not callable(given):
+            raise Invalid("a snapshot trigger is a function or a SnapshotEvery", got=type(given).__name__)
+        wanted_by(given)
+    return given

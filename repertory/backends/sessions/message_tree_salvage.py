@@ -1,0 +1,79 @@
+"""Reading around damage in the documents of a session.
+
+What cannot be proved any more is taken for what somebody else has written: the messages that can be read, as they
+stand, and the agent's document. So nothing is lost that a person could read in the tree, but for what only rows said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from repertory.backends.mending_ports import Damage
+from repertory.backends.sessions.message_tree_journal import seen_rows
+from repertory.backends.sessions.message_tree_names import AgentNames, SessionNames
+from repertory.backends.sessions.message_tree_reading import JournalPlace, read_agent_file, side_by_side
+from repertory.core.message_tree.assembly import Assembled, Source
+from repertory.core.message_tree.documents import Read, read_message
+from repertory.core.message_tree.opening import open_agent
+from repertory.errors import Corrupt, Invalid, NotFound
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from repertory.core.journal.appender import Entropy
+    from repertory.core.journal.rows import Row
+
+_OURS = ("session.json", "repertory.json")
+_OTHERS = "multi_agents/"
+"""Where others keep what is no agent's."""
+
+
+async def salvage_agent(
+    place: JournalPlace, wall: Callable[[], float], entropy: Entropy
+) -> tuple[Sequence[Row], Sequence[Damage]]:
+    """Every row that can be proved or, when some cannot, new ones for all that can be read; and what is wrong."""
+    try:
+        return await seen_rows(place, wall, entropy, whole=True), ()
+    except Corrupt as error:
+        damages = [Damage(where=place.names.folder, what=str(error))]
+    documents = await _messages(place)
+    for source, read in documents.items():
+        if read.message is None:
+            damages.append(Damage(where=place.names.key(source), what=read.fault or "it says nothing"))
+    said = [(source.number or 0, read) for source, read in sorted(documents.items()) if read.message is not None]
+    agent, _ = await read_agent_file(place)
+    theirs = replace(agent, foreign=True) if agent is not None else None
+    names, numbers = (place.session_id, place.agent_id), [number for number, _ in said]
+    opened = open_agent(names, Assembled(added=said), numbers, theirs, wall(), entropy)
+    return opened.made, damages
+
+
+def strays_in(folder: str, keys: Sequence[str]) -> list[str]:
+    """The keys in a session's folder that are no part of the layout."""
+    known = {f"{folder}/{name}" for name in _OURS}
+    for agent in SessionNames.agent_folders(keys):
+        names = AgentNames(f"{folder}/agents/{agent}/")
+        known |= {names.agent, names.placeholder, *map(names.key, names.sources(keys))}
+        known |= {key for key in keys if key.startswith(names.unreadable)}
+    return [key for key in keys if key not in known and not key.startswith(f"{folder}/{_OTHERS}")]
+
+
+async def _messages(place: JournalPlace) -> dict[Source, Read]:
+    """Every document of a message, whether it can be read or not."""
+    documents: dict[Source, Read] = {}
+
+    async def read(source: Source) -> None:
+        try:
+            documents[source] = read_message((await place.objects.get(place.names.key(source))).body)
+        except NotFound:
+            return
+        except Invalid as error:  # a link, or worse
+            documents[source] = Read(fault=str(error))
+
+    keys = [info.key for info in await place.objects.list(place.names.folder)]
+    sources = [source for source in place.names.sources(keys) if source.number is not None]
+    await side_by_side([partial(read, source) for source in sources])
+    return documents

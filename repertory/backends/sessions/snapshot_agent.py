@@ -1,0 +1,347 @@
+"""The snapshots of one agent whose session is owned: what of its journal others can see, and what they have made of it.
+
+The journal is the truth. Snapshots are put from it, at most one at a time, the last state winning; nobody who talks to
+the agent waits for that.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import anyio
+
+from repertory.backends.ports import Batch, Position
+from repertory.backends.sessions.object_requests import side_by_side
+from repertory.backends.sessions.snapshot_history import AgentHistory, mark_in
+from repertory.backends.sessions.snapshot_opening import (
+    find_history,
+    holds_more,
+    is_of,
+    rows_back_to,
+    rows_for,
+    unreadable,
+)
+from repertory.backends.sessions.snapshot_shelf import SnapshotMaker
+from repertory.core.journal.fold import is_answer
+from repertory.core.message_tree.kept_rows import message_in
+from repertory.core.snapshots.location import number_of
+from repertory.core.snapshots.redaction import redacted
+from repertory.errors import AlreadyExists, LeaseLost, PreconditionFailed, RepertoryError, Unavailable
+
+if TYPE_CHECKING:
+    from repertory.backends.ports import Lease, SessionStore
+    from repertory.backends.sessions.snapshot_choices import SnapshotChoices
+    from repertory.backends.sessions.snapshot_shelf import Found
+    from repertory.backends.sessions.snapshot_tree import SnapshotTree
+    from repertory.core.journal.appender import Entropy
+    from repertory.core.journal.rows import Row
+    from repertory.core.messages import Message
+    from repertory.core.snapshots.document import Standing
+    from repertory.core.snapshots.intake import Published
+    from repertory.core.snapshots.location import SnapshotLocation
+
+_log = logging.getLogger("repertory.sessions")
+_TRIES_MAX = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnedPlace:
+    """Where an agent's journal and snapshots lie, as its owner reaches them."""
+
+    journal: SessionStore
+    tree: SnapshotTree
+    lease: Lease
+    location: SnapshotLocation
+    wall: Callable[[], float]
+    entropy: Entropy
+
+
+class WrittenElsewhere(LeaseLost):
+    """Somebody who knows no leases has written the latest snapshot. Open the session again to take that in."""
+
+
+class AgentSnapshots:
+    """One agent's snapshots. After `LeaseLost` it is of no use any more."""
+
+    def __init__(self, place: OwnedPlace, choices: SnapshotChoices, published: Published | None) -> None:
+        """`published`: what others could see of the journal when it was open here last, if that is known."""
+        self._journal = place.journal
+        self._tree = place.tree
+        self._lease = place.lease
+        self._location = place.location
+        self._wall = place.wall
+        self._entropy = place.entropy
+        self._choices = choices
+        self._maker = SnapshotMaker(place.location, place.lease.generation, choices.manager)
+        self.history = AgentHistory(place.tree, place.location, self._maker, place.wall)
+        self.published = published
+        self._version: str | None = None
+        """Of the latest snapshot, as it was read or written last."""
+        self._latest_seq = 0
+        """The last record that it shows."""
+        self._wanted_seq = 0
+        """The last record that it is to show."""
+        self._seen_seq = 0
+        """The last record in which marks were looked for."""
+        self._wanted_anyway = False
+        """Whether it is to be saved with the next records, whatever was chosen."""
+        self._foreign = False
+        """Whether somebody else has written it meanwhile."""
+        self._over = False
+        self.lock = anyio.Lock()
+        self._read = partial(self._journal.load, place.location.session_id, place.location.scope_id)
+
+    # Opening.
+
+    async def open(self) -> None:
+        """Take in what others have written, go back to where the session is to go on from, find what is missing.
+
+        Errors: `SnapshotException` for a latest snapshot that nobody can read where there is no journal, `NotFound` for
+        a snapshot to go on from; those of journal and objects.
+        """
+        rows: list[Row] = []
+        latest: list[Found | None] = []
+
+        async def read_rows() -> None:
+            rows.extend(await self._read())
+
+        async def find_latest() -> None:
+            latest.append(await self._tree.latest(self._location))
+
+        async with self.lock:
+            await side_by_side([read_rows, find_latest, self.history.read])
+            await self._open(rows, latest[0])
+
+    async def _open(self, rows: list[Row], found: Found | None) -> None:
+        load_id = self._choices.load.pending(self._location.scope_id) if self._choices.load is not None else None
+        self._foreign, self._latest_seq = False, 0
+        self._version = found.version if found is not None else None
+        replaced = False
+        if found is not None and found.snapshot is None:
+            if not rows and load_id is None:
+                raise await unreadable(self._tree, self._location, found)
+            await self._set_aside(found, f"it cannot be read: {found.fault}")
+            replaced = True
+        elif found is not None and found.snapshot is not None:
+            standing = found.snapshot.standing
+            replaced = not is_of(standing, rows)
+            self._maker.keep(found.snapshot, ours=not replaced)
+            if replaced:
+                rows = await self._take_in(found, rows)
+            elif standing is not None:
+                self._latest_seq = standing.seq
+            self.published = found.published
+        self._seen_seq = max(self._latest_seq, self.history.numbering.mark)
+        await self._find_marks(rows)
+        if load_id is not None:
+            rows = await self._go_back(load_id, rows)
+        last = rows[-1].seq if rows else 0
+        self._seen_seq = max(self._seen_seq, last)
+        behind = self.history.due or self.history.numbering.taken > self._latest_seq
+        if last and (replaced or behind or not self._choices.only_when_triggered):
+            self._wanted_seq = last
+
+    async def _take_in(self, found: Found, rows: list[Row]) -> list[Row]:
+        assert found.snapshot is not None
+        made = await rows_for(self._location, rows, found.snapshot, self._entropy, self._wall(), self.published)
+        if holds_more(found.snapshot, found.document):
+            await self._set_aside(found, "it holds what is not taken in: a turn that waits, or stashed content")
+        if made:
+            _log.info("a snapshot was taken in file=%r records=%r", found.place, len(made))
+        return await self._appended(rows, made)
+
+    async def _appended(self, rows: list[Row], made: Sequence[Row]) -> list[Row]:
+        if not made:
+            return rows
+        (outcome,) = await self._journal.append([Batch(lease=self._lease, rows=made)])
+        if not isinstance(outcome, Position):
+            raise outcome
+        return list(await self._read())
+
+    async def _find_marks(self, rows: Sequence[Row]) -> None:
+        """Note marks that were not seen when they were committed: a crash came between, or the answer was lost."""
+        if rows and rows[-1].seq > self._seen_seq:
+            known = rows if rows[0].seq <= self._seen_seq + 1 else await self._read(whole=True)
+            end = self._seen_seq + 1 - known[0].seq
+            self.history.see(known[:end], known[end:])
+            self._seen_seq = known[-1].seq
+
+    async def _go_back(self, snapshot_id: str, rows: list[Row]) -> list[Row]:
+        snapshot = await find_history(self._tree, self._location, snapshot_id)
+        await self.history.publish()
+        whole = await self._read(whole=True)
+        made = rows_back_to(whole, snapshot, f"snapshot {snapshot_id}", self._location, self._entropy)
+        if made is None:
+            made = await rows_for(self._location, rows, snapshot, self._entropy, self._wall())
+        rows = await self._appended(rows, made)
+        mark = rows[-1].seq if rows else 0
+        await self.history.branch(number_of(snapshot_id), snapshot.created_at, mark)
+        assert self._choices.load is not None
+        self._choices.load.done(self._location.scope_id)
+        return rows
+
+    async def _set_aside(self, found: Found, why: str) -> None:
+        copy = await self._tree.set_aside(self._location)
+        _log.warning("a snapshot was set aside file=%r copy=%r why=%r", found.place, copy, why)
+
+    # While it is open.
+
+    async def before(self, rows: Sequence[Row]) -> Sequence[Row] | None:
+        """What the journal holds before these rows, when there are marks among them."""
+        return await self._read() if any(mark_in(row) is not None for row in rows) else None
+
+    def after(self, before: Sequence[Row] | None, rows: Sequence[Row]) -> None:
+        """These rows were committed. What does not follow on what was seen is looked at when something is put."""
+        follow = rows[0].seq == self._seen_seq + 1
+        if before is not None and follow and (before[-1].seq if before else 0) == self._seen_seq:
+            self.history.see(before, rows)
+            self._seen_seq = rows[-1].seq
+        elif before is None and follow:
+            self._seen_seq = rows[-1].seq
+        strategy = self._choices.save_latest_on
+        wanted = strategy == "message" or (strategy == "invocation" and any(map(_is_answer, rows)))
+        if wanted or before is not None or self._wanted_anyway:
+            self._wanted_seq, self._wanted_anyway = max(self._wanted_seq, rows[-1].seq), False
+
+    def want_latest(self) -> None:
+        """Save the latest snapshot with the next records, whatever was chosen."""
+        self._wanted_anyway = True
+
+    @property
+    def due(self) -> bool:
+        """Whether there is anything to put."""
+        return not (self._over or self._foreign) and (self.history.due or self._wanted_seq > self._latest_seq)
+
+    async def publish(self) -> None:
+        """Put what is due: numbered snapshots first, then the latest. Errors: `LeaseLost`, and those of the objects."""
+        async with self.lock:
+            await self._publish()
+
+    async def _publish(self) -> None:
+        if not self.due:
+            return
+        await self._find_marks(await self._read())
+        await self.history.publish()
+        if self.due:
+            await self._put_latest()
+
+    async def _put_latest(self) -> None:
+        rows = await self._read()
+        made = await self._maker.made(rows)
+        for _ in range(_TRIES_MAX):
+            if self._over or not rows:
+                return
+            try:
+                version = await self._tree.put_latest(self._location, made.document, made.size_bytes, self._version)
+            except (AlreadyExists, PreconditionFailed):
+                await self._look_at_latest()
+                continue
+            self._version, self.published = version, made.published
+            self._latest_seq = rows[-1].seq
+            self._wanted_seq = max(self._wanted_seq, self._latest_seq)
+            return
+        raise Unavailable("the latest snapshot could not be put", session=self._location.session_id)
+
+    async def _look_at_latest(self) -> None:
+        """Another latest snapshot is there. A put of ours may have been done after all; else somebody wrote it.
+
+        Errors: `LeaseLost`, `WrittenElsewhere`.
+        """
+        found = await self._tree.latest(self._location)
+        if found is not None and found.snapshot is None:
+            await self._set_aside(found, f"it cannot be read: {found.fault}")
+        elif found is not None and found.snapshot is not None:
+            self._check_ours(found, found.snapshot.standing)
+        self._version = found.version if found is not None else None
+
+    def _check_ours(self, found: Found, standing: Standing | None) -> None:
+        if standing is not None:
+            self._foreign = False
+        else:
+            if not self._foreign:
+                _log.warning("somebody else has written the latest snapshot file=%r", found.place)
+            self._foreign = True
+            msg = "somebody else has written the latest snapshot; open the session again to take that in"
+            raise WrittenElsewhere(msg, session=self._location.session_id, file=found.place)
+        if standing.generation > self._lease.generation:
+            self._over = True
+            raise LeaseLost("the session has another owner now", session=self._location.session_id)
+
+    async def check_unchanged(self) -> None:
+        """Look whether somebody else has written the latest snapshot, unless it is just being put.
+
+        Errors: `WrittenElsewhere`, and those of the objects.
+        """
+        if self.lock.locked():
+            return
+        async with self.lock:
+            if self._foreign or await self._tree.changed(self._location, self._version):
+                await self._look_at_latest()
+
+    async def redact(self, instead: Mapping[bytes, Message]) -> None:
+        """Put other messages in the place of those, in every snapshot. Errors: those of the objects."""
+        async with self.lock:
+            await self.history.publish()
+            for snapshot_id in await self._tree.ids(self._location):
+                found = await self._tree.history(self._location, snapshot_id)
+                changed = redacted(found.document, instead) if found is not None else None
+                if changed is not None:
+                    await self._tree.put_history(self._location, snapshot_id, changed, 0)
+            found = await self._tree.latest(self._location)
+            changed = redacted(found.document, instead) if found is not None else None
+            if found is not None and changed is not None:
+                version = await self._tree.put_latest(self._location, changed, 0, found.version)
+                self._version = version if found.version == self._version else self._version
+            self._wanted_anyway = True
+
+    async def close(self) -> None:
+        """Bring everything up to date before the session is given up.
+
+        What cannot be put now is put at the next opening. What somebody else has written is taken in, behind what was
+        said here.
+        """
+        if self._over:
+            return
+        try:
+            await self._close()
+        except LeaseLost:
+            return
+        except RepertoryError as error:
+            fields = self._location.session_id, self._location.scope_id, str(error)
+            _log.warning("snapshots are not up to date session=%r agent=%r why=%r", *fields)
+
+    async def _close(self) -> None:
+        async with self.lock:
+            rows = await self._read()
+            await self._find_marks(rows)
+            if rows and (self.history.due or not self._choices.only_when_triggered):
+                self._wanted_seq = max(self._wanted_seq, rows[-1].seq)
+        with suppress(WrittenElsewhere):
+            await self.publish()
+        if self._foreign:
+            await self.open()
+            await self.publish()
+        if rows and rows[0].seq > self.history.numbering.mark + 1:
+            await self.history.settle(
+                rows[-1].seq
+            )  # So that the next opening need not look through all of the journal.
+
+    def forget(self) -> None:
+        """The session is not ours any more."""
+        self._over = True
+
+    async def stop(self) -> None:
+        """The same, and nothing is being put any more."""
+        self._over = True
+        async with self.lock:
+            pass
+
+
+def _is_answer(row: Row) -> bool:
+    message = message_in(row)
+    return message is not None and is_answer(message)

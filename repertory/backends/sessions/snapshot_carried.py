@@ -1,0 +1,297 @@
+"""The journal of one agent, carried in its latest snapshot: where there is no other place for it.
+
+Every commit saves the latest snapshot, with all rows packed into a field that others leave out. Such a place has no
+conditional writes, so an owner looks before each commit whether the snapshot is still the one that it knows.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+import anyio
+
+from repertory.backends.ports import Position
+from repertory.backends.sessions.object_format import pack, unpack
+from repertory.backends.sessions.snapshot_history import AgentHistory, mark_in, number_in
+from repertory.backends.sessions.snapshot_opening import find_history, is_of, rows_back_to, rows_for, unreadable
+from repertory.backends.sessions.snapshot_shelf import Found, SnapshotMaker, aside, found_in
+from repertory.backends.sessions.snapshot_storage import StorageShelf, place_of
+from repertory.core.journal.rows import Row
+from repertory.core.journal.verify import verify
+from repertory.core.message_tree.documents import OURS
+from repertory.core.snapshots.location import number_of
+from repertory.core.snapshots.redaction import redacted, replacements
+from repertory.errors import CorruptJournal, LeaseLost, RepertoryError
+
+if TYPE_CHECKING:
+    from repertory.backends.ports import Lease
+    from repertory.backends.sessions.snapshot_choices import SnapshotChoices
+    from repertory.core.journal.appender import Entropy
+    from repertory.core.messages import Json, Message
+    from repertory.core.snapshots.intake import Published
+    from repertory.core.snapshots.location import SnapshotLocation
+
+_log = logging.getLogger("repertory.sessions")
+_ROWS = "rows"
+_OWNER = "owner"
+_MARK = "mark"
+
+
+class Known(NamedTuple):
+    """By which a snapshot of ours is told from every other one."""
+
+    owner: str
+    generation: int
+    """Rises with each owner."""
+    seq: int
+
+
+class Kept(NamedTuple):
+    """What an owner remembers of an agent whose snapshot somebody else has written over."""
+
+    rows: Sequence[Row]
+    published: Published | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CarriedPlace:
+    """Where an agent's snapshots lie, as its owner reaches them."""
+
+    shelf: StorageShelf
+    lease: Lease
+    location: SnapshotLocation
+    wall: Callable[[], float]
+    entropy: Entropy
+
+
+class CarriedAgent:
+    """One agent's journal and snapshots. After an error it is unknown where it stands: open a new one."""
+
+    def __init__(self, place: CarriedPlace, choices: SnapshotChoices, kept: Kept | None) -> None:
+        """`kept`: what is remembered of when it was open here last."""
+        self._shelf = place.shelf
+        self._lease = place.lease
+        self._location = place.location
+        self._wall = place.wall
+        self._entropy = place.entropy
+        self._choices = choices
+        self._kept = kept
+        self._maker = SnapshotMaker(place.location, 0, choices.manager)
+        self.history = AgentHistory(place.shelf, place.location, self._maker, place.wall)
+        self.rows: list[Row] = []
+        """All of them."""
+        self.published = kept.published if kept is not None else None
+        self._known: Known | None = None
+        self._mark = 0
+        """Every snapshot up to this record has its document."""
+        self._over = False
+        self._lock = anyio.Lock()
+
+    @property
+    def last_seq(self) -> int:
+        """The last row that is stored."""
+        return self.rows[-1].seq if self.rows else 0
+
+    async def open(self) -> None:
+        """Read it, take in what others have written, go back to where the session is to go on from.
+
+        Errors: `SnapshotException` for a latest snapshot that nobody can read, `CorruptJournal` for a damaged journal
+        in it, `NotFound` for a snapshot to go on from; those of the storage.
+        """
+        load = self._choices.load
+        load_id = load.pending(self._location.scope_id) if load is not None else None
+        document = await self._shelf.latest(self._location)
+        await self.history.read()
+        found = None if document is None else found_in(document, f"{place_of(self._location)}/latest")
+        self._known, self._mark = known_in(document), _number(_ours_in(document).get(_MARK))
+        self._maker.generation = (self._known.generation if self._known is not None else 0) + 1
+        made = await self._found(document, found, load_id)
+        self._find_marks()
+        if load_id is not None:
+            made += await self._back(load_id)
+        if made or (load_id is not None and self.rows):
+            await self._save(self.rows)
+        if load_id is not None and load is not None:
+            load.done(self._location.scope_id)
+
+    async def _found(self, document: object, found: Found | None, load_id: str | None) -> list[Row]:
+        """Take over what is there; the rows that were made of what others wrote."""
+        rows = await rows_in(document, self._location, damaged=load_id is not None)
+        ours = found is not None and found.snapshot is not None and is_of(found.snapshot.standing, rows)
+        if not ours and not rows and self._kept is not None:
+            rows = list(self._kept.rows)
+        self.rows = rows
+        if found is None:
+            return []
+        if found.snapshot is None:
+            if not rows and load_id is None:
+                raise await unreadable(self._shelf, self._location, found)
+            _log.warning("a snapshot cannot be read place=%r why=%r", found.place, found.fault)
+            return []
+        self._maker.keep(found.snapshot, ours=ours)
+        published, self.published = self.published, found.published
+        if ours:
+            return []
+        made = await rows_for(self._location, self._window(), found.snapshot, self._entropy, self._wall(), published)
+        self.rows += made
+        return made
+
+    def _find_marks(self) -> None:
+        """Note the snapshots that a crash has left without a document: the last ones, whose numbers are not taken."""
+        taken = [(row.seq, record) for row in self.rows if (record := mark_in(row)) is not None]
+        due = 0
+        for seq, record in reversed(taken):
+            if seq <= self._mark or number_in(record) < self.history.numbering.next_number:
+                break
+            due = seq
+        if due:
+            self.history.see(self.rows[: due - 1], self.rows[due - 1 :])
+        elif taken:
+            self.history.last_at = taken[-1][1].at
+
+    async def _back(self, snapshot_id: str) -> list[Row]:
+        snapshot = await find_history(self._shelf, self._location, snapshot_id)
+        await self.history.publish()
+        made = rows_back_to(self.rows, snapshot, f"snapshot {snapshot_id}", self._location, self._entropy)
+        if made is None:
+            made = await rows_for(self._location, self._window(), snapshot, self._entropy, self._wall())
+        self.rows += made
+        self._mark = self.last_seq
+        await self.history.branch(number_of(snapshot_id), snapshot.created_at, self._mark)
+        return list(made)
+
+    def _window(self) -> list[Row]:
+        return self.rows[self.rows[-1].low - 1 :] if self.rows else []
+
+    async def check(self) -> None:
+        """Errors: `LeaseLost` when somebody else has saved the latest snapshot meanwhile; those of the storage."""
+        if known_in(await self._shelf.latest(self._location)) != self._known:
+            self._over = True
+            fields = {"session": self._location.session_id, "agent": self._location.scope_id}
+            raise LeaseLost("somebody else has saved the session; open it again to take that in", **fields)
+
+    async def append(self, added: Sequence[Row], erase: Sequence[int]) -> Position | RepertoryError:
+        """Save the rows after those that are there, without the contents that are to go."""
+        async with self._lock:
+            for seq, row in enumerate(added, self.last_seq + 1):
+                if row.seq != seq:
+                    fields = {"session": self._location.session_id, "seq": row.seq, "stored": self.last_seq}
+                    return LeaseLost("rows do not follow what is stored", **fields)
+            gone = {seq for seq in erase if 0 < seq <= self.last_seq + len(added)}
+            try:
+                await self.check()
+                if added or gone:
+                    await self._append(added, gone)
+            except RepertoryError as error:
+                return error
+            return Position(agent_id=self._location.scope_id, seq=self.last_seq)
+
+    async def _append(self, added: Sequence[Row], erase: set[int]) -> None:
+        rows = [*self.rows, *added]
+        if erase:
+            instead = replacements([row for row in rows if row.seq in erase], added)
+            await self._redact(instead)
+            rows = [row.without_content() if row.seq in erase else row for row in rows]
+        try:
+            await self._save(rows)
+        except RepertoryError:
+            self._over = True  # It may have been saved all the same.
+            raise
+        before, self.rows = self.rows, rows
+        self.history.see(before, added)
+
+    async def _redact(self, instead: Mapping[bytes, Message]) -> None:
+        await self.history.publish()
+        for snapshot_id in await self._shelf.ids(self._location):
+            found = await self._shelf.history(self._location, snapshot_id)
+            changed = redacted(found.document, instead) if found is not None else None
+            if changed is not None:
+                await self._shelf.put_history(self._location, snapshot_id, changed, 0)
+
+    async def _save(self, rows: list[Row]) -> None:
+        header: dict[str, object] = {"kind": "snapshot", "session": self._location.session_id}
+        size_bytes = sum(len(row.body) for row in rows)
+        packed = await aside(size_bytes, lambda: base64.b64encode(pack(header, rows)).decode())
+        window = rows[rows[-1].low - 1 :]
+        more: dict[str, Json] = {_OWNER: self._lease.owner, _MARK: self._mark, _ROWS: packed}
+        try:
+            made = await self._maker.made(window, more=more)
+        except CorruptJournal:  # A message is erased and nothing says what took its place: others are shown nothing.
+            made = await self._maker.made((), more=more)
+        await self._shelf.put_latest(self._location, made.document)
+        self._known = known_in(made.document)
+        self.published = made.published
+
+    @property
+    def over(self) -> bool:
+        """Whether it has to be opened anew."""
+        return self._over
+
+    @property
+    def due(self) -> bool:
+        """Whether there is a numbered snapshot to put."""
+        return not self._over and self.history.due
+
+    async def publish(self) -> None:
+        """Put the numbered snapshots that are due."""
+        async with self._lock:
+            if self.due:
+                end = self.last_seq
+                await self.history.publish()
+                self._mark = end
+
+    def want_latest(self) -> None:
+        """It is saved with every commit."""
+
+    def forget(self) -> None:
+        """The session is not ours any more."""
+        self._over = True
+
+
+def known_in(document: object) -> Known | None:
+    """By which a latest snapshot is told from others; None for none."""
+    if document is None:
+        return None
+    ours = _ours_in(document)
+    generation, seq = ours.get("generation"), ours.get("seq")
+    if not (isinstance(generation, int) and isinstance(seq, int)):
+        return Known(sha256(repr(document).encode()).hexdigest(), 0, 0)
+    return Known(str(ours.get(_OWNER)), generation, seq)
+
+
+async def rows_in(document: object, location: SnapshotLocation, *, damaged: bool = False) -> list[Row]:
+    """All rows of the journal that a latest snapshot carries; none when it carries none.
+
+    Errors: `CorruptJournal`, unless `damaged` ones count as none.
+    """
+    packed = _ours_in(document).get(_ROWS)
+    if packed is None:
+        return []
+
+    def unpacked() -> list[Row]:
+        rows = unpack(base64.b64decode(str(packed))).rows
+        verify(rows, session_id=location.session_id)
+        return rows
+
+    try:
+        return await aside(len(str(packed)), unpacked)
+    except (ValueError, CorruptJournal) as error:
+        if damaged:
+            return []
+        msg = "the journal in the latest snapshot is damaged; load_snapshot_id opens the session without it"
+        raise CorruptJournal(msg, place=place_of(location), cause=str(error)) from error
+
+
+def _ours_in(document: object) -> dict[str, object]:
+    """What of ours stands in a latest snapshot."""
+    ours = cast("dict[str, object]", document).get(OURS) if isinstance(document, dict) else None
+    return cast("dict[str, object]", ours) if isinstance(ours, dict) else {}
+
+
+def _number(value: object) -> int:
+    return value if isinstance(value, int) else 0

@@ -1,0 +1,333 @@
+"""Sessions as journals on any object store, with the documented tree of snapshots published beside them.
+
+Everything acknowledged is in the journal (`ObjectSessionStore`); the tree is put from it, by `tend` in the background
+and at the latest when a session is given up. What others have written into the tree is taken in when a session is
+opened. `docs/snapshot-layout.md` says what lies there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING
+
+import anyio
+
+from repertory.backends.ports import Position, SessionInfo
+from repertory.backends.sessions.object_requests import side_by_side
+from repertory.backends.sessions.snapshot_agent import AgentSnapshots, OwnedPlace, WrittenElsewhere
+from repertory.backends.sessions.snapshot_agents import SnapshotAgents
+from repertory.backends.sessions.snapshot_opening import is_of, rows_for
+from repertory.backends.sessions.snapshot_tree import SnapshotTree
+from repertory.core.ids import check_id
+from repertory.core.snapshots.document import SCOPE
+from repertory.core.snapshots.location import SnapshotLocation
+from repertory.core.snapshots.redaction import replacements
+from repertory.errors import Invalid, LeaseLost, NotFound, RepertoryError
+
+if TYPE_CHECKING:
+    from repertory.backends.mending_ports import Inspection, Salvage
+    from repertory.backends.ports import Batch, Lease, ObjectStore
+    from repertory.backends.sessions.object_sessions import ObjectSessionStore
+    from repertory.backends.sessions.snapshot_choices import SnapshotChoices
+    from repertory.core.journal.appender import Entropy
+    from repertory.core.journal.rows import Row
+    from repertory.core.snapshots.intake import Published
+
+
+class SnapshotSessionStore:
+    """A `SessionStore` over a journal and the objects that it lies on, both of which it closes. For one event loop.
+
+    Errors of every call: those of the journal and of the objects; from `load`, for whoever owns the session, also
+    `SnapshotException` naming a file that nobody can read, and `NotFound` for a snapshot that is to be gone on from.
+    """
+
+    def __init__(
+        self,
+        journal: ObjectSessionStore,
+        objects: ObjectStore,
+        *,
+        wall: Callable[[], float],
+        entropy: Entropy,
+        choices: SnapshotChoices,
+    ) -> None:
+        """`wall` gives epoch seconds, `entropy` random bytes. `choices`: for agents of whom nothing else is said."""
+        self._journal = journal
+        self._objects = objects
+        self._tree = SnapshotTree(objects)
+        self._wall = wall
+        self._entropy = entropy
+        self._leases: dict[str, Lease] = {}
+        self._opening: dict[tuple[str, str], anyio.Lock] = {}
+        self._published: dict[tuple[str, str], Published] = {}
+        """What others could see of journals that were open here before and may be opened again."""
+        self.snapshots: SnapshotAgents[AgentSnapshots] = SnapshotAgents(choices)
+
+    @property
+    def name(self) -> str:
+        """Two stores with the same name hold the same sessions."""
+        return f"snapshots:{self._objects.name}"
+
+    @property
+    def linger_s(self) -> float:
+        """How long records that nobody waits for should gather before they are appended."""
+        return self._journal.linger_s
+
+    @property
+    def look_every_s(self) -> float:
+        """How often an owner should look whether it was asked for a session."""
+        return self._journal.look_every_s
+
+    @property
+    def yields_within_s(self) -> float:
+        """How long an idle owner takes from being asked until the session is free, as a rule."""
+        return self._journal.yields_within_s
+
+    async def acquire(self, session_id: str, *, takeover: bool = False) -> Lease:
+        """Become the owner. An earlier lease of this very object is fenced. Errors: `SessionBusy`, and see the
+        class.
+        """
+        self._drop(session_id, given_up=False)
+        lease = await self._journal.acquire(session_id, takeover=takeover)
+        self._leases[session_id] = lease
+        return lease
+
+    async def asked_for(self) -> Sequence[str]:
+        """Sessions held by this object that other processes have asked for since the last look."""
+        return await self._journal.asked_for()
+
+    async def release(self, lease: Lease) -> None:
+        """Put what is due, then give the session up. A lease that is no longer current is ignored."""
+        if self._leases.get(lease.session_id) == lease:
+            try:
+                await self._close(lease.session_id)
+            finally:
+                self._drop(lease.session_id, given_up=True)
+        await self._journal.release(lease)
+
+    async def append(self, batches: Sequence[Batch]) -> Sequence[Position | RepertoryError]:
+        """Commit a group to the journals; one outcome per batch, in order. Snapshots follow in the background.
+
+        What is to be erased is replaced in the snapshots first. A batch without rows is refused with `LeaseLost` when
+        somebody who knows no leases has written the agent's snapshot meanwhile.
+        """
+        outcomes: dict[int, Position | RepertoryError] = {}
+        with anyio.CancelScope(shield=True):
+            await self._append(batches, outcomes)
+        return [outcomes[place] for place in range(len(batches))]
+
+    async def load(self, session_id: str, agent_id: str, *, whole: bool = False) -> Sequence[Row]:
+        """Rows in order, from the last row's `low` on, or all of them. The owner takes in what others have written, the
+        first time.
+        """
+        check_id(session_id, "session id")
+        check_id(agent_id, "agent id")
+        lease = self._leases.get(session_id)
+        if lease is not None:
+            await self._opened(lease, agent_id)
+            return await self._journal.load(session_id, agent_id, whole=whole)
+        rows = list(await self._journal.load(session_id, agent_id, whole=whole))
+        return await self._with_what_others_wrote(SnapshotLocation(session_id, SCOPE, agent_id), rows)
+
+    async def sessions(self, session_id: str | None = None) -> Sequence[SessionInfo]:
+        """Every session, the most recently changed first; or that one alone. Those that only others have written have
+        agents without records.
+        """
+        infos = {info.session_id: info for info in await self._journal.sessions(session_id)}
+        theirs: dict[str, dict[str, float]] = {}
+        for location, info in (await self._tree.locations(session_id)).items():
+            if location.session_id not in infos:
+                theirs.setdefault(location.session_id, {})[location.scope_id] = info.modified_at
+        for name, agents in theirs.items():
+            infos[name] = SessionInfo(
+                session_id=name,
+                agents=dict.fromkeys(agents, 0),
+                created_at=min(agents.values()),
+                updated_at=max(agents.values()),
+                owner=None,
+            )
+        return sorted(infos.values(), key=lambda info: info.updated_at, reverse=True)
+
+    async def delete(self, session_id: str) -> None:
+        """Erase a session: its journal, then its snapshots, whoever wrote them. Errors: `NotFound`, `SessionBusy`."""
+        check_id(session_id, "session id")
+        with anyio.CancelScope(shield=True):
+            there = True
+            try:
+                await self._journal.delete(session_id)
+            except NotFound:
+                there = False
+            for _, agent in self.snapshots.of(session_id):
+                await agent.stop()
+            self._drop(session_id, given_up=True)
+            if not await self._tree.remove(session_id) and not there:
+                raise NotFound("no such session", session=session_id)
+
+    async def inspect(self) -> Inspection:
+        """What lies among the journals and is no part of any."""
+        return await self._journal.inspect()
+
+    async def salvage(self, session_id: str) -> Salvage:
+        """The rows of a session's journal that can be read."""
+        return await self._journal.salvage(session_id)
+
+    async def set_aside(self, session_id: str, keep: Sequence[Row]) -> str:
+        """Move a session's journal aside, and begin it anew with these rows. Its snapshots stay: what they show and the
+        journal does not is taken in at the next opening. Errors: `NotFound`, `SessionBusy`.
+        """
+        self._drop(session_id, given_up=True)
+        return await self._journal.set_aside(session_id, keep)
+
+    async def quarantined(self, session_id: str) -> Sequence[str]:
+        """What was set aside of a session's journal, the oldest first."""
+        return await self._journal.quarantined(session_id)
+
+    async def tend(self) -> None:
+        """Put snapshots and look after the journals, until cancelled, which is safe at any time."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._journal.tend)
+            tasks.start_soon(self.snapshots.run)
+
+    async def aclose(self) -> None:
+        """Put what is due, then close. Calling it twice is allowed."""
+        with anyio.CancelScope(shield=True):
+            leases, self._leases = self._leases, {}
+            await side_by_side([partial(self._close, session_id) for session_id in leases])
+            for session_id in leases:
+                self._drop(session_id, given_up=True)
+            await self._journal.aclose()
+
+    # Within.
+
+    async def list_snapshot_ids(self, session_id: str, agent_id: str) -> list[str]:
+        """The ids of an agent's numbered snapshots, oldest first."""
+        return await self._tree.ids(SnapshotLocation(session_id, SCOPE, agent_id))
+
+    async def _close(self, session_id: str) -> None:
+        await side_by_side([agent.close for _, agent in self.snapshots.of(session_id)])
+
+    def _drop(self, session_id: str, *, given_up: bool) -> None:
+        self._leases.pop(session_id, None)
+        for agent_id, agent in self.snapshots.of(session_id):
+            self._opening.pop((session_id, agent_id), None)
+            if agent.published is not None and not given_up:
+                self._published[session_id, agent_id] = agent.published
+        self.snapshots.drop(session_id, given_up=given_up)
+
+    async def _opened(self, lease: Lease, agent_id: str) -> AgentSnapshots:
+        """The agent's snapshots, opened when they are not."""
+        session_id = lease.session_id
+        async with self._opening.setdefault((session_id, agent_id), anyio.Lock()):
+            agent = self.snapshots.find(session_id, agent_id)
+            if agent is None:
+                place = OwnedPlace(
+                    journal=self._journal,
+                    tree=self._tree,
+                    lease=lease,
+                    location=SnapshotLocation(session_id, SCOPE, agent_id),
+                    wall=self._wall,
+                    entropy=self._entropy,
+                )
+                chosen = self.snapshots.chosen(session_id, agent_id)
+                agent = AgentSnapshots(place, chosen, self._published.get((session_id, agent_id)))
+                with anyio.CancelScope(shield=True):
+                    await agent.open()
+                self._published.pop((session_id, agent_id), None)
+                self.snapshots.add(session_id, agent_id, agent)
+            return agent
+
+    async def _append(self, batches: Sequence[Batch], outcomes: dict[int, Position | RepertoryError]) -> None:
+        before: dict[tuple[int, str], Sequence[Row] | None] = {}
+        for batch in batches:
+            for agent_id in {row.agent_id for row in batch.rows}:
+                check_id(agent_id, "agent id")
+        prepared = [partial(self._prepare, batch, place, before) for place, batch in enumerate(batches)]
+        errors = await side_by_side(prepared)
+        outcomes.update({place: error for place, error in enumerate(errors) if error is not None})
+        good = [place for place in range(len(batches)) if place not in outcomes]
+        refused: dict[int, RepertoryError] = {}
+
+        async def commit() -> None:
+            found = await self._journal.append([batches[place] for place in good])
+            outcomes.update(zip(good, found, strict=True))
+
+        async def look() -> None:
+            for place in good:
+                error = await self._changed(batches[place])
+                if error is not None:
+                    refused[place] = error
+
+        proofs = any(not batch.rows and not batch.erase for batch in batches)
+        await side_by_side([commit, look] if proofs else [commit])
+        for place in good:
+            self._follow(batches[place], outcomes[place], place, before)
+        self.snapshots.look()
+        outcomes.update(refused)
+
+    async def _prepare(
+        self, batch: Batch, place: int, before: dict[tuple[int, str], Sequence[Row] | None]
+    ) -> RepertoryError | None:
+        """Open what the batch is for, redact the snapshots, and remember what marks in it follow on.
+
+        Gives the error for which it has to be refused.
+        """
+        if self._leases.get(batch.lease.session_id) != batch.lease:
+            return None
+        try:
+            for agent_id in {row.agent_id: None for row in batch.rows}:
+                agent = await self._opened(batch.lease, agent_id)
+                before[place, agent_id] = await agent.before([row for row in batch.rows if row.agent_id == agent_id])
+            for agent_id in {agent_id: None for agent_id, _ in batch.erase}:
+                await self._redact(batch, agent_id)
+        except RepertoryError as error:
+            return error
+        return None
+
+    async def _redact(self, batch: Batch, agent_id: str) -> None:
+        seqs = {seq for erased_id, seq in batch.erase if erased_id == agent_id}
+        rows = await self._journal.load(batch.lease.session_id, agent_id, whole=True)
+        erased = [row for row in (*rows, *batch.rows) if row.agent_id == agent_id and row.seq in seqs]
+        instead = replacements(erased, [row for row in batch.rows if row.agent_id == agent_id])
+        if instead:
+            agent = await self._opened(batch.lease, agent_id)
+            await agent.redact(instead)
+
+    def _follow(
+        self,
+        batch: Batch,
+        outcome: Position | RepertoryError,
+        place: int,
+        before: dict[tuple[int, str], Sequence[Row] | None],
+    ) -> None:
+        session_id = batch.lease.session_id
+        if self._leases.get(session_id) != batch.lease:
+            return
+        if isinstance(outcome, Position):
+            for agent_id in {row.agent_id: None for row in batch.rows}:
+                agent = self.snapshots.find(session_id, agent_id)
+                if agent is not None:
+                    rows = [row for row in batch.rows if row.agent_id == agent_id]
+                    agent.after(before.get((place, agent_id)), rows)
+
+    async def _changed(self, batch: Batch) -> LeaseLost | None:
+        """The refusal of a batch that proves a lease, when somebody else has written a snapshot of its session."""
+        if batch.rows or batch.erase or self._leases.get(batch.lease.session_id) != batch.lease:
+            return None
+        for _, agent in self.snapshots.of(batch.lease.session_id):
+            try:
+                await agent.check_unchanged()
+            except WrittenElsewhere as error:
+                return error
+            except RepertoryError:
+                continue  # The journal says whether the session is ours; whoever wrote can be taken in later.
+        return None
+
+    async def _with_what_others_wrote(self, location: SnapshotLocation, rows: list[Row]) -> list[Row]:
+        """The rows for somebody who only looks, as the next owner will have them."""
+        found = await self._tree.latest(location)
+        if found is None or found.snapshot is None or is_of(found.snapshot.standing, rows):
+            return rows
+        with suppress(Invalid):
+            rows += await rows_for(location, rows, found.snapshot, self._entropy, self._wall())
+        return rows

@@ -1,0 +1,209 @@
+"""A session as lines of text: each row with everything that proves it, between a line that opens the export and one
+that ends it. `docs/journal-format.md` describes them.
+
+The last line says how many rows there are, so a file that was cut off is known by its absence; rows prove each other,
+and the last line proves the first.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import NamedTuple, NoReturn, cast
+
+from repertory.core.ids import check_id
+from repertory.core.journal.restore import restore
+from repertory.core.journal.rows import Row, first_link
+from repertory.core.journal.verify import fault
+from repertory.errors import CorruptJournal, Invalid
+
+FORMAT = 1
+"""The version of exports that is written."""
+
+_ROW = {"agent", "seq", "kind", "version", "low", "link"}
+_CONTENTS = ({"salt", "body"}, {"salt", "bytes"}, {"digest"})
+"""The content of a row: text, or bytes that are none, or what is left of one that was erased."""
+
+
+class End(NamedTuple):
+    """The last row of an agent's journal."""
+
+    seq: int
+    link: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """A session as an export has it, proved."""
+
+    session_id: str
+    journals: Mapping[str, Sequence[Row]]
+    """Agent id to every row."""
+
+
+def first_line(session_id: str, at: float) -> str:
+    """The line that opens an export. `at` is when it was made, in epoch seconds."""
+    return _spelled({"repertory_export": FORMAT, "session": session_id, "exported_at": at})
+
+
+def row_line(row: Row) -> str:
+    """The line of a row."""
+    said: dict[str, object] = {"agent": row.agent_id, "seq": row.seq, "kind": row.kind, "version": row.version}
+    said |= {"low": row.low, "link": row.link.hex()}
+    if row.erased:
+        return _spelled({**said, "digest": row.body.hex()})
+    said["salt"] = row.salt.hex()
+    try:
+        return _spelled({**said, "body": row.body.decode()})
+    except UnicodeDecodeError:
+        return _spelled({**said, "bytes": base64.b64encode(row.body).decode()})
+
+
+def last_line(opening: str, ends: Mapping[str, End]) -> str:
+    """The line that ends an export whose first line is `opening`."""
+    agents = {agent_id: {"seq": end.seq, "link": end.link.hex()} for agent_id, end in ends.items()}
+    return _spelled({"end": agents, "first_line": _digest(opening.encode())})
+
+
+class ExportReader:
+    """Takes the lines of an export, in order. Errors: `CorruptJournal` naming file and line, from 1."""
+
+    def __init__(self, file: str) -> None:
+        """`file` is what errors call it."""
+        self._file = file
+        self._line = 0
+        self._opening = b""
+        self._session_id = ""
+        self._journals: dict[str, list[Row]] = {}
+        self._lines: dict[str, list[int]] = {}
+        self._ended = False
+
+    def take(self, line: bytes) -> None:
+        """The next line, without what ends it. Empty ones after the last mean nothing."""
+        self._line += 1
+        line = line.removesuffix(b"\r")
+        if self._ended:
+            if line:
+                self._refuse("there is more after the line that ends the export")
+            return
+        said = self._read(line)
+        if self._line == 1:
+            self._open(line, said)
+        elif "end" in said:
+            self._end(said)
+        else:
+            self._add(said)
+
+    def finish(self) -> Exported:
+        """There are no more lines: the whole session, every journal of it proved and replayed."""
+        if not self._ended:
+            self._line += 1
+            self._refuse("the export is cut off: the line that ends it is missing")
+        for agent_id, rows in self._journals.items():
+            try:
+                restore(rows, session_id=self._session_id)
+            except CorruptJournal as error:
+                seq = error.fields.get("seq")
+                line = self._lines[agent_id][seq - 1] if isinstance(seq, int) else self._line
+                raise CorruptJournal(str(error), file=self._file, line=line) from error
+        return Exported(session_id=self._session_id, journals=self._journals)
+
+    def _read(self, line: bytes) -> dict[str, object]:
+        try:
+            said = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            self._refuse("the line is no JSON: it is cut off, or this is no export", error)
+        if not isinstance(said, dict):
+            self._refuse("the line is no JSON object")
+        return cast("dict[str, object]", said)
+
+    def _open(self, line: bytes, said: Mapping[str, object]) -> None:
+        version = said.get("repertory_export")
+        if version is None:
+            self._refuse("this is no export of a session")
+        if version != FORMAT:
+            self._refuse(f"an export of a version that this release does not know: {version!r}")
+        try:
+            self._session_id = check_id(said.get("session"), "session id")
+        except Invalid as error:
+            self._refuse(str(error), error)
+        self._opening = line
+
+    def _add(self, said: Mapping[str, object]) -> None:
+        try:
+            row = _row(said)
+        except (ValueError, TypeError, KeyError) as error:
+            self._refuse("the line is no row of a journal", error)
+        journal = self._journals.setdefault(row.agent_id, [])
+        previous = journal[-1].link if journal else first_link(row.agent_id)
+        wrong = fault(row, row.agent_id, len(journal) + 1, previous)
+        if wrong is not None:
+            self._refuse(wrong)
+        journal.append(row)
+        self._lines.setdefault(row.agent_id, []).append(self._line)
+
+    def _end(self, said: Mapping[str, object]) -> None:
+        there = {agent_id: {"seq": rows[-1].seq, "link": rows[-1].link.hex()} for agent_id, rows in self._rows()}
+        if said.get("end") != there:
+            self._refuse("rows are missing before this line, or the line was edited")
+        if said.get("first_line") != _digest(self._opening):
+            self._line = 1
+            self._refuse("the first line, or what the last one says of it, was edited")
+        self._ended = True
+
+    def _rows(self) -> Sequence[tuple[str, list[Row]]]:
+        return list(self._journals.items())
+
+    def _refuse(self, why: str, cause: Exception | None = None) -> NoReturn:
+        raise CorruptJournal(why, file=self._file, line=self._line) from cause
+
+
+def _row(said: Mapping[str, object]) -> Row:
+    contents = said.keys() - _ROW
+    if contents not in _CONTENTS:
+        raise ValueError("fields are missing, or unknown")
+    numbers = [said[name] for name in ("seq", "kind", "version", "low")]
+    if not all(type(number) is int for number in numbers):
+        raise ValueError("a number is none")
+    seq, kind, version, low = cast("list[int]", numbers)
+    if not (0 < seq < 2**63 and 0 <= kind < 256 and 0 <= version < 256 and 0 < low < 2**63):
+        raise ValueError("a number is out of its bounds")
+    agent_id = check_id(said["agent"], "agent id")
+    return Row(agent_id, seq, kind, version, low, _hex(said["link"]), *_content(said))
+
+
+def _content(said: Mapping[str, object]) -> tuple[bytes, bytes]:
+    """Salt and body."""
+    if "digest" in said:
+        return b"", _hex(said["digest"])
+    salt = _hex(said["salt"])
+    if not salt:
+        raise ValueError("a content has a salt")
+    if "body" in said:
+        return salt, _text(said["body"]).encode()
+    try:
+        return salt, base64.b64decode(_text(said["bytes"]), validate=True)
+    except binascii.Error as error:
+        raise ValueError(str(error)) from error
+
+
+def _hex(value: object) -> bytes:
+    return bytes.fromhex(_text(value))
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError("a text is none")
+    return value
+
+
+def _spelled(said: Mapping[str, object]) -> str:
+    return json.dumps(said, ensure_ascii=False, separators=(",", ":"))
+
+
+def _digest(line: bytes) -> str:
+    return sha256(line).hexdigest()

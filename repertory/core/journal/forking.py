@@ -1,0 +1,127 @@
+"""A journal of its own that goes on from a position of another one.
+
+It holds what going on needs and nothing else: the state, the messages that are shown, those that tools pair them with,
+and what the turn still waits for. Its first record names its source, which may be deleted: nothing is read from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from repertory.core.journal.appender import Appender, Entropy
+from repertory.core.journal.fold import Fold
+from repertory.core.journal.records import (
+    Branched,
+    CursorMoved,
+    MessageAdded,
+    Record,
+    View,
+    ViewChanged,
+)
+from repertory.core.journal.shown import SUMMARY_SEQ
+from repertory.core.journal.standing import standing_records
+from repertory.core.messages import tool_results, tool_uses
+
+if TYPE_CHECKING:
+    from repertory.core.journal.rows import Row
+    from repertory.core.journal.whole_journal import WholeJournal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fork:
+    """The rows of the new journal, from the first one."""
+
+    rows: Sequence[Row]
+    messages: int
+    """How many messages it takes with it."""
+
+
+def fork(source: WholeJournal, position: int, *, at: float, entropy: Entropy) -> Fork:
+    """Go on elsewhere from a position of `source`, with the same agent id.
+
+    The model is shown the same. Messages have numbers of their own; idempotency tokens stay behind. Errors: `Invalid`
+    when what the position amounted to was erased since.
+    """
+    fold = source.fold_at(position)
+    said = source.conversation(position)
+    wanted = {seq for seq, _ in fold.shown if seq != SUMMARY_SEQ} | ({fold.last_message_seq} - {0})
+    assert wanted <= said.keys(), "what is shown belongs to the conversation"
+    copied = _paired(said, wanted)
+    appender = Appender(source.agent_id, Fold(), None, entropy)
+    rows = [appender.rewind(_first_record(source, fold, said, copied, at), {})]
+    placed: dict[int, int] = {}
+    for seq in copied:
+        placed[seq] = appender.fold.last_seq + 1
+        rows.append(appender.append(_copied(said[seq], len(placed) - 1)))
+    rows += appender.append_all(_view(fold, placed, appender.fold, at))
+    # A tool that was started has an unknown outcome here as well: it is never run again in silence.
+    rows += appender.append_all([*standing_records(fold, at), *_cursors(fold, placed, at)])
+    return Fork(rows=rows, messages=len(copied))
+
+
+def _paired(said: Mapping[int, MessageAdded], wanted: set[int]) -> list[int]:
+    """The messages that are wanted, and those beside them that they ask or answer, in order."""
+    order = list(said)
+    place = {seq: number for number, seq in enumerate(order)}
+    found: set[int] = set()
+    waiting = list(wanted)
+    while waiting:
+        seq = waiting.pop()
+        if seq in found:
+            continue
+        found.add(seq)
+        number = place[seq]
+        if any(tool_results(said[seq].message)) and number:
+            waiting.append(order[number - 1])
+        if any(tool_uses(said[seq].message)) and number + 1 < len(order):
+            waiting.append(order[number + 1])
+    return sorted(found, key=place.__getitem__)
+
+
+def _first_record(
+    source: WholeJournal, fold: Fold, said: Mapping[int, MessageAdded], copied: Sequence[int], at: float
+) -> Branched:
+    turns = said[copied[0]].turn - 1 if copied else fold.turns
+    return Branched(
+        at=at,
+        position=0,
+        last=0,
+        turns=max(0, turns),
+        run=fold.run - 1 if fold.nodes else fold.run,
+        state=dict(fold.state),
+        source=f"{source.session_id}/{source.agent_id}",
+    )
+
+
+def _copied(record: MessageAdded, index: int) -> MessageAdded:
+    return replace(record, index=index, idempotency_token=None, view=None)
+
+
+def _view(fold: Fold, placed: Mapping[int, int], copy: Fold, at: float) -> Iterable[Record]:
+    """What is shown, in the new numbers; nothing when every message that was copied is shown as it was said."""
+    was = fold.shown.view
+    recent = next((placed[seq] for seq, _ in fold.shown.recent), copy.last_seq + 1)
+    view = View(
+        first_shown=recent,
+        pinned={placed[seq]: message for seq, message in was.pinned.items()},
+        replaced={placed[seq]: message for seq, message in was.replaced.items()},
+        summary=was.summary,
+        manager=was.manager,
+        manager_state=was.manager_state,
+    )
+    plain = replace(view, first_shown=0) == View() and recent <= min(placed.values(), default=recent)
+    return () if plain else (ViewChanged(at=at, view=view, reason="forked"),)
+
+
+def _cursors(fold: Fold, placed: Mapping[int, int], at: float) -> Iterable[Record]:
+    """What memory stores have taken in of the source need not be taken in again."""
+    cursors = {store: _behind(seq, placed) for store, seq in fold.cursors.items()}
+    if any(cursors.values()):
+        yield CursorMoved(at=at, positions={store: seq for store, seq in cursors.items() if seq})
+
+
+def _behind(seq: int, placed: Mapping[int, int]) -> int:
+    """The last message that was copied and that a memory store has taken in; 0 when there is none."""
+    return max((number for source, number in placed.items() if source <= seq), default=0)

@@ -1,0 +1,113 @@
+"""A whole journal, read: what it says, and what it amounted to at any position.
+
+A position is a sequence number: everything up to and with it counts. Content that was erased later is missing from
+earlier positions as well, so what they amounted to may be unknown; then they are refused, never guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from repertory.core.journal.fold import Fold
+from repertory.core.journal.records import Branched, MessageAdded, Record, SnapshotTaken, StateChanged, ViewChanged
+from repertory.core.journal.restore import records_of, replay
+from repertory.core.journal.rows import Kind, Row
+from repertory.core.journal.verify import verify
+from repertory.errors import Invalid, NotFound
+
+_SHOWN, _STATE = "what was shown", "the state"
+_ERASED = {Kind.VIEW: {_SHOWN}, Kind.STATE: {_STATE}, Kind.BRANCH: {_SHOWN, _STATE}}
+"""What is unknown after a row of this kind whose content is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class WholeJournal:
+    """Every row of one agent, proved, and its records. A redacted message appears as its redaction says."""
+
+    session_id: str
+    agent_id: str
+    rows: Sequence[Row]
+    records: Sequence[tuple[int, Record | None]]
+
+    @property
+    def last_seq(self) -> int:
+        """The last position."""
+        return self.rows[-1].seq if self.rows else 0
+
+    def position(self, at: int | str | None) -> int:
+        """The position that a sequence number, the label of a snapshot (its latest one), or None (the end) names.
+
+        Errors: `Invalid` for a number that is none, `NotFound` for a label.
+        """
+        if at is None:
+            return self.last_seq
+        if isinstance(at, str):
+            return self._labelled(at)
+        if not 0 <= at <= self.last_seq:
+            raise Invalid("no such position", at=at, last=self.last_seq, session=self.session_id, agent=self.agent_id)
+        return at
+
+    def fold_at(self, position: int) -> Fold:
+        """What the journal amounted to. Errors: `Invalid` when some of that was erased since; `CorruptJournal`."""
+        unknown, since = self._unknown_at(position)
+        if unknown:
+            msg = f"{' and '.join(sorted(unknown))} at that position was erased together with a message"
+            raise Invalid(msg, at=position, session=self.session_id, agent=self.agent_id, known_before=since)
+        fold = Fold()
+        # Branches look messages up in all records: those behind them do not count.
+        replay(fold, self.rows[:position], self.records[:position], session_id=self.session_id)
+        return fold
+
+    def conversation(self, position: int) -> dict[int, MessageAdded]:
+        """Sequence number to message, in order: the conversation as it stood, without what branches left behind."""
+        before: dict[int, int] = {}
+        said: dict[int, MessageAdded] = {}
+        last = 0
+        hidden: tuple[tuple[int, int], ...] = ()
+        for seq, record in self.records[:position]:
+            if isinstance(record, MessageAdded):
+                before[seq], said[seq], last = last, record, seq
+            elif isinstance(record, Branched):
+                last, hidden = record.last, record.view.hidden
+        path: list[int] = []
+        while last:
+            path.append(last)
+            last = before.get(last, 0)
+        # A branch that was erased cannot say where it led; the one that restates it says what it had hidden.
+        seen = (seq for seq in reversed(path) if not any(first <= seq <= end for first, end in hidden))
+        return {seq: said[seq] for seq in seen if seq in said}
+
+    def snapshots(self) -> list[tuple[int, SnapshotTaken]]:
+        """Sequence number and record of each snapshot."""
+        return [(seq, record) for seq, record in self.records if isinstance(record, SnapshotTaken)]
+
+    def _labelled(self, label: str) -> int:
+        found = [seq for seq, record in self.snapshots() if record.label == label]
+        if not found:
+            labels = sorted({record.label for _, record in self.snapshots()})
+            fields = {"session": self.session_id, "agent": self.agent_id}
+            raise NotFound("no snapshot has this label", label=label, labels=labels, **fields)
+        return found[-1] - 1
+
+    def _unknown_at(self, position: int) -> tuple[set[str], int]:
+        """What nobody can tell any more, and the last position before that."""
+        unknown: set[str] = set()
+        since = 0
+        for row, (_, record) in zip(self.rows[:position], self.records[:position], strict=True):
+            if record is None and row.kind in _ERASED:
+                since = since if unknown else row.seq - 1
+                unknown |= _ERASED[Kind(row.kind)]
+            elif isinstance(record, Branched):
+                unknown.clear()
+            elif isinstance(record, ViewChanged) and not record.patch:
+                unknown.discard(_SHOWN)
+            elif isinstance(record, StateChanged) and record.full is not None:
+                unknown.discard(_STATE)
+        return unknown, since
+
+
+def read_whole(rows: Sequence[Row], *, session_id: str, agent_id: str) -> WholeJournal:
+    """The journal that these rows are, all of them. Errors: `CorruptJournal` naming the row that is wrong."""
+    verify(rows, session_id=session_id)
+    return WholeJournal(session_id, agent_id, rows, records_of(rows, session_id=session_id))

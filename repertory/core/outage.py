@@ -1,0 +1,68 @@
+"""What to do when a store does not take a commit, and what of it is stored all the same: pure decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+
+from repertory.core.journal.rows import Row, link_of
+from repertory.errors import Failed, RepertoryError, Retryable, Throttled
+
+_FIRST_S = 0.1
+_MAX_S = 2.0
+
+
+class Verdict(Enum):
+    """What follows from an error of the store."""
+
+    WAIT = "wait"
+    """It will pass: callers wait, and the same commit is tried again."""
+    TELL = "tell"
+    """Somebody has to change something outside (rights, credentials, a bucket): callers are told at once, what they
+    said waits, and the same commit is tried again."""
+    GIVE_UP = "give up"
+    """Trying again makes no sense: go on from what is stored."""
+
+
+def verdict_on(error: RepertoryError) -> Verdict:
+    """What follows from this error of a commit."""
+    match error:
+        case Retryable():
+            return Verdict.WAIT
+        case Failed():
+            return Verdict.TELL
+        case _:
+            return Verdict.GIVE_UP
+
+
+def retry_after_s(error: RepertoryError, failures: int, jitter: float) -> float:
+    """Seconds before the next attempt, after so many failed ones in a row. `jitter`: a random number from 0 up to 1,
+    by which up to half of the wait is left out, so that many sessions do not come back at once.
+    """
+    asked_s = error.retry_after_s if isinstance(error, Throttled) else None
+    delay_s = min(_FIRST_S * 2.0 ** min(failures - 1, 16), _MAX_S)
+    return max(asked_s or 0.0, delay_s * (1 - jitter / 2))
+
+
+def stored_of(sent: Sequence[Row], last: Row | None) -> int | None:
+    """How many of the rows that were sent are stored, when `last` is the journal's last row; None when that is
+    somebody else's. A row is known by its link, which nobody else can have made.
+    """
+    if last is None or last.seq < sent[0].seq:
+        return 0
+    place = last.seq - sent[0].seq
+    return place + 1 if place < len(sent) and sent[place].link == last.link else None
+
+
+def following(stored: Sequence[Row], kept: Sequence[Row], first: bytes) -> list[Row] | None:
+    """Of rows that were kept in memory those that are not stored and follow directly on what is; None when somebody
+    else has written since. `first`: what the first row of the journal is linked to.
+    """
+    last_seq, link = (stored[-1].seq, stored[-1].link) if stored else (0, first)
+    known = {row.seq: row.link for row in stored}
+    if any(known.get(row.seq, row.link) != row.link for row in kept):
+        return None
+    rest = [row for row in kept if row.seq > last_seq]
+    if not rest or (rest[0].seq == last_seq + 1 and link_of(link, rest[0]) == rest[0].link):
+        return rest
+    return None

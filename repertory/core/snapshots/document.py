@@ -1,0 +1,212 @@
+"""A snapshot as a document that others can read, and back, whoever wrote it.
+
+The five fields of the envelope stand there under both names that others have for them, and so does the model's state.
+The system prompt does not: what the code says wins. Beside that there are two fields of ours, which others leave out
+when they write: `sha256` over the content, and `repertory`, which says where in our journal the snapshot stands. So a
+document that lacks them, or whose content is not what was digested, was written by somebody else.
+
+Source: the documented snapshot layout, as strands-agents 1.62.0 writes it and as the TypeScript package describes it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import TYPE_CHECKING, cast
+
+from repertory.core.message_tree.documents import OURS
+from repertory.core.message_tree.spelling import decoded, encoded, epoch, zulu
+from repertory.core.pairing import check_message
+from repertory.core.window.plan import DEFAULT_MANAGER
+from repertory.errors import Invalid, SnapshotException
+
+if TYPE_CHECKING:
+    from repertory.core.journal.fold import Fold
+    from repertory.core.messages import Json, Message
+
+SCHEMA_VERSION = "1.0"
+SCOPE = "agent"
+FORMAT = 1
+NO_INTERRUPTS: Mapping[str, Json] = {"interrupts": {}, "context": {}, "activated": False}
+_DIGEST = "sha256"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotContent:
+    """An agent at rest, as a snapshot shows it."""
+
+    messages: Sequence[Message]
+    """What the model is shown, a summary included."""
+    state: Mapping[str, Json] = field(default_factory=dict[str, "Json"])
+    manager: Mapping[str, Json] = field(default_factory=dict[str, "Json"])
+    """The conversation manager's class as `__name__`, and what it counts."""
+    model_state: Mapping[str, Json] = field(default_factory=dict[str, "Json"])
+    interrupt_state: Mapping[str, Json] = field(default_factory=lambda: dict(NO_INTERRUPTS))
+    app_data: Mapping[str, Json] = field(default_factory=dict[str, "Json"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """Where in our journal a snapshot stands."""
+
+    seq: int
+    """The last record that counts."""
+    link: str
+    """Of that record, in hexadecimal: it proves that the journal is the same one."""
+    generation: int
+    """Of the owner who wrote it."""
+    more: Mapping[str, Json] = field(default_factory=dict[str, "Json"])
+    """What else whoever wrote it has to know."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadSnapshot:
+    """A snapshot as it was found."""
+
+    content: SnapshotContent
+    created_at: float
+    """Epoch seconds; 0.0 when nobody can tell."""
+    standing: Standing | None
+    """None: somebody else has written it."""
+
+
+def snapshot_document(content: SnapshotContent, at: float, standing: Standing | None = None) -> dict[str, object]:
+    """The document, in values that JSON has. Errors: `Invalid` for what JSON cannot say."""
+    when = zulu(at)
+    data = encoded(
+        {
+            "messages": content.messages,
+            "state": content.state,
+            "conversation_manager_state": content.manager,
+            "interrupt_state": content.interrupt_state,
+            "model_state": content.model_state,
+            "modelState": content.model_state,
+        }
+    )
+    app_data = encoded(content.app_data)
+    document: dict[str, object] = {
+        "scope": SCOPE,
+        "schema_version": SCHEMA_VERSION,
+        "schemaVersion": SCHEMA_VERSION,
+        "created_at": when,
+        "createdAt": when,
+        "data": data,
+        "app_data": app_data,
+        "appData": app_data,
+        _DIGEST: content_digest({"data": data, "app_data": app_data}),
+    }
+    if standing is None:
+        return document
+    ours = {"format": FORMAT, "seq": standing.seq, "link": standing.link, "generation": standing.generation}
+    return {**document, OURS: {**ours, **standing.more}}
+
+
+def read_snapshot(document: object) -> ReadSnapshot:
+    """What a document says, in either spelling. `document`: values that JSON has.
+
+    Errors: `SnapshotException` saying what is wrong with it.
+    """
+    if not isinstance(document, dict):
+        raise SnapshotException("a snapshot is a JSON object", got=type(document).__name__)
+    said = cast("dict[str, object]", document)
+    check_envelope(said)
+    try:
+        data = decoded(_mapping(said, "data"))
+        app_data = decoded(_mapping(said, "app_data", "appData", missing={}))
+    except ValueError as error:
+        raise SnapshotException("what a snapshot holds cannot be read", cause=str(error)) from error
+    content = SnapshotContent(
+        messages=_messages(data.get("messages", [])),
+        state=_mapping(data, "state", missing={}),
+        manager=_mapping(data, "conversation_manager_state", missing={}),
+        model_state=_mapping(data, "model_state", "modelState", missing={}),
+        interrupt_state=_mapping(data, "interrupt_state", missing=NO_INTERRUPTS),
+        app_data=cast("dict[str, Json]", app_data),
+    )
+    created_at = epoch(said.get("created_at") or said.get("createdAt"))
+    return ReadSnapshot(content=content, created_at=created_at, standing=_standing(said))
+
+
+def check_envelope(document: Mapping[str, object], scope: str = SCOPE) -> None:
+    """Errors: `SnapshotException` for a version or a scope that is not the one asked for."""
+    version = document.get("schema_version", document.get("schemaVersion"))
+    if version != SCHEMA_VERSION:
+        raise SnapshotException("a snapshot of an unknown version", schema_version=version, known=SCHEMA_VERSION)
+    found = document.get("scope", SCOPE)
+    if found != scope:
+        raise SnapshotException("a snapshot of something else", scope=found, expected=scope)
+
+
+def content_digest(content: Mapping[str, object]) -> str:
+    """SHA-256 of values that JSON has, in hexadecimal; the order of keys does not count. Errors: `Invalid`."""
+    try:
+        text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise Invalid("a snapshot holds JSON values only", cause=str(error)) from error
+    return sha256(text.encode()).hexdigest()
+
+
+def content_of(fold: Fold, found: SnapshotContent | None, manager: str) -> SnapshotContent:
+    """What a journal shows. `found` is the latest snapshot as it was read: what others keep in it stays. `manager`: the
+    class name of the conversation manager.
+    """
+    view = fold.shown.view
+    name = manager or view.manager or DEFAULT_MANAGER
+    removed, calls = view.manager_state.get("removed_message_count"), view.manager_state.get("model_call_count")
+    said: dict[str, Json] = {"__name__": name, "removed_message_count": removed if isinstance(removed, int) else 0}
+    if name == DEFAULT_MANAGER:
+        said["model_call_count"] = calls if isinstance(calls, int) else 0
+    if view.summary is not None or (found is not None and "summary_message" in found.manager):
+        said = {"summary_message": cast("Json", view.summary), **said}
+    return SnapshotContent(
+        messages=fold.shown.messages(),
+        state=dict(fold.state),
+        manager=said,
+        model_state=found.model_state if found is not None else {},
+        app_data=found.app_data if found is not None else {},
+    )
+
+
+def _standing(said: Mapping[str, object]) -> Standing | None:
+    ours = said.get(OURS)
+    if not isinstance(ours, dict):
+        return None
+    kept = cast("dict[str, Json]", ours)
+    try:
+        digest = content_digest({"data": said.get("data"), "app_data": said.get("app_data")})
+    except Invalid:
+        return None
+    seq, link, generation = kept.get("seq"), kept.get("link"), kept.get("generation")
+    known = kept.get("format") == FORMAT and said.get(_DIGEST) == digest
+    if not (known and isinstance(seq, int) and isinstance(link, str) and isinstance(generation, int)):
+        return None
+    more = {name: value for name, value in kept.items() if name not in ("format", "seq", "link", "generation")}
+    return Standing(seq=seq, link=link, generation=generation, more=more)
+
+
+def _mapping(
+    said: Mapping[str, object], name: str, other: str | None = None, missing: Mapping[str, Json] | None = None
+) -> dict[str, Json]:
+    value = said.get(name)
+    if value is None and other is not None:
+        value = said.get(other)
+    if value is None and missing is not None:
+        return dict(missing)
+    if not isinstance(value, dict):
+        raise SnapshotException(f"the {name} of a snapshot is a JSON object", got=type(value).__name__)
+    return cast("dict[str, Json]", value)
+
+
+def _messages(found: object) -> list[Message]:
+    if not isinstance(found, list):
+        raise SnapshotException("the messages of a snapshot are a list", got=type(found).__name__)
+    messages: list[Message] = []
+    for number, message in enumerate(cast("list[object]", found)):
+        try:
+            messages.append(check_message(message))
+        except Invalid as error:
+            msg = "a message of a snapshot cannot be read"
+            raise SnapshotException(msg, number=number, cause=str(error)) from error
+    return messages

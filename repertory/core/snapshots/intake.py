@@ -1,0 +1,161 @@
+"""Taking in a snapshot that somebody else has written: the records by which a journal shows what it shows.
+
+What others show is compared with what the journal shows, oldest first: the messages of ours that theirs begin with
+stay, ours before them are hidden, theirs behind them are added. When theirs begin with nothing of ours, that hides all
+of ours and adds all of theirs. Nothing is ever removed from the history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import TYPE_CHECKING, NamedTuple
+
+from repertory.core.journal.plain_json import dump
+from repertory.core.journal.records import MessageAdded, StateChanged, ViewChanged
+from repertory.core.journal.shown import SUMMARY_SEQ
+from repertory.core.journal.view_change import view_change
+from repertory.core.message_tree.adoption import adopt
+from repertory.core.message_tree.documents import Read
+from repertory.core.messages import Message, error_result, tool_uses
+from repertory.core.pairing import INTERRUPTED_TEXT, check_message
+from repertory.core.window.plan import WindowPlan
+from repertory.errors import Invalid
+
+if TYPE_CHECKING:
+    from repertory.core.journal.appender import Appender
+    from repertory.core.journal.rows import Row
+    from repertory.core.messages import ContentBlock, Json
+    from repertory.core.snapshots.document import SnapshotContent
+
+_REASON = "shown elsewhere"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """What others have seen of the journal last: what they changed is told from it."""
+
+    messages: Sequence[bytes]
+    """Each by what `identity` gives."""
+    state: Mapping[str, Json]
+
+    @classmethod
+    def of(cls, content: SnapshotContent) -> Published:
+        """What a snapshot showed."""
+        return cls(messages=[identity(message) for message in content.messages], state=dict(content.state))
+
+
+class _Meeting(NamedTuple):
+    """How two lists of messages meet."""
+
+    hidden: int
+    """Messages of ours in front that are not shown any more."""
+    kept: int
+    """Messages of theirs in front that are ours already."""
+
+
+def identity(message: Message) -> bytes:
+    """The same for messages that say the same, whoever counted or named them."""
+    return sha256(dump({"role": message["role"], "content": message["content"]})).digest()[:16]
+
+
+def taken_in(appender: Appender, found: SnapshotContent, at: float, published: Published | None = None) -> list[Row]:
+    """The records by which the appender's journal shows what was found, in order; none when it does.
+
+    `published`: what others had before them when they wrote, if that is known: when they have only added to it, it is
+    added behind whatever was said here meanwhile.
+    """
+    fold = appender.fold
+    shown = list(fold.shown)
+    summary, messages = _split_summary(found, fold.shown.view.summary)
+    has_summary = bool(shown) and shown[0][0] == SUMMARY_SEQ
+    ours = [identity(message) for _, message in shown[has_summary:]]
+    theirs = [identity(message) for message in messages]
+    meeting = _met(ours, theirs)
+    if meeting.hidden == len(ours) and published is not None:
+        meeting = _added_since(published, theirs) or meeting
+    keeps_summary = has_summary and summary == fold.shown.view.summary
+    rows: list[Row] = []
+    if meeting.hidden or summary != fold.shown.view.summary:
+        if meeting.hidden == len(ours):
+            rows += _closed(appender, at)
+        plan = WindowPlan(
+            drop=has_summary + meeting.hidden + (len(list(fold.shown)) - len(shown)),
+            pinned=(0,) if keeps_summary else (),
+            summary=None if keeps_summary else summary,
+            reason=_REASON,
+        )
+        rows.append(appender.append(_hiding(appender, plan, found, at)))
+    added = enumerate(messages[meeting.kept :])
+    rows += adopt(appender, [(number, Read(message=message)) for number, message in added], at).rows
+    state = dict(found.state)
+    unchanged = published is not None and state == dict(published.state)
+    if state != dict(fold.state) and not unchanged:
+        rows.append(appender.append(StateChanged(at=at, full=state)))
+    return rows
+
+
+def _met(ours: Sequence[bytes], theirs: Sequence[bytes]) -> _Meeting:
+    """The most of ours that theirs can begin with."""
+    for hidden in range(len(ours) + 1):
+        kept = len(ours) - hidden
+        if kept <= len(theirs) and ours[hidden:] == theirs[:kept]:
+            return _Meeting(hidden, kept)
+    raise AssertionError("nothing of ours is the beginning of anything")
+
+
+def _added_since(published: Published, theirs: Sequence[bytes]) -> _Meeting | None:
+    """What they have added to what was published; None when they have done anything else."""
+    meeting = _met(published.messages, theirs)
+    return _Meeting(0, meeting.kept) if meeting.kept else None
+
+
+def _split_summary(found: SnapshotContent, ours: Message | None) -> tuple[Message | None, Sequence[Message]]:
+    """The summary that stands in front of the messages, and the rest of them."""
+    if not found.messages:
+        return None, ()
+    first = identity(found.messages[0])
+    try:
+        told = check_message(found.manager.get("summary_message"))
+    except Invalid:
+        told = None
+    for summary in (ours, told):
+        if summary is not None and identity(summary) == first:
+            return summary, found.messages[1:]
+    return None, found.messages
+
+
+def _closed(appender: Appender, at: float) -> list[Row]:
+    """The results that the last message waits for, when nobody is going to give them."""
+    last = appender.fold.last_message
+    uses = list(tool_uses(last)) if last is not None else []
+    if not uses:
+        return []
+    content: list[ContentBlock] = [{"toolResult": error_result(use["toolUseId"], INTERRUPTED_TEXT)} for use in uses]
+    record = MessageAdded(
+        at=at,
+        message={"role": "user", "content": content},
+        turn=max(1, appender.fold.turns),
+        index=appender.fold.message_count,
+        repaired="the conversation was gone on with elsewhere",
+    )
+    return [appender.append(record)]
+
+
+def _hiding(appender: Appender, plan: WindowPlan, found: SnapshotContent, at: float) -> ViewChanged:
+    fold = appender.fold
+    view, manager = fold.shown.view, found.manager
+    removed, calls = manager.get("removed_message_count"), manager.get("model_call_count")
+    name = manager.get("__name__")
+    return view_change(
+        fold.shown,
+        fold.last_seq,
+        plan,
+        manager=name if isinstance(name, str) else view.manager,
+        manager_state={
+            "removed_message_count": removed if isinstance(removed, int) else 0,
+            "model_call_count": calls if isinstance(calls, int) else 0,
+        },
+        at=at,
+    )

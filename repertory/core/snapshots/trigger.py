@@ -1,0 +1,106 @@
+"""When a numbered snapshot is due: what a trigger is given, and the one that is ready to use."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from repertory.errors import Invalid
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+    from repertory.core.messages import Json, Message
+    from repertory.core.state import AgentState
+
+SaveLatestOn = Literal["message", "invocation", "never", "trigger"]
+SAVE_LATEST_ON: tuple[SaveLatestOn, ...] = ("message", "invocation", "never", "trigger")
+"""When the latest snapshot is saved: after each message, after each turn, or only when a trigger fires (two names)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedTurn:
+    """A turn that has just ended, as the agent sees it. Nothing in it may be edited."""
+
+    turns: int
+    """Turns ever begun, this one included."""
+    messages: Sequence[Message]
+    """What the model is shown from now on."""
+    state: AgentState
+
+
+class AgentData(Mapping[str, object]):
+    """What a trigger may look at: `messages` and `state`, as attributes and as keys. Copies."""
+
+    def __init__(self, messages: list[Message], state: Json) -> None:
+        self.messages = messages
+        self.state = state
+
+    def __getitem__(self, key: str) -> object:
+        if key not in ("messages", "state"):
+            raise KeyError(key)
+        return getattr(self, key)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(("messages", "state"))
+
+    def __len__(self) -> int:
+        return 2
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotEvery:
+    """A trigger: a snapshot after every so many turns, or when so many seconds have passed since the last one.
+
+    With both, whichever comes first. `turns` counts those of the session; `seconds` count from the session's start
+    while there is no snapshot yet. Errors: `Invalid` (a ValueError).
+    """
+
+    turns: int | None = None
+    seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.turns is None and self.seconds is None:
+            raise Invalid("say after how many turns or seconds")
+        if self.turns is not None and self.turns < 1:
+            raise Invalid("turns is at least 1", got=self.turns)
+        if self.seconds is not None and not self.seconds > 0:
+            raise Invalid("seconds is more than 0", got=self.seconds)
+
+    def due(self, turn_count: int, passed_s: float) -> bool:
+        """Whether one is due now. `passed_s`: since the last one, or since the session's start."""
+        by_turns = self.turns is not None and turn_count % self.turns == 0
+        return by_turns or (self.seconds is not None and passed_s >= self.seconds)
+
+
+Trigger: TypeAlias = "Callable[..., bool | Awaitable[bool]] | SnapshotEvery"
+"""Says whether a snapshot is due. Called with those of `PARAMETERS` that its signature names, as keywords."""
+
+PARAMETERS = ("turn_count", "last_snapshot_at", "agent_data")
+
+
+def wanted_by(trigger: Callable[..., object]) -> frozenset[str]:
+    """Those of `PARAMETERS` that a trigger asks for, by name or by `**kwargs`.
+
+    Errors: `Invalid` when it needs anything else.
+    """
+    try:
+        parameters = inspect.signature(trigger).parameters.values()
+    except (TypeError, ValueError):
+        return frozenset(PARAMETERS)
+    if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters):
+        return frozenset(PARAMETERS)
+    positional = inspect.Parameter.POSITIONAL_ONLY
+    named = {each.name for each in parameters if each.kind is not positional}
+    needed = [
+        each.name
+        for each in parameters
+        if each.default is inspect.Parameter.empty
+        and each.kind is not inspect.Parameter.VAR_POSITIONAL
+        and (each.name not in PARAMETERS or each.kind is positional)
+    ]
+    if needed:
+        raise Invalid(f"a snapshot trigger takes no more than {', '.join(PARAMETERS)} as keywords", needs=needed)
+    return frozenset(named & set(PARAMETERS))

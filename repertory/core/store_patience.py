@@ -1,0 +1,37 @@
+"""How long callers wait for a store that cannot be written, and how much may wait with them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+
+from repertory.errors import Invalid
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorePatience:
+    """What a session does while its store is down, slow or full. What was said waits in memory, and is stored in order
+    when the store is back.
+
+    Errors: `Invalid` for what is not positive, or not finite.
+    """
+
+    wait_s: float = 30.0
+    """Seconds that a call waits for what it said to be stored, or for room. Then it fails with `Unavailable`."""
+    records_max: int = 1000
+    """Records of one agent in one session that may wait. With more, its turns wait before they go on."""
+    bytes_max: int = 16 * 1024 * 1024
+    """The same in bytes. What one step of a turn adds may go beyond both: it is never dropped."""
+    busy_s: float = 5.0
+    """Seconds that opening a session waits at most for another process to give it up. What the store needs for that is
+    usually less, and decides then: see `docs/when-storage-fails.md`."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            least = 0 if field.name == "busy_s" else 1e-9
+            if isinstance(value, bool | str) or not least <= value < math.inf:
+                raise Invalid(f"{field.name} is a positive number", got=value)
+
+
+DEFAULT_PATIENCE = StorePatience()

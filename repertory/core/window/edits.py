@@ -1,0 +1,77 @@
+"""What somebody made of a list of messages, as the plan that does the same.
+
+Conversation managers that users write shorten a list in place, as the documentation has it. What they did is found out
+by comparing: which messages are left, which of them say something else, and what was put in front.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TypeGuard
+
+from repertory.core.messages import Message, tool_results
+from repertory.core.pairing import check_message, check_next
+from repertory.core.window.plan import WindowPlan
+from repertory.errors import Invalid
+
+
+def plan_of_edit(shown: Sequence[Message], given: Sequence[Message], edited: Sequence[object]) -> WindowPlan:
+    """The plan that makes `edited` of `shown`. `given` are the copies that the editor was given, in the same order.
+
+    Whatever is left keeps its order. One message that was not there before may stand in front of all others.
+    Errors: `Invalid` for another order, for new messages elsewhere, for what is no message, for a list that is empty
+    and for tool uses without results; `UnpairedTools` likewise.
+    """
+    left = [check_message(message) for message in edited]
+    if not left:
+        raise Invalid("a conversation manager leaves at least one message", shown=len(shown))
+    origins = _origins(given, shown, left)
+    summary = left[0] if origins[0] is None else None
+    kept = origins[1:] if summary is not None else origins
+    if not _rises(kept):
+        raise Invalid("a conversation manager drops and edits messages, and may put one in front", shown=len(shown))
+    now = left[1:] if summary is not None else left
+    _check_pairs(now)
+    drop, pinned = _cut(kept, len(shown))
+    replaced = {at: message for at, message in zip(kept, now, strict=True) if message != shown[at]}
+    return WindowPlan(drop=drop, pinned=pinned, replaced=replaced, summary=summary, reason="edited")
+
+
+def _origins(given: Sequence[Message], shown: Sequence[Message], left: Sequence[Message]) -> list[int | None]:
+    """Where each message that is left was: the same object, or one that says the same and was not found yet."""
+    places = {id(message): at for at, message in enumerate(given)}
+    origins = [places.get(id(message)) for message in left]
+    taken = {at for at in origins if at is not None}
+    after = 0
+    for number, message in enumerate(left):
+        at = origins[number]
+        if at is None:
+            at = next((at for at in range(after, len(shown)) if at not in taken and shown[at] == message), None)
+            origins[number] = at
+        after = after if at is None else at + 1
+    return origins
+
+
+def _rises(origins: Sequence[int | None]) -> TypeGuard[Sequence[int]]:
+    found = [at for at in origins if at is not None]
+    return len(found) == len(origins) and all(one < following for one, following in pairwise(found))
+
+
+def _cut(kept: Sequence[int], shown: int) -> tuple[int, tuple[int, ...]]:
+    """Where the unbroken end begins, and what is kept before it."""
+    drop = shown
+    for at in reversed(kept):
+        if at != drop - 1:
+            break
+        drop = at
+    return drop, tuple(at for at in kept if at < drop)
+
+
+def _check_pairs(messages: Sequence[Message]) -> None:
+    previous: Message | None = None
+    for message in messages:
+        if previous is None and any(tool_results(message)):
+            raise Invalid("what is shown cannot begin with tool results whose tool uses are gone")
+        check_next(previous, message)
+        previous = message

@@ -1,0 +1,90 @@
+"""Having the oldest messages summarised.
+
+This decides what is to be summarised and where the summary stands; whoever drives it has a model write the summary. The
+messages themselves stay in the history. A tool use is never parted from its result. A summary says in its metadata that
+it is one. Source: the documented behaviour of the SDK whose users we serve (summarising).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from repertory.core.messages import Message, tool_results, tool_uses
+from repertory.core.window.decision import WindowBudget
+from repertory.core.window.summary import DEFAULT_PROMPT, SummaryRequest, is_summary
+from repertory.errors import ContextWindowOverflowException, Invalid
+
+RATIOS = (0.1, 0.8)
+"""What `summary_ratio` is taken between."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summarizing:
+    """Settings; `SummarizingConversationManager` says what they mean.
+
+    Errors: `Invalid` (a ValueError) for a setting out of range, and for an agent and a prompt together.
+    """
+
+    summary_ratio: float = 0.3
+    preserve_recent_messages: int = 10
+    agent: object = None
+    system_prompt: str | None = None
+    pin_first: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.agent is not None and self.system_prompt is not None:
+            raise Invalid(
+                "Cannot provide both summarization_agent and summarization_system_prompt. "
+                "Agents come with their own system prompt."
+            )
+        if self.preserve_recent_messages < 0:
+            raise Invalid("preserve_recent_messages cannot be negative", got=self.preserve_recent_messages)
+        if self.pin_first is not None and self.pin_first < 1:
+            raise Invalid("pin_first is None or at least 1", got=self.pin_first)
+
+    def reduce(self, shown: Sequence[Message], budget: WindowBudget) -> SummaryRequest:
+        """What to summarise. Errors: `ContextWindowOverflowException` when nothing may be summarised."""
+        pinned = _pinned(shown, self.pin_first or 0)
+        end = self._end(shown, len(pinned))
+        if end is None:
+            raise ContextWindowOverflowException(
+                "Cannot summarize: insufficient messages for summarization", shown=len(shown)
+            ) from budget.error
+        return SummaryRequest(
+            messages=tuple(shown[:end]),
+            pinned=pinned,
+            system_prompt=self.system_prompt or DEFAULT_PROMPT,
+            agent=self.agent,
+        )
+
+    @property
+    def _ratio(self) -> float:
+        least, most = RATIOS
+        return min(most, max(least, self.summary_ratio))
+
+    def _end(self, shown: Sequence[Message], pinned: int) -> int | None:
+        """Where the messages to be summarised end; None when there are none, or only an earlier summary."""
+        latest = len(shown) - max(1, self.preserve_recent_messages)
+        if latest <= pinned:
+            return None
+        fewest = 2 if shown and is_summary(shown[0]) else 1
+        end = min(pinned + max(fewest, int((len(shown) - pinned) * self._ratio)), latest)
+        cut = next((cut for cut in range(end, latest + 1) if _may_begin(shown[cut])), None)
+        if cut is None:
+            cut = next((cut for cut in range(end, pinned, -1) if _may_begin(shown[cut])), pinned)
+        return cut if cut - pinned >= fewest else None
+
+
+def _may_begin(message: Message) -> bool:
+    """Whether what is shown may begin with it: not with tool results whose uses are gone."""
+    return not any(tool_results(message))
+
+
+def _pinned(shown: Sequence[Message], first: int) -> tuple[int, ...]:
+    """The first positions, without an earlier summary, and the partner of a tool use at their end."""
+    begin = 1 if first and shown and is_summary(shown[0]) else 0
+    end = min(begin + first, len(shown)) if first else begin
+    while begin < end < len(shown) and any(tool_uses(shown[end - 1])):
+        end += 1
+    return tuple(range(begin, end))

@@ -1,0 +1,165 @@
+"""What a persister takes back: a turn that has only just begun, and contents that must not be kept."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import anyio
+import pytest
+
+from repertory.actors.durable import Durable
+from repertory.actors.leases import Leases
+from repertory.actors.persister import PersisterSettings, SessionPersister
+from repertory.actors.persister_messages import Append, Begin, Commit, ReadHistory, Redact
+from repertory.actors.writer import StoreWriter, WriterSettings
+from repertory.backends.ports import Batch, Position
+from repertory.core.journal.records import MessageAdded
+from repertory.core.journal.redaction import redacted
+from repertory.core.journal.restore import restore
+from repertory.core.messages import Message, text_of
+from repertory.errors import LeaseLost, Unavailable
+from repertory.runtime.ref import ActorRef
+from repertory.runtime.spec import ChildSpec
+from repertory.runtime.system import ActorSystem
+from repertory.testing.memory_sessions import MemorySessionStore, SessionShelf
+
+pytestmark = pytest.mark.anyio
+
+
+class Watched(MemorySessionStore):
+    """A store that takes a second per group, keeps what it was given, and may fail."""
+
+    def __init__(self, shelf: SessionShelf | None = None, owner: str = "memory") -> None:
+        super().__init__(shelf, owner=owner)
+        self.batches: list[Batch] = []
+        self.fault = ""
+
+    async def append(self, batches: Sequence[Batch]) -> Sequence[Position | LeaseLost]:
+        await anyio.sleep(1)
+        if self.fault == "refused":
+            raise Unavailable("the disk is full")
+        self.batches.extend(batches)
+        outcomes = await super().append(batches)
+        if self.fault == "lost":
+            raise Unavailable("nobody knows")
+        return outcomes
+
+    @property
+    def bodies(self) -> bytes:
+        """Everything that was ever given to it."""
+        return b"".join(row.body for batch in self.batches for row in batch.rows)
+
+    async def stored(self) -> list[str]:
+        rows = await self.load("s", "default", whole=True)
+        return [text_of(message) for _, message in restore(rows).fold.shown]
+
+
+def said(index: int, text: str = "") -> MessageAdded:
+    role = "user" if index % 2 == 0 else "assistant"
+    message: Message = {"role": role, "content": [{"text": text or f"m{index}"}]}
+    return MessageAdded(at=float(index), message=message, turn=index // 2 + 1, index=index)
+
+
+async def persister(system: ActorSystem, store: Watched) -> ActorRef[object]:
+    writer: ActorRef[object] = await system.start(
+        ChildSpec(name="writer", factory=lambda: StoreWriter(store, WriterSettings()))
+    )
+    durable = Durable(store=store, leases=Leases(store, busy_s=0), writer=writer)
+    settings = PersisterSettings(session_id="s", agent_id="default")
+    entropy = random.Random(1).randbytes
+    return await system.start(ChildSpec(name="s", factory=lambda: SessionPersister(settings, durable, entropy)))
+
+
+async def fence(shelf: SessionShelf, *, release: bool) -> Watched:
+    other = Watched(shelf, "somebody else")
+    lease = await other.acquire("s", takeover=True)
+    if release:
+        await other.release(lease)
+    return other
+
+
+@pytest.mark.parametrize("records", [(), (said(2),)])
+async def test_a_turn_that_has_only_just_begun_begins_again_after_another_owner(
+    records: tuple[MessageAdded, ...],
+) -> None:
+    store = Watched()
+    async with ActorSystem() as system:
+        ref = await persister(system, store)
+        await ref.ask(Commit(first=1, records=(said(0), said(1))), timeout_s=60)
+        assert await ref.ask(Begin(first=3, records=()), timeout_s=60) is None
+        await fence(store._shelf, release=True)
+        image = await ref.ask(Begin(first=3, records=records), timeout_s=60)
+        assert image is not None
+        assert image.last_seq == 2
+        assert await ref.ask(Begin(first=3, records=(said(2),)), timeout_s=60) is None
+        assert await store.stored() == ["m0", "m1", "m2"]
+
+
+async def test_it_does_not_while_another_owner_is_alive() -> None:
+    store = Watched()
+    async with ActorSystem() as system:
+        ref = await persister(system, store)
+        await fence(store._shelf, release=False)
+        with pytest.raises(LeaseLost):
+            await ref.ask(Begin(first=1, records=(said(0),)), timeout_s=60)
+        assert await store.stored() == []
+
+
+async def test_it_does_not_when_something_older_would_be_lost() -> None:
+    store = Watched()
+    async with ActorSystem() as system:
+        ref = await persister(system, store)
+        ref.tell(Append(first=1, records=(said(0), said(1))))
+        await fence(store._shelf, release=True)
+        with pytest.raises(LeaseLost):
+            await ref.ask(Begin(first=3, records=(said(2),)), timeout_s=60)
+        assert await store.stored() == []
+
+
+async def test_it_does_not_for_a_later_commit_of_the_turn() -> None:
+    store = Watched()
+    async with ActorSystem() as system:
+        ref = await persister(system, store)
+        assert await ref.ask(Begin(first=1, records=(said(0),)), timeout_s=60) is None
+        await fence(store._shelf, release=True)
+        with pytest.raises(LeaseLost):
+            await ref.ask(Commit(first=2, records=(said(1),)), timeout_s=60)
+
+
+async def test_a_content_that_is_not_on_its_way_yet_never_leaves() -> None:
+    store = Watched()
+    async with ActorSystem() as system:
+        ref = await persister(system, store)
+        first = said(0, "SECRET")
+        ref.tell(Append(first=1, records=(first,)))
+        assert await ref.ask(redact(2, first), timeout_s=60) == 2
+        await ref.ask(Commit(first=3, records=(said(1),)), timeout_s=60)
+        assert b"SECRET" not in store.bodies
+        assert [batch.erase for batch in store.batches] == [()]
+        assert [text_of(one) for one in await ref.ask(ReadHistory(), timeout_s=60)] == ["no", "m1"]
+    assert await store.stored() == ["no", "m1"]
+
+
+@pytest.mark.parametrize("fault", ["", "refused", "lost"])
+async def test_a_content_that_is_stored_is_destroyed_with_the_next_write(fault: str) -> None:
+    """Also by one that is tried again, and by the last one of a session that ends."""
+    store = Watched()
+    async with ActorSystem() as system:
+        ref = await persister(system, store)
+        first = said(0, "SECRET")
+        await ref.ask(Commit(first=1, records=(first,)), timeout_s=60)
+        store.fault = fault
+        await ref.ask(redact(2, first), timeout_s=60)
+        await anyio.sleep(3)
+        if not fault:
+            assert [list(batch.erase) for batch in store.batches] == [[], [("default", 1)]]
+        store.fault = ""
+        await system.stop(ref)
+    rows = await store.load("s", "default", whole=True)
+    assert [row.erased for row in rows] == [True, False]
+    assert await store.stored() == ["no"]
+
+
+def redact(first: int, original: MessageAdded, target: int = 1) -> Redact:
+    return Redact(first=first, records=(), at=9.0, instead={target: redacted(original.message, "no")})

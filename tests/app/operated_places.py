@@ -1,0 +1,139 @@
+"""Places with sessions in them, for tests of what is done to stored sessions."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from repertory import (
+    FileSessions,
+    FileStorage,
+    InMemoryStorage,
+    JournalSessions,
+    S3Sessions,
+    S3Storage,
+    Sessions,
+    SQLiteSessions,
+)
+from repertory.app.sessions import SessionPlace
+from repertory.backends.objects.memory import ObjectShelf
+from repertory.backends.ports import Batch, Position, SessionStore
+from repertory.core.journal.records import SnapshotTaken, StateChanged
+from repertory.core.journal.restore import restore
+from repertory.core.journal.rows import Row
+from repertory.core.messages import Message
+from tests.app.tree_sessions import TreeSessions
+from tests.backends.objects.moto_s3 import BUCKET
+from tests.core.journal_driver import COMMANDS, Driver
+
+LOCAL = ("sqlite", "journal in memory", "journal in files", "documents in memory", "documents in files")
+"""Every kind of place that needs no server."""
+S3 = ("journal on s3", "documents on s3")
+
+
+def place_of(kind: str, folder: Path, url: str = "") -> SessionPlace:
+    """A new place. `url`: of the server of buckets."""
+    match kind:
+        case "sqlite":
+            return SQLiteSessions(folder / "sessions.db")
+        case "journal in memory":
+            return JournalSessions(Memory())
+        case "journal in files":
+            return JournalSessions(FileStorage(folder / "journals"))
+        case "documents in memory":
+            return TreeSessions()
+        case "documents in files":
+            return FileSessions(folder / "documents")
+        case "journal on s3":
+            return JournalSessions(S3Storage(BUCKET, f"j/{folder.name}", endpoint_url=url))
+        case "documents on s3":
+            return S3Sessions(BUCKET, f"d/{folder.name}", endpoint_url=url)
+        case _:
+            raise AssertionError(kind)
+
+
+class Memory(InMemoryStorage):
+    """Memory whose bytes can be looked at."""
+
+    @property
+    def shelf(self) -> ObjectShelf:
+        self.open_objects("test")
+        assert self._shelf is not None
+        return self._shelf
+
+
+class _Shelved(Protocol):
+    shelf: ObjectShelf
+
+
+def bytes_in(place: SessionPlace, folder: Path) -> Iterator[tuple[str, bytes]]:
+    """Everything that is stored, by name: files of every kind, or objects."""
+    shelf = place.storage if isinstance(place, JournalSessions) else place
+    if isinstance(shelf, Memory | TreeSessions):
+        yield from ((key, kept.body) for key, kept in shelf.shelf.objects.items())
+        return
+    yield from ((str(path.relative_to(folder)), path.read_bytes()) for path in folder.rglob("*") if path.is_file())
+
+
+async def fill(place: SessionPlace, session_id: str, rows: Sequence[Row]) -> None:
+    """Store the rows of a session."""
+    store = place.open_store()
+    try:
+        await fill_store(store, session_id, rows)
+    finally:
+        await store.aclose()
+
+
+async def fill_store(store: SessionStore, session_id: str, rows: Sequence[Row]) -> None:
+    """The same on a store that is open."""
+    lease = await store.acquire(session_id)
+    outcomes = await store.append([Batch(lease=lease, rows=rows)])
+    assert isinstance(outcomes[0], Position), outcomes
+    await store.release(lease)
+
+
+async def rows_in(place: SessionPlace, session_id: str, agent_id: str = "agent") -> list[Row]:
+    """Every row of an agent."""
+    store = place.open_store()
+    try:
+        return list(await store.load(session_id, agent_id, whole=True))
+    finally:
+        await store.aclose()
+
+
+async def shown_in(place: SessionPlace, session_id: str, agent_id: str = "agent") -> tuple[list[Message], object]:
+    """What the model would be shown, and the state."""
+    fold = restore(await rows_in(place, session_id, agent_id)).fold
+    return fold.shown.messages(), dict(fold.state)
+
+
+def talk(*texts: str, state: Mapping[str, object] | None = None, label: str | None = None) -> Driver:
+    """A conversation of these texts in turn, then a state, then a snapshot."""
+    driver = Driver()
+    for number, text in enumerate(texts):
+        role = "assistant" if number % 2 else "user"
+        driver.say({"role": role, "content": [{"text": text}]}, new_turn=role == "user")  # type: ignore[typeddict-item]
+    if state is not None:
+        driver.append(StateChanged(at=driver.at(), set=state))  # type: ignore[arg-type]
+    if label is not None:
+        driver.append(SnapshotTaken(at=driver.at(), label=label))
+    return driver
+
+
+def random_journal(rng: random.Random, names: Sequence[str] = COMMANDS) -> Driver:
+    """A conversation of random commands."""
+    driver = Driver()
+    driver.run([("prompt", 1), *((rng.choice(names), rng.randrange(1000)) for _ in range(rng.randint(5, 40)))])
+    return driver
+
+
+def at_time(place: SessionPlace, epoch_s: float) -> Sessions:
+    """Operations at a time."""
+    return Sessions(place, wall=lambda: epoch_s)
+
+
+def names_in(folder: Path) -> list[str]:
+    """What lies in a folder."""
+    return sorted(path.name for path in folder.iterdir())

@@ -1,0 +1,88 @@
+"""A process with a runtime that does as it is told, line by line: run by `test_yielding_processes.py`.
+
+`say SESSION TEXT`: a turn, answered by a line `NAME: TEXT` or the class of the error; `slow SESSION SECONDS`: the same
+with a model that takes so many seconds, which says `begun` when it is asked; `drain`: ends.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+
+from repertory import (
+    AgentSpec,
+    FileSessions,
+    FileStorage,
+    JournalSessions,
+    Runtime,
+    S3Sessions,
+    S3Storage,
+    ScriptedModel,
+    SQLiteSessions,
+)
+from repertory.app.sessions import SessionPlace
+from repertory.core.messages import text_of
+from repertory.errors import RepertoryError
+
+
+def place(kind: str, where: str) -> SessionPlace:
+    """Sessions of that kind: `where` is a folder, or the URL of a bucket's service, `#` and a prefix."""
+    url, _, prefix = where.partition("#")
+    match kind:
+        case "sqlite":
+            return SQLiteSessions(Path(where) / "sessions.db")
+        case "journals":
+            return JournalSessions(FileStorage(where))
+        case "documents":
+            return FileSessions(where)
+        case "journals in a bucket":
+            return JournalSessions(S3Storage("bucket", prefix, endpoint_url=url), lease_s=4.0)
+        case _:
+            return S3Sessions("bucket", prefix, endpoint_url=url)
+
+
+class Echo(ScriptedModel):
+    """Says what was said; a number takes it so many seconds."""
+
+    async def stream(
+        self, messages: Any, tool_specs: Any = None, system_prompt: Any = None, **options: Any
+    ) -> AsyncIterator[dict[str, Any]]:
+        said = text_of(messages[-1])
+        if said.isdecimal():
+            print("begun", flush=True)
+            await anyio.sleep(int(said))
+        async for event in super().stream(messages, tool_specs, system_prompt, **options):
+            yield event
+
+
+async def main(name: str, kind: str, where: str) -> None:
+    async with Runtime(sessions=place(kind, where)) as runtime, anyio.create_task_group() as group:
+        model = Echo([lambda messages, *rest: f"{name}: {text_of(messages[-1])}"], loop=True)
+        agent = runtime.agent(AgentSpec(model=model))
+
+        async def say(session_id: str, text: str) -> None:
+            try:
+                print(await agent.session(session_id).invoke(text), flush=True)
+            except RepertoryError as error:
+                print(type(error).__name__, flush=True)
+
+        print("ready", flush=True)
+        while line := await anyio.to_thread.run_sync(sys.stdin.readline):
+            command, *words = line.split()
+            match command, words:
+                case "say", [session_id, text]:
+                    await say(session_id, text)
+                case "slow", [session_id, seconds]:
+                    group.start_soon(say, session_id, seconds)
+                case _:
+                    break
+        print("drained" if (await runtime.drain()).ok else "not drained", flush=True)
+
+
+if __name__ == "__main__":
+    anyio.run(main, *sys.argv[1:4], backend=sys.argv[4])

@@ -1,0 +1,206 @@
+"""What was redacted or deleted is gone from every byte that is stored; what has expired is deleted, and no more."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from repertory import Agent, ScriptedModel, Sessions, tool
+from repertory.app.sessions import PlacedSession, SessionPlace
+from repertory.core.journal.records import StateChanged
+from repertory.core.messages import Message, text_of
+from repertory.core.window.plan import WindowPlan
+from repertory.errors import Invalid, NotFound, SessionBusy
+from repertory.testing.session_contract import grow
+from tests.app.operated_places import LOCAL, at_time, bytes_in, fill, place_of, rows_in, shown_in, talk
+
+pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
+
+SECRET = "the cat's name is Behemoth"
+
+
+@pytest.fixture(params=LOCAL)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> SessionPlace:
+    return place_of(request.param, tmp_path)
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> SessionPlace:
+    return place_of("journal in memory", tmp_path)
+
+
+def holding(place: SessionPlace, folder: Path, secret: str = SECRET) -> list[str]:
+    """The names of files and objects that hold the secret, compressed or not."""
+    from repertory.backends.sessions.object_format import unpack
+
+    found: list[str] = []
+    for name, body in bytes_in(place, folder):
+        plain = body
+        if body.startswith(b"RptJ"):
+            packed = unpack(body)
+            plain = json.dumps(packed.header).encode() + b"".join(row.body for row in packed.rows)
+        if secret.encode() in plain:
+            found.append(name)
+    return found
+
+
+async def test_a_redacted_message_is_gone_from_every_byte(place: SessionPlace, tmp_path: Path) -> None:
+    await fill(place, "s", talk("hello", f"I say that {SECRET}.", "so?", "yes", label="end").rows)
+    assert holding(place, tmp_path)
+    onlooker = place.open_store()
+    await onlooker.load("s", "agent", whole=True)
+    report = await Sessions(place).redact("s", 2, "[removed]")
+    assert (report.seq, tuple(report.erased), tuple(report.left)) == (2, (2,), ())
+    assert holding(place, tmp_path) == []
+    await onlooker.aclose()
+    assert [text_of(each) for each in (await shown_in(place, "s"))[0]] == ["hello", "[removed]", "so?", "yes"]
+    shown = (await Sessions(place).show("s")).agents["agent"]
+    assert text_of(shown.messages[1].message) == "[removed]"
+    assert not (await Sessions(place).search("Behemoth")).hits
+
+
+async def test_copies_that_are_not_in_force_go_with_the_message(place: SessionPlace, tmp_path: Path) -> None:
+    driver = talk("hello", f"I say that {SECRET}.", "so?", "yes", state={"note": f"I say that {SECRET}.", "n": 1})
+    driver.pin(1, drop=3)
+    summary: Message = {"role": "user", "content": [{"text": f"Summary: I say that {SECRET}."}]}
+    driver.plan(WindowPlan(drop=1, reason="summary"), summary)
+    driver.plan(WindowPlan(drop=1, reason="summary"), {"role": "user", "content": [{"text": "nothing of note"}]})
+    driver.append(StateChanged(at=driver.at(), set={"note": "none"}))
+    driver.run([("prompt", 1), ("answer", 1)])
+    await fill(place, "s", driver.rows)
+    before = await shown_in(place, "s")
+    report = await Sessions(place).redact("s", 2, "[removed]")
+    assert tuple(report.left) == ()
+    assert len(report.erased) == 4
+    assert holding(place, tmp_path) == []
+    assert await shown_in(place, "s") == before
+
+
+async def test_what_says_the_same_and_is_in_force_is_named(place: SessionPlace) -> None:
+    said = f"I say that {SECRET}."
+    driver = talk("hello", said, "so?", f"You said: {said}", state={"note": said, "n": 1})
+    driver.plan(WindowPlan(drop=2, reason="summary"), {"role": "user", "content": [{"text": f"They said: {said}"}]})
+    await fill(place, "s", [*driver.rows, *copied_by_another(said)])
+    report = await Sessions(place).redact("s", 2, "[removed]", agent="agent")
+    named = {(each.agent_id, each.seq, each.what) for each in report.left}
+    assert {("agent", 0, "state note"), ("agent", 0, "summary"), ("agent", 4, "message")} < named
+    assert ("default", 1, "message") in named
+
+
+def copied_by_another(said: str) -> Sequence[object]:
+    from repertory.core.journal.appender import Appender
+    from repertory.core.journal.fold import Fold
+    from repertory.core.journal.records import MessageAdded
+
+    appender = Appender("default", Fold(), None, lambda count: b"x" * count)
+    message: Message = {"role": "user", "content": [{"text": said}]}
+    return [appender.append(MessageAdded(at=1.0, message=message, turn=1, index=0))]
+
+
+async def test_what_tools_were_asked_and_answered_goes_with_their_messages(memory: SessionPlace) -> None:
+    @tool
+    def look_up(query: str) -> str:
+        """Look something up."""
+        return f"found for {query}: {SECRET}"
+
+    use = {"toolUse": {"name": "look_up", "input": {"query": f"whether {SECRET}"}}}
+    session = PlacedSession("s", memory)
+    async with Agent(
+        ScriptedModel([use, "done"]), tools=[look_up], session_manager=session, callback_handler=None
+    ) as agent:
+        await agent.invoke_async("look it up")
+    sessions = Sessions(memory)
+    seqs = [each.seq for each in (await sessions.show("s")).agents["default"].messages]
+    for seq in seqs[1:3]:
+        await sessions.redact("s", seq, "[removed]")
+    assert holding(memory, Path()) == []
+    shown, _ = await shown_in(memory, "s", "default")
+    assert [list(block) for message in shown for block in message["content"]] == [
+        ["text"],
+        ["toolUse"],
+        ["toolResult"],
+        ["text"],
+    ]
+
+
+async def test_redacting_needs_a_message_and_the_session(place: SessionPlace) -> None:
+    driver = talk("one", "two", state={"key": 1})
+    driver.run([("prompt", 1), ("ask", 1)])
+    await fill(place, "s", driver.rows)
+    sessions = Sessions(place)
+    for seq in (3, 0, 99):
+        with pytest.raises(NotFound, match="no message stands there"):
+            await sessions.redact("s", seq, "[removed]")
+    with pytest.raises(Invalid, match="waits for its tools"):
+        await sessions.redact("s", 5, "[removed]")
+    with pytest.raises(Invalid, match="empty text"):
+        await sessions.redact("s", 1, " ")
+    with pytest.raises(NotFound, match="no such"):
+        await sessions.redact("s", 1, "[removed]", agent="other")
+    owner = place.open_store()
+    await owner.acquire("s")
+    with pytest.raises(SessionBusy):
+        await sessions.redact("s", 1, "[removed]")
+    assert (await sessions.redact("s", 1, "[removed]", takeover=True)).seq == 1
+    await owner.aclose()
+
+
+async def test_a_deleted_session_is_gone_from_every_byte_and_the_proof_says_what_it_was(
+    place: SessionPlace, tmp_path: Path
+) -> None:
+    rows = talk("hello", f"I say that {SECRET}.").rows
+    await fill(place, "s", [*rows, *grow(3, "other")])
+    await fill(place, "kept", talk("stay").rows)
+    proof = await at_time(place, 77.0).delete("s")
+    assert (proof.session_id, proof.deleted_at) == ("s", 77.0)
+    assert {name: (agent.rows, agent.link) for name, agent in proof.agents.items()} == {
+        "agent": (2, rows[-1].link.hex()),
+        "other": (3, grow(3, "other")[-1].link.hex()),
+    }
+    assert proof.looked_for == [
+        "its line in the listing",
+        "rows of agent agent",
+        "rows of agent other",
+        "what was set aside of it",
+    ]
+    assert holding(place, tmp_path) == []
+    assert [info.session_id for info in await Sessions(place).list()] == ["kept"]
+    assert await rows_in(place, "s") == []
+    with pytest.raises(NotFound):
+        await Sessions(place).delete("s")
+
+
+async def test_a_session_in_live_hands_is_deleted_only_by_a_takeover(place: SessionPlace) -> None:
+    await fill(place, "s", talk("hello").rows)
+    owner = place.open_store()
+    await owner.acquire("s")
+    with pytest.raises(SessionBusy):
+        await Sessions(place).delete("s")
+    await Sessions(place).delete("s", takeover=True)
+    assert await Sessions(place).list() == []
+    await owner.aclose()
+
+
+async def test_sessions_expire_by_their_last_change_and_not_while_somebody_owns_them(place: SessionPlace) -> None:
+    for name, at in (("old", 100.0), ("owned", 100.0), ("new", 900.0)):
+        await fill(place, name, grow(2, at=at))
+    owner = place.open_store()
+    await owner.acquire("owned")
+    sessions = at_time(place, 1000.0)
+    planned = await sessions.expire(timedelta(seconds=500), dry_run=True)
+    assert (planned.dry_run, list(planned.expired), list(planned.proofs)) == (True, ["old"], [])
+    assert len(await sessions.list()) == 3
+    report = await sessions.expire(500)
+    assert (report.older_than, list(report.expired)) == (500.0, ["old"])
+    assert [proof.session_id for proof in report.proofs] == ["old"]
+    assert [skipped.session_id for skipped in report.skipped] == ["owned"]
+    assert report.skipped[0].why.startswith("it is in the hands of ")
+    assert {info.session_id for info in await sessions.list()} == {"owned", "new"}
+    await owner.aclose()
+    assert list((await sessions.expire(500)).expired) == ["owned"]
+    with pytest.raises(Invalid):
+        await sessions.expire(-1)

@@ -1,0 +1,279 @@
+"""An idle owner gives a session up when another process asks for it; a busy one when its turns are over. Here two
+runtimes in one event loop stand for two processes. Our decision: API.md, "Ownership in practice".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import anyio
+import pytest
+
+from repertory import AgentSpec, Runtime, ScriptedModel, StorePatience
+from repertory.actors.leases import Leases
+from repertory.backends.objects.memory import MemoryObjectStore, ObjectShelf
+from repertory.backends.ports import Lease, SessionStore
+from repertory.backends.sessions.message_tree import TendedTreeStore
+from repertory.backends.sessions.message_tree_journal import TreeSettings
+from repertory.backends.sessions.object_owners import TimedOwners
+from repertory.backends.sessions.object_sessions import ObjectSessionStore
+from repertory.backends.sessions.proof_of_life import TimeToLive
+from repertory.core.messages import text_of
+from repertory.errors import SessionBusy, Unavailable
+from repertory.testing.counting_objects import CountingObjectStore
+from repertory.testing.memory_sessions import MemorySessionStore, SessionShelf
+
+pytestmark = pytest.mark.anyio
+
+KINDS = ["memory", "journals", "documents"]
+
+
+class Shared:
+    """Sessions that several processes share, where leases end by themselves."""
+
+    key = "shared"
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self._sessions = SessionShelf()
+        self._objects = ObjectShelf(anyio.current_time)
+        self._opened = 0
+        self.counts: list[CountingObjectStore] = []
+
+    def open_store(self) -> SessionStore:
+        self._opened += 1
+        owner = f"owner-{self._opened}"
+        if self._kind == "memory":
+            return MemorySessionStore(self._sessions, owner=owner)
+        objects = CountingObjectStore(MemoryObjectStore(self._objects))
+        self.counts.append(objects)
+        if self._kind == "journals":
+            return ObjectSessionStore(objects, owner=owner, owners=TimedOwners(wall=anyio.current_time))
+        return TendedTreeStore(
+            objects,
+            owner=owner,
+            life=TimeToLive(anyio.current_time, 10.0),
+            wall=anyio.current_time,
+            entropy=lambda count: bytes(count),
+            settings=TreeSettings(prove_s=5.0, keep_heads=True),
+        )
+
+
+def spec(*replies: object, name: str = "default", delay_s: float = 0.0) -> AgentSpec:
+    return AgentSpec(name=name, model=ScriptedModel(list(replies) or ["ok"], loop=True, delay_s=delay_s))
+
+
+@pytest.fixture(params=KINDS)
+def shared(request: pytest.FixtureRequest) -> Shared:
+    return Shared(str(request.param))
+
+
+async def test_an_idle_owner_gives_a_session_up_and_gets_it_back_the_same_way(shared: Shared) -> None:
+    async with Runtime(sessions=shared) as one, Runtime(sessions=shared) as two:
+        here, there = one.agent(spec("one")).session("s"), two.agent(spec("two")).session("s")
+        for number in range(3):
+            for session in (here, there):
+                await anyio.sleep(20)
+                began = anyio.current_time()
+                await session.invoke(f"number {number}")
+                assert anyio.current_time() - began <= 5.1
+        said = [text_of(message) for message in await here.history()]
+    assert said == [text for number in range(3) for who in ("one", "two") for text in (f"number {number}", who)]
+
+
+async def test_an_owner_in_a_turn_finishes_it_first(shared: Shared) -> None:
+    async with Runtime(sessions=shared) as one, Runtime(sessions=shared) as two:
+        there = two.agent(spec("two")).session("s")
+        ends: list[float] = []
+
+        async def long_turn() -> None:
+            await one.agent(spec("one", delay_s=30.0)).session("s").invoke("long")
+            ends.append(anyio.current_time())
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(long_turn)
+            await anyio.sleep(5)
+            with pytest.raises(SessionBusy):
+                await there.invoke("too early")
+            assert ends == []
+        await there.invoke("now")
+        assert anyio.current_time() - ends[0] <= 0.6, "it was given up with the end of the turn"
+        assert [text_of(message) for message in await there.history()] == ["long", "one", "now", "two"]
+
+
+async def test_a_session_is_given_up_by_all_of_its_agents_or_by_none(shared: Shared) -> None:
+    async with Runtime(sessions=shared) as one, Runtime(sessions=shared) as two:
+        idle, busy = one.agent(spec(name="idle")), one.agent(spec(name="busy", delay_s=30.0))
+        await idle.session("s").invoke("hi")
+        async with anyio.create_task_group() as group:
+            group.start_soon(busy.session("s").invoke, "hi")
+            await anyio.sleep(5)
+            with pytest.raises(SessionBusy):
+                await two.agent(spec(name="other")).session("s").invoke("hi")
+            assert len([actor for actor in one.tree().walk() if actor.path.endswith("/persister")]) == 2
+        await two.agent(spec(name="other")).session("s").invoke("hi")
+        assert not [actor for actor in one.tree().walk() if actor.path.endswith("/persister")]
+
+
+async def test_other_sessions_stay_where_they_are(shared: Shared) -> None:
+    async with Runtime(sessions=shared) as one, Runtime(sessions=shared) as two:
+        for name in ("a", "b", "c"):
+            await one.agent(spec()).session(name).invoke("hi")
+        await anyio.sleep(10)
+        await two.agent(spec()).session("b").invoke("hi")
+        kept = [actor.path for actor in one.tree().walk() if actor.path.endswith("/persister")]
+        assert sorted(path.split()[1] for path in kept) == ["a", "c"]
+
+
+async def test_how_long_is_waited_is_a_setting_and_nothing_is_an_answer_too(shared: Shared) -> None:
+    patience = StorePatience(busy_s=0)
+    async with Runtime(sessions=shared) as one, Runtime(sessions=shared, patience=patience) as two:
+        await one.agent(spec()).session("s").invoke("hi")
+        began = anyio.current_time()
+        with pytest.raises(SessionBusy):
+            await two.agent(spec()).session("s").invoke("hi")
+        assert anyio.current_time() == began
+        await anyio.sleep(10)
+        await two.agent(spec()).session("s").invoke("hi"), "it had asked"
+
+
+async def test_what_waits_for_its_store_is_not_given_up() -> None:
+    shared = Shared("memory")
+
+    class Down(MemorySessionStore):
+        down = False
+
+        async def append(self, batches: Sequence[object]) -> Sequence[object]:  # type: ignore[override]
+            if self.down:
+                raise Unavailable("down")
+            return await super().append(batches)  # type: ignore[arg-type]
+
+    store = Down(shared._sessions, owner="down")
+    down = Shared("memory")
+    down.open_store = lambda: store  # type: ignore[method-assign]
+    async with Runtime(sessions=down) as one, Runtime(sessions=shared) as two:
+        relaxed = AgentSpec(model=ScriptedModel(["ok"], loop=True), durability="relaxed")
+        store.down = True
+        await one.agent(relaxed).session("s").invoke("first")
+        with pytest.raises(SessionBusy):
+            await two.agent(spec()).session("s").invoke("second")
+        store.down = False
+        await anyio.sleep(5)
+        await two.agent(spec()).session("s").invoke("second")
+        said = [text_of(message) for message in await two.agent(spec()).session("s").history()]
+    assert said == ["first", "ok", "second", "ok"]
+
+
+async def test_a_lease_that_could_not_be_given_up_is_when_somebody_asks() -> None:
+    class Stubborn(MemorySessionStore):
+        failing = True
+
+        async def release(self, lease: Lease) -> None:
+            if self.failing:
+                raise Unavailable("the disk is full")
+            await super().release(lease)
+
+    shared = Shared("memory")
+    store = Stubborn(shared._sessions, owner="stubborn")
+    stubborn = Shared("memory")
+    stubborn.open_store = lambda: store  # type: ignore[method-assign]
+    async with Runtime(sessions=stubborn, idle_timeout_s=5) as one, Runtime(sessions=shared) as two:
+        await one.agent(spec()).session("s").invoke("first")
+        await anyio.sleep(20)
+        with pytest.raises(SessionBusy):
+            await two.agent(spec()).session("s").invoke("second")
+        store.failing = False
+        await two.agent(spec()).session("s").invoke("second")
+        assert one.stats().failed == 0
+
+
+async def test_a_lease_that_could_not_be_given_up_may_be_used_again() -> None:
+    class Stubborn(MemorySessionStore):
+        async def release(self, lease: Lease) -> None:
+            raise Unavailable("the disk is full")
+
+    store = Stubborn(SessionShelf(), owner="one")
+    leases = Leases(store, busy_s=0)
+    lease = await leases.acquire("s", takeover=False)
+    assert await leases.acquire("s", takeover=False) == lease
+    await leases.release(lease)
+    with pytest.raises(Unavailable):
+        await leases.release(lease)
+    again = await leases.acquire("s", takeover=False)
+    assert again.generation > lease.generation
+    leases.forget(lease)
+    assert await leases.acquire("s", takeover=False) == again
+
+
+async def test_sessions_open_beside_each_other_while_one_waits_for_its_owner() -> None:
+    shelf = SessionShelf()
+    await MemorySessionStore(shelf, owner="busy").acquire("taken")
+    leases = Leases(MemorySessionStore(shelf, owner="one"), busy_s=10)
+    began = anyio.current_time()
+    async with anyio.create_task_group() as group:
+
+        async def wait() -> None:
+            with pytest.raises(SessionBusy):
+                await leases.acquire("taken", takeover=False)
+
+        group.start_soon(wait)
+        await anyio.sleep(0.1)
+        await leases.acquire("free", takeover=False)
+        assert anyio.current_time() - began == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("kind", ["journals", "documents"])
+async def test_hearing_costs_no_request_but_with_renewals(kind: str) -> None:
+    shared = Shared(kind)
+    async with Runtime(sessions=shared) as runtime:
+        session = runtime.agent(spec()).session("s")
+        await session.invoke("first")
+        shared.counts[0].take()
+        for _ in range(10):  # A session that is written to is not renewed, and nobody looks for wishes.
+            await session.invoke("again")
+            await anyio.sleep(0.1)
+        busy = shared.counts[0].take()
+        assert busy == {"put": 10 if kind == "journals" else 20}
+        await anyio.sleep(100)
+        idle = shared.counts[0].take()
+        renewals = 40 if kind == "journals" else 33
+        assert idle.pop("put") <= renewals + 1
+        assert idle.pop("get", 0) <= (renewals + 1 if kind == "journals" else 0)
+        assert idle == {}
+
+
+async def test_somebody_who_asks_does_not_make_a_dead_owner_look_alive() -> None:
+    for kind in ("journals", "documents"):
+        shared = Shared(kind)
+        dead = shared.open_store()
+        await dead.acquire("s")
+        began = anyio.current_time()
+        asker = shared.open_store()
+        with anyio.fail_after(60):
+            while True:
+                try:
+                    await asker.acquire("s")
+                    break
+                except SessionBusy:
+                    await anyio.sleep(0.5)
+        assert anyio.current_time() - began <= 11
+        await asker.aclose()
+
+
+async def test_an_old_wish_is_not_heard_by_the_next_owner() -> None:
+    for kind in KINDS:
+        shared = Shared(kind)
+        one, two = shared.open_store(), shared.open_store()
+        await one.acquire("s")
+        with pytest.raises(SessionBusy):
+            await two.acquire("s")
+        lease = await two.acquire("s", takeover=True)
+        async with anyio.create_task_group() as group:
+            if hasattr(two, "tend"):
+                group.start_soon(two.tend)
+            await anyio.sleep(20)
+            assert list(await two.asked_for()) == []  # type: ignore[attr-defined] - all of these can be asked
+            group.cancel_scope.cancel()
+        await two.release(lease)
+        await one.aclose()
+        await two.aclose()

@@ -1,0 +1,196 @@
+"""Sessions with snapshots keep the contract: in memory, in files, in a bucket, and in a storage of a user's own."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+from object_places import virtual_shelf
+from snapshot_places import (
+    AsyncStorage,
+    choices,
+    snapshots_in_storage,
+    snapshots_on,
+    snapshots_on_files,
+    snapshots_on_s3,
+    snapshots_on_shelf,
+)
+
+from repertory.backends.aws_clients import AwsSettings
+from repertory.backends.objects.memory import MemoryObjectStore, ObjectShelf
+from repertory.backends.objects.s3 import S3ObjectStore
+from repertory.backends.ports import Batch, Overwrite, Position
+from repertory.backends.sessions.snapshot_sessions import SnapshotSessionStore
+from repertory.backends.sessions.snapshot_storage_sessions import StorageSessionStore
+from repertory.errors import Invalid, LeaseLost
+from repertory.runtime.testing.virtual_time import virtual_asyncio
+from repertory.testing.counting_objects import CountingObjectStore
+from repertory.testing.session_contract import SessionStoreContract, grow
+
+
+class TestSnapshotsInMemory(SessionStoreContract):
+    @pytest.fixture(autouse=True)
+    def shelves(self) -> None:
+        self._shelves: dict[Path, ObjectShelf] = {}
+
+    def shelf(self, place: Path) -> ObjectShelf:
+        if place not in self._shelves:
+            self._shelves[place] = virtual_shelf()
+        return self._shelves[place]
+
+    def open_store(self, place: Path, owner: str) -> SnapshotSessionStore:
+        return snapshots_on_shelf(self.shelf(place), owner)
+
+
+class TestSnapshotsOverSlowObjects(TestSnapshotsInMemory):
+    """Requests that take their time change nothing, nor does it matter when the latest snapshot is saved."""
+
+    @pytest.fixture(params=["asyncio"])
+    def anyio_backend(self, request: pytest.FixtureRequest) -> object:
+        """One loop is enough here, too."""
+        return virtual_asyncio()
+
+    def open_store(self, place: Path, owner: str) -> SnapshotSessionStore:
+        objects = CountingObjectStore(MemoryObjectStore(self.shelf(place)), latency_s=0.01)
+        return snapshots_on(objects, owner, choices("never"))
+
+
+@pytest.mark.real_time
+class TestSnapshotsInFiles(SessionStoreContract):
+    def open_store(self, place: Path, owner: str) -> SnapshotSessionStore:
+        return snapshots_on_files(place / "home" / "sessions", owner)
+
+
+@pytest.mark.real_time
+class TestSnapshotsInABucket(SessionStoreContract):
+    @pytest.fixture(params=["trio"])
+    def anyio_backend(self, request: pytest.FixtureRequest) -> str:
+        """One loop is enough here: the same store is tested on both, and so are the objects of a bucket."""
+        return str(request.param)
+
+    @pytest.fixture(autouse=True)
+    def service(self, s3_url: str, aws_keys: pytest.MonkeyPatch) -> None:
+        self._url = s3_url
+
+    def open_store(self, place: Path, owner: str) -> SnapshotSessionStore:
+        """A place is a prefix in the bucket, which every test shares."""
+        return snapshots_on_s3(self._url, place_prefix(place), owner)
+
+    async def test_a_snapshot_that_somebody_else_writes_is_met_with_the_next_proof(self, tmp_path: Path) -> None:
+        rows = grow(2)
+        async with self.stores(tmp_path, "one") as (store,):
+            assert isinstance(store, SnapshotSessionStore)
+            lease = await store.acquire("session")
+            await store.append([Batch(lease=lease, rows=rows)])
+            await store.release(lease)
+            lease = await store.acquire("session")
+            assert list(await store.load("session", "default")) == rows
+            assert isinstance((await store.append([Batch(lease=lease, rows=[])]))[0], Position)
+            objects = S3ObjectStore(
+                "bucket", place_prefix(tmp_path), writer="them", aws=AwsSettings(endpoint_url=self._url)
+            )
+            key = "session/scopes/agent/default/snapshots/snapshot_latest.json"
+            await objects.put(key, b'{"schemaVersion": "1.0", "data": {"messages": []}}', Overwrite())
+            await objects.aclose()
+            assert isinstance((await store.append([Batch(lease=lease, rows=[])]))[0], LeaseLost)
+
+
+def place_prefix(place: Path) -> str:
+    return sha256(f"snapshots {place}".encode()).hexdigest()
+
+
+class TestSnapshotsInAStorage(SessionStoreContract):
+    """A storage of a user's own has no leases, no lists and no removal. What differs by that is said here."""
+
+    @pytest.fixture(autouse=True)
+    def storages(self) -> None:
+        self._storages: dict[Path, AsyncStorage] = {}
+
+    def open_store(self, place: Path, owner: str) -> StorageSessionStore:
+        return snapshots_in_storage(self._storages.setdefault(place, AsyncStorage()), owner)
+
+    async def test_a_session_in_live_hands_is_busy(self, tmp_path: Path) -> None:
+        """Nobody is ever refused: whoever opens a session last has it."""
+        async with self.stores(tmp_path, "one", "two") as (one, two):
+            await one.acquire("session")
+            assert (await two.acquire("session")).owner == "two"
+
+    async def test_a_takeover_fences_the_owner_before(self, tmp_path: Path) -> None:
+        """An owner is fenced when another one has committed."""
+        rows = grow(4)
+        async with self.stores(tmp_path, "one", "two") as (one, two):
+            old = await one.acquire("session")
+            await one.append([Batch(lease=old, rows=rows[:1])])
+            new = await two.acquire("session")
+            assert list(await two.load("session", "default")) == rows[:1]
+            await two.append([Batch(lease=new, rows=rows[1:3])])
+            assert isinstance((await one.append([Batch(lease=old, rows=rows[1:2])]))[0], LeaseLost)
+            assert isinstance((await one.append([Batch(lease=old, rows=rows[1:2])]))[0], LeaseLost)
+            assert list(await two.load("session", "default", whole=True)) == rows[:3]
+
+    async def test_a_stale_release_changes_nothing(self, tmp_path: Path) -> None:
+        rows = grow(1)
+        async with self.stores(tmp_path, "one") as (store,):
+            old = await store.acquire("session")
+            new = await store.acquire("session")
+            await store.release(old)
+            assert await store.append([Batch(lease=new, rows=rows)]) == [Position(agent_id="default", seq=1)]
+
+    async def test_a_refused_batch_does_not_hinder_the_others(self, tmp_path: Path) -> None:
+        rows = grow(2)
+        async with self.stores(tmp_path, "one") as (store,):
+            first, second = await store.acquire("first"), await store.acquire("second")
+            batches = [(first, rows), (second, rows[1:]), (second, rows)]
+            outcomes = await store.append([Batch(lease=lease, rows=part) for lease, part in batches])
+            assert [type(outcome) for outcome in outcomes] == [Position, LeaseLost, Position]
+            assert list(await store.load("first", "default", whole=True)) == rows
+            assert list(await store.load("second", "default", whole=True)) == rows
+
+    async def test_a_batch_without_rows_proves_the_lease_and_changes_nothing(self, tmp_path: Path) -> None:
+        rows = grow(3)
+        async with self.stores(tmp_path, "one", "two") as (one, two):
+            lease = await one.acquire("session")
+            await one.append([Batch(lease=lease, rows=rows[:2])])
+            assert isinstance((await one.append([Batch(lease=lease, rows=[])]))[0], Position)
+            other = await two.acquire("session")
+            await two.append([Batch(lease=other, rows=rows[2:])])
+            assert isinstance((await one.append([Batch(lease=lease, rows=[])]))[0], LeaseLost)
+            assert list(await two.load("session", "default", whole=True)) == rows
+
+    async def test_nothing_is_erased_under_a_stale_lease(self, tmp_path: Path) -> None:
+        rows = grow(3)
+        async with self.stores(tmp_path, "one", "two") as (one, two):
+            old = await one.acquire("session")
+            await one.append([Batch(lease=old, rows=rows[:2])])
+            new = await two.acquire("session")
+            await two.append([Batch(lease=new, rows=rows[2:])])
+            assert isinstance((await one.append([Batch(lease=old, rows=[], erase=[("default", 1)])]))[0], LeaseLost)
+            assert list(await two.load("session", "default", whole=True)) == rows
+
+    async def test_nothing_is_loaded_of_what_was_never_stored(self, tmp_path: Path) -> None:
+        async with self.stores(tmp_path, "one") as (store,):
+            assert list(await store.load("session", "default")) == []
+            await store.acquire("session")
+            assert list(await store.load("session", "default", whole=True)) == []
+
+    async def test_sessions_are_listed_the_most_recently_changed_first(self, tmp_path: Path) -> None:
+        async with self.stores(tmp_path, "one") as (store,):
+            with pytest.raises(Invalid, match="cannot tell which sessions it has"):
+                await store.sessions()
+
+    async def test_one_session_is_listed_alone(self, tmp_path: Path) -> None:
+        async with self.stores(tmp_path, "one") as (store,):
+            with pytest.raises(Invalid, match="cannot tell which sessions it has"):
+                await store.sessions("a")
+
+    async def test_a_deleted_session_is_gone_and_may_begin_anew(self, tmp_path: Path) -> None:
+        async with self.stores(tmp_path, "one") as (store,):
+            await store.acquire("session")
+            with pytest.raises(Invalid, match="cannot remove anything"):
+                await store.delete("session")
+
+    async def test_delete_refuses_what_is_not_there_or_in_other_hands(self, tmp_path: Path) -> None:
+        async with self.stores(tmp_path, "one") as (store,):
+            with pytest.raises(Invalid, match="cannot remove anything"):
+                await store.delete("session")

@@ -1,0 +1,173 @@
+"""What is summarised, and where the summary stands."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from repertory.core.messages import Message, text_of, tool_results, tool_uses
+from repertory.core.pairing import check_next
+from repertory.core.window.decision import WindowBudget
+from repertory.core.window.plan import apply_plan
+from repertory.core.window.summarizing import Summarizing
+from repertory.core.window.summary import DEFAULT_PROMPT, SummaryRequest, is_summary
+from repertory.core.window.transcript import transcript
+from repertory.errors import ContextWindowOverflowException, Invalid
+from tests.core.test_window import conversation
+
+OVERFLOW = ContextWindowOverflowException("too long")
+BUDGET = WindowBudget(error=OVERFLOW)
+
+
+def summarized(shown: list[Message], request: SummaryRequest, text: str = "S") -> list[Message]:
+    plan = request.plan(text)
+    assert plan.summary is not None
+    return [plan.summary, *apply_plan(shown, plan)]
+
+
+def test_the_oldest_share_is_summarised_into_one_message_of_the_user() -> None:
+    shown = conversation([0] * 10)
+    request = Summarizing().reduce(shown, BUDGET)
+    after = summarized(shown, request)
+    assert len(request.messages) == 6
+    assert after[0]["role"] == "user"
+    assert is_summary(after[0])
+    assert [text_of(message) for message in after] == ["S", *(text_of(message) for message in shown[6:])]
+
+
+@pytest.mark.parametrize(("ratio", "taken"), [(0.0, 2), (0.1, 2), (0.5, 10), (0.8, 16), (5, 16)])
+def test_the_ratio_is_taken_between_a_tenth_and_eight_tenths(ratio: float, taken: int) -> None:
+    manager = Summarizing(summary_ratio=ratio, preserve_recent_messages=2)
+    assert len(manager.reduce(conversation([0] * 10), BUDGET).messages) == taken
+
+
+def test_recent_messages_are_preserved_and_too_few_are_not_summarised() -> None:
+    manager = Summarizing(summary_ratio=0.8, preserve_recent_messages=15)
+    assert len(manager.reduce(conversation([0] * 10), BUDGET).messages) == 5
+    for shown in (conversation([0] * 7), conversation([0] * 7)[:3], conversation([])):
+        with pytest.raises(ContextWindowOverflowException, match="insufficient messages"):
+            manager.reduce(shown, BUDGET)
+
+
+def test_an_earlier_summary_goes_into_the_next_one_and_never_alone() -> None:
+    manager = Summarizing(summary_ratio=0.1, preserve_recent_messages=2)
+    shown = conversation([0] * 4)
+    for number in range(3):
+        request = manager.reduce(shown, BUDGET)
+        assert len(request.messages) == (1 if number == 0 else 2)
+        assert ("user: S\n" in request.prompt(1_000)) == (number > 0)
+        shown = summarized(shown, request)
+        assert sum(map(is_summary, shown)) == 1
+
+
+def test_pinned_messages_stay_and_are_not_summarised() -> None:
+    manager = Summarizing(pin_first=2, preserve_recent_messages=2)
+    shown = conversation([0] * 10)
+    request = manager.reduce(shown, BUDGET)
+    assert "q0" not in request.prompt(1_000)
+    after = summarized(shown, request)
+    assert [text_of(message) for message in after[:4]] == ["S", "q0", "a0", text_of(shown[len(request.messages)])]
+    again = summarized(after, manager.reduce(after, BUDGET), "S2")
+    assert [text_of(message) for message in again[:3]] == ["S2", "q0", "a0"]
+
+
+def test_settings_out_of_range_are_refused() -> None:
+    with pytest.raises(ValueError, match="Agents come with their own system prompt"):
+        Summarizing(agent=object(), system_prompt="p")
+    with pytest.raises(Invalid, match="preserve_recent_messages"):
+        Summarizing(preserve_recent_messages=-1)
+    with pytest.raises(Invalid, match="pin_first"):
+        Summarizing(pin_first=0)
+
+
+def test_a_summary_that_says_nothing_is_refused() -> None:
+    request = Summarizing().reduce(conversation([0] * 10), BUDGET)
+    with pytest.raises(Invalid, match="says something"):
+        request.plan(" \n")
+
+
+def test_the_prompt_is_the_users_own_or_asks_for_structured_points_in_the_third_person() -> None:
+    shown = conversation([1] * 10)
+    own = Summarizing(system_prompt="mine").reduce(shown, BUDGET)
+    assert own.system_prompt == "mine"
+    default = Summarizing().reduce(shown, BUDGET)
+    assert default.system_prompt == DEFAULT_PROMPT
+    assert "third person" in DEFAULT_PROMPT
+    assert "bullet points" in DEFAULT_PROMPT
+
+
+def test_a_request_stands_while_what_is_shown_begins_the_same() -> None:
+    shown = conversation([0] * 10)
+    request = Summarizing().reduce(shown, BUDGET)
+    assert request.stands([*shown, *conversation([0])])
+    assert not request.stands(shown[1:])
+    assert not request.stands(shown[:3])
+    assert not request.stands([{"role": "user", "content": [{"text": "redacted"}]}, *shown[1:]])
+
+
+@given(
+    st.lists(st.integers(0, 4), min_size=1, max_size=12),
+    st.floats(0, 1),
+    st.integers(0, 12),
+    st.one_of(st.none(), st.integers(1, 5)),
+    st.booleans(),
+)
+def test_whatever_is_summarised_pairs_stay_whole_and_the_last_message_stays(
+    turns: list[int], ratio: float, preserve: int, pin_first: int | None, unanswered: bool
+) -> None:
+    manager = Summarizing(summary_ratio=ratio, preserve_recent_messages=preserve, pin_first=pin_first)
+    shown = conversation(turns)
+    if unanswered:
+        shown.append({"role": "user", "content": [{"text": "and?"}]})
+    for _ in range(4):
+        before = [dict(message) for message in shown]
+        try:
+            request = manager.reduce(shown, BUDGET)
+        except ContextWindowOverflowException:
+            break
+        after = summarized(shown, request)
+        assert [dict(message) for message in shown] == before
+        assert len(after) <= len(shown)
+        assert after[-1] is shown[-1]
+        assert len(after) - 1 - len(request.pinned) >= min(preserve, len(shown))
+        previous = None
+        for message in after[1:]:
+            if any(tool_results(message)) or (previous is not None and any(tool_uses(previous))):
+                check_next(previous, message)
+            previous = message
+        if len(after) == len(shown):
+            break
+        shown = after
+
+
+def test_a_transcript_names_who_said_what_and_needs_no_tools() -> None:
+    messages: list[Message] = [
+        {"role": "user", "content": [{"text": "look"}, {"image": {"format": "png", "source": {"bytes": b"\x89"}}}]},
+        {
+            "role": "assistant",
+            "content": [
+                {"reasoningContent": {"reasoningText": {"text": "hidden"}}},
+                {"toolUse": {"toolUseId": "t", "name": "read", "input": {"path": "a.txt"}}},
+            ],
+        },
+        {
+            "role": "user",
+            "content": [
+                {
+                    "toolResult": {
+                        "toolUseId": "t",
+                        "status": "error",
+                        "content": [{"text": "x" * 1_000}, {"json": {"n": 1}}, {"document": {"name": "d"}}],
+                    }
+                }
+            ],
+        },
+    ]
+    text = transcript(messages, 100)
+    assert text.startswith('user: look\n[image]\n\nassistant: [uses the tool read: {"path": "a.txt"}]\n\nuser: ')
+    assert "[the tool's result, error: " in text
+    assert "900 characters left out" in text
+    assert '{"n": 1}' in text
+    assert "[a document: d]" in text
+    assert "hidden" not in text
