@@ -56,7 +56,7 @@ BROAD_EXCEPTS: dict[str, str] = {
     "repertory/app/snapshot_trigger.py": "a snapshot trigger is anybody's code, and never takes a turn down",
     "repertory/app/callbacks.py": "a callback handler is anybody's code, and only looks on",
     "repertory/app/repository_objects.py": "a session repository may be anybody's code; what it raises is the cause",
-    "repertory/backends/sessions/snapshot_storage.py": "a snapshot storage is anybody's code; what it raises is the cause",
+    "repertory/backends/sessions/snapshot_storage.py": "a storage may be anybody's code; what it raises is the cause",
     "repertory/backends/sessions/owning_thread.py": "whatever the work raised is raised by whoever waits for it",
     "repertory/backends/tools/output_form.py": "validators and serializers of a form are the user's code",
     "repertory/backends/tools/function_tool.py": "a tool's function is the user's code; the same",

@@ -13,9 +13,13 @@ from repertory.backends.ports import Condition, ObjectInfo, ObjectStore, Session
 from repertory.backends.sessions.message_tree import MessageTreeStore
 from repertory.backends.sessions.message_tree_journal import TreeSettings
 from repertory.backends.sessions.proof_of_life import TimeToLive
-from repertory.errors import Unavailable
+from repertory.errors import RepertoryError
 
 _numbers = itertools.count()
+
+
+class Died(RepertoryError):
+    """The process is no more: nothing is tried again."""
 
 
 @dataclass
@@ -34,7 +38,7 @@ class CountingObjects:
     def _note(self, request: str) -> None:
         self.requests.append(request)
         if self.dies_at is not None and len(self.requests) > self.dies_at:
-            raise Unavailable("the process has died", request=request)
+            raise Died("the process has died", request=request)
 
     async def get(self, key: str) -> StoredObject:
         self._note(f"get {key}")

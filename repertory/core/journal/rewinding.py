@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from repertory.core.journal.whole_journal import WholeJournal
 
 
-def rewind(journal: WholeJournal, position: int, *, at: float, entropy: Entropy) -> Sequence[Row]:
+def rewind(journal: WholeJournal, position: int, *, at: float, entropy: Entropy, name: str = "") -> Sequence[Row]:
     """The rows that go back, to follow the journal's last one. Going back to before them undoes it.
+
+    `name` is what that point is called where the wish came from (a snapshot's id), kept in the record.
 
     Errors: `Invalid` when a turn's tools are under way at that position, or what it amounted to was erased since.
     """
@@ -34,6 +36,7 @@ def rewind(journal: WholeJournal, position: int, *, at: float, entropy: Entropy)
         run=now.run,
         view=then.shown.view,
         state=dict(then.state),
+        name=name,
     )
     link = journal.rows[-1].link if journal.rows else None
     appender = Appender(journal.agent_id, now, link, entropy)

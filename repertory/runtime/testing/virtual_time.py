@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     import trio.abc
 
 _OUTSIDE_POLL_S = 0.05
+_FOREVER_S = 86_400.0
+"""What asyncio waits at most: whoever waits so long may be waiting for a thread."""
+_RESOLUTION_S = 1e-6
+"""How exact timers are. Far in the future floats are no finer, and a timer that is due must be seen to be."""
 
 
 class AsyncioOptions(TypedDict):
@@ -38,9 +42,10 @@ class JumpingSelector(selectors.DefaultSelector):
         ready = super().select(0)
         if ready:
             return ready
-        if timeout is None:
-            return super().select(_OUTSIDE_POLL_S)  # Only a thread or the outside can wake us.
-        self.virtual_s += max(timeout, 0.0)
+        if timeout is None or timeout >= _FOREVER_S:
+            ready = super().select(_OUTSIDE_POLL_S)  # Only a thread or the outside can wake us.
+        if timeout is not None and not ready:
+            self.virtual_s += max(timeout, 0.0)
         return ready
 
 
@@ -50,6 +55,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         self._jumping = JumpingSelector()
         super().__init__(self._jumping)
+        self._clock_resolution = _RESOLUTION_S
 
     def time(self) -> float:
         return self._jumping.virtual_s

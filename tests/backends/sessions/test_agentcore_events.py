@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.real_time, pytest.mark.usefixtures(
 
 WAIT_S = 20.0
 QUICK = Patience(timeout_s=10.0, first_delay_s=0.001)
-SHORT = Patience(timeout_s=0.3, first_delay_s=0.001)
+SHORT = Patience(timeout_s=2.0, first_delay_s=0.001)
 THROTTLED = Say("ThrottledException", "Rate exceeded")
 BROKEN = Say("ServiceException", "Something went wrong")
 

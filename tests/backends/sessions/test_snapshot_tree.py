@@ -35,7 +35,7 @@ from repertory.core.journal.rows import Row
 from repertory.core.messages import Message, text_of
 from repertory.errors import LeaseLost, NotFound, SessionBusy, SnapshotException, Unavailable
 from repertory.testing.counting_objects import CountingObjectStore
-from tests.app.tree_sessions import CountingObjects
+from tests.app.tree_sessions import CountingObjects, Died
 
 pytestmark = pytest.mark.anyio
 
@@ -244,7 +244,7 @@ async def test_whatever_a_crash_left_out_is_put_by_the_next_owner() -> None:
                 acknowledged.append(str(number))
             await session.close()
             survived = dies_at > len(mortal.requests)
-        except Unavailable:
+        except Died:
             pass
         async with opened(shelf, choices("never"), takeover=True, owner="next") as session:
             marked = [text for text in session.shown if text in ("1", "3")]
