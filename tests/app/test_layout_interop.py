@@ -210,20 +210,20 @@ def test_what_was_redacted_here_is_redacted_for_the_package(peer: Peer, place: A
     @tool
     def secret() -> str:
         """Tell."""
-        return "the secret is 123"
+        return "the secret is xylophone"
 
     agent = Agent(model, tools=[secret], callback_handler=None, session_manager=manager())
-    for prompt in ("hi", "my secret is 123", "tell me", "thanks"):
+    for prompt in ("hi", "my secret is xylophone", "tell me", "thanks"):
         agent(prompt)
     found = peer.ask("open", **told)
     assert plain(found["messages"]) == plain(agent.messages)
-    assert "123" not in str(found)
+    assert "xylophone" not in str(found)
     said = peer.ask("say", prompt="and now?", replies=[[{"text": "nothing"}]])
     assert plain(said["asked"])[:-1] == plain(agent.messages)
     assert plain(ours(manager).messages) == plain(said["messages"])
     if "folder" in told:
         bodies = [path.read_text() for path in Path(told["folder"]).rglob("message_*.json")]
-        assert "123" not in "".join(bodies)
+        assert "xylophone" not in "".join(bodies)
         documents = [json.loads(body) for body in bodies]
         assert [one["message"] for one in documents if one["redact_message"]] == [
             one["redact_message"] for one in documents if one["redact_message"]

@@ -70,6 +70,8 @@ class OwnedSession:
         self._grown_bytes = 0
         self._window_bytes = 0
         self._stale_windows: set[str] = set()
+        self._windows = 0
+        """How many were put beside the head."""
         self.tidy = True
         """Whether heads and chunks can be made; what is damaged is left as it is."""
         self.committing = anyio.Lock()
@@ -344,7 +346,8 @@ class OwnedSession:
         if len(body) <= INLINE_BYTES_MAX:
             changes["window"] = None
             return rows, None
-        name = f"{self.lease.generation}-{self.head.edition + 1}"
+        self._windows += 1  # Never a name again: a head whose answer was lost may name it.
+        name = f"{self.lease.generation}-{self._windows}"
         self._stale_windows.add(name)  # until the head names it
         await self.requests.put(self.keys.window(name), body, Overwrite())
         changes["window"] = name
@@ -389,7 +392,8 @@ class OwnedSession:
         """Who goes back to an earlier position needs rows from before the window again."""
         while self.window.missing:
             for agent_id in self.window.missing:
-                self.window.fill(agent_id, await self.reader.whole(agent_id))
+                first, last = self.window.gap(agent_id)
+                self.window.fill(agent_id, await self.reader.stretch(agent_id, last, first))
 
     async def load(self, agent_id: str) -> list[Row]:
         """The rows that opening an agent needs; they are here, nearly always."""

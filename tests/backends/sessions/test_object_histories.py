@@ -212,3 +212,9 @@ async def test_random_histories_are_what_a_dictionary_says(number: int, seed: in
 async def test_the_same_over_requests_that_fail(number: int, seed: int) -> None:
     with anyio.fail_after(100_000):
         await History(random.Random(seed + number), FAULTS).run()
+
+
+async def test_a_window_is_never_put_in_the_place_of_one_that_a_head_may_name() -> None:
+    """A head whose answer got lost stands, and so must the window that it names, whatever its owner says after that."""
+    with anyio.fail_after(100_000):
+        await History(random.Random(437342136), FAULTS).run()
