@@ -13,11 +13,13 @@ if TYPE_CHECKING:
     from repertory.actors.backlog import NotStored as NotStored
     from repertory.actors.hook_events import AfterInvocationEvent as AfterInvocationEvent
     from repertory.actors.hook_events import AfterModelCallEvent as AfterModelCallEvent
+    from repertory.actors.hook_events import AfterSnapshotEvent as AfterSnapshotEvent
     from repertory.actors.hook_events import AfterToolCallEvent as AfterToolCallEvent
     from repertory.actors.hook_events import AfterToolsEvent as AfterToolsEvent
     from repertory.actors.hook_events import AgentInitializedEvent as AgentInitializedEvent
     from repertory.actors.hook_events import BeforeInvocationEvent as BeforeInvocationEvent
     from repertory.actors.hook_events import BeforeModelCallEvent as BeforeModelCallEvent
+    from repertory.actors.hook_events import BeforeSnapshotEvent as BeforeSnapshotEvent
     from repertory.actors.hook_events import BeforeToolCallEvent as BeforeToolCallEvent
     from repertory.actors.hook_events import BeforeToolsEvent as BeforeToolsEvent
     from repertory.actors.hook_events import HookEvent as HookEvent
@@ -25,11 +27,16 @@ if TYPE_CHECKING:
     from repertory.actors.hook_registry import HookOrder as HookOrder
     from repertory.actors.hook_registry import HookProvider as HookProvider
     from repertory.actors.hook_registry import HookRegistry as HookRegistry
+    from repertory.actors.injections import InjectionContext as InjectionContext
     from repertory.app.agent import Agent as Agent
+    from repertory.app.agent_snapshots import SnapshotLoaded as SnapshotLoaded
+    from repertory.app.agent_snapshots import Snapshottable as Snapshottable
     from repertory.app.agentcore_sessions import AgentCoreMemoryConfig as AgentCoreMemoryConfig
     from repertory.app.agentcore_sessions import AgentCoreMemorySessionManager as AgentCoreMemorySessionManager
     from repertory.app.agentcore_sessions import AgentCoreMemorySessions as AgentCoreMemorySessions
     from repertory.app.agentcore_sessions import RetrievalConfig as RetrievalConfig
+    from repertory.app.context_injector import ContextInjector as ContextInjector
+    from repertory.app.context_offloader import ContextOffloader as ContextOffloader
     from repertory.app.conversation_managers import ConversationManager as ConversationManager
     from repertory.app.conversation_managers import NullConversationManager as NullConversationManager
     from repertory.app.conversation_managers import SlidingWindowConversationManager as SlidingWindowConversationManager
@@ -76,12 +83,14 @@ if TYPE_CHECKING:
     from repertory.backends.ports import ToolContext as ToolContext
     from repertory.backends.sessions.snapshot_port import SnapshotStorage as SnapshotStorage
     from repertory.backends.tools.decorator import tool as tool
+    from repertory.core.journal.marks import Mark as Mark
     from repertory.core.limits import Limits as Limits
     from repertory.core.opening import Interrupt as Interrupt
     from repertory.core.result import AgentResult as AgentResult
     from repertory.core.retry import ModelRetryStrategy as ModelRetryStrategy
     from repertory.core.snapshots.location import SnapshotLocation as SnapshotLocation
     from repertory.core.snapshots.location import SnapshotManifest as SnapshotManifest
+    from repertory.core.snapshots.portable import Snapshot as Snapshot
     from repertory.core.snapshots.trigger import SnapshotEvery as SnapshotEvery
     from repertory.core.state import AgentState as AgentState
     from repertory.core.store_patience import StorePatience as StorePatience
@@ -104,6 +113,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "AfterInvocationEvent": "repertory.actors.hook_events",
     "AfterModelCallEvent": "repertory.actors.hook_events",
+    "AfterSnapshotEvent": "repertory.actors.hook_events",
     "AfterToolCallEvent": "repertory.actors.hook_events",
     "AfterToolsEvent": "repertory.actors.hook_events",
     "Agent": "repertory.app.agent",
@@ -119,9 +129,12 @@ _HOMES = {
     "BedrockModel": "repertory.backends.models.bedrock",
     "BeforeInvocationEvent": "repertory.actors.hook_events",
     "BeforeModelCallEvent": "repertory.actors.hook_events",
+    "BeforeSnapshotEvent": "repertory.actors.hook_events",
     "BeforeToolCallEvent": "repertory.actors.hook_events",
     "BeforeToolsEvent": "repertory.actors.hook_events",
     "ConcurrencyException": "repertory.errors",
+    "ContextInjector": "repertory.app.context_injector",
+    "ContextOffloader": "repertory.app.context_offloader",
     "ContextWindowOverflowException": "repertory.errors",
     "ConversationManager": "repertory.app.conversation_managers",
     "DrainReport": "repertory.app.drain_report",
@@ -136,11 +149,13 @@ _HOMES = {
     "HostedAgent": "repertory.app.runtime",
     "HostedSession": "repertory.app.runtime",
     "InMemoryStorage": "repertory.app.storages",
+    "InjectionContext": "repertory.actors.injections",
     "Interrupt": "repertory.core.opening",
     "JournalSessionManager": "repertory.app.journal_sessions",
     "JournalSessions": "repertory.app.journal_sessions",
     "Limits": "repertory.core.limits",
     "MCPClient": "repertory.app.mcp_client",
+    "Mark": "repertory.core.journal.marks",
     "MaxTokensReachedException": "repertory.errors",
     "MessageAddedEvent": "repertory.actors.hook_events",
     "Model": "repertory.backends.ports",
@@ -170,13 +185,16 @@ _HOMES = {
     "SessionType": "repertory.app.session_repository",
     "Sessions": "repertory.app.operations.sessions",
     "SlidingWindowConversationManager": "repertory.app.conversation_managers",
+    "Snapshot": "repertory.core.snapshots.portable",
     "SnapshotEvery": "repertory.core.snapshots.trigger",
     "SnapshotException": "repertory.errors",
+    "SnapshotLoaded": "repertory.app.agent_snapshots",
     "SnapshotLocation": "repertory.core.snapshots.location",
     "SnapshotManifest": "repertory.core.snapshots.location",
     "SnapshotSessionManager": "repertory.app.snapshot_sessions",
     "SnapshotSessions": "repertory.app.snapshot_sessions",
     "SnapshotStorage": "repertory.backends.sessions.snapshot_port",
+    "Snapshottable": "repertory.app.agent_snapshots",
     "StorePatience": "repertory.core.store_patience",
     "StructuredOutputException": "repertory.errors",
     "SummarizingConversationManager": "repertory.app.conversation_managers",
@@ -195,6 +213,7 @@ _HOMES = {
 __all__ = [
     "AfterInvocationEvent",
     "AfterModelCallEvent",
+    "AfterSnapshotEvent",
     "AfterToolCallEvent",
     "AfterToolsEvent",
     "Agent",
@@ -210,9 +229,12 @@ __all__ = [
     "BedrockModel",
     "BeforeInvocationEvent",
     "BeforeModelCallEvent",
+    "BeforeSnapshotEvent",
     "BeforeToolCallEvent",
     "BeforeToolsEvent",
     "ConcurrencyException",
+    "ContextInjector",
+    "ContextOffloader",
     "ContextWindowOverflowException",
     "ConversationManager",
     "DrainReport",
@@ -227,11 +249,13 @@ __all__ = [
     "HostedAgent",
     "HostedSession",
     "InMemoryStorage",
+    "InjectionContext",
     "Interrupt",
     "JournalSessionManager",
     "JournalSessions",
     "Limits",
     "MCPClient",
+    "Mark",
     "MaxTokensReachedException",
     "MessageAddedEvent",
     "Model",
@@ -261,13 +285,16 @@ __all__ = [
     "SessionType",
     "Sessions",
     "SlidingWindowConversationManager",
+    "Snapshot",
     "SnapshotEvery",
     "SnapshotException",
+    "SnapshotLoaded",
     "SnapshotLocation",
     "SnapshotManifest",
     "SnapshotSessionManager",
     "SnapshotSessions",
     "SnapshotStorage",
+    "Snapshottable",
     "StorePatience",
     "StructuredOutputException",
     "SummarizingConversationManager",

@@ -14,10 +14,20 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeAlias, assert_never
+from typing import assert_never
 
 import anyio
 
+from repertory.actors.agent_messages import (
+    Abandon,
+    AgentMessage,
+    CancelTurn,
+    FinishTurns,
+    Invoke,
+    InvokeStreaming,
+    ShowSnapshot,
+    TimeUp,
+)
 from repertory.actors.agent_parts import AgentParts, AgentSettings, Footing, Means
 from repertory.actors.backlog import Backlog
 from repertory.actors.call import Busy, Call, Invocation, SinkOutlet, SlotOutlet
@@ -29,7 +39,6 @@ from repertory.actors.persister import ReadImage
 from repertory.actors.turn_driver import TurnDriver
 from repertory.backends.ports import OutputForm
 from repertory.core.direct_call import DIRECT_WHILE_BUSY, direct_answers, recorded
-from repertory.core.events import TurnEvent
 from repertory.core.journal.image import Image
 from repertory.core.journal.records import Interrupted, MessageAdded, Resumed, StateChanged
 from repertory.core.messages import ToolUse, tool_uses
@@ -37,61 +46,19 @@ from repertory.core.opening import Ask as AskPerson
 from repertory.core.opening import Standing, UnknownOutcome, open_turn
 from repertory.core.prompt import Answers, Said, read_prompt
 from repertory.core.result import AgentResult
+from repertory.core.snapshots.portable import SnapshotFields
+from repertory.core.snapshots.restoring import restoring
 from repertory.core.turn import CANCELLED, Stop
 from repertory.errors import AgentBusy, Failed, Invalid, RepertoryError, Unavailable
 from repertory.runtime.actor import Actor
 from repertory.runtime.exit import ExitReason
-from repertory.runtime.message import Ask, Stream
 from repertory.runtime.next import Next, carry_on, refuse, reply
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Invoke(Ask[AgentResult]):
-    """Run a turn and answer with its result."""
-
-    invocation: Invocation
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InvokeStreaming(Stream[TurnEvent]):
-    """Run a turn and send what happens on the way; leaving the stream cancels the turn."""
-
-    invocation: Invocation
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CancelTurn:
-    """End the running turn early, if one runs: as the stop wish says, unless the turn has heard that already."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimeUp:
-    """A call has had its time."""
-
-    invocation: Invocation
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Abandon:
-    """The caller of this very invocation has gone: cut its turn short, or do not begin it."""
-
-    invocation: Invocation
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FinishTurns(Ask[None]):
-    """Take no more turns, and answer when the running one and those that wait are over."""
-
-    at_once: bool = False
-    """Cut the running turn short, and refuse the calls that wait."""
-
+from repertory.runtime.reply import ReplySlot
 
 _WAITS_FOR_ITSELF = (
     "the call comes from a tool or hook of the turn that runs, so it would wait for itself; ask another agent, or a"
     " fresh one: agent.as_tool()"
 )
-
-AgentMessage: TypeAlias = "Invoke | InvokeStreaming | CancelTurn | TimeUp | Abandon | FinishTurns"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +89,7 @@ class AgentActor(Actor[AgentMessage]):
         self._parts = parts
         self._wall = wall
         self._waiting: deque[Call] = deque()
+        self._loads: deque[tuple[SnapshotFields, ReplySlot[None]]] = deque()
         self._running: Call | None = None
         self._driver: TurnDriver | None = None
         self._busy = False
@@ -155,9 +123,13 @@ class AgentActor(Actor[AgentMessage]):
         self._footing = Footing.at(image)
         self._named = NamedTurns(image)
         started = frozenset(image.open_tools)
-        self._standing = Standing(last=image.last_message, started=started, finished=image.finished_tools)
+        self._stand(Standing(last=image.last_message, started=started, finished=image.finished_tools))
+        self._parts.mirror.note_view(image.view)
         shown = await self._means.conversation.ask(LoadView(image=image), timeout_s=math.inf)
         self._parts.mirror.show(shown.messages)
+
+    def _stand(self, standing: Standing) -> None:
+        self._standing = self._parts.mirror.standing = standing
 
     async def on_stop(self, reason: ExitReason) -> None:
         """A turn that was cut short leaves records: the persister stops after this actor and takes them."""
@@ -175,7 +147,7 @@ class AgentActor(Actor[AgentMessage]):
             added = MessageAdded(at=self._wall(), message=message, turn=1, index=footing.message_count)
             footing.note(self._ledger.add(added), message)
             self._parts.mirror.add(message)
-        self._standing = Standing(last=footing.last)
+        self._stand(Standing(last=footing.last))
         self._ledger.hand_over()
 
     async def handle(self, message: AgentMessage) -> Next:
@@ -184,6 +156,12 @@ class AgentActor(Actor[AgentMessage]):
                 return self._take(invocation, SlotOutlet)
             case InvokeStreaming(invocation=invocation):
                 return self._take(invocation, SinkOutlet)
+            case ShowSnapshot(wanted=wanted):
+                if self._refusing:
+                    return refuse(self._closed())
+                self._loads.append((wanted, self.context.defer()))
+                self._wake()
+                return carry_on()
             case CancelTurn():
                 wish = self._parts.wish.take()
                 if wish is not None and self._driver is not None:
@@ -269,6 +247,10 @@ class AgentActor(Actor[AgentMessage]):
             self._stop_running(CANCELLED)
         else:
             self._waiting.append(call)
+        self._wake()
+
+    def _wake(self) -> None:
+        """There is something to do for the turns' job."""
         self._busy = True
         if self._called is None:
             self._called = anyio.Event()
@@ -353,8 +335,11 @@ class AgentActor(Actor[AgentMessage]):
     async def _run_turns(self) -> None:
         """Turn after turn. One job for all of them: starting one costs more than a plain turn's messages."""
         while True:
-            while self._waiting:
-                await self._run_turn(self._waiting.popleft())
+            while self._waiting or self._loads:
+                if self._loads:
+                    await self._show(*self._loads.popleft())
+                else:
+                    await self._run_turn(self._waiting.popleft())
             self._busy = False
             if self._closing:
                 self._keep_state()
@@ -362,6 +347,26 @@ class AgentActor(Actor[AgentMessage]):
                 self._closing.pop()()
             self._called = anyio.Event()
             await self._called.wait()
+
+    async def _show(self, wanted: SnapshotFields, slot: ReplySlot[None]) -> None:
+        """Go on from a snapshot: first what was said until now, then what it says."""
+        try:
+            await self._ledger.catch_up()
+            persister, settings = self.context.sibling("persister"), self._settings
+            self._keep_state()
+            image = await persister.ask(ReadImage(), timeout_s=math.inf)
+            session = f"{settings.session_id}/{settings.agent_id}"
+            for record in restoring(image, wanted, self._wall(), session):
+                self._ledger.add(record)
+            if wanted.state is not None:
+                self._parts.state.replace(wanted.state)
+            self._ledger.hand_over(soon=True)
+            await self._stand_on(await persister.ask(ReadImage(), timeout_s=math.inf))
+            await self._ledger.commit()
+        except RepertoryError as error:
+            slot.fail(error)
+        else:
+            slot.reply(None)
 
     async def _run_turn(self, call: Call) -> None:
         self._running = call
@@ -444,7 +449,7 @@ class AgentActor(Actor[AgentMessage]):
         try:
             return await driver.run(opening)
         finally:
-            self._standing = Standing(last=self._footing.last)
+            self._stand(Standing(last=self._footing.last))
 
     def _check_form(self, form: OutputForm | None) -> None:
         if form is not None and form.name in self._parts.tools:

@@ -21,7 +21,7 @@ from repertory.core.journal.shown import Shown as Window
 from repertory.core.journal.view_change import view_change
 from repertory.core.messages import Json, Message
 from repertory.core.window.compression import is_full
-from repertory.core.window.decision import Decision, Edit, WindowBudget, WindowManager
+from repertory.core.window.decision import Decision, Edit, Shorten, WindowBudget, WindowManager
 from repertory.core.window.gauge import Beside, TokenGauge
 from repertory.core.window.plan import DEFAULT_MANAGER, WindowPlan
 from repertory.core.window.summary import SummaryRequest, is_summary
@@ -60,6 +60,8 @@ class Shown:
     """Something is being decided: ask `Settle`, then the same again."""
     tokens: int | None = None
     """What a request with these messages takes, where that is measured."""
+    count: bool = False
+    """It may be too much: have the model count it, and say `Counted`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +79,14 @@ class PrepareCall(Ask[Shown]):
     beside: Beside = field(default_factory=Beside)
     again: bool = False
     """It was asked before, and something was undecided."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted(Ask[Shown]):
+    """The model has counted what the last answer showed."""
+
+    tokens: int | None
+    """None when it could not: the estimate stays."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,16 +134,27 @@ class Decided:
         )
 
 
-ConversationMessage: TypeAlias = "LoadView | PrepareCall | ReduceView | Tidy | Settle | ReplaceShown | Decided"
+ConversationMessage: TypeAlias = (
+    "LoadView | PrepareCall | Counted | ReduceView | Tidy | Settle | ReplaceShown | Decided"
+)
 
 
 class ConversationActor(Actor[ConversationMessage]):
     """Carries out its manager's decisions on what the model is shown."""
 
-    def __init__(self, manager: WindowManager, wall: Callable[[], float], summarize: Summarize) -> None:
+    def __init__(
+        self,
+        manager: WindowManager,
+        wall: Callable[[], float],
+        summarize: Summarize,
+        shorten: Shorten | None = None,
+    ) -> None:
         self._manager = manager
         self._wall = wall
         self._summarize = summarize
+        self._shorten = shorten
+        self._new = 0
+        """So many of the last messages have not been looked at for whether to shorten them."""
         self._shown = Window(View(), iter(()))
         self._messages: list[Message] = []
         """The shown messages again, as a list: what is copied for every model call."""
@@ -161,6 +182,8 @@ class ConversationActor(Actor[ConversationMessage]):
                 return reply(Shown(messages=self._load(image)))
             case PrepareCall():
                 return self._prepare(message)
+            case Counted(tokens=tokens):
+                return self._note_count(tokens)
             case Tidy():
                 return self._tidy(message)
             case ReduceView(error=error):
@@ -189,9 +212,11 @@ class ConversationActor(Actor[ConversationMessage]):
         if self._threshold is not None:
             self._gauge = TokenGauge(self._messages, hidden=_count(state, "hidden_tokens"))
         self._decided, self._refused = None, False
+        self._new = 1  # A process that died may have put it on record, and not what to show instead.
         return self._messages.copy()
 
     def _take_in(self, added: tuple[Entry, ...]) -> None:
+        self._new += len(added)
         for entry in added:
             self._shown.add(entry.seq, entry.message)
             self._messages.append(entry.message)
@@ -207,17 +232,30 @@ class ConversationActor(Actor[ConversationMessage]):
         self._model_calls += not message.again
         changes: list[ViewChanged] = []
         failed = self._apply_decided(changes)
+        self._shorten_new(changes)
         undecided = False
         if not message.again and self._manager.manages_before_call(self._model_calls):
             undecided = self._manage(changes)
-        if not (undecided or failed or message.again) and self._is_full(1.0):
+        if undecided or failed or message.again:
+            return self._answer(changes, undecided=undecided)
+        if message.beside.countable and self._is_full(AHEAD):
+            return self._answer(changes, count=True)
+        if self._is_full(1.0):
             undecided = self._deciding or self._compress(changes)
+        return self._answer(changes, undecided=undecided)
+
+    def _note_count(self, tokens: int | None) -> Next:
+        changes: list[ViewChanged] = []
+        if self._gauge is not None and tokens is not None:
+            self._gauge.know(tokens)
+        undecided = self._is_full(1.0) and (self._deciding or self._compress(changes))
         return self._answer(changes, undecided=undecided)
 
     def _tidy(self, message: Tidy) -> Next:
         self._take_in(message.added)
         changes: list[ViewChanged] = []
         self._apply_decided(changes)
+        self._shorten_new(changes)
         undecided = not message.again and self._manage(changes)
         if not undecided:
             if not changes and self._is_news:
@@ -254,9 +292,10 @@ class ConversationActor(Actor[ConversationMessage]):
         self._settling.append(self.context.defer())
         return CARRY_ON
 
-    def _answer(self, changes: Sequence[ViewChanged], *, undecided: bool = False) -> Next:
+    def _answer(self, changes: Sequence[ViewChanged], *, undecided: bool = False, count: bool = False) -> Next:
         tokens = None if self._gauge is None else self._gauge.tokens(self._messages, self._beside)
-        return reply(Shown(messages=self._messages.copy(), views=tuple(changes), undecided=undecided, tokens=tokens))
+        messages, views = self._messages.copy(), tuple(changes)
+        return reply(Shown(messages=messages, views=views, undecided=undecided, tokens=tokens, count=count))
 
     # Deciding.
 
@@ -299,6 +338,14 @@ class ConversationActor(Actor[ConversationMessage]):
         except Exception as error:  # noqa: BLE001 - Best effort: a manager may be anybody's code, and the call may fit.
             self._log(error)
         return False
+
+    def _shorten_new(self, changes: list[ViewChanged]) -> None:
+        """Show less of what has just been said, where somebody asked for that."""
+        new, self._new = self._new, 0
+        if self._shorten is not None and new:
+            plan = self._shorten(self._messages, new)
+            if plan.changes:
+                self._change(plan, changes)
 
     def _look_ahead(self) -> None:
         """Have a summary written that will be wanted soon; what costs nothing can wait until it is."""

@@ -52,6 +52,37 @@ class AgentInitializedEvent(HookEvent):
 
 
 @dataclass(kw_only=True)
+class BeforeSnapshotEvent(HookEvent):
+    """A snapshot of the agent is about to be taken (`action` is "save") or loaded ("load"). Callbacks are synchronous;
+    one that raises keeps it from happening.
+
+    `metadata`: what the caller gives to a snapshot that is taken; add to it, or assign another. `snapshot`: the one
+    that is loaded.
+    """
+
+    writable = frozenset(("metadata",))
+    guards = True
+
+    action: str
+    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+    snapshot: Any = None
+
+
+@dataclass(kw_only=True)
+class AfterSnapshotEvent(HookEvent):
+    """A snapshot was taken or loaded. Callbacks are synchronous.
+
+    `loaded`: a `SnapshotLoaded`, when it was loaded.
+    """
+
+    cleanup = True
+
+    action: str
+    snapshot: Any
+    loaded: Any = None
+
+
+@dataclass(kw_only=True)
 class BeforeInvocationEvent(HookEvent):
     """A call is about to begin. Nothing of it is stored yet.
 

@@ -1,4 +1,4 @@
-"""Who wants to be told of which event, in which order."""
+"""What others have registered with an agent: who is told of which event, in which order, and who adds to its calls."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ from typing import (
 )
 
 from repertory.actors.hook_events import AgentInitializedEvent, HookEvent
+from repertory.actors.injections import Injection
+from repertory.core.window.decision import Shorten
 from repertory.errors import Invalid
 
 HookCallback: TypeAlias = "Callable[[Any], Awaitable[None] | None]"
@@ -66,6 +68,10 @@ class HookRegistry:
         self._registered: dict[type[HookEvent], list[Registered]] = {}
         self.in_order: dict[type[HookEvent], tuple[Registered, ...]] = {}
         """Type of event to its callbacks, in the order in which they run. Nobody edits it."""
+        self.injections: list[Injection] = []
+        """Who adds to what the model is shown in single calls, in order. Nobody edits it."""
+        self.shorten: Shorten | None = None
+        """Shortens what has just been said, if anybody wants that; read when a session comes to life."""
 
     def add_callback(
         self,
@@ -100,6 +106,12 @@ class HookRegistry:
             raise Invalid("a hook provider has a method register_hooks(registry)", got=provider)
         provider.register_hooks(self)
 
+    def add_injection(self, injection: Injection) -> None:
+        """Have it asked before each model call, after those that are there. Errors: `Invalid` for a name twice."""
+        if any(injection.name == other.name for other in self.injections):
+            raise Invalid("two injections have the same name", name=injection.name)
+        self.injections.append(injection)
+
     def has_callbacks(self) -> bool:
         """Whether anybody is registered for anything."""
         return bool(self._registered)
@@ -125,6 +137,9 @@ class SameHooks:
         for kind, registered in self._registry.registered.items():
             for one in registered:
                 registry.add_callback(kind, one.callback, order=one.order, guard=one.guard)
+        for injection in self._registry.injections:
+            registry.add_injection(injection)
+        registry.shorten = registry.shorten or self._registry.shorten
 
 
 def _cleanup_order(in_order: list[Registered]) -> tuple[Registered, ...]:

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 from repertory.actors.backlog import Backlog
 from repertory.core.journal.fold import Fold
-from repertory.core.journal.records import MessageAdded, Record, Redacted
+from repertory.core.journal.records import Branched, MessageAdded, Record, Redacted
+from repertory.core.journal.shown import shown_messages
 from repertory.core.messages import Message, copy_message
 
 
@@ -21,7 +22,10 @@ class MemoryJournal:
     def add(self, record: Record) -> None:
         """Take the next record in. Errors: `Invalid` when it may not stand here."""
         seq = self.fold.last_seq + 1
-        self.fold.apply(seq, record)
+        if type(record) is Branched:
+            self.fold.rewind(seq, record, shown_messages(self.fold.shown))
+        else:
+            self.fold.apply(seq, record)
         match record:
             case MessageAdded(message=message):
                 self.messages[seq] = message

@@ -1,23 +1,34 @@
-"""What of a live agent can be looked at from outside without asking it: the messages that its model is shown.
+"""What of a live agent can be looked at from outside without asking it: what its model is shown, and where it stands.
 
-Written by the agent actor alone, in the loop's thread; read by anybody. Readers copy.
+Written by the agent actor, in the loop's thread; while there is none, by the facade. Read by anybody; readers copy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from repertory.core.messages import Message
+from repertory.core.opening import Standing
+
+if TYPE_CHECKING:
+    from repertory.core.journal.records import View
+    from repertory.core.messages import Json, Message
 
 
 class Mirror:
     """The shown messages: those that were there at the last look, and those added since."""
 
-    __slots__ = ("_added", "_shown")
+    __slots__ = ("_added", "_shown", "manager", "manager_state", "standing")
 
     def __init__(self) -> None:
         self._shown: Sequence[Message] = ()
         self._added: list[Message] = []
+        self.standing = Standing(last=None)
+        """How the last turn ended."""
+        self.manager = ""
+        """The conversation manager that the journal names."""
+        self.manager_state: Mapping[str, Json] = {}
+        """What the journal keeps of it."""
 
     def show(self, messages: Sequence[Message]) -> None:
         """Replace everything. The sequence must not be edited afterwards."""
@@ -26,6 +37,10 @@ class Mirror:
     def add(self, message: Message) -> None:
         """One more message."""
         self._added.append(message)
+
+    def note_view(self, view: View) -> None:
+        """What the journal says of the conversation manager."""
+        self.manager, self.manager_state = view.manager, view.manager_state
 
     def messages(self) -> list[Message]:
         """All of them, oldest first."""

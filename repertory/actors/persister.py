@@ -27,7 +27,7 @@ from repertory.actors.durable import Durable
 from repertory.actors.last_write import write_last
 from repertory.actors.memory_journal import MemoryJournal
 from repertory.actors.persister_messages import Append, Begin, Commit, Hurry, Prove, ReadHistory, ReadImage, Redact
-from repertory.actors.said import read_history
+from repertory.actors.said import History, read_history
 from repertory.actors.store_waiters import StoreWaiters
 from repertory.actors.writer import Write, WriteRefused, Written
 from repertory.backends.ports import Lease, TendedStore
@@ -39,7 +39,6 @@ from repertory.core.journal.redaction import redact
 from repertory.core.journal.restate import restatements
 from repertory.core.journal.restore import restore
 from repertory.core.journal.rows import Row, first_link
-from repertory.core.messages import Message
 from repertory.core.outage import Verdict, following, retry_after_s, stored_of, verdict_on
 from repertory.errors import Invalid, LeaseLost, RepertoryError, Retryable, Unavailable
 from repertory.runtime.actor import Actor
@@ -492,7 +491,7 @@ class SessionPersister(Actor[PersisterMessage]):
         self._abandon(error)
         return fail(error)
 
-    async def _history(self) -> tuple[Message, ...]:
+    async def _history(self) -> History:
         if isinstance(self._keeper, MemoryJournal):
-            return self._keeper.history()
+            return History(self._keeper.history())
         return await read_history(self._keeper.store, self._settings.session_id, self._backlog)

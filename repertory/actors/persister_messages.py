@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from repertory.actors.said import History
 from repertory.core.journal.image import Image
 from repertory.core.journal.records import Record
 from repertory.core.messages import Message
@@ -79,8 +80,8 @@ class ReadImage(Ask[Image]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadHistory(Ask[tuple[Message, ...]]):
-    """Every message ever said, oldest first, whatever the model is shown."""
+class ReadHistory(Ask[History]):
+    """Every message ever said here, whatever the model is shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

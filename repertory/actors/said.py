@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from anyio.lowlevel import checkpoint
 
@@ -20,11 +20,21 @@ _SAYING = frozenset({Kind.MESSAGE, Kind.REDACTION})
 """The kinds of rows that say what was said."""
 
 
-async def read_history(store: SessionStore, session_id: str, backlog: Backlog) -> tuple[Message, ...]:
+class History(NamedTuple):
+    """What was said in a session."""
+
+    messages: tuple[Message, ...]
+    """Oldest first."""
+    forked: bool = False
+    """Whether the journal may go on from another one, which has what was said before."""
+
+
+async def read_history(store: SessionStore, session_id: str, backlog: Backlog) -> History:
     """What is stored of the backlog's agent, and what waits to be. In slices: a long history holds nobody up."""
     rows = list(await store.load(session_id, backlog.agent_id, whole=True))
     stored = rows[-1].seq if rows else 0
     rows += [row for row in backlog.rows if row.seq > stored]
+    forked = bool(rows) and rows[0].kind == Kind.BRANCH
     rows = [row for row in rows if row.kind in _SAYING]
     messages: dict[int, Message] = {}
     redacted: dict[int, Message] = {}
@@ -34,6 +44,6 @@ async def read_history(store: SessionStore, session_id: str, backlog: Backlog) -
         redacted |= restated
         await checkpoint()
     if not redacted:
-        return tuple(messages.values())
+        return History(tuple(messages.values()), forked)
     messages |= redacted
-    return tuple(messages[seq] for seq in sorted(messages))
+    return History(tuple(messages[seq] for seq in sorted(messages)), forked)

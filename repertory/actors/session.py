@@ -64,7 +64,7 @@ def member_specs(settings: SessionSettings, parts: SessionParts) -> tuple[ChildS
         return SessionPersister(settings.persister, parts.keeper, parts.entropy)
 
     def conversation() -> ConversationActor:
-        return ConversationActor(parts.manager, parts.wall, parts.summarize)
+        return ConversationActor(parts.manager, parts.wall, parts.summarize, parts.agent.hooks.shorten)
 
     def agent() -> AgentActor:
         backlog = parts.keeper.backlog_of(settings.agent.session_id, settings.agent.agent_id)

@@ -24,7 +24,9 @@ from repertory.actors.hook_events import (
     BeforeModelCallEvent,
     BeforeToolsEvent,
 )
+from repertory.actors.injections import InjectionContext, injected
 from repertory.actors.model_call import Request, call_model, retry_delay_s
+from repertory.actors.native_count import counted
 from repertory.actors.tool_step import OnException, OnPartial, Outcome, ToolStep, ToolStepParts
 from repertory.actors.turn_mark import mark_turn
 from repertory.actors.turn_meter import TurnMeter
@@ -45,7 +47,7 @@ from repertory.core.messages import (
 )
 from repertory.core.result import AgentResult
 from repertory.core.system_prompt import system_blocks, system_text
-from repertory.core.tokens import projected_tokens
+from repertory.core.tokens import INJECTED_TOKENS, projected_tokens
 from repertory.core.turn import (
     CANCELLED,
     REFUSED,
@@ -118,6 +120,8 @@ class TurnDriver:
         self._meter = TurnMeter(means.clock)
         self._stop = TurnStop(parts.wish, self._stop_after_tools)
         self._filled: object = None
+        self._injected_tokens = 0
+        """What was added to the last request takes about so many."""
 
     async def begin(self, prompt: Said | Answers) -> Said | Answers | AgentResult:
         """What the caller said, as hooks want it; a result when they want no turn, or the call was stopped by then."""
@@ -270,15 +274,17 @@ class TurnDriver:
         """What the model is to be asked; what was said until now is on its way to the store, or there."""
         await self._own_or_raise()
         specs = self._parts.tools.specs
-        prompt = self._parts.system_prompt
-        window = self._parts.model.context_window_limit
-        beside = Beside(tool_specs=specs, system_prompt=system_text(prompt), window=window)
-        added = self.record.footing.take_unshown()
-        shown = await self._decided(
-            PrepareCall(added=added, beside=beside), PrepareCall(added=(), beside=beside, again=True)
-        )
+        prompt, model = self._parts.system_prompt, self._parts.model
+        window, countable = model.context_window_limit, model.counts_tokens
+        beside = Beside(tool_specs=specs, system_prompt=system_text(prompt), window=window, countable=countable)
+        first = PrepareCall(added=self.record.footing.take_unshown(), beside=beside)
+        again = PrepareCall(added=(), beside=beside, again=True)
+        shown = await self._decided(first, again)
+        if shown.count:
+            shown = await self._decided(await counted(model, shown.messages, beside), again)
         self._tokens = shown.tokens
-        self._ledger.hand_over()
+        # What is shown shortened, tools may read whole.
+        self._ledger.hand_over(soon=not self._settings.durable and self._parts.hooks.shorten is not None)
         options: dict[str, Any] = {}
         if self._form is not None:
             specs = (self._form.spec,) if form_only else (*specs, self._form.spec)
@@ -312,6 +318,10 @@ class TurnDriver:
     async def _ask(self, request: Request) -> Answer | RepertoryError:
         """The answer, or what the model failed with."""
         try:
+            if self._parts.hooks.injections:
+                context = InjectionContext(request.messages, self._parts.state, self._parts.owner)
+                messages, self._injected_tokens = await injected(self._parts.hooks.injections, context)
+                request = replace(request, messages=messages)
             return await call_model(self._parts.model, request, self._publish_raw if self.record.publish else None)
         except RepertoryError as error:
             return error
@@ -333,6 +343,9 @@ class TurnDriver:
         answer.message["metadata"] = {"usage": answer.usage}
         if answer.stop_reason in LIMITED or answer.stop_reason in REFUSED:
             answer.message["metadata"]["custom"] = {"stop_reason": answer.stop_reason}
+        if self._injected_tokens:
+            answer.message["metadata"].setdefault("custom", {})[INJECTED_TOKENS] = self._injected_tokens
+            self._injected_tokens = 0
         attempt = self._meter.attempts
         self._meter.answered(answer)
         again = await self._asked_again(answer, None, retry=False)
@@ -473,8 +486,9 @@ class TurnDriver:
 
     def _note_view(self, shown: Shown) -> None:
         self._parts.mirror.show(shown.messages)
-        for view in shown.views:
-            self._ledger.add_view(view)
+        for change in shown.views:
+            self._ledger.add_view(change)
+            self._parts.mirror.note_view(change.view)
 
     async def _publish_raw(self, event: dict[str, Any]) -> None:
         if self.record.publish is not None:

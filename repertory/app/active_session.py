@@ -10,10 +10,19 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from repertory.actors.agent import Abandon, AgentMessage, CancelTurn, FinishTurns, Invoke, InvokeStreaming
+from repertory.actors.agent_messages import (
+    Abandon,
+    AgentMessage,
+    CancelTurn,
+    FinishTurns,
+    Invoke,
+    InvokeStreaming,
+    ShowSnapshot,
+)
 from repertory.actors.call import Invocation
 from repertory.actors.persister import PersisterMessage
 from repertory.actors.persister_messages import Hurry, ReadHistory, ReadImage
+from repertory.actors.said import History
 from repertory.core.turn import CANCELLED, Stop
 from repertory.errors import ActorDead
 
@@ -25,6 +34,7 @@ if TYPE_CHECKING:
     from repertory.core.journal.image import Image
     from repertory.core.messages import Message
     from repertory.core.result import AgentResult
+    from repertory.core.snapshots.portable import SnapshotFields
     from repertory.core.state import AgentState
     from repertory.runtime.ref import ActorRef
 
@@ -79,8 +89,12 @@ class ActiveSession:
         """Let nobody wait for the store any longer than this."""
         self.persister.tell(Hurry(wait_s=wait_s))
 
-    async def history(self) -> tuple[Message, ...]:
-        """Everything ever said."""
+    async def show(self, wanted: SnapshotFields) -> None:
+        """Go on from a snapshot; returns when that is durable. Errors: `Invalid`, and those of the store."""
+        await self.agent.ask(ShowSnapshot(wanted=wanted), timeout_s=math.inf)
+
+    async def history(self) -> History:
+        """Everything ever said in its journal."""
         return await self.persister.ask(ReadHistory(), timeout_s=math.inf)
 
     async def image(self) -> Image:

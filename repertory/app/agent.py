@@ -9,10 +9,8 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, aclosing
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
-
-from anyio.lowlevel import current_token
 
 from repertory.actors.agent import CallSettings
 from repertory.actors.agent_parts import AgentParts, AgentSettings, Durability
@@ -25,6 +23,9 @@ from repertory.actors.mirror import Mirror
 from repertory.actors.persister import MemoryJournal
 from repertory.actors.registry import ToolRegistry
 from repertory.actors.tool_step import ToolExecution, ToolStepSettings
+from repertory.app.agent_config import read_config
+from repertory.app.agent_life import AgentLife
+from repertory.app.agent_snapshots import Moment, SnapshotMethods, check_open
 from repertory.app.agent_tool import AgentTool, as_tools
 from repertory.app.bedrock import default_model
 from repertory.app.blueprint import Blueprint
@@ -34,9 +35,9 @@ from repertory.app.claim import Claim
 from repertory.app.conversation_managers import ConversationManager, SlidingWindowConversationManager, check_manager
 from repertory.app.direct_tools import DirectTools, call_recorded, direct_use
 from repertory.app.event_loop import inside_event_loop
+from repertory.app.fork_history import whole_history
 from repertory.app.plugins import LatePlugins, Plugin, check_plugins
 from repertory.app.printing import print_events
-from repertory.app.seat import hosted
 from repertory.app.sessions import PlacedSession
 from repertory.app.unsaved import watch_state
 from repertory.core.direct_call import DIRECT_WHILE_BUSY
@@ -47,9 +48,11 @@ from repertory.core.retry import DEFAULT_RETRY, RetryStrategy, check_retry
 from repertory.core.state import AgentState, agent_state
 from repertory.core.system_prompt import SystemPrompt, check_system_prompt
 from repertory.core.turn import Stop
-from repertory.errors import AgentBusy, Invalid, NotReady, StructuredOutputException
+from repertory.errors import AgentBusy, Invalid, StructuredOutputException
 
 if TYPE_CHECKING:
+    from os import PathLike
+
     from repertory.app.active_session import ActiveSession
     from repertory.app.blocking import BlockingHost
     from repertory.app.sessions import SessionPlacement
@@ -69,7 +72,7 @@ def _blocking() -> BlockingHost:
     return blocking_host()
 
 
-class Agent:
+class Agent(SnapshotMethods):
     """One agent and its conversation.
 
     `agent("Hello!")` from sync code, `await agent.invoke_async("Hello!")` from async code (asyncio or trio), and
@@ -80,12 +83,12 @@ class Agent:
     calls (it is `model` when None). `tools`: functions decorated with `@tool`, agents, or anything that is a `Tool`;
     `enabled_tools`: the names of those that the model is told of, None for all; `tool_execution`: whether the tools of
     one answer run at the same time. `session_manager`: where the conversation is kept; without one it lives as long as
-    this object. `messages`: what a new conversation starts with; a stored one goes on as it was stored.
-    `callback_handler`: called with each event's entries as keywords; prints by default, None is silent. `hooks`,
-    `plugins`: who is told of what happens, and may change it. `structured_output_model`: what every answer is to be.
-    `retry_strategy`: what to do when a model call fails; None gives up at once. `record_direct_tool_call`: whether
-    `agent.tool.name()` is put on record. `durability`, `busy`, `unknown_tool_outcome`: see `AgentSettings`, `Busy` and
-    `UnknownOutcome`.
+    this object. `messages`: what a new conversation starts with; a stored one goes on as it was stored. `snapshot`:
+    what the conversation goes on from, whatever was stored; see `load_snapshot`. `callback_handler`: called with each
+    event's entries as keywords; prints by default, None is silent. `hooks`, `plugins`: who is told of what happens, and
+    may change it. `structured_output_model`: what every answer is to be. `retry_strategy`: what to do when a model call
+    fails; None gives up at once. `record_direct_tool_call`: whether `agent.tool.name()` is put on record. `durability`,
+    `busy`, `unknown_tool_outcome`: see `AgentSettings`, `Busy` and `UnknownOutcome`.
 
     Opening: outside an event loop a session is restored at once, so `messages` is right after the constructor. Inside
     one the constructor does no I/O; `await agent.ready()`, `async with agent` and every call open the session, and
@@ -115,12 +118,15 @@ class Agent:
         structured_output_model: type[Any] | None = None,
         aux_model: Model | str | None = None,
         retry_strategy: RetryStrategy | None = DEFAULT_RETRY,
+        snapshot: Mapping[str, Any] | None = None,
         enabled_tools: Sequence[str] | None = None,
         tool_execution: ToolExecution = "concurrent",
         durability: Durability = "pipelined",
         busy: Busy = "queue",
         unknown_tool_outcome: UnknownOutcome = "ask",
     ) -> None:
+        if isinstance(model, Mapping):
+            raise TypeError("the first argument is the model; give a snapshot as snapshot=...")
         self.agent_id = check_id(agent_id or "default", "agent_id")
         self.name = name or "Repertory Agent"
         self.description = description
@@ -159,11 +165,8 @@ class Agent:
         self._unknown = _one_of("unknown_tool_outcome", unknown_tool_outcome, ("ask", "retry", "fail"))
         self._memory = MemoryJournal()
         self._unsaved_id = f"unsaved-{secrets.token_hex(8)}"
-        self._held: ActiveSession | None = None
-        self._held_in: object = None
-        self._current: ActiveSession | None = None
         self._claim = Claim()
-        self._stack: AsyncExitStack | None = None
+        self._life = AgentLife(self.agent_id, self.blueprint, self._joined)
         self._opened = session_manager is None
         self._initialized = False
         self._register(hooks or ())
@@ -173,7 +176,9 @@ class Agent:
             self._mirror.show(self._initial)
             if self._late_plugins.done:
                 self._announce()
-        elif not isinstance(session_manager, PlacedSession) and not inside_event_loop():
+        if snapshot is not None:
+            self._load_snapshot(snapshot, None)
+        if session_manager is not None and not isinstance(session_manager, PlacedSession) and not inside_event_loop():
             _blocking().run(self.ready)
 
     def _register(self, hooks: Sequence[HookProvider]) -> None:
@@ -286,6 +291,11 @@ class Agent:
         return self.session_manager.session_id if self.session_manager is not None else None
 
     @property
+    def plugins(self) -> Sequence[Plugin]:
+        """The plugins, in the order given."""
+        return self._plugins
+
+    @property
     def state(self) -> AgentState:
         """Values that outlive a turn and are never shown to the model."""
         return self._state
@@ -298,9 +308,12 @@ class Agent:
     @property
     def messages(self) -> list[Message]:
         """A copy of what the model is shown, oldest first. Errors: `NotReady` before the session was opened."""
-        if not self._opened:
-            raise NotReady("the session is not open yet: await agent.ready(), enter `async with agent`, or make a call")
+        check_open(self._opened)
         return [copy_message(message) for message in self._mirror.messages()]
+
+    @property
+    def _moment(self) -> Moment:
+        return Moment(self, self._mirror, self._state, self._life, self._opened)
 
     def __call__(self, prompt: Prompt = None, **options: Unpack[CallOptions]) -> AgentResult:
         """Run a turn from sync code; takes what `invoke_async` takes. Blocks the calling thread until it is durable."""
@@ -314,8 +327,9 @@ class Agent:
         """
         invocation = read_call(prompt, options, self.structured_output_model)
         if self.callback_handler is None:
-            if self._held is not None:
-                return await self._held_here(self._held).invoke(invocation)
+            held = self._life.held_here()
+            if held is not None:
+                return await held.invoke(invocation)
             async with self._session(invocation.busy, invocation.deadline) as session:
                 return await session.invoke(invocation)
         async with aclosing(self._stream(invocation)) as events:
@@ -348,42 +362,44 @@ class Agent:
             raise StructuredOutputException("the turn ended without structured output", stop_reason=result.stop_reason)
         return cast("T", result.structured_output)
 
+    @classmethod
+    def from_config(
+        cls, config: Mapping[str, Any] | str | PathLike[str], more: Mapping[str, Any] | None = None
+    ) -> Agent:
+        """An agent from its constructor's keywords, given as a mapping or as the path of a JSON file; `more` adds those
+        that JSON cannot say, and wins. Errors: `Invalid` for a file that cannot be read; those of the constructor.
+        """
+        return cls(**{**read_config(config), **(more or {})})
+
     async def history(self) -> list[Message]:
-        """A copy of everything ever said, oldest first, whatever the model is shown."""
+        """A copy of everything ever said, oldest first, whatever the model is shown. A fork begins with what was said
+        in its source, as far as that is still there.
+        """
         async with self._session() as session:
-            return list(await session.history())
+            return await whole_history(session, self.blueprint())
 
     def cancel(self, message: str | None = None, *, after_current_tools: bool = False) -> None:
         """End the running turn early, if one runs; from any thread. Its call returns with stop reason `cancelled`.
 
         `message` becomes the turn's answer. `after_current_tools` lets the tools that run end first.
         """
-        if self._current is not None and self._current.alive:
-            self._current.cancel(Stop(text=message), after_tools=after_current_tools)
+        current = self._life.current
+        if current is not None and current.alive:
+            current.cancel(Stop(text=message), after_tools=after_current_tools)
 
     async def ready(self) -> None:
         """Open the session, so that `messages` and `state` are what was stored."""
-        if not self._opened:
+        if not self._opened or self._life.loads:
             async with self._session():
                 pass
 
     async def __aenter__(self) -> Agent:
         """Keep the session open until the end of the block: no lease changes hands between calls."""
-        if self._stack is not None:
-            raise Invalid("the agent is open already", agent=self.agent_id)
-        self._stack = AsyncExitStack()
-        try:
-            self._held = await self._stack.enter_async_context(self._active(stays=True))
-        except BaseException:
-            self._stack = None
-            raise
-        self._held_in = current_token().native_token
+        await self._life.enter()
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        stack, self._stack, self._held = self._stack, None, None
-        if stack is not None:
-            await stack.aclose()
+        await self._life.leave()
 
     def __enter__(self) -> Agent:
         """Keep the session open from sync code, until the end of the block or `shutdown()`."""
@@ -397,7 +413,7 @@ class Agent:
         """Close what `with agent` opened; everything said is durable, and so is the state. Calling it again does
         nothing.
         """
-        if self._stack is not None or self._state.changed:
+        if self._life.is_held or self._state.changed:
             _blocking().run(self.shutdown_async)
 
     async def shutdown_async(self) -> None:
@@ -407,33 +423,16 @@ class Agent:
             async with self._session():
                 pass  # Closing it keeps what was set since the last call.
 
-    @asynccontextmanager
-    async def _session(self, busy: Busy | None = None, deadline: float = math.inf) -> AsyncGenerator[ActiveSession]:
+    def _session(
+        self, busy: Busy | None = None, deadline: float = math.inf
+    ) -> AbstractAsyncContextManager[ActiveSession]:
         """The session that is held open, or one brought to life for as long as the block."""
-        if self._held is not None:
-            yield self._held_here(self._held)
-            return
-        async with self._active(busy=busy or self._busy, deadline=deadline) as session:
-            yield session
-
-    def _held_here(self, session: ActiveSession) -> ActiveSession:
-        if self._held_in is not current_token().native_token:
-            raise Invalid("the agent is open in another event loop or thread; call it there", agent=self.agent_id)
-        return session
-
-    @asynccontextmanager
-    async def _active(
-        self, *, busy: Busy = "queue", stays: bool = False, deadline: float = math.inf
-    ) -> AsyncGenerator[ActiveSession]:
-        async with hosted(self.blueprint(), busy=busy, stays=stays, deadline=deadline) as session:
-            if self._current is not session:
-                self._joined(session)
-            yield session
+        return self._life.session(busy or self._busy, deadline)
 
     def _joined(self, session: ActiveSession) -> None:
         """The agent is alive, or another one on the same session is, whose actors it shares."""
         patch = self._state.take_patch() if session.state is not self._state else None
-        self._current, self._mirror, self._state = session, session.mirror, session.state
+        self._mirror, self._state = session.mirror, session.state
         if patch is not None:
             self._state.apply(patch)
         self._open_tools = session.tools.whole
@@ -487,7 +486,7 @@ class Agent:
             own=manager is None,
             takeover=manager.takeover if manager is not None else False,
             prepare=self._prepare,
-            opened=self._joined,
+            opened=self._life.join,
             claim=self._claim,
         )
 

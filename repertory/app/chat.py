@@ -11,12 +11,15 @@ import threading
 from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import aclosing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+import anyio
+
 from repertory.app.agent import Agent
 from repertory.app.blocking import blocking_host
+from repertory.app.chat_fork import DEFAULT_AGENT, fork_for_chat
 from repertory.app.model_choice import NothingChosen, choose_model
 from repertory.app.places import home
 from repertory.app.sessions import PlacedSession, SQLiteSessions
@@ -52,7 +55,11 @@ _CANCEL_AGAIN_S = 0.2
 class ChatSettings:
     """Which conversation, with which model, on which files."""
 
-    session_id: str = "chat"
+    session_id: str | None = None
+    """None: `chat`, or with a `source` one that is free."""
+    source: str | None = None
+    """The session whose fork this is to be, as `SESSION` or `SESSION@POSITION`."""
+    agent_id: str = DEFAULT_AGENT
     model: str | None = None
     offline: bool = False
     folder: Path | None = None
@@ -64,13 +71,18 @@ class ChatSettings:
 def run_chat(settings: ChatSettings, environ: Mapping[str, str]) -> int:
     """Find a model and talk until the lines end. Returns the exit code: 0 done, 2 there is no model.
 
-    Errors: those of opening the session (`SessionBusy`, `Corrupt`, `Invalid`), and over a pipe those of a turn.
+    Errors: those of opening the session (`SessionBusy`, `Corrupt`, `Invalid`), of the fork (`NotFound`,
+    `AlreadyExists`), and over a pipe those of a turn.
     """
     terminal = Terminal()
     choice = choose_model(settings.model, offline=settings.offline, environ=environ)
     if isinstance(choice, NothingChosen):
         terminal.remark(choice.why)
         return 2
+    if settings.source is not None:
+        place = settings.place or SQLiteSessions()
+        forked = anyio.run(fork_for_chat, place, settings.source, settings.session_id)
+        settings = replace(settings, session_id=forked.session_id, agent_id=forked.agent_id)
     return talk(settings, choice.build(), terminal, label=choice.label)
 
 
@@ -80,19 +92,21 @@ def talk(settings: ChatSettings, model: Model, terminal: Terminal, *, label: str
     Ctrl-C during a turn cuts it short, at the prompt it ends the chat. SIGTERM and SIGHUP cut the turn short and end
     the process with 128 and their number; a second one ends it at once, which loses nothing that was said.
     """
+    session_id = check_id(settings.session_id or "chat", "session id")
     folder = settings.folder or home() / "files"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     agent = Agent(
         model,
+        agent_id=settings.agent_id,
         tools=[calculator, current_time, *file_tools(folder)],
         system_prompt=SYSTEM_PROMPT,
         callback_handler=None,
-        session_manager=PlacedSession(check_id(settings.session_id, "session id"), settings.place or SQLiteSessions()),
+        session_manager=PlacedSession(session_id, settings.place or SQLiteSessions()),
     )
     with _signals_end_the_process():
         try:
             with agent:
-                Chat(agent, terminal).run(f"session {harmless(settings.session_id)}, {label}")
+                Chat(agent, terminal).run(f"session {harmless(session_id)}, {label}")
         except KeyboardInterrupt:
             terminal.remark("")
     return 0

@@ -20,7 +20,13 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="repertory", description="Talk to agents that lose nothing.")
     commands = parser.add_subparsers(dest="command", required=True)
     chat = commands.add_parser("chat", help="talk to an agent; the conversation is kept and resumed")
-    chat.add_argument("--session", default="chat", metavar="ID", help="which conversation (default: chat)")
+    chat.add_argument("--session", metavar="ID", help="which conversation (default: chat; with --from, a new one)")
+    chat.add_argument(
+        "--from",
+        dest="source",
+        metavar="SESSION[@POSITION]",
+        help="begin with what a session was at a label or number (default: its end), in a new session",
+    )
     chat.add_argument(
         "--model",
         metavar="MODEL",
@@ -66,6 +72,7 @@ def _run(options: argparse.Namespace) -> int:
 
         settings = ChatSettings(
             session_id=options.session,
+            source=options.source,
             model=options.model,
             offline=options.offline,
             folder=Path(options.files).expanduser() if options.files else None,

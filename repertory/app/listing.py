@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, assert_never, cast
 
 from repertory.app.transcript import harmless, message_lines, shortened
 from repertory.core.journal.plain_json import dump
@@ -15,9 +15,10 @@ from repertory.core.messages import tool_uses
 if TYPE_CHECKING:
     from repertory.app.operations.doctor import DoctorReport
     from repertory.app.operations.searching import SearchResult
-    from repertory.app.operations.showing import StoredAgent
+    from repertory.app.operations.showing import StoredAgent, StoredHistory, StoredMessage
     from repertory.backends.ports import SessionInfo
-    from repertory.core.journal.comparing import Difference
+    from repertory.core.journal.comparing import Cost, Difference, MessageDifference
+    from repertory.core.journal.timeline import Happening
 
 
 def as_json(value: object) -> str:
@@ -38,15 +39,58 @@ def session_table(sessions: Sequence[SessionInfo]) -> Iterator[str]:
 
 def history_lines(agent: StoredAgent) -> Iterator[str]:
     """Every message with who said it and when; at the end, whether the last turn was cut short."""
+    if agent.lost_source is not None:
+        yield f"(Forked from {harmless(agent.lost_source)}, which is gone: what was said before is not here.)"
     for each in agent.messages:
         left = " (left behind)" if each.left_behind else ""
-        yield f"#{each.seq} {each.message['role']}, {local_time(each.at)}{left}"
+        yield f"{_number(each)} {each.message['role']}, {local_time(each.at)}{left}"
         yield from (f"    {line}" for line in message_lines(each.message))
     conversation = [each.message for each in agent.messages if not each.left_behind]
     if agent.waits_for:
         yield "(The last turn waits for a person to say what became of a tool.)"
     elif conversation and (conversation[-1]["role"] == "user" or any(tool_uses(conversation[-1]))):
         yield "(The last turn has no answer.)"
+
+
+def happening_lines(history: StoredHistory) -> Iterator[str]:
+    """One line per position: its number, when, what happened, and whether it was left behind."""
+    if history.lost_source is not None:
+        yield f"(Forked from {harmless(history.lost_source)}, which is gone.)"
+    for each in history.happenings:
+        left = "" if each.on_path else " (left behind)"
+        yield f"{_number(each)} {local_time(each.at)} {harmless(_happened(each))}{left}"
+    if not history.happenings:
+        yield "Nothing has happened yet."
+
+
+def _happened(each: Happening) -> str:
+    match each.what:
+        case "turn":
+            about = [] if each.answered else ["no answer"]
+            about += [] if each.tokens is None else [f"{each.tokens} tokens"]
+            return f"turn {each.turn}: {each.text}" + (f" ({', '.join(about)})" if about else "")
+        case "mark":
+            more = f" {_one_line(each.metadata)}" if each.metadata else ""
+            return f"mark {each.text}, which is #{each.position}{more}"
+        case "rewind":
+            return f"rewind to #{each.position}{f': {each.text}' if each.text else ''}"
+        case "fork":
+            return f"forked from {each.text} at #{each.position}"
+        case "redaction":
+            return f"#{each.position} redacted"
+        case "view":
+            return f"what is shown changed{f': {each.text}' if each.text else ''}"
+        case _:
+            assert_never(each.what)
+
+
+def _number(each: StoredMessage | Happening | MessageDifference) -> str:
+    """The number, with the journal that it is of when that is another one."""
+    return f"#{each.seq}" if each.source is None else f"{harmless(each.source)} #{each.seq}"
+
+
+def _one_line(value: object) -> str:
+    return shortened(json.dumps(value, ensure_ascii=False, default=str))
 
 
 def hit_lines(result: SearchResult) -> Iterator[str]:
@@ -61,19 +105,37 @@ def hit_lines(result: SearchResult) -> Iterator[str]:
 
 
 def difference_lines(found: Difference) -> Iterator[str]:
-    """What only the first has after a minus, what only the second has after a plus; then the state, key by key."""
+    """What only the first has after a minus, what only the second has after a plus: messages, what is shown, the state,
+    the cost.
+    """
     if found.empty:
-        yield f"No difference in {found.same} messages and the state."
-        return
+        yield f"No difference in {found.same} messages, what is shown and the state."
     for each in found.messages:
-        sign = "-" if each.side == "first" else "+"
-        yield f"{sign} #{each.seq} {each.message['role']}"
+        sign = _sign(each)
+        yield f"{sign} {_number(each)} {each.message['role']}"
         yield from (f"{sign}     {line}" for line in message_lines(each.message))
+    said = {(each.side, each.source, each.seq) for each in found.messages}
+    for each in found.view:
+        if (each.side, None, each.seq) not in said:
+            where = f"#{each.seq}" if each.seq else "summary"
+            words = shortened(" ".join(message_lines(each.message)))
+            yield f"{_sign(each)} shown: {where} {each.message['role']}: {words}"
     for each in found.state:
         if each.in_first:
-            yield f"- {harmless(each.key)} = {shortened(json.dumps(each.first, ensure_ascii=False, default=str))}"
+            yield f"- {harmless(each.key)} = {_one_line(each.first)}"
         if each.in_second:
-            yield f"+ {harmless(each.key)} = {shortened(json.dumps(each.second, ensure_ascii=False, default=str))}"
+            yield f"+ {harmless(each.key)} = {_one_line(each.second)}"
+    if found.first_cost != found.second_cost:
+        yield f"- {_cost(found.first_cost)}"
+        yield f"+ {_cost(found.second_cost)}"
+
+
+def _sign(each: MessageDifference) -> str:
+    return "-" if each.side == "first" else "+"
+
+
+def _cost(cost: Cost) -> str:
+    return f"{cost.answers} answers took {cost.input_tokens} tokens in and {cost.output_tokens} out"
 
 
 def health_lines(report: DoctorReport) -> Iterator[str]:

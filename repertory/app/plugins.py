@@ -38,6 +38,8 @@ class Plugin:
     """
 
     name: str = ""
+    may_repeat: bool = False
+    """Whether an agent may have several plugins of this name: they were given none of their own."""
 
     @property
     def hooks(self) -> list[Callable[..., Any]]:
@@ -65,10 +67,14 @@ def check_plugins(plugins: object) -> list[Plugin]:
     for plugin in found:
         if not isinstance(plugin, Plugin) or not plugin.name:
             raise Invalid("a plugin is an object of a subclass of Plugin with a name", got=repr(plugin))
-        if any(plugin.name == other.name for other in checked):
+        if any(plugin.name == other.name and not _may_both(plugin, other) for other in checked):
             raise Invalid("two plugins have the same name", name=plugin.name)
         checked.append(plugin)
     return checked
+
+
+def _may_both(plugin: Plugin, other: Plugin) -> bool:
+    return plugin is not other and plugin.may_repeat and other.may_repeat
 
 
 class LatePlugins:

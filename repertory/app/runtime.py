@@ -25,6 +25,7 @@ from repertory.app.agent_tool import as_tools
 from repertory.app.bedrock import default_model
 from repertory.app.call_options import CallOptions, read_call
 from repertory.app.drain_report import drain_report
+from repertory.app.fork_history import whole_history
 from repertory.app.host import Host, HostSettings
 from repertory.app.plugins import check_plugins
 from repertory.app.runtime_stats import runtime_stats
@@ -205,6 +206,6 @@ class HostedSession:
             return [copy_message(message) for message in session.messages()]
 
     async def history(self) -> list[Message]:
-        """A copy of everything ever said, oldest first."""
+        """A copy of everything ever said, oldest first; see `Agent.history`."""
         async with self._host.session(self._blueprint) as session:
-            return list(await session.history())
+            return await whole_history(session, self._blueprint)

@@ -24,6 +24,7 @@ from repertory.errors import Invalid, NotFound
 if TYPE_CHECKING:
     from repertory.app.operations.copying import CopyReport
     from repertory.app.operations.erasing import DeletionProof, ExpiryReport, RedactionReport
+    from repertory.app.operations.pruning import PruneReport
     from repertory.app.operations.showing import StoredAgent, StoredSession
     from repertory.app.sessions import SessionPlace
 
@@ -84,6 +85,7 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
 
     add("list", _list, "every session, the most recent first")
     show = add("show", _show, "everything that was said in a session")
+    history = add("history", _history, "the positions of a session that one can go back to, and what happened there")
     search = add("search", _search, "the messages that have all of some words")
     search.add_argument("words", nargs="+", metavar="WORD")
     search.add_argument("--session", metavar="ID", help="look in this session only")
@@ -95,11 +97,14 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     fork = add("fork", _fork, "a new session that goes on from a position of another one")
     diff = add("diff", _diff, "what differs between two sessions")
     rewind = add("rewind", _rewind, "go back to a position; what lay beyond stays, hidden", writes=True)
+    unsummarize = add("drop-summary", _drop_summary, "show the model again what a summary stands for", writes=True)
+    mark = add("mark", _mark, "give a position of a session a name", writes=True)
+    prune = add("prune", _prune, "let go of marks, and of what lies beyond rewinds, for good", asks=True)
     redact = add("redact", _redact, "replace what a message says, for good", writes=True, asks=True)
     delete = add("delete", _delete, "erase a session", writes=True, asks=True)
-    for command in (show, export, copy, fork, diff, rewind, redact, delete):
+    for command in (show, history, export, copy, fork, diff, rewind, unsummarize, mark, prune, redact, delete):
         command.add_argument("session", metavar="ID")
-    for command in (show, fork, diff, rewind, redact):
+    for command in (show, history, fork, diff, rewind, unsummarize, mark, prune, redact):
         command.add_argument("--agent", metavar="ID", help="which agent in it (default: the only one, or default)")
     export.add_argument("file", metavar="FILE")
     export.add_argument("--force", action="store_true", help="replace the file when there is one")
@@ -108,15 +113,23 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
         command.add_argument("--as", dest="new_id", metavar="ID", help="what to call it there (default: the same)")
     fork.add_argument("new_id", metavar="NEW")
     diff.add_argument("other", metavar="OTHER")
-    position = "a number that `show` gives, or the label of a snapshot (default: the end)"
+    position = "a number that `history` or `show` gives, or the label of a snapshot (default: the end)"
     for command in (fork, diff):
         command.add_argument("--position", type=_position, metavar="P", help=position)
     diff.add_argument("--other-position", type=_position, metavar="P", help="the same for the other session")
     rewind.add_argument("to", type=_position, metavar="POSITION", help=position.partition(" (")[0])
+    mark.add_argument("label", metavar="LABEL", help="the name; given again, it names the new position")
+    mark.add_argument("--position", type=int, metavar="N", help="what is named (default: the end)")
+    mark.add_argument("--note", metavar="TEXT", help="kept beside it")
+    prune.add_argument("--keep", type=int, metavar="N", help="marks go but for the newest N")
+    age = "seconds, or such as 45m, 12h, 30d, 8w"
+    prune.add_argument("--older-than", type=_argument(_age_s), metavar="AGE", help=f"only what is older goes: {age}")
+    prune.add_argument("--beyond-rewinds", action="store_true", help="also what lies beyond rewinds")
+    prune.add_argument("--dry-run", action="store_true", help="say what would go")
     redact.add_argument("seq", type=int, metavar="NUMBER", help="of the message, as `show` gives it")
     redact.add_argument("text", nargs="?", default="[redacted]", metavar="TEXT", help="what it says instead")
     expire = add("expire", _expire, "delete every session that was not changed for some time", asks=True)
-    expire.add_argument("age", type=_argument(_age_s), metavar="AGE", help="seconds, or such as 45m, 12h, 30d, 8w")
+    expire.add_argument("age", type=_argument(_age_s), metavar="AGE", help=age)
     expire.add_argument("--dry-run", action="store_true", help="say what would be deleted")
     doctor = add("doctor", _doctor, "examine every session; exits with 1 when something is damaged")
     doctor.add_argument("--repair", action="store_true", help="set aside what is damaged, so that the rest opens")
@@ -146,6 +159,36 @@ async def _list(options: argparse.Namespace, sessions: Sessions) -> Outcome:
 async def _show(options: argparse.Namespace, sessions: Sessions) -> Outcome:
     found = await sessions.show(options.session, agent=options.agent)
     return Outcome(found, listing.history_lines(_only(found)) if not options.json else iter(()))
+
+
+async def _history(options: argparse.Namespace, sessions: Sessions) -> Outcome:
+    found = await sessions.history(options.session, agent=options.agent)
+    return Outcome(found, listing.happening_lines(found))
+
+
+async def _mark(options: argparse.Namespace, sessions: Sessions) -> Outcome:
+    note = {} if options.note is None else {"note": options.note}
+    done = await sessions.mark(
+        options.session, options.label, note, at=options.position, agent=options.agent, takeover=options.takeover
+    )
+    return Outcome(done, iter([f"{harmless(options.session)}: {harmless(done.label)} is #{done.position}."]))
+
+
+async def _prune(options: argparse.Namespace, sessions: Sessions) -> Outcome:
+    prune = partial(
+        sessions.prune,
+        options.session,
+        keep=options.keep,
+        older_than=options.older_than,
+        beyond_rewinds=options.beyond_rewinds,
+        agent=options.agent,
+    )
+    planned = await prune(dry_run=True)
+    if not options.dry_run and planned.erased:
+        question = f"Destroy {len(planned.erased)} records of {harmless(options.session)} for good?"
+        await _ask(options, question)
+        planned = await prune()
+    return Outcome(planned, _prune_lines(planned))
 
 
 async def _search(options: argparse.Namespace, sessions: Sessions) -> Outcome:
@@ -191,6 +234,12 @@ async def _rewind(options: argparse.Namespace, sessions: Sessions) -> Outcome:
     return Outcome(done, iter([text]))
 
 
+async def _drop_summary(options: argparse.Namespace, sessions: Sessions) -> Outcome:
+    done = await sessions.drop_summary(options.session, agent=options.agent, takeover=options.takeover)
+    text = f"{harmless(done.session_id)}: the summary is shown no more; `rewind` to {done.was} undoes this."
+    return Outcome(done, iter([text]))
+
+
 async def _redact(options: argparse.Namespace, sessions: Sessions) -> Outcome:
     name = harmless(options.session)
     await _ask(options, f"Destroy what message #{options.seq} of {name} says?")
@@ -220,11 +269,22 @@ async def _doctor(options: argparse.Namespace, sessions: Sessions) -> Outcome:
     return Outcome(report, listing.health_lines(report), 0 if report.ok else 1)
 
 
+def _prune_lines(done: PruneReport) -> Iterator[str]:
+    would = "would go" if done.dry_run else "gone"
+    if done.marks:
+        yield f"Marks {would}: {harmless(', '.join(done.marks))}."
+    if done.messages:
+        yield f"Messages beyond rewinds {would}: {', '.join(f'#{seq}' for seq in done.messages)}."
+    yield f"Records {would}: {len(done.erased)}, of {done.bytes} bytes."
+
+
 def _redaction_lines(done: RedactionReport) -> Iterator[str]:
     yield f"Message #{done.seq} was replaced; records destroyed: {len(done.erased)}."
     for each in done.left:
         where = f"#{each.seq} ({each.what})" if each.seq else each.what
         yield f"The same is still said by {harmless(each.agent_id)}: {harmless(where)}."
+    if done.source is not None:
+        yield f"It was copied from #{done.source_seq} of {harmless(done.source)}: redact it there as well."
     for name in done.quarantined:
         yield f"It may still stand in {harmless(name)}."
 

@@ -69,6 +69,11 @@ class Model(ABC):
         limit = config.get("context_window_limit")
         return limit if isinstance(limit, int) else window_of(str(config.get("model_id", "")))
 
+    @property
+    def counts_tokens(self) -> bool:
+        """Whether `count_tokens` asks the provider, rather than estimating."""
+        return self.get_config().get("use_native_token_count") is True
+
     async def count_tokens(
         self,
         messages: Sequence[Message],
@@ -348,6 +353,28 @@ class YieldingStore(Protocol):
         """The sessions held by this object that others have asked for since the last look. Cheap: no request of its
         own to a store whose requests cost, beyond those by which leases are renewed. Errors: `Unavailable`.
         """
+        ...
+
+
+@runtime_checkable
+class PositionedStore(Protocol):
+    """What a `SessionStore` has besides where any position is read at what opening there takes, however long the
+    journal is. Errors: those of `load`.
+    """
+
+    async def load_at(self, session_id: str, agent_id: str, seq: int) -> Sequence[Row]:
+        """Rows in order, from the `low` of the row at `seq` up to that one, their content as it is now. Empty when
+        there is no such row.
+        """
+        ...
+
+
+@runtime_checkable
+class LabellingStore(Protocol):
+    """What a `SessionStore` has besides where the snapshots of a journal are found without reading the rest of it."""
+
+    async def labels(self, session_id: str, agent_id: str) -> Sequence[Row]:
+        """The rows of kind `snapshot` that have their content, in order. Errors: those of `load`."""
         ...
 
 

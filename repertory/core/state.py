@@ -95,6 +95,11 @@ class AgentState:
         for key in patch.delete:
             self.delete(key)
 
+    def replace(self, values: Mapping[str, Json]) -> None:
+        """Be these values from now on; changes not yet taken are forgotten, as whoever replaces them stores these."""
+        self.take_patch()
+        self._values = {key: copy.deepcopy(value) for key, value in values.items()}
+
     def restore(self, values: Mapping[str, Json]) -> None:
         """Replace everything with what a journal said; changes not yet taken are applied on top, as they came later."""
         self._values = {key: copy.deepcopy(value) for key, value in values.items()}

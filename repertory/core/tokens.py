@@ -21,6 +21,8 @@ IMAGE_TOKENS = 1_600
 PAGE_TOKENS = 2_000
 PAGE_BYTES = 25_000
 """What a page of a document takes, shown as text and as an image, and how large its file is for each of them."""
+INJECTED_TOKENS = "injected_tokens"
+"""In the custom metadata of an answer: what was said in its call only, and is not there in the next request."""
 TEXT_FORMATS = frozenset(("txt", "md", "csv", "html"))
 
 
@@ -54,8 +56,14 @@ def projected_tokens(
         if message["role"] == "assistant" and usage and usage["totalTokens"]:
             cached = usage.get("cacheReadInputTokens", 0) + usage.get("cacheWriteInputTokens", 0)
             known = usage["inputTokens"] + cached + usage["outputTokens"]
-            return known + estimate_tokens(messages[position + 1 :])
+            return known - injected_tokens(message) + estimate_tokens(messages[position + 1 :])
     return estimate_tokens(messages, tool_specs, system_prompt)
+
+
+def injected_tokens(answer: Message) -> int:
+    """An estimate of what was said to the model in the call of this answer only; 0 when nothing was."""
+    tokens = answer.get("metadata", {}).get("custom", {}).get(INJECTED_TOKENS, 0)
+    return tokens if isinstance(tokens, int) else 0
 
 
 def _block_tokens(block: ContentBlock) -> int:

@@ -10,7 +10,7 @@ from anyio.lowlevel import checkpoint
 from repertory.backends.ports import Batch, Lease, Position, SessionInfo
 from repertory.core.ids import check_id
 from repertory.core.journal.codec import at_of
-from repertory.core.journal.rows import Row
+from repertory.core.journal.rows import Kind, Row
 from repertory.errors import Invalid, LeaseLost, NotFound, SessionBusy
 
 
@@ -101,6 +101,16 @@ class MemorySessionStore:
         session = self._shelf.sessions.get(session_id)
         rows = session.journals.get(agent_id, []) if session is not None else []
         return rows[rows[-1].low - 1 :] if rows and not whole else list(rows)
+
+    async def load_at(self, session_id: str, agent_id: str, seq: int) -> Sequence[Row]:
+        """Rows in order, from the `low` of the row at `seq` up to that one."""
+        rows = await self.load(session_id, agent_id, whole=True)
+        return rows[rows[seq - 1].low - 1 : seq] if 0 < seq <= len(rows) else []
+
+    async def labels(self, session_id: str, agent_id: str) -> Sequence[Row]:
+        """The rows of kind `snapshot` that have their content, in order."""
+        rows = await self.load(session_id, agent_id, whole=True)
+        return [row for row in rows if row.kind == Kind.SNAPSHOT and not row.erased]
 
     async def sessions(self, session_id: str | None = None) -> Sequence[SessionInfo]:
         """Every session that holds records, the most recently changed first; or that one alone."""

@@ -18,12 +18,12 @@ import anyio
 import pytest
 
 from repertory.backends.mending_ports import QuarantiningStore
-from repertory.backends.ports import Batch, Lease, Position, SessionStore
+from repertory.backends.ports import Batch, LabellingStore, Lease, Position, PositionedStore, SessionStore
 from repertory.core.journal.appender import Appender
 from repertory.core.journal.fold import Fold
-from repertory.core.journal.records import MessageAdded, SnapshotTaken, StateChanged
+from repertory.core.journal.records import MessageAdded, SnapshotTaken, StateChanged, View, ViewChanged
 from repertory.core.journal.restore import restore
-from repertory.core.journal.rows import Row
+from repertory.core.journal.rows import Kind, Row
 from repertory.core.journal.verify import verify
 from repertory.errors import Invalid, LeaseLost, NotFound, SessionBusy
 
@@ -36,6 +36,19 @@ def grow(count: int, agent_id: str = "default", *, at: float = 1.0, after: Seque
     fold = restore(after).fold
     appender = Appender(agent_id, fold, after[-1].link if after else None, lambda size: b"s" * size)
     return [_say(appender, at) for _ in range(count)]
+
+
+def windowed(count: int) -> list[Row]:
+    """Rows of a conversation of which the last four messages are shown, with a snapshot after every tenth message."""
+    appender = Appender("default", Fold(), None, lambda size: b"s" * size)
+    rows: list[Row] = []
+    for number in range(count):
+        rows.append(_say(appender, 1.0))
+        if number % 10 == 9:
+            rows.append(appender.append(SnapshotTaken(at=float(number), label=f"after {number}")))
+            view = View(first_shown=rows[-5].seq)
+            rows.append(appender.append(ViewChanged(at=float(number), view=view, patch=True)))
+    return rows
 
 
 def _say(appender: Appender, at: float) -> Row:
@@ -263,6 +276,43 @@ class SessionStoreContract(ABC):
             await two.acquire("session", takeover=True)
             assert isinstance((await one.append([Batch(lease=old, rows=[], erase=[("default", 1)])]))[0], LeaseLost)
             assert list(await two.load("session", "default", whole=True)) == rows
+
+    async def test_any_position_is_read_from_where_opening_there_would_begin(self, tmp_path: Path) -> None:
+        """For stores that read a position without the rest."""
+        rows = windowed(40)
+        async with self.stores(tmp_path, "one", "two") as (one, two):
+            if not isinstance(one, PositionedStore) or not isinstance(two, PositionedStore):
+                return
+            lease = await one.acquire("session")
+            for start in range(0, len(rows), 12):
+                part = rows[start : start + 12]
+                others = grow(len(part), "other", after=grow(start, "other"))
+                await one.append([Batch(lease=lease, rows=[*part, *others])])
+            erased = rows[20].seq
+            await one.append([Batch(lease=lease, rows=[], erase=[("default", erased)])])
+            stored = [row.without_content() if row.seq == erased else row for row in rows]
+            for seq in (1, 2, 9, 12, 13, 22, 30, len(rows) - 1, len(rows)):
+                wanted = stored[rows[seq - 1].low - 1 : seq]
+                assert list(await one.load_at("session", "default", seq)) == wanted
+                assert list(await two.load_at("session", "default", seq)) == wanted
+            for session_id, agent_id, seq in (("session", "default", len(rows) + 1), ("session", "default", 0)):
+                assert list(await two.load_at(session_id, agent_id, seq)) == []
+            assert list(await two.load_at("session", "nobody", 1)) == []
+            assert list(await two.load_at("nothing", "default", 1)) == []
+
+    async def test_snapshots_are_found_without_the_rest(self, tmp_path: Path) -> None:
+        """For stores that find labels without reading whole journals."""
+        rows = windowed(30)
+        async with self.stores(tmp_path, "one") as (store,):
+            if not isinstance(store, LabellingStore):
+                return
+            lease = await store.acquire("session")
+            await store.append([Batch(lease=lease, rows=[*grow(3, "other"), *rows])])
+            found = [row for row in rows if row.kind == Kind.SNAPSHOT]
+            assert list(await store.labels("session", "default")) == found
+            assert list(await store.labels("session", "other")) == list(await store.labels("nothing", "default")) == []
+            await store.append([Batch(lease=lease, rows=[], erase=[("default", found[0].seq)])])
+            assert list(await store.labels("session", "default")) == found[1:]
 
     async def test_sessions_are_listed_the_most_recently_changed_first(self, tmp_path: Path) -> None:
         async with self.stores(tmp_path, "one", "two") as (one, two):

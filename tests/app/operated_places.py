@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from repertory import (
 from repertory.app.sessions import SessionPlace
 from repertory.backends.objects.memory import ObjectShelf
 from repertory.backends.ports import Batch, Position, SessionStore
+from repertory.backends.sessions.object_format import MAGIC, unpack
 from repertory.core.journal.records import SnapshotTaken, StateChanged
 from repertory.core.journal.restore import restore
 from repertory.core.journal.rows import Row
@@ -75,6 +77,19 @@ def bytes_in(place: SessionPlace, folder: Path) -> Iterator[tuple[str, bytes]]:
         yield from ((key, kept.body) for key, kept in shelf.shelf.objects.items())
         return
     yield from ((str(path.relative_to(folder)), path.read_bytes()) for path in folder.rglob("*") if path.is_file())
+
+
+def names_holding(place: SessionPlace, folder: Path, text: str) -> list[str]:
+    """The names of files and objects that hold a text, compressed or not."""
+    found: list[str] = []
+    for name, body in bytes_in(place, folder):
+        plain = body
+        if body.startswith(MAGIC):
+            packed = unpack(body)
+            plain = json.dumps(packed.header).encode() + b"".join(row.body for row in packed.rows)
+        if text.encode() in plain:
+            found.append(name)
+    return found
 
 
 async def fill(place: SessionPlace, session_id: str, rows: Sequence[Row]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -16,7 +15,7 @@ from repertory.core.messages import Message, text_of
 from repertory.core.window.plan import WindowPlan
 from repertory.errors import Invalid, NotFound, SessionBusy
 from repertory.testing.session_contract import grow
-from tests.app.operated_places import LOCAL, at_time, bytes_in, fill, place_of, rows_in, shown_in, talk
+from tests.app.operated_places import LOCAL, at_time, fill, names_holding, place_of, rows_in, shown_in, talk
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
 
@@ -35,17 +34,7 @@ def memory(tmp_path: Path) -> SessionPlace:
 
 def holding(place: SessionPlace, folder: Path, secret: str = SECRET) -> list[str]:
     """The names of files and objects that hold the secret, compressed or not."""
-    from repertory.backends.sessions.object_format import unpack
-
-    found: list[str] = []
-    for name, body in bytes_in(place, folder):
-        plain = body
-        if body.startswith(b"RptJ"):
-            packed = unpack(body)
-            plain = json.dumps(packed.header).encode() + b"".join(row.body for row in packed.rows)
-        if secret.encode() in plain:
-            found.append(name)
-    return found
+    return names_holding(place, folder, secret)
 
 
 async def test_a_redacted_message_is_gone_from_every_byte(place: SessionPlace, tmp_path: Path) -> None:

@@ -75,6 +75,10 @@ async def test_sessions_in_a_bucket_are_looked_after_as_everywhere(kind: str, ur
         assert list(await agent.load("copy", "agent", whole=True)) == rows
         await sessions.fork("s", "fork", at=1)
         assert [text_of(each.message) for each in (await sessions.show("fork")).agents["agent"].messages] == ["hello"]
+        await sessions.mark("fork", "begun", {"n": 1})
+        assert [(mark.label, mark.position) for mark in await sessions.marks("fork")] == [("begun", 2)]
+        assert [each.what for each in (await sessions.history("fork")).happenings] == ["turn", "fork", "mark"]
+        assert list((await sessions.prune("fork", keep=0)).marks) == ["begun"]
         assert {hit.session_id for hit in (await sessions.search("behemoth")).hits} == {"s", "copy"}
         await sessions.rewind("copy", 2)
         assert len((await sessions.diff("s", "copy")).messages) == 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 
 import pytest
 
@@ -97,7 +96,7 @@ def test_a_fork_shows_what_its_source_showed(rng: random.Random, names: tuple[st
         then = folded(journal, position)
         if then is None:
             continue
-        made = fork(journal, position, at=5.0, entropy=entropy)
+        made = fork(journal.moment(position), at=5.0, entropy=entropy)
         copy = restore(made.rows, session_id="copy").fold
         same_as_shown(copy, then.image())
         assert set(copy.open_tools) == set(then.open_tools)
@@ -126,7 +125,7 @@ def test_a_fork_goes_on_and_can_be_opened_from_its_last_rows(rng: random.Random,
         position = rng.randint(0, journal.last_seq)
         if folded(journal, position) is None:
             continue
-        copy = Driver.on(fork(journal, position, at=5.0, entropy=entropy).rows)
+        copy = Driver.on(fork(journal.moment(position), at=5.0, entropy=entropy).rows)
         for _ in range(20):
             copy.run([(rng.choice(names), rng.randrange(1000))])
             opened = copy.rows[copy.rows[-1].low - 1 :]
@@ -167,7 +166,7 @@ def conversation(count: int) -> Driver:
 def test_a_fork_copies_what_is_shown_and_not_the_history() -> None:
     driver = conversation(50)
     driver.plan_drop(90)
-    made = fork(whole(driver), driver.fold.last_seq, at=5.0, entropy=entropy)
+    made = fork(whole(driver).moment(driver.fold.last_seq), at=5.0, entropy=entropy)
     assert made.messages == 10
     assert len(made.rows) < 15
 
@@ -176,14 +175,13 @@ def test_a_fork_takes_pinned_messages_with_the_ones_that_they_answer() -> None:
     driver = conversation(1)
     driver.run([("ask", 1), ("results", 1), ("answer", 1), ("prompt", 2), ("answer", 2)])
     driver.pin(3, drop=6)
-    made = fork(whole(driver), driver.fold.last_seq, at=5.0, entropy=entropy)
+    made = fork(whole(driver).moment(driver.fold.last_seq), at=5.0, entropy=entropy)
     copy = restore(made.rows).fold
     assert copy.shown.messages() == driver.fold.shown.messages()
     assert made.messages == 3
 
 
-@pytest.mark.parametrize("act", [rewind, fork])
-def test_a_position_that_is_none_is_refused(act: Callable[..., object]) -> None:
+def test_a_position_that_is_none_is_refused() -> None:
     journal = whole(conversation(2))
     with pytest.raises(Invalid, match="no such position"):
         journal.position(99)
@@ -192,7 +190,7 @@ def test_a_position_that_is_none_is_refused(act: Callable[..., object]) -> None:
     with pytest.raises(NotFound, match="no snapshot has this label") as error:
         journal.position("never")
     assert error.value.fields["labels"] == []
-    assert act(journal, journal.position(None), at=5.0, entropy=entropy)
+    assert rewind(journal, journal.position(None), at=5.0, entropy=entropy)
 
 
 def test_a_label_names_the_position_before_its_latest_snapshot() -> None:
@@ -226,6 +224,6 @@ def test_what_was_shown_when_a_view_was_erased_is_not_guessed() -> None:
 def test_rows_of_a_fork_depend_on_nothing_else() -> None:
     driver = conversation(4)
     driver.run([("state_full", 3)])
-    rows: list[Row] = list(fork(whole(driver), 6, at=5.0, entropy=entropy).rows)
+    rows: list[Row] = list(fork(whole(driver).moment(6), at=5.0, entropy=entropy).rows)
     assert [row.seq for row in rows] == list(range(1, len(rows) + 1))
     assert restore(rows).fold.message_count == 6

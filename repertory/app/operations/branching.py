@@ -8,23 +8,30 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from repertory.app.operations.copying import store_session
+from repertory.app.operations.lineages import ancestry_of
 from repertory.app.operations.opening import commit, owned
-from repertory.app.operations.reading import aside, chosen_agent, journal_of, refuse_missing, sound_info_of
+from repertory.app.operations.positions import Position, moment_at, moment_to_fork, position_of
+from repertory.app.operations.reading import (
+    agent_there,
+    aside,
+    chosen_agent,
+    journal_of,
+    last_of,
+    opening_of,
+    sound_info_of,
+)
 from repertory.core.ids import check_id
-from repertory.core.journal.comparing import Difference, compare
+from repertory.core.journal.comparing import Compared, Difference, Placed, compare
 from repertory.core.journal.forking import Fork
 from repertory.core.journal.forking import fork as fork_journal
-from repertory.core.journal.rewinding import rewind as rewind_journal
+from repertory.core.journal.lineage import Lineage, told
+from repertory.core.journal.rewinding import go_back
+from repertory.core.journal.unsummarizing import without_summary
 from repertory.errors import AlreadyExists, NotFound
 
 if TYPE_CHECKING:
     from repertory.backends.ports import SessionStore
     from repertory.core.journal.rows import Row
-    from repertory.core.journal.whole_journal import WholeJournal
-    from repertory.core.messages import Json, Message
-
-Position = int | str | None
-"""A sequence number, the label of a snapshot, or None: the end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,12 +73,11 @@ async def fork(
     check_id(new_id, "session id")
     if await store.sessions(new_id):
         raise AlreadyExists("another session has this id; choose one that is free", session=new_id)
-    journals = await _journals(store, session_id, at, agent_id)
+    positions = await _positions(store, session_id, at, agent_id)
     forks: dict[str, Fork] = {}
-    positions: dict[str, int] = {}
-    for journal in journals:
-        positions[journal.agent_id] = position = journal.position(at)
-        forks[journal.agent_id] = fork_journal(journal, position, at=made.at, entropy=made.entropy)
+    for each, position in positions.items():
+        then = await moment_to_fork(store, session_id, each, position)
+        forks[each] = fork_journal(then, at=made.at, entropy=made.entropy)
     rows: Mapping[str, Sequence[Row]] = {agent: fork.rows for agent, fork in forks.items()}
     await store_session(store, new_id, rows, takeover=False)
     count = sum(fork.messages for fork in forks.values())
@@ -81,44 +87,76 @@ async def fork(
 async def rewind(
     store: SessionStore, session_id: str, to: int | str, agent_id: str | None, made: Made, *, takeover: bool
 ) -> RewindReport:
-    """Go back to a position, on the record."""
-    agent_id = await chosen_agent(store, session_id, agent_id)
-    await refuse_missing(store, session_id, agent_id)
+    """Go back to a position, on the record. What is read is what opening reads, there and at the end."""
+    agent_id = await agent_there(store, session_id, agent_id)
+    async with owned(store, session_id, takeover=takeover) as lease:
+        now = await opening_of(store, session_id, agent_id)
+        was = now.fold.last_seq
+        position = await position_of(store, session_id, agent_id, to, was)
+        then = await moment_at(store, session_id, agent_id, position)
+        await commit(store, lease, go_back(then, now, at=made.at, entropy=made.entropy))
+    return RewindReport(session_id=session_id, agent_id=agent_id, position=position, was=was)
+
+
+async def drop_summary(
+    store: SessionStore, session_id: str, agent_id: str | None, made: Made, *, takeover: bool
+) -> RewindReport:
+    """Show again what the summary stands for, on the record."""
+    agent_id = await agent_there(store, session_id, agent_id)
     async with owned(store, session_id, takeover=takeover) as lease:
         journal = await journal_of(store, session_id, agent_id)
-        position = journal.position(to)
-        await commit(store, lease, rewind_journal(journal, position, at=made.at, entropy=made.entropy))
-    return RewindReport(session_id=session_id, agent_id=agent_id, position=position, was=journal.last_seq)
+        size = len(journal.rows)
+        rows = await aside(partial(without_summary, journal, at=made.at, entropy=made.entropy), size)
+        await commit(store, lease, rows)
+    return RewindReport(session_id=session_id, agent_id=agent_id, position=journal.last_seq, was=journal.last_seq)
 
 
 async def diff(
     store: SessionStore, first: tuple[str, Position], second: tuple[str, Position], agent_id: str | None
 ) -> Difference:
     """What differs between two sessions, each at a position."""
-    ours, theirs = [await _standing(store, *side, agent_id) for side in (first, second)]
-    return await aside(partial(compare, ours[0], theirs[0], ours[1], theirs[1]), len(ours[0]) + len(theirs[0]))
+    (ours, our_position), (theirs, their_position) = [
+        await _lineage(store, *side, agent_id) for side in (first, second)
+    ]
+
+    def compared() -> Difference:
+        return compare(_compared(ours, our_position), _compared(theirs, their_position))
+
+    return await aside(compared, sum(len(journal.rows) for journal in (*ours, *theirs)))
 
 
-async def _standing(
-    store: SessionStore, session_id: str, at: Position, agent_id: str | None
-) -> tuple[Mapping[int, Message], Mapping[str, Json]]:
-    """The conversation and the state at a position."""
+async def _lineage(store: SessionStore, session_id: str, at: Position, agent_id: str | None) -> tuple[Lineage, int]:
     journal = await journal_of(store, session_id, await chosen_agent(store, session_id, agent_id))
-    position = journal.position(at)
-    said = {seq: record.message for seq, record in journal.conversation(position).items()}
-    return said, journal.fold_at(position).state
+    return (await ancestry_of(store, journal)).lineage, journal.position(at)
 
 
-async def _journals(store: SessionStore, session_id: str, at: Position, agent_id: str | None) -> Sequence[WholeJournal]:
-    """The journals that a position means: one that is named, or the only one; of several those that have the label, or
-    all of them as they are now.
+def _compared(lineage: Lineage, position: int) -> Compared:
+    """What stood at a position."""
+    fold = lineage[0].fold_at(position)
+    return Compared(
+        said=[
+            Placed(seq=each.seq, message=each.record.message, source=each.source) for each in told(lineage, position)
+        ],
+        shown=[Placed(seq=seq, message=message) for seq, message in fold.shown],
+        state=fold.state,
+    )
+
+
+async def _positions(store: SessionStore, session_id: str, at: Position, agent_id: str | None) -> dict[str, int]:
+    """Agent id to position, for the journals that a position means: one that is named, or the only one; of several
+    those that have the label, or all of them as they are now.
     """
-    if agent_id is not None:
-        return [await journal_of(store, session_id, agent_id)]
-    info = await sound_info_of(store, session_id)
-    journals = [await journal_of(store, session_id, each) for each in sorted(info.agents)]
-    if len(journals) == 1 or at is None:
-        return journals
-    if isinstance(at, int):
-        raise NotFound("a number is a position of one agent: say which", session=session_id, agents=sorted(info.agents))
-    return [each for each in journals if any(taken.label == at for _, taken in each.snapshots())] or journals[:1]
+    agents = [agent_id] if agent_id is not None else sorted((await sound_info_of(store, session_id)).agents)
+    if len(agents) > 1 and isinstance(at, int):
+        raise NotFound("a number is a position of one agent: say which", session=session_id, agents=agents)
+    found: dict[str, int] = {}
+    missing: NotFound | None = None
+    for each in agents:
+        last = await last_of(store, session_id, each)
+        try:
+            found[each] = await position_of(store, session_id, each, at, last)
+        except NotFound as error:  # Others may have the label.
+            missing = error
+    if missing is not None and not found:
+        raise missing
+    return found

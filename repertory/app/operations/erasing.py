@@ -9,10 +9,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from repertory.app.operations.opening import commit, owned
-from repertory.app.operations.reading import aside, chosen_agent, info_of, journal_of, refuse_missing
+from repertory.app.operations.reading import agent_there, aside, info_of, journal_of
 from repertory.backends.mending_ports import QuarantiningStore, RebuildingStore
 from repertory.core.journal.appender import Appender
 from repertory.core.journal.copies import Copy, Texts, copies_in, copies_in_force, only_in
+from repertory.core.journal.lineage import copies_end, origin_of
 from repertory.core.journal.records import MessageAdded
 from repertory.core.journal.redaction import Redaction, redacted
 from repertory.core.journal.redaction import redact as redact_journal
@@ -38,6 +39,12 @@ class RedactionReport:
     """Where the same is still said, word for word: by what is in force, by other messages, by other agents."""
     quarantined: Sequence[str]
     """What was set aside when something was damaged, and may hold the message: look there yourself."""
+    source: str | None = None
+    """Where a fork took the message from, as `session/agent`: another session, which still says it unless it was
+    redacted there as well.
+    """
+    source_seq: int | None = None
+    """Its number there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,8 +102,7 @@ async def redact(
 ) -> RedactionReport:
     """Replace the message at `target` (session, agent, sequence number) and destroy the original."""
     session_id, agent_id, seq = target
-    agent_id = await chosen_agent(store, session_id, agent_id)
-    await refuse_missing(store, session_id, agent_id)
+    agent_id = await agent_there(store, session_id, agent_id)
     async with owned(store, session_id, takeover=takeover) as lease:
         journal = await journal_of(store, session_id, agent_id)
         original = _message_at(journal, seq)
@@ -108,6 +114,7 @@ async def redact(
             quarantined = await store.quarantined(session_id) if isinstance(store, QuarantiningStore) else ()
         done = await aside(partial(_redaction, journal, seq, instead, made), len(journal.rows))
         await commit(store, lease, done.rows, [(agent_id, each) for each in done.erase])
+        source, source_seq = _copied_from(journal, seq)
     return RedactionReport(
         session_id=session_id,
         agent_id=agent_id,
@@ -115,6 +122,8 @@ async def redact(
         erased=done.erase,
         left=(*done.left, *elsewhere),
         quarantined=(*quarantined, *await _wrecks(store)),
+        source=source,
+        source_seq=source_seq,
     )
 
 
@@ -200,6 +209,14 @@ def _redaction(journal: WholeJournal, seq: int, instead: Message, made: Made) ->
     fold = journal.fold_at(journal.last_seq)
     appender = Appender(journal.agent_id, fold, journal.rows[-1].link, made.entropy)
     return redact_journal(appender, journal.rows, seq, instead, made.at)
+
+
+def _copied_from(journal: WholeJournal, seq: int) -> tuple[str, int] | tuple[None, None]:
+    """The journal that a message was copied from when this one was forked, and its number there."""
+    origin = origin_of(journal)
+    if origin is None or origin.source is None or not 1 < seq <= copies_end(journal):
+        return None, None
+    return origin.source, origin.copied[seq - 2]
 
 
 def _message_at(journal: WholeJournal, seq: int) -> Message:

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from repertory.backends.worker_threads import run_in_thread
+from repertory.core.journal.restore import Restored, restore
 from repertory.core.journal.verify import verify
 from repertory.core.journal.whole_journal import WholeJournal, read_whole
 from repertory.errors import CorruptJournal, NotFound
@@ -69,10 +70,29 @@ async def journal_of(store: SessionStore, session_id: str, agent_id: str) -> Who
     return await aside(partial(read_whole, rows, session_id=session_id, agent_id=agent_id), len(rows))
 
 
-async def refuse_missing(store: SessionStore, session_id: str, agent_id: str) -> None:
-    """Raise `NotFound` unless the agent is there. Ask before owning: a session that is not there would be made."""
-    if not await store.load(session_id, agent_id):
+async def opening_of(store: SessionStore, session_id: str, agent_id: str) -> Restored:
+    """What an agent amounts to now, from what opening it reads. Errors: `CorruptJournal`."""
+    rows = await store.load(session_id, agent_id)
+    return await aside(partial(restore, rows, session_id=session_id), len(rows))
+
+
+async def agent_there(store: SessionStore, session_id: str, agent_id: str | None) -> str:
+    """The same, and surely there. Ask before owning: a session that is not there would be made.
+
+    Errors: `NotFound`, `CorruptJournal`.
+    """
+    if agent_id is None:
+        return await chosen_agent(store, session_id, None)
+    await last_of(store, session_id, agent_id)
+    return agent_id
+
+
+async def last_of(store: SessionStore, session_id: str, agent_id: str) -> int:
+    """The number of an agent's last row. Errors: `NotFound`."""
+    rows = await store.load(session_id, agent_id)
+    if not rows:
         raise await _no_such_agent(store, session_id, agent_id)
+    return rows[-1].seq
 
 
 async def _no_such_agent(store: SessionStore, session_id: str, agent_id: str) -> NotFound:

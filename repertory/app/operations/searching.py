@@ -7,14 +7,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
+from repertory.app.operations.lineages import ancestry_of
 from repertory.app.operations.reading import aside, info_of, journal_of
+from repertory.core.journal.lineage import Lineage, before_fork
 from repertory.core.journal.records import MessageAdded
 from repertory.core.journal.searching import found_in, words_of
 from repertory.errors import Corrupt, Gone
 
 if TYPE_CHECKING:
     from repertory.backends.ports import SessionStore
-    from repertory.core.journal.whole_journal import WholeJournal
     from repertory.core.messages import Role
 
 
@@ -60,21 +61,28 @@ async def search(store: SessionStore, text: str, session_id: str | None, hits_ma
                 continue
             except Gone:  # deleted meanwhile
                 continue
-            hits += await aside(partial(_hits, journal, words), len(journal.rows))
+            # A search in everything finds what was said before a fork where it was said.
+            lineage = [journal] if session_id is None else (await ancestry_of(store, journal)).lineage
+            hits += await aside(partial(_hits, lineage, words), sum(len(each.rows) for each in lineage))
             if len(hits) > hits_max:
                 return SearchResult(hits=hits[:hits_max], more=True, unreadable=unreadable)
     return SearchResult(hits=hits, more=False, unreadable=unreadable)
 
 
-def _hits(journal: WholeJournal, words: Sequence[str]) -> list[SearchHit]:
+def _hits(lineage: Lineage, words: Sequence[str]) -> list[SearchHit]:
+    journal = lineage[0]
+    here = f"{journal.session_id}/{journal.agent_id}"
+    said = [(each.source or here, each.seq, each.record) for each in before_fork(lineage) if each.source is not None]
+    said += [(here, seq, record) for seq, record in journal.records if isinstance(record, MessageAdded)]
     found: list[SearchHit] = []
-    for seq, record in journal.records:
-        excerpt = found_in(record.message, words) if isinstance(record, MessageAdded) else None
-        if isinstance(record, MessageAdded) and excerpt is not None:
+    for where, seq, record in said:
+        excerpt = found_in(record.message, words)
+        if excerpt is not None:
+            session_id, _, agent_id = where.partition("/")
             found.append(
                 SearchHit(
-                    session_id=journal.session_id,
-                    agent_id=journal.agent_id,
+                    session_id=session_id,
+                    agent_id=agent_id,
                     seq=seq,
                     role=record.message["role"],
                     at=record.at,

@@ -4,29 +4,35 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar
 
-from repertory.app.operations import branching, copying, doctor, erasing, searching, showing
+from repertory.app.operations import branching, copying, doctor, erasing, marking, pruning, searching, showing
 from repertory.app.operations.opening import opened
 from repertory.backends.line_files import new_file
 from repertory.core.ids import check_id
+from repertory.core.journal.marks import Mark
+from repertory.core.journal.pruning import PrunePolicy
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:
-    from repertory.app.operations.branching import ForkReport, Position, RewindReport
+    from repertory.app.operations.branching import ForkReport, RewindReport
     from repertory.app.operations.copying import CopyReport
     from repertory.app.operations.doctor import DoctorReport
     from repertory.app.operations.erasing import DeletionProof, ExpiryReport, RedactionReport
+    from repertory.app.operations.marking import StoredMark
+    from repertory.app.operations.positions import Position
+    from repertory.app.operations.pruning import PruneReport
     from repertory.app.operations.searching import SearchResult
-    from repertory.app.operations.showing import StoredSession
+    from repertory.app.operations.showing import StoredHistory, StoredSession
     from repertory.app.sessions import SessionPlace
     from repertory.backends.line_files import Write
     from repertory.backends.ports import SessionInfo, SessionStore
     from repertory.core.journal.comparing import Difference
+    from repertory.core.messages import Json
 
 T = TypeVar("T")
 
@@ -34,15 +40,16 @@ T = TypeVar("T")
 class Sessions:
     """The sessions of a place: `Sessions(SQLiteSessions("a.db"))`, and so for every other place.
 
-    Reading (`list`, `show`, `search`, `export`, `diff`) owns nothing and disturbs nobody. Whatever writes owns the
-    session meanwhile: `SessionBusy` says that a live owner has it, in this process or another; `takeover=True` fences
-    it, and its next write fails with `LeaseLost`. A cancelled call leaves the session as before or as after.
+    Reading (`list`, `show`, `history`, `marks`, `search`, `export`, `diff`) owns nothing and disturbs nobody. Whatever
+    writes owns the session meanwhile: `SessionBusy` says that a live owner has it, in this process or another;
+    `takeover=True` fences it, and its next write fails with `LeaseLost`. A cancelled call leaves the session as before
+    or as after.
 
     Each call opens the place and closes it again. Where that takes time, as with a bucket, many calls are quicker
     within `async with Sessions(place) as sessions`, which keeps it open.
 
     `agent` names an agent of the session; None means its only one, or `default`. A position is a sequence number of an
-    agent's journal (as `show` gives them), or the label of a snapshot.
+    agent's journal (as `show` and `history` give them), or the label of a mark or a snapshot.
 
     Errors of every call: `NotFound`; `CorruptJournal` for what is damaged (`doctor` says more); `Unavailable` and the
     other errors of the place; `Invalid` (a ValueError) for ids and positions that are none. Everything is async, on
@@ -71,6 +78,64 @@ class Sessions:
     async def show(self, session_id: str, *, agent: str | None = None) -> StoredSession:
         """Everything that was said, and what stands, of all agents or one."""
         return await self._on(lambda store: showing.show(store, session_id, agent))
+
+    async def history(self, session_id: str, *, agent: str | None = None) -> StoredHistory:
+        """The positions of a session that one may want to go back to, in order, with what happened there: turns, marks,
+        rewinds, changes of what is shown. Those that lie beyond a rewind say so.
+        """
+        return await self._on(lambda store: showing.history(store, session_id, agent))
+
+    async def mark(
+        self,
+        session_id: str,
+        label: str,
+        metadata: Mapping[str, Json] | None = None,
+        *,
+        at: int | None = None,
+        agent: str | None = None,
+        takeover: bool = False,
+    ) -> StoredMark:
+        """Give a position a name, and put metadata beside it; None means the end. It costs one small record.
+
+        A label may be given again: then it names the new position, and the old mark stays in `marks`. What is read is
+        what opening the session reads. Errors: `Invalid` for a label that is none, or a number.
+        """
+        wanted = Mark(label=label, metadata=metadata or {}, position=at)
+        return (await self.mark_all(session_id, [wanted], agent=agent, takeover=takeover))[0]
+
+    async def mark_all(
+        self, session_id: str, marks: Sequence[Mark], *, agent: str | None = None, takeover: bool = False
+    ) -> Sequence[StoredMark]:
+        """Many of them in one commit: all, or none."""
+        made = self._made()
+        return await self._on(lambda store: marking.mark(store, session_id, marks, agent, made, takeover=takeover))
+
+    async def marks(self, session_id: str, *, agent: str | None = None) -> Sequence[StoredMark]:
+        """The marks of a session, and its numbered snapshots, in the order in which they were made."""
+        return await self._on(lambda store: marking.marks(store, session_id, agent))
+
+    async def prune(
+        self,
+        session_id: str,
+        *,
+        keep: int | None = None,
+        older_than: float | timedelta | None = None,
+        beyond_rewinds: bool = False,
+        agent: str | None = None,
+        dry_run: bool = False,
+    ) -> PruneReport:
+        """Let go of marks, and of what lies beyond rewinds: their contents are destroyed in every file and object.
+
+        A mark goes unless it is among the newest `keep`, or younger than `older_than` (seconds); where both are given,
+        it goes when both say so. With `beyond_rewinds`, what was said and done on ways that were left goes as well,
+        as far as it is older than `older_than`, unless a mark that stays leads to it. The conversation as it stands is
+        never touched. A session with a live owner is `SessionBusy`. Errors: `Invalid` when nothing is to go.
+        """
+        seconds = older_than.total_seconds() if isinstance(older_than, timedelta) else older_than
+        made = self._made()
+        before = None if seconds is None else made.at - seconds
+        policy = PrunePolicy(keep=keep, before=before, beyond=beyond_rewinds)
+        return await self._on(lambda store: pruning.prune(store, session_id, policy, agent, made, dry_run=dry_run))
 
     async def search(self, text: str, *, session_id: str | None = None, hits_max: int = 100) -> SearchResult:
         """The messages that have every word of `text`, in any case and order, as part of a word or whole.
@@ -126,8 +191,9 @@ class Sessions:
         """A new session that goes on from a position of another one; None means from its end.
 
         It shows the model the same, with the same state, and holds nothing but that: the messages that are shown, and
-        its source's name. The source may be deleted. With several agents, None takes all of them, a label those that
-        have it, and a number needs `agent`. Errors: `AlreadyExists` for an id that is taken.
+        where it comes from. So it costs about the window, however long the source is. What was said before is read in
+        the source, as long as that is there; it may be deleted. With several agents, None takes all of them, a label
+        those that have it, and a number needs `agent`. Errors: `AlreadyExists` for an id that is taken.
         """
         return await self._on(lambda store: branching.fork(store, session_id, new_id, at, agent, self._made()))
 
@@ -140,7 +206,8 @@ class Sessions:
         other_at: Position = None,
         agent: str | None = None,
     ) -> Difference:
-        """What differs between two conversations, as they stand or stood, and between their states.
+        """What differs between two conversations, as they stand or stood: messages, state, what the model is shown, and
+        what the answers took.
 
         Both may be the same session at two positions. What was said on ways that were left is not compared.
         """
@@ -158,6 +225,15 @@ class Sessions:
         made = self._made()
         return await self._on(lambda store: branching.rewind(store, session_id, to, agent, made, takeover=takeover))
 
+    async def drop_summary(self, session_id: str, *, agent: str | None = None, takeover: bool = False) -> RewindReport:
+        """Show the model again what a summary stands for. A manager that summarises writes a new one when it is time.
+
+        Nothing is destroyed, and rewinding to the position before (`was`) shows the summary again. Errors: `Invalid`
+        when no summary is shown, or what was shown before it has been redacted since.
+        """
+        made = self._made()
+        return await self._on(lambda store: branching.drop_summary(store, session_id, agent, made, takeover=takeover))
+
     async def redact(
         self,
         session_id: str,
@@ -170,8 +246,9 @@ class Sessions:
         """Replace what a message says by a text, for good: the original is gone from every file and object.
 
         So is what repeats it and is not in force; `left` names what says the same and stays. Tool uses and results
-        keep their ids, with other contents. Exports, copies and forks are not reached. Errors: `NotFound` when no
-        message has the number; `Invalid` while its tools are still to run, and for an empty text.
+        keep their ids, with other contents. Exports and copies are not reached, nor the bytes of forks, which show it
+        redacted nevertheless; of a message that a fork took with it, `source` names the other session. Errors:
+        `NotFound` when no message has the number; `Invalid` while its tools are still to run, and for an empty text.
         """
         if not replacement.strip():
             raise Invalid("say what stands there instead: models take no empty text", got=replacement)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from repertory.app.operations.reading import aside, info_of, journal_of, sound_info_of
-from repertory.core.journal.records import Branched, MessageAdded
+from repertory.app.operations.lineages import Ancestry, ancestry_of
+from repertory.app.operations.reading import aside, chosen_agent, info_of, journal_of, sound_info_of
+from repertory.core.journal.lineage import Lineage, Told, before_fork, copies_end, origin_of, told
+from repertory.core.journal.records import MessageAdded
+from repertory.core.journal.timeline import Happening, timeline
+from repertory.core.journal.whole_journal import position_named
 from repertory.core.messages import Json, Message
 from repertory.core.opening import Interrupt
 
 if TYPE_CHECKING:
     from repertory.backends.ports import SessionInfo, SessionStore
-    from repertory.core.journal.whole_journal import WholeJournal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +25,7 @@ class StoredMessage:
     """A message as it is stored."""
 
     seq: int
-    """Its number in the agent's journal, by which it is redacted."""
+    """Its number in the journal that it stands in, by which it is redacted there."""
     at: float
     """When it was said, in epoch seconds."""
     turn: int
@@ -31,6 +34,8 @@ class StoredMessage:
     """Whether the model is shown it, whole or shortened."""
     left_behind: bool
     """Whether the conversation has gone back to before it."""
+    source: str | None = None
+    """That journal, as `session/agent`, when it is one that the agent was forked from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +57,7 @@ class StoredAgent:
     last_seq: int
     """The last position of its journal."""
     messages: Sequence[StoredMessage]
-    """Everything that was ever said, in order."""
+    """Everything that was ever said, in order. A fork begins with what was said in its source before."""
     summary: Message | None
     """What the model is shown in the place of the oldest messages."""
     state: Mapping[str, Json]
@@ -61,6 +66,8 @@ class StoredAgent:
     """What a person is asked, when the last turn waits for that."""
     forked_from: str | None
     """`session/agent` that it is a fork of."""
+    lost_source: str | None = None
+    """`session/agent` that is gone, so that the messages of a fork begin with those that were copied."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,12 +83,44 @@ class StoredSession:
     """Who holds the lease now; None when nobody does."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredHistory:
+    """What happened to one agent of a session."""
+
+    session_id: str
+    agent_id: str
+    last_seq: int
+    """The last position of its journal."""
+    happenings: Sequence[Happening]
+    """In order. A fork begins with what led to it in its source."""
+    lost_source: str | None
+    """`session/agent` that is gone, so that nothing before the fork is here."""
+
+
+async def history(store: SessionStore, session_id: str, agent_id: str | None) -> StoredHistory:
+    """The positions of an agent, with what happened there."""
+    journal = await journal_of(store, session_id, await chosen_agent(store, session_id, agent_id))
+    ancestry = await ancestry_of(store, journal)
+    rows = sum(len(each.rows) for each in ancestry.lineage)
+    return StoredHistory(
+        session_id=session_id,
+        agent_id=journal.agent_id,
+        last_seq=journal.last_seq,
+        happenings=await aside(partial(timeline, ancestry.lineage), rows),
+        lost_source=ancestry.lost,
+    )
+
+
 async def show(store: SessionStore, session_id: str, agent_id: str | None) -> StoredSession:
     """The session, with all of its agents or one."""
     info = await (sound_info_of(store, session_id) if agent_id is None else info_of(store, session_id))
     agents = sorted(info.agents) if agent_id is None else [agent_id]
-    journals = [await journal_of(store, session_id, each) for each in agents]
-    return _session(info, {each.agent_id: await aside(partial(_agent, each), len(each.rows)) for each in journals})
+    found: dict[str, StoredAgent] = {}
+    for each in agents:
+        ancestry = await ancestry_of(store, await journal_of(store, session_id, each))
+        rows = sum(len(journal.rows) for journal in ancestry.lineage)
+        found[each] = await aside(partial(_agent, ancestry), rows)
+    return _session(info, found)
 
 
 def _session(info: SessionInfo, agents: Mapping[str, StoredAgent]) -> StoredSession:
@@ -94,32 +133,45 @@ def _session(info: SessionInfo, agents: Mapping[str, StoredAgent]) -> StoredSess
     )
 
 
-def _agent(journal: WholeJournal) -> StoredAgent:
+def _agent(ancestry: Ancestry) -> StoredAgent:
+    journal = ancestry.lineage[0]
     fold = journal.fold_at(journal.last_seq)
-    shown = {seq for seq, _ in fold.shown}
-    conversation = journal.conversation(journal.last_seq)
-    first = journal.records[0][1] if journal.records else None
+    origin = origin_of(journal)
     return StoredAgent(
         agent_id=journal.agent_id,
         last_seq=journal.last_seq,
-        messages=[
-            StoredMessage(
-                seq=seq,
-                at=record.at,
-                turn=record.turn,
-                message=record.message,
-                shown=seq in shown,
-                left_behind=seq not in conversation,
-            )
-            for seq, record in journal.records
-            if isinstance(record, MessageAdded)
-        ],
+        messages=_messages(ancestry.lineage, {seq for seq, _ in fold.shown}),
         summary=fold.shown.view.summary,
         state=dict(fold.state),
         snapshots=[
-            StoredSnapshot(label=taken.label, position=seq - 1, at=taken.at, metadata=taken.metadata)
+            StoredSnapshot(label=taken.label, position=position_named(seq, taken), at=taken.at, metadata=taken.metadata)
             for seq, taken in journal.snapshots()
         ],
         waits_for=fold.interrupts,
-        forked_from=first.source if isinstance(first, Branched) else None,
+        forked_from=origin.source if origin is not None else None,
+        lost_source=ancestry.lost,
     )
+
+
+def _messages(lineage: Lineage, shown: Collection[int]) -> list[StoredMessage]:
+    """Everything that was said, on ways that were left as well; of sources, what led to the fork."""
+    journal = lineage[0]
+    standing = {(each.source, each.seq) for each in told(lineage, journal.last_seq)}
+    begins = copies_end(journal)
+    after = [
+        Told(seq=seq, source=None, record=record, redacted=False)
+        for seq, record in journal.records
+        if isinstance(record, MessageAdded) and seq > begins
+    ]
+    return [
+        StoredMessage(
+            seq=each.seq,
+            at=each.record.at,
+            turn=each.record.turn,
+            message=each.record.message,
+            shown=each.source is None and each.seq in shown,
+            left_behind=(each.source, each.seq) not in standing,
+            source=each.source,
+        )
+        for each in (*before_fork(lineage), *after)
+    ]

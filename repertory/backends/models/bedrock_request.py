@@ -121,7 +121,13 @@ def _system(config: BedrockConfig, system_prompt: str | None, content: SystemBlo
 
 def _messages(config: BedrockConfig, messages: Sequence[Message]) -> list[dict[str, Any]]:
     with_status = _sends_status(config)
-    sent = [{"role": message["role"], "content": _content(message, with_status=with_status)} for message in messages]
+    sent: list[dict[str, Any]] = []
+    for message in messages:
+        content = _content(message, with_status=with_status)
+        if sent and sent[-1]["role"] == message["role"]:
+            sent[-1]["content"] += content  # The service wants roles to alternate; a summary stands before a prompt.
+        else:
+            sent.append({"role": message["role"], "content": content})
     if config.get("guardrail_latest_message") and config.get("guardrail_id"):
         _guard_latest(sent)
     return sent

@@ -13,6 +13,7 @@ from repertory.backends.sessions.object_format import Packed
 from repertory.backends.sessions.object_head import Head, ObjectKind, erasing_in, head_in, read_object
 from repertory.backends.sessions.object_keys import SessionKeys, number_in
 from repertory.backends.sessions.object_requests import SIDE_BY_SIDE, Requests
+from repertory.backends.sessions.object_stretch import Parts
 from repertory.backends.sessions.object_window import Window, without
 from repertory.core.journal.rows import Row
 from repertory.errors import CorruptJournal
@@ -135,10 +136,72 @@ class SessionReader:
                 self._last_missed = str(change)
                 continue
             if agent_id in window.missing:
-                rows = await self.whole(agent_id)
-                return rows[rows[-1].low - 1 :]
+                return await self.stretch(agent_id, window.last_seq(agent_id))
             return window.of(agent_id)
         raise self._missing()
+
+    async def stretch(self, agent_id: str, last: int, first: int | None = None) -> list[Row]:
+        """The rows of an agent from `first` (None: from the `low` of the last one) to `last`; empty when there is no
+        row of that number. Costs what opening costs; for rows that opening does not read also a list, and about two
+        gets. Errors: `CorruptJournal` when a row is missing.
+        """
+        for _ in range(_READINGS_MAX):
+            stored = await self.head()
+            if stored is None or stored.head.deleted:
+                return []
+            try:
+                return await self._stretch(stored, agent_id, last, first)
+            except Changed as change:
+                self._last_missed = str(change)
+        raise self._missing()
+
+    async def _stretch(self, stored: StoredHead, agent_id: str, last: int, first: int | None) -> list[Row]:
+        head = stored.head
+        tail = [] if head.orderly else await self.tail(head.commit)
+        erasing = {*head.erasing, *(pair for segment in tail for pair in segment.erasing)}
+        near = [*await self.window(stored), *(row for segment in tail for row in segment.rows)]
+        near = [row for row in near if row.agent_id == agent_id]
+        if not near or not 0 < last <= near[-1].seq:
+            return []
+        low = first
+        if last >= near[0].seq:
+            low = first if first is not None else near[last - near[0].seq].low
+            near = near[: last - near[0].seq + 1]
+        if low is None or low < near[0].seq:
+            parts = await self._parts(head, agent_id)
+            end = min(last, near[0].seq - 1)
+            before = await parts.rows(low, end)
+            near = [*before, *(near if last > end else ())]
+            self._check_unbroken(agent_id, near, last, low)
+        return without([row for row in near if low is None or row.seq >= low], erasing)
+
+    async def _parts(self, head: Head, agent_id: str) -> Parts:
+        """What was committed up to the head, part by part."""
+        found = await self._requests.list(f"{self._keys.folder}/")
+        chunks, segments = self._sorted(found, head)
+        keys = {number: key for key in chunks if (number := number_in(key)) is not None}
+        keys |= {number: key for number, key in segments.items() if number <= head.commit}
+        commits = sorted(keys)
+
+        async def read(place: int) -> Sequence[Row]:
+            number = commits[place]
+            stored = await self._requests.find(keys[number])
+            if number > head.merged:
+                rows = self.segment(number, stored).rows
+            else:
+                chunk = self._chunk(keys[number], stored)
+                kept = [each for each in numbers_in(chunk.header, "kept") if each <= head.merged]
+                rows = [*chunk.rows, *(row for each in await self.segments(kept) for row in each.rows)]
+            return sorted((row for row in rows if row.agent_id == agent_id), key=lambda row: row.seq)
+
+        return Parts(commits, (head.commit, head.seqs.get(agent_id, 0)), read)
+
+    def _check_unbroken(self, agent_id: str, rows: Sequence[Row], last: int, low: int | None) -> None:
+        seqs = [row.seq for row in rows]
+        first = low if low is not None else (rows[-1].low if rows else last)
+        if seqs != list(range(first, last + 1)):
+            fields = {"session": self._session_id, "agent": agent_id, "seq": first}
+            raise CorruptJournal("a row is missing, or there twice", **fields)
 
     async def whole(self, agent_id: str) -> list[Row]:
         """Every row of an agent. Errors: `CorruptJournal` when one is missing."""

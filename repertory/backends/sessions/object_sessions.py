@@ -157,6 +157,12 @@ class ObjectSessionStore:
         reader = SessionReader(self._requests, keys, session_id)
         return await (reader.whole(agent_id) if whole else reader.load(agent_id))
 
+    async def load_at(self, session_id: str, agent_id: str, seq: int) -> Sequence[Row]:
+        """Rows in order, from the `low` of the row at `seq` up to that one: what opening costs, one list, and about two
+        gets more.
+        """
+        return await SessionReader(self._requests, self._keys(session_id), session_id).stretch(agent_id, seq)
+
     async def sessions(self, session_id: str | None = None) -> Sequence[SessionInfo]:
         """Every session that holds records, the most recently changed first; or that one alone. One that is damaged is
         there without agents: opening it says what is wrong.

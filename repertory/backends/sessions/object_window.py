@@ -42,14 +42,21 @@ class Window:
             self._journals[agent_id] = without(self._journals[agent_id], erasing)
 
     def fill(self, agent_id: str, rows: Sequence[Row]) -> None:
-        """Take in all rows of an agent that was `missing` some. What has been added meanwhile stays."""
-        whole = [*rows, *(row for row in self._journals[agent_id] if row.seq > rows[-1].seq)]
-        self._journals[agent_id] = whole[whole[-1].low - 1 :]
+        """Take in what an agent was `missing`: rows that were there before, in order. What has been added meanwhile
+        stays.
+        """
+        known = [*rows, *(row for row in self._journals[agent_id] if row.seq > rows[-1].seq)]
+        self._journals[agent_id] = known[max(0, known[-1].low - known[0].seq) :]
 
     @property
     def missing(self) -> list[str]:
         """Agents that went back so far that rows from before the window are needed again."""
         return [agent_id for agent_id, rows in self._journals.items() if rows[-1].low < rows[0].seq]
+
+    def gap(self, agent_id: str) -> tuple[int, int]:
+        """The first and the last sequence number that such an agent is `missing`."""
+        rows = self._journals[agent_id]
+        return rows[-1].low, rows[0].seq - 1
 
     def of(self, agent_id: str) -> list[Row]:
         """An agent's rows; empty when it has none."""

@@ -7,7 +7,7 @@ the agent waits for that.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -298,6 +298,13 @@ class AgentSnapshots:
                 version = await self._tree.put_latest(self._location, changed, 0, found.version)
                 self._version = version if found.version == self._version else self._version
             self._wanted_anyway = True
+
+    async def remove(self, numbers: Iterable[int]) -> None:
+        """Remove these numbered snapshots, whose marks are about to go. Errors: those of the objects."""
+        async with self.lock:
+            await self.history.publish()
+            for number in numbers:
+                await self._tree.remove_history(self._location, str(number))
 
     async def close(self) -> None:
         """Bring everything up to date before the session is given up.

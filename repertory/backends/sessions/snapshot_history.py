@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -129,3 +129,8 @@ def mark_in(row: Row) -> SnapshotTaken | None:
 def number_in(mark: SnapshotTaken) -> int:
     """The number of the snapshot that a mark is for."""
     return int(str(mark.metadata[_NUMBER]))
+
+
+def numbers_in(rows: Iterable[Row]) -> set[int]:
+    """The numbers of the snapshots that are marked in these rows."""
+    return {number_in(mark) for row in rows if (mark := mark_in(row)) is not None}

@@ -18,6 +18,7 @@ from repertory.backends.ports import Position, SessionInfo
 from repertory.backends.sessions.object_requests import side_by_side
 from repertory.backends.sessions.snapshot_agent import AgentSnapshots, OwnedPlace, WrittenElsewhere
 from repertory.backends.sessions.snapshot_agents import SnapshotAgents
+from repertory.backends.sessions.snapshot_history import numbers_in
 from repertory.backends.sessions.snapshot_opening import is_of, rows_for
 from repertory.backends.sessions.snapshot_tree import SnapshotTree
 from repertory.core.ids import check_id
@@ -292,6 +293,10 @@ class SnapshotSessionStore:
         if instead:
             agent = await self._opened(batch.lease, agent_id)
             await agent.redact(instead)
+        going = numbers_in(erased) - numbers_in(row for row in rows if row.seq not in seqs)
+        if going:
+            agent = await self._opened(batch.lease, agent_id)
+            await agent.remove(sorted(going))
 
     def _follow(
         self,

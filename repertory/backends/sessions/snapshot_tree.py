@@ -128,6 +128,10 @@ class SnapshotTree:
         """Put a snapshot of about that size, in the place of one of the same id."""
         await self._put(keys_of(location).history(snapshot_id), await _body(document, size_bytes))
 
+    async def remove_history(self, location: SnapshotLocation, snapshot_id: str) -> None:
+        """Remove a numbered snapshot, if it is there."""
+        await self._objects.delete(keys_of(location).history(snapshot_id))
+
     async def ids(self, location: SnapshotLocation) -> list[str]:
         """The ids there are, numbers first."""
         folder = keys_of(location).histories

@@ -90,6 +90,16 @@ class SQLiteSessionStore:
         check_id(session_id, "session id")
         return await self._read(lambda journals: journals.load(session_id, agent_id, whole=whole), [])
 
+    async def load_at(self, session_id: str, agent_id: str, seq: int) -> Sequence[Row]:
+        """Rows in order, from the `low` of the row at `seq` up to that one, found without walking the journal."""
+        check_id(session_id, "session id")
+        return await self._read(lambda journals: journals.rows_at(session_id, agent_id, seq), [])
+
+    async def labels(self, session_id: str, agent_id: str) -> Sequence[Row]:
+        """The rows of kind `snapshot` that have their content, in order, by an index of theirs."""
+        check_id(session_id, "session id")
+        return await self._read(lambda journals: journals.label_rows(session_id, agent_id), [])
+
     async def sessions(self, session_id: str | None = None) -> Sequence[SessionInfo]:
         """Every session that holds records, the most recently changed first; or that one alone."""
         return await self._read(lambda journals: journals.sessions(session_id), [])

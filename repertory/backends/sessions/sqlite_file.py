@@ -9,7 +9,7 @@ import errno
 import os
 import sqlite3
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import quote
 
@@ -38,6 +38,9 @@ SCHEMA = (
     f"PRAGMA application_id = {APPLICATION_ID}",
     f"PRAGMA user_version = {SCHEMA_VERSION}",
 )
+
+LABELS = "CREATE INDEX IF NOT EXISTS labels ON rows (journal, position) WHERE kind = 10"
+"""Finds snapshots. A row of another kind neither stands in it nor pays for it."""
 
 _UNUSABLE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_SCHEMA}
 
@@ -120,6 +123,7 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
         _write_schema(connection, path)
     else:
         _take_over_first_version(connection)
+        _add_labels(connection)
     if _value(connection, "PRAGMA journal_mode") != "wal":
         _value(connection, "PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
@@ -149,6 +153,7 @@ def _write_schema(connection: sqlite3.Connection, path: Path) -> None:
         if not _checked_version(connection, path):
             for statement in SCHEMA:
                 connection.execute(statement)
+            connection.execute(LABELS)
         connection.execute("COMMIT")
     except BaseException:
         connection.execute("ROLLBACK")
@@ -159,6 +164,15 @@ def _take_over_first_version(connection: sqlite3.Connection) -> None:
     """Earlier releases refuse the database from now on, instead of taking packed bodies for damaged ones."""
     if _value(connection, "PRAGMA user_version") != SCHEMA_VERSION:
         connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+
+def _add_labels(connection: sqlite3.Connection) -> None:
+    """The index that earlier releases did not make. Without it (the disk is full, somebody writes, a page is damaged)
+    snapshots are found more slowly, and the next opening tries again.
+    """
+    if not _value(connection, "SELECT count(*) FROM sqlite_schema WHERE name = 'labels'"):
+        with suppress(sqlite3.DatabaseError):
+            connection.execute(LABELS)
 
 
 def _value(connection: sqlite3.Connection, statement: str) -> object:

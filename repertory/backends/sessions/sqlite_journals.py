@@ -21,6 +21,7 @@ from repertory.backends.sessions.sqlite_bodies import packed, unpack, unpacked
 from repertory.backends.sessions.sqlite_file import mapped_error, mapped_errors, open_database, owners_folder
 from repertory.backends.sessions.sqlite_heads import NO_HEAD, Head, Heads
 from repertory.backends.sessions.sqlite_leases import Held, Leases
+from repertory.backends.sessions.sqlite_positions import nearest
 from repertory.backends.sessions.sqlite_quarantine import Quarantine
 from repertory.backends.sessions.sqlite_wreck import Wreck
 from repertory.core.ids import check_id
@@ -57,6 +58,12 @@ _LOAD = f"{_CHAIN}SELECT ?3, {_COLUMNS} FROM chain CROSS JOIN rows ON rows.posit
 
 _SCAN = f"SELECT ?1, {_COLUMNS} FROM rows WHERE position BETWEEN ?2 AND ?3 AND journal = ?2 ORDER BY position"
 """The rows of a whole journal, read past those of others."""
+
+_LABELS = (
+    f"SELECT ?1, {_COLUMNS} FROM rows WHERE journal = ?2 AND kind = 10 AND salt != x'' AND position <= ?3"
+    " ORDER BY position"
+)
+"""The snapshots of a journal, by the index that holds nothing but snapshots."""
 
 _AGENTS = (
     "SELECT journals.session, journals.created_at, sessions.owner, journals.agent, journals.id"
@@ -116,20 +123,33 @@ class Journals:
 
     def load(self, session_id: str, agent_id: str, *, whole: bool) -> list[Row]:
         with self._transaction("read"):
-            found = self._connection.execute(
-                "SELECT id FROM journals WHERE session = ? AND agent = ?", (session_id, agent_id)
-            ).fetchone()
-            if found is None:
+            journal = self._journal(session_id, agent_id)
+            if journal is None:
                 return []
-            (journal,) = found
             head = self._heads.of(journal)
             if whole and _is_dense(journal, head):
                 found = self._connection.execute(_SCAN, (agent_id, journal, head.position))
                 return unpack(list(map(Row._make, found)))
             low = 1 if whole else self._low(head)
-            rows = list(map(Row._make, self._connection.execute(_LOAD, (head.position, low, agent_id))))
-            rows.reverse()
-            return unpack(rows)
+            return self._stretch(agent_id, head.position, low)
+
+    def rows_at(self, session_id: str, agent_id: str, seq: int) -> list[Row]:
+        with self._transaction("read"):
+            journal = self._journal(session_id, agent_id)
+            if journal is None or not 0 < seq <= (head := self._heads.of(journal)).seq:
+                return []
+            near = nearest(self._connection, journal, head, seq)
+            found = self._connection.execute(f"{_CHAIN}SELECT min(position) FROM chain", (near.position, seq))
+            (position,) = found.fetchone()
+            return self._stretch(agent_id, position, self._low(Head(position, seq)))
+
+    def label_rows(self, session_id: str, agent_id: str) -> list[Row]:
+        with self._transaction("read"):
+            journal = self._journal(session_id, agent_id)
+            if journal is None:
+                return []
+            head = self._heads.of(journal)
+            return unpack(list(map(Row._make, self._connection.execute(_LABELS, (agent_id, journal, head.position)))))
 
     def sessions(self, session_id: str | None = None) -> list[SessionInfo]:
         with self._transaction("read"):
@@ -272,12 +292,10 @@ class Journals:
         """The key of the agent's journal (0 when there is none), and position and sequence number of its last row."""
         journal = held.journals.get(agent_id)
         if journal is None:
-            found = self._connection.execute(
-                "SELECT id FROM journals WHERE session = ? AND agent = ?", (held.lease.session_id, agent_id)
-            ).fetchone()
-            if found is None:
+            journal = self._journal(held.lease.session_id, agent_id)
+            if journal is None:
                 return 0, 0, 0
-            journal = held.journals[agent_id] = found[0]
+            held.journals[agent_id] = journal
         head = self._heads.of(journal)
         return journal, head.position, head.seq
 
@@ -322,6 +340,19 @@ class Journals:
                 self._connection.execute("DELETE FROM rows WHERE journal = ?", (journal,))
         self._connection.execute("DELETE FROM journals WHERE session = ?", (session_id,))
         self._connection.execute("DELETE FROM sessions WHERE name = ?", (session_id,))
+
+    def _journal(self, session_id: str, agent_id: str) -> int | None:
+        """The key of an agent's journal; None when there is none."""
+        found = self._connection.execute(
+            "SELECT id FROM journals WHERE session = ? AND agent = ?", (session_id, agent_id)
+        ).fetchone()
+        return None if found is None else found[0]
+
+    def _stretch(self, agent_id: str, position: int, low: int) -> list[Row]:
+        """The rows from sequence number `low` up to the one at a position."""
+        rows = list(map(Row._make, self._connection.execute(_LOAD, (position, low, agent_id))))
+        rows.reverse()
+        return unpack(rows)
 
     def _low(self, head: Head) -> int:
         (low,) = self._values("CAST(low AS INTEGER)", head.position)

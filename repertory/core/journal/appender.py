@@ -7,12 +7,14 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from repertory.core.journal.codec import encode
+from repertory.core.journal.records import Branched
 from repertory.core.journal.restate import restatements
 from repertory.core.journal.rows import LINK_BYTES, SALT_BYTES, VERSION, Row, first_link, header_of
+from repertory.core.journal.shown import shown_messages
 
 if TYPE_CHECKING:
     from repertory.core.journal.fold import Fold
-    from repertory.core.journal.records import Branched, Record
+    from repertory.core.journal.records import Record
     from repertory.core.messages import Message
 
 Entropy = Callable[[int], bytes]
@@ -51,9 +53,12 @@ class Appender:
         return self._link
 
     def append(self, record: Record) -> Row:
-        """The next row. Errors: `Invalid` (`UnpairedTools`) when the record may not stand here; nothing has changed
-        then.
+        """The next row. A branch goes back to a message that is shown, or to the beginning.
+
+        Errors: `Invalid` (`UnpairedTools`) when the record may not stand here; nothing has changed then.
         """
+        if type(record) is Branched:
+            return self.rewind(record, shown_messages(self._fold.shown))
         kind, body = encode(record)
         seq = self._fold.last_seq + 1
         self._fold.apply(seq, record)

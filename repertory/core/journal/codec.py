@@ -191,6 +191,13 @@ def _read_view(said: _Fields) -> _Fields:
     return {**said, "view": _view_read(said.get("view", {}))}
 
 
+def _read_branch(said: _Fields) -> _Fields:
+    read = _read_view(said)
+    if "copied" in read:
+        read["copied"] = tuple(cast("list[int]", read["copied"]))
+    return read
+
+
 def _read_message(said: _Fields) -> _Fields:
     return _read_view(said) if "view" in said else said
 
@@ -261,7 +268,7 @@ _READ: Mapping[int, Callable[[_Fields], _Fields]] = {
     Kind.MESSAGE: _read_message,
     Kind.REDACTION: _read_message,
     Kind.VIEW: _read_view,
-    Kind.BRANCH: _read_view,
+    Kind.BRANCH: _read_branch,
     Kind.INTERRUPT: _read_interrupts,
     Kind.STATE: _read_state,
     Kind.NODE: _read_node,
@@ -282,12 +289,12 @@ _DEFAULTS: Mapping[type, tuple[tuple[str, object], ...]] = {
 _TYPES: Mapping[str, type | tuple[type, ...]] = {
     "at": (float, int),
     **dict.fromkeys(("turn", "turns", "index", "message_count", "attempt", "run", "generation"), int),
-    **dict.fromkeys(("first_shown", "target", "position", "last"), int),
+    **dict.fromkeys(("first_shown", "target", "position", "last", "source_position"), int),
     **dict.fromkeys(("idempotency_token", "repaired", "tool_use_id", "name", "idempotency_key", "manager"), str),
-    **dict.fromkeys(("reason", "node", "status", "label", "digest", "source", "owner"), str),
+    **dict.fromkeys(("reason", "node", "status", "label", "digest", "source", "source_link", "owner"), str),
     **dict.fromkeys(("message", "view", "summary", "manager_state", "set", "full", "responses", "data"), dict),
     **dict.fromkeys(("metadata", "state", "positions"), dict),
-    **dict.fromkeys(("pinned", "replaced", "hidden", "delete", "interrupts", "frontier"), list),
+    **dict.fromkeys(("pinned", "replaced", "hidden", "delete", "interrupts", "frontier", "copied"), list),
     "patch": bool,
     "result": object,
 }

@@ -1,9 +1,9 @@
-"""What differs between two conversations, message by message, and between two states, key by key."""
+"""What differs between two conversations, message by message: what was said, what is shown, the state, the cost."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from typing import Literal
 
@@ -16,6 +16,42 @@ _SIGNS: Mapping[Side, str] = {"first": "-", "second": "+"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """A message and where it stands."""
+
+    seq: int
+    message: Message
+    source: str | None = None
+    """The journal that it stands in, as `session/agent`, when that is one that this one was forked from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What the models said that their answers took, for all answers of a conversation that say so."""
+
+    answers: int = 0
+    """How many say so."""
+    input_tokens: int = 0
+    output_tokens: int = 0
+
+    @property
+    def total_tokens(self) -> int:
+        """Both together."""
+        return self.input_tokens + self.output_tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """One of two that are compared."""
+
+    said: Sequence[Placed]
+    """The conversation, in order."""
+    shown: Sequence[Placed]
+    """What the model is shown, in order."""
+    state: Mapping[str, Json]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MessageDifference:
     """A message that one of the two has and the other one has not, at this place."""
 
@@ -23,6 +59,8 @@ class MessageDifference:
     """Who has it."""
     seq: int
     message: Message
+    source: str | None = None
+    """The journal that the number is of, as `session/agent`, when that is one that this one was forked from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +79,7 @@ class Difference:
     """What differs between a first and a second one; nothing at all when it is empty.
 
     As a string it is a line for each message and key: what only the first has after a minus, what only the second has
-    after a plus.
+    after a plus; then what is shown, and the cost.
     """
 
     same: int
@@ -50,49 +88,79 @@ class Difference:
     """In the order of the conversations; where both differ, what the first has comes first."""
     state: tuple[StateDifference, ...] = ()
     """By key."""
+    view: tuple[MessageDifference, ...] = ()
+    """The messages that the model is shown on one side only, as it is shown them; a summary has the number 0."""
+    first_cost: Cost = field(default_factory=Cost)
+    second_cost: Cost = field(default_factory=Cost)
 
     def __str__(self) -> str:
-        lines = [
-            f"{_SIGNS[each.side]} #{each.seq} {each.message['role']}: {' '.join(texts_of(each.message))}"
-            for each in self.messages
-        ]
+        lines = [_line(each) for each in self.messages]
         for each in self.state:
             if each.in_first:
                 lines.append(f"- state {each.key} = {dump(each.first).decode()}")
             if each.in_second:
                 lines.append(f"+ state {each.key} = {dump(each.second).decode()}")
+        said = {(each.side, each.seq) for each in self.messages}
+        lines += [f"{_line(each)} (shown)" for each in self.view if (each.side, each.seq) not in said]
+        if self.first_cost != self.second_cost:
+            lines.append(f"- {self.first_cost.total_tokens} tokens")
+            lines.append(f"+ {self.second_cost.total_tokens} tokens")
         return "\n".join(lines)
 
     @property
     def empty(self) -> bool:
-        """Whether nothing differs."""
-        return not (self.messages or self.state)
+        """Whether nothing differs: not what was said, not what is shown, not the state."""
+        return not (self.messages or self.state or self.view)
 
 
-def compare(
-    first: Mapping[int, Message],
-    second: Mapping[int, Message],
-    first_state: Mapping[str, Json],
-    second_state: Mapping[str, Json],
-) -> Difference:
-    """Compare two conversations (sequence number to message, in order) and two states.
+def compare(first: Compared, second: Compared) -> Difference:
+    """Compare two conversations. Messages are the same when role and content are.
 
-    Messages are the same when role and content are. Costs about the square of what lies between the first and the last
-    difference.
+    Costs about the square of what lies between the first and the last difference.
     """
-    ours, theirs = list(first.items()), list(second.items())
-    our_keys, their_keys = [_key(message) for _, message in ours], [_key(message) for _, message in theirs]
+    same, messages = _differences(first.said, second.said)
+    _, view = _differences(first.shown, second.shown)
+    return Difference(
+        same=same,
+        messages=messages,
+        state=tuple(_state(first.state, second.state)),
+        view=view,
+        first_cost=cost_of(each.message for each in first.said),
+        second_cost=cost_of(each.message for each in second.said),
+    )
+
+
+def cost_of(messages: Iterable[Message]) -> Cost:
+    """What these answers took, as far as they say so."""
+    usages = [usage for message in messages if (usage := message.get("metadata", {}).get("usage")) is not None]
+    return Cost(
+        answers=len(usages),
+        input_tokens=sum(usage["inputTokens"] for usage in usages),
+        output_tokens=sum(usage["outputTokens"] for usage in usages),
+    )
+
+
+def _differences(first: Sequence[Placed], second: Sequence[Placed]) -> tuple[int, tuple[MessageDifference, ...]]:
+    """How many are the same, and those that are not."""
+    our_keys, their_keys = [_key(each.message) for each in first], [_key(each.message) for each in second]
     found: list[MessageDifference] = []
     same = 0
     for tag, start, end, other_start, other_end in _stretches(our_keys, their_keys):
         if tag == "equal":
             same += end - start
             continue
-        found.extend(MessageDifference(side="first", seq=seq, message=said) for seq, said in ours[start:end])
-        found.extend(
-            MessageDifference(side="second", seq=seq, message=said) for seq, said in theirs[other_start:other_end]
-        )
-    return Difference(same=same, messages=tuple(found), state=tuple(_state(first_state, second_state)))
+        found.extend(_on("first", each) for each in first[start:end])
+        found.extend(_on("second", each) for each in second[other_start:other_end])
+    return same, tuple(found)
+
+
+def _on(side: Side, each: Placed) -> MessageDifference:
+    return MessageDifference(side=side, seq=each.seq, message=each.message, source=each.source)
+
+
+def _line(each: MessageDifference) -> str:
+    where = f"{each.source} #{each.seq}" if each.source is not None else f"#{each.seq}"
+    return f"{_SIGNS[each.side]} {where} {each.message['role']}: {' '.join(texts_of(each.message))}"
 
 
 def _stretches(first: Sequence[bytes], second: Sequence[bytes]) -> Iterator[tuple[str, int, int, int, int]]:

@@ -1,7 +1,8 @@
 """A journal of its own that goes on from a position of another one.
 
 It holds what going on needs and nothing else: the state, the messages that are shown, those that tools pair them with,
-and what the turn still waits for. Its first record names its source, which may be deleted: nothing is read from it.
+and what the turn still waits for. Its first record names its source and the position there: whoever wants to see what
+was said before reads on in the source (`lineage.py`). Going on does not, so the source may be deleted.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from repertory.core.journal.standing import standing_records
 from repertory.core.messages import tool_results, tool_uses
 
 if TYPE_CHECKING:
+    from repertory.core.journal.moment import Moment
     from repertory.core.journal.rows import Row
-    from repertory.core.journal.whole_journal import WholeJournal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,19 +39,17 @@ class Fork:
     """How many messages it takes with it."""
 
 
-def fork(source: WholeJournal, position: int, *, at: float, entropy: Entropy) -> Fork:
-    """Go on elsewhere from a position of `source`, with the same agent id.
+def fork(then: Moment, *, at: float, entropy: Entropy) -> Fork:
+    """Go on elsewhere from a moment of the source, with the same agent id.
 
-    The model is shown the same. Messages have numbers of their own; idempotency tokens stay behind. Errors: `Invalid`
-    when what the position amounted to was erased since.
+    The model is shown the same. Messages have numbers of their own; idempotency tokens stay behind. `tells_enough` says
+    whether the moment has all messages that it takes.
     """
-    fold = source.fold_at(position)
-    said = source.conversation(position)
-    wanted = {seq for seq, _ in fold.shown if seq != SUMMARY_SEQ} | ({fold.last_message_seq} - {0})
-    assert wanted <= said.keys(), "what is shown belongs to the conversation"
-    copied = _paired(said, wanted)
-    appender = Appender(source.agent_id, Fold(), None, entropy)
-    rows = [appender.rewind(_first_record(source, fold, said, copied, at), {})]
+    fold, said = then.fold, then.said
+    assert not then.missing, "what is shown belongs to the conversation"
+    copied = _paired(said, _wanted(fold))
+    appender = Appender(then.agent_id, Fold(), None, entropy)
+    rows = [appender.rewind(_first_record(then, copied, at), {})]
     placed: dict[int, int] = {}
     for seq in copied:
         placed[seq] = appender.fold.last_seq + 1
@@ -59,6 +58,26 @@ def fork(source: WholeJournal, position: int, *, at: float, entropy: Entropy) ->
     # A tool that was started has an unknown outcome here as well: it is never run again in silence.
     rows += appender.append_all([*standing_records(fold, at), *_cursors(fold, placed, at)])
     return Fork(rows=rows, messages=len(copied))
+
+
+def tells_enough(then: Moment) -> bool:
+    """Whether a fork can be made of the moment: not while a message that is shown asks or answers one that it has not,
+    as only the whole journal then says which that is.
+    """
+    if then.missing:
+        return False
+    wanted = sorted(_wanted(then.fold))
+    asked: set[str] = set()
+    for seq in wanted:
+        message = then.said[seq].message
+        if asked != {result["toolUseId"] for result in tool_results(message)}:
+            return False
+        asked = {use["toolUseId"] for use in tool_uses(message)}
+    return not asked or wanted[-1] == then.fold.last_message_seq
+
+
+def _wanted(fold: Fold) -> set[int]:
+    return {seq for seq, _ in fold.shown if seq != SUMMARY_SEQ} | ({fold.last_message_seq} - {0})
 
 
 def _paired(said: Mapping[int, MessageAdded], wanted: set[int]) -> list[int]:
@@ -80,10 +99,9 @@ def _paired(said: Mapping[int, MessageAdded], wanted: set[int]) -> list[int]:
     return sorted(found, key=place.__getitem__)
 
 
-def _first_record(
-    source: WholeJournal, fold: Fold, said: Mapping[int, MessageAdded], copied: Sequence[int], at: float
-) -> Branched:
-    turns = said[copied[0]].turn - 1 if copied else fold.turns
+def _first_record(then: Moment, copied: Sequence[int], at: float) -> Branched:
+    fold = then.fold
+    turns = then.said[copied[0]].turn - 1 if copied else fold.turns
     return Branched(
         at=at,
         position=0,
@@ -91,7 +109,10 @@ def _first_record(
         turns=max(0, turns),
         run=fold.run - 1 if fold.nodes else fold.run,
         state=dict(fold.state),
-        source=f"{source.session_id}/{source.agent_id}",
+        source=f"{then.session_id}/{then.agent_id}",
+        source_position=then.position,
+        source_link=then.link.hex() if then.link is not None else "",
+        copied=tuple(copied),
     )
 
 

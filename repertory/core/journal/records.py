@@ -151,13 +151,17 @@ class NodeChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotTaken:
-    """A name for the position right before this record. Costs nothing more than this record."""
+    """A name for a position. Costs nothing more than this record. Of several of one label, the latest counts."""
 
     at: float
     label: str
     metadata: Mapping[str, Json] = field(default_factory=dict[str, Json])
     digest: str = ""
-    """SHA-256 of the snapshot's content, in hexadecimal; empty when nobody asked for it."""
+    """What proves the position, in hexadecimal: the link of its row, or SHA-256 of a snapshot's content; empty when
+    nobody asked for it.
+    """
+    position: int | None = None
+    """What is named; None: the position right before this record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,6 +188,12 @@ class Branched:
     name: str = ""
     source: str | None = None
     """Where a copy came from, as `session/agent`, when this is the first record of a journal forked from another."""
+    source_position: int = 0
+    """The position of the source that it goes on from; 0 in forks of earlier releases, which did not say."""
+    source_link: str = ""
+    """The link of the source's row there, in hexadecimal: it tells the source from another session of its name."""
+    copied: tuple[int, ...] = ()
+    """The numbers in the source of the messages that follow this record, one for each: they are copies."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

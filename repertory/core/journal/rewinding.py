@@ -7,38 +7,45 @@ from typing import TYPE_CHECKING
 
 from repertory.core.journal.appender import Appender, Entropy
 from repertory.core.journal.records import Branched
+from repertory.core.journal.restore import Restored
 from repertory.core.messages import tool_uses
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:
+    from repertory.core.journal.moment import Moment
     from repertory.core.journal.rows import Row
     from repertory.core.journal.whole_journal import WholeJournal
 
 
 def rewind(journal: WholeJournal, position: int, *, at: float, entropy: Entropy, name: str = "") -> Sequence[Row]:
-    """The rows that go back, to follow the journal's last one. Going back to before them undoes it.
+    """The rows that go back, out of a whole journal; see `go_back`."""
+    link = journal.rows[-1].link if journal.rows else None
+    now = Restored(fold=journal.fold_at(journal.last_seq), link=link)
+    return go_back(journal.moment(position), now, at=at, entropy=entropy, name=name)
+
+
+def go_back(then: Moment, now: Restored, *, at: float, entropy: Entropy, name: str = "") -> Sequence[Row]:
+    """The rows that go back from `now`, which is the journal's end, to follow its last row. Going back to before them
+    undoes it. `now` is used up.
 
     `name` is what that point is called where the wish came from (a snapshot's id), kept in the record.
 
-    Errors: `Invalid` when a turn's tools are under way at that position, or what it amounted to was erased since.
+    Errors: `Invalid` when a turn's tools are under way at that position.
     """
-    then = journal.fold_at(position)
-    if then.last_message is not None and any(tool_uses(then.last_message)):
-        fields = {"at": position, "session": journal.session_id, "agent": journal.agent_id}
+    if then.fold.last_message is not None and any(tool_uses(then.fold.last_message)):
+        fields = {"at": then.position, "session": then.session_id, "agent": then.agent_id}
         raise Invalid("tools are under way at that position; go back to before they were asked for", **fields)
-    now = journal.fold_at(journal.last_seq)
     record = Branched(
         at=at,
-        position=position,
-        last=then.last_message_seq,
-        message_count=now.message_count,
-        turns=now.turns,
-        run=now.run,
-        view=then.shown.view,
-        state=dict(then.state),
+        position=then.position,
+        last=then.fold.last_message_seq,
+        message_count=now.fold.message_count,
+        turns=now.fold.turns,
+        run=now.fold.run,
+        view=then.fold.shown.view,
+        state=dict(then.fold.state),
         name=name,
     )
-    link = journal.rows[-1].link if journal.rows else None
-    appender = Appender(journal.agent_id, now, link, entropy)
-    history = {seq: added.message for seq, added in journal.conversation(position).items()}
+    appender = Appender(then.agent_id, now.fold, now.link, entropy)
+    history = {seq: added.message for seq, added in then.said.items()}
     return [appender.rewind(record, history), *appender.restate(at)]

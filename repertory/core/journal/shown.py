@@ -161,3 +161,8 @@ def _check_same_tools(original: Message, message: Message) -> None:
     }
     if not asked or not answered:
         raise UnpairedTools("a redaction keeps the tool uses and tool results of the original, with other contents")
+
+
+def shown_messages(shown: Shown) -> dict[int, Message]:
+    """Sequence number to message as it is shown, in order, without a summary."""
+    return {seq: message for seq, message in shown if seq != SUMMARY_SEQ}

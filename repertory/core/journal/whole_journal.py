@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from repertory.core.journal.fold import Fold
+from repertory.core.journal.moment import Moment
 from repertory.core.journal.records import Branched, MessageAdded, Record, SnapshotTaken, StateChanged, ViewChanged
 from repertory.core.journal.restore import records_of, replay
 from repertory.core.journal.rows import Kind, Row
@@ -43,7 +44,7 @@ class WholeJournal:
         if at is None:
             return self.last_seq
         if isinstance(at, str):
-            return self._labelled(at)
+            return labelled(self.snapshots(), at, session_id=self.session_id, agent_id=self.agent_id)
         if not 0 <= at <= self.last_seq:
             raise Invalid("no such position", at=at, last=self.last_seq, session=self.session_id, agent=self.agent_id)
         return at
@@ -58,6 +59,17 @@ class WholeJournal:
         # Branches look messages up in all records: those behind them do not count.
         replay(fold, self.rows[:position], self.records[:position], session_id=self.session_id)
         return fold
+
+    def moment(self, position: int) -> Moment:
+        """What going on from a position needs. Errors: as `fold_at`."""
+        return Moment(
+            session_id=self.session_id,
+            agent_id=self.agent_id,
+            position=position,
+            link=self.rows[position - 1].link if position else None,
+            fold=self.fold_at(position),
+            said=self.conversation(position),
+        )
 
     def conversation(self, position: int) -> dict[int, MessageAdded]:
         """Sequence number to message, in order: the conversation as it stood, without what branches left behind."""
@@ -82,14 +94,6 @@ class WholeJournal:
         """Sequence number and record of each snapshot."""
         return [(seq, record) for seq, record in self.records if isinstance(record, SnapshotTaken)]
 
-    def _labelled(self, label: str) -> int:
-        found = [seq for seq, record in self.snapshots() if record.label == label]
-        if not found:
-            labels = sorted({record.label for _, record in self.snapshots()})
-            fields = {"session": self.session_id, "agent": self.agent_id}
-            raise NotFound("no snapshot has this label", label=label, labels=labels, **fields)
-        return found[-1] - 1
-
     def _unknown_at(self, position: int) -> tuple[set[str], int]:
         """What nobody can tell any more, and the last position before that."""
         unknown: set[str] = set()
@@ -105,6 +109,20 @@ class WholeJournal:
             elif isinstance(record, StateChanged) and record.full is not None:
                 unknown.discard(_STATE)
         return unknown, since
+
+
+def labelled(marks: Sequence[tuple[int, SnapshotTaken]], label: str, *, session_id: str, agent_id: str) -> int:
+    """The position that the latest mark of that label names. Errors: `NotFound` with the labels there are."""
+    found = [position_named(seq, mark) for seq, mark in marks if mark.label == label]
+    if not found:
+        labels = sorted({mark.label for _, mark in marks})
+        raise NotFound("no snapshot has this label", label=label, labels=labels, session=session_id, agent=agent_id)
+    return found[-1]
+
+
+def position_named(seq: int, mark: SnapshotTaken) -> int:
+    """What the mark at that number stands for."""
+    return seq - 1 if mark.position is None else mark.position
 
 
 def read_whole(rows: Sequence[Row], *, session_id: str, agent_id: str) -> WholeJournal:

@@ -35,6 +35,9 @@ class Edit:
 
 Decision: TypeAlias = WindowPlan | SummaryRequest | Edit
 
+Shorten: TypeAlias = Callable[[Sequence[Message], int], WindowPlan]
+"""Takes what is shown and how many of the last messages are new; gives what to show instead of some of these."""
+
 
 class WindowManager(Protocol):
     """What every conversation manager decides. What is counted lies in the journal's view, not here."""

@@ -2,7 +2,8 @@
 
 The baseline is what the model said that its last answer and the request for it took. What came since is estimated, what
 was hidden since is taken off, and estimates are corrected by how far off earlier ones were. Without a baseline,
-everything is estimated. Source: the documented formula; both corrections are ours.
+everything is estimated. Source: the documented formula; both corrections are ours. What is said in single calls only
+counts neither way.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from repertory.core.messages import Message, ToolSpec, Usage
-from repertory.core.tokens import estimate_tokens
+from repertory.core.tokens import estimate_tokens, injected_tokens
 
 _CORRECTIONS = (0.25, 4.0)
 """The least and the most that estimates are corrected by."""
@@ -27,6 +28,8 @@ class Beside:
     system_prompt: str | None = None
     window: int | None = None
     """The tokens that the model's window holds; None when nobody knows."""
+    countable: bool = False
+    """Whether the model counts tokens itself, so that an estimate decides nothing when it is close."""
 
 
 class TokenGauge:
@@ -42,7 +45,7 @@ class TokenGauge:
         for position in range(len(shown) - 1, -1, -1):
             usage = _usage(shown[position])
             if usage is not None:
-                self._known = request_tokens(usage) + usage["outputTokens"]
+                self._known = request_tokens(usage) + usage["outputTokens"] - injected_tokens(shown[position])
                 self._since = list(shown[position + 1 :])
                 break
 
@@ -52,9 +55,17 @@ class TokenGauge:
         if usage is None:
             self._since.append(message)
             return
-        self._compare(request_tokens(usage))
-        self._known = request_tokens(usage) + usage["outputTokens"]
+        took = request_tokens(usage) - injected_tokens(message)
+        self._compare(took)
+        self._known = took + usage["outputTokens"]
         self._since.clear()
+        self.hidden = 0
+
+    def know(self, tokens: int) -> None:
+        """The model has counted what is shown now, with what stands beside it."""
+        self._known = tokens
+        self._since.clear()
+        self._expected = None
         self.hidden = 0
 
     def hide(self, messages: Sequence[Message], instead: Sequence[Message] = ()) -> None:

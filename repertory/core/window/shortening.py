@@ -6,13 +6,25 @@ characters stay; an image becomes its description; the status stays; what was sh
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 from repertory.core.messages import ContentBlock, Message, ToolResult
 
 KEPT_CHARS = 200
 _MARK = "... [truncated: "
+
+
+def shorten_first(shown: Sequence[Message]) -> tuple[int, Message] | None:
+    """The position of the first message with a long tool result, and the message with its results shortened."""
+    for position, message in enumerate(shown):
+        for block in message["content"]:
+            if "toolResult" in block:
+                shortened = shorten_results(message)
+                if shortened is not message:
+                    return position, shortened
+                break
+    return None
 
 
 def shorten_results(message: Message) -> Message:

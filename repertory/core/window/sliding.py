@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from repertory.core.messages import Message, tool_results, tool_uses
 from repertory.core.window.decision import WindowBudget
 from repertory.core.window.plan import WindowPlan
-from repertory.core.window.shortening import shorten_results
+from repertory.core.window.shortening import shorten_first
 from repertory.errors import ContextWindowOverflowException, Invalid
 
 
@@ -60,10 +60,9 @@ class SlidingWindow:
         Errors: `ContextWindowOverflowException` when neither helps.
         """
         if self.should_truncate_results:
-            for position, message in enumerate(shown):
-                shortened = shorten_results(message)
-                if shortened is not message:
-                    return WindowPlan(replaced={position: shortened}, reason="tool results shortened")
+            found = shorten_first(shown)
+            if found is not None:
+                return WindowPlan(replaced=dict((found,)), reason="tool results shortened")
         excess = len(shown) - self.window_size
         pinned = _pinned(shown, self.pin_first or 0)
         plan = self._plan(shown, _cut(shown, (excess if excess > 0 else 2) + len(pinned)), "overflow")

@@ -93,11 +93,25 @@ def test_blank_text_is_dropped_beside_other_blocks_and_named_when_alone() -> Non
     use = {"toolUse": {"toolUseId": "t1", "name": "add", "input": {}}}
     messages: list[Message] = [
         {"role": "assistant", "content": [{"text": " \n"}, use]},  # type: ignore[list-item]
-        {"role": "assistant", "content": [{"text": ""}]},
+        {"role": "user", "content": [{"text": ""}]},
     ]
     first, second = request(messages=messages)["messages"]
     assert first["content"] == [use]
     assert second["content"] == [{"text": BLANK_TEXT}]
+
+
+def test_messages_of_one_role_are_sent_as_one() -> None:
+    """The service wants roles to alternate, and a summary stands in front of a prompt."""
+    texts = ("summary", "prompt", "answer", "more", "and more")
+    roles = ("user", "user", "assistant", "user", "user")
+    said: list[Message] = [{"role": role, "content": [{"text": text}]} for role, text in zip(roles, texts, strict=True)]  # type: ignore[typeddict-item]
+    sent = request(messages=said)["messages"]
+    assert [(message["role"], len(message["content"])) for message in sent] == [
+        ("user", 2),
+        ("assistant", 1),
+        ("user", 2),
+    ]
+    assert len(said[0]["content"]) == 1
 
 
 def test_tool_input_that_is_no_object_is_wrapped_in_one() -> None:

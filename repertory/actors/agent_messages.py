@@ -1,0 +1,63 @@
+"""What the agent of a session is asked to do: by callers, by whoever shuts it down, and by its own timers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from repertory.actors.call import Invocation
+from repertory.core.events import TurnEvent
+from repertory.core.result import AgentResult
+from repertory.core.snapshots.portable import SnapshotFields
+from repertory.runtime.message import Ask, Stream
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Invoke(Ask[AgentResult]):
+    """Run a turn and answer with its result."""
+
+    invocation: Invocation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InvokeStreaming(Stream[TurnEvent]):
+    """Run a turn and send what happens on the way; leaving the stream cancels the turn."""
+
+    invocation: Invocation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShowSnapshot(Ask[None]):
+    """Go on from a snapshot; answered when that is durable. Waits for the turn that runs, not for those that wait."""
+
+    wanted: SnapshotFields
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelTurn:
+    """End the running turn early, if one runs: as the stop wish says, unless the turn has heard that already."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeUp:
+    """A call has had its time."""
+
+    invocation: Invocation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Abandon:
+    """The caller of this very invocation has gone: cut its turn short, or do not begin it."""
+
+    invocation: Invocation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishTurns(Ask[None]):
+    """Take no more turns, and answer when the running one and those that wait are over."""
+
+    at_once: bool = False
+    """Cut the running turn short, and refuse the calls that wait."""
+
+
+AgentMessage: TypeAlias = Invoke | InvokeStreaming | ShowSnapshot | CancelTurn | TimeUp | Abandon | FinishTurns

@@ -1,0 +1,112 @@
+"""Asking whoever adds to what the model is shown in one call, all at once, each with a deadline of its own.
+
+Fails open: what cannot be rendered, or not in time, is logged and left out, and the others still stand.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import anyio
+
+from repertory.core.injection import Occasion, blocks_of, is_occasion, with_injected
+from repertory.core.messages import ContentBlock, Message, copy_message
+from repertory.core.tokens import estimate_tokens
+
+if TYPE_CHECKING:
+    from repertory.core.state import AgentState
+
+_log = logging.getLogger("repertory.injections")
+
+
+class InjectionContext:
+    """What there is to know when something is added to a model call.
+
+    `state`: the agent's state. `agent`: the `Agent`.
+    """
+
+    def __init__(self, messages: Sequence[Message], state: AgentState, agent: Any) -> None:
+        self.shown = messages
+        """The same without copying: nobody edits it."""
+        self.state = state
+        self.agent = agent
+
+    @cached_property
+    def messages(self) -> list[Message]:
+        """A copy of what the model is about to be shown, oldest first, made when it is first looked at."""
+        return [copy_message(message) for message in self.shown]
+
+
+Rendered: TypeAlias = "str | Sequence[ContentBlock] | None"
+RenderContent: TypeAlias = "Callable[[InjectionContext], Rendered | Awaitable[Rendered]]"
+"""Gives what to add: a text, content blocks, or None (also a blank text) for nothing. A synchronous one runs on the
+event loop, so it must not block."""
+InjectionPredicate: TypeAlias = "Callable[[InjectionContext], bool | Awaitable[bool]]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Injection:
+    """One who adds to what the model is shown, for one call at a time."""
+
+    name: str
+    """Unique within its agent; it stands in the log."""
+    render: RenderContent
+    trigger: Occasion | InjectionPredicate = "userTurn"
+    timeout_s: float
+    """For the trigger and the rendering together. What takes longer is cancelled and left out."""
+
+
+class Injected(NamedTuple):
+    """What to show in one call."""
+
+    messages: Sequence[Message]
+    tokens: int
+    """About so many are there in this call only."""
+
+
+async def injected(injections: Sequence[Injection], context: InjectionContext) -> Injected:
+    """What is shown, with what each has to add to this call, in order. No errors: see above."""
+    blocks = await _rendered(injections, context)
+    if not blocks:
+        return Injected(context.shown, 0)
+    return Injected(with_injected(context.shown, blocks), estimate_tokens([{"role": "user", "content": blocks}]))
+
+
+async def _rendered(injections: Sequence[Injection], context: InjectionContext) -> list[ContentBlock]:
+    if len(injections) == 1:
+        return await _render(injections[0], context)
+    found: list[list[ContentBlock]] = [[] for _ in injections]
+
+    async def render_at(place: int, injection: Injection) -> None:
+        found[place] = await _render(injection, context)
+
+    async with anyio.create_task_group() as group:
+        for place, injection in enumerate(injections):
+            group.start_soon(render_at, place, injection)
+    return [block for blocks in found for block in blocks]
+
+
+async def _render(injection: Injection, context: InjectionContext) -> list[ContentBlock]:
+    try:
+        with anyio.move_on_after(injection.timeout_s):
+            if not await _is_wanted(injection.trigger, context):
+                return []
+            given = injection.render(context)
+            return blocks_of(await given if inspect.isawaitable(given) else given)
+    except Exception as error:  # noqa: BLE001 - A renderer is anybody's code, and the call goes on without it.
+        _log.error("injection failed", exc_info=error, extra={"injection": injection.name})
+        return []
+    _log.warning("injection was too slow", extra={"injection": injection.name, "timeout_s": injection.timeout_s})
+    return []
+
+
+async def _is_wanted(trigger: Occasion | InjectionPredicate, context: InjectionContext) -> bool:
+    if not callable(trigger):
+        return is_occasion(trigger, context.shown)
+    wanted = trigger(context)
+    return bool(await wanted if inspect.isawaitable(wanted) else wanted)

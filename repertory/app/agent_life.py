@@ -1,0 +1,120 @@
+"""How one agent's session is open: for a call, or for a block around many calls."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from anyio.lowlevel import current_token
+
+from repertory.actors.call import Busy
+from repertory.actors.caller_context import OPEN_TURNS
+from repertory.app.active_session import ActiveSession
+from repertory.app.blueprint import Blueprint
+from repertory.app.seat import hosted
+from repertory.core.snapshots.portable import SnapshotFields
+from repertory.errors import Invalid
+
+
+class AgentLife:
+    """Brings the session's actors to life and puts them to rest."""
+
+    def __init__(self, agent_id: str, blueprint: Callable[[], Blueprint], joined: Callable[[ActiveSession], None]):
+        """`blueprint` is asked anew each time; `joined` is told of each session that is another one than before."""
+        self._agent_id = agent_id
+        self._blueprint = blueprint
+        self._joined = joined
+        self._stack: AsyncExitStack | None = None
+        self._held: ActiveSession | None = None
+        self._held_in: object = None
+        self._current: ActiveSession | None = None
+        self.loads: list[SnapshotFields] = []
+        """Snapshots that the conversation is to go on from and does not yet, the oldest first."""
+
+    @property
+    def current(self) -> ActiveSession | None:
+        """The last session that was open, which may be at rest."""
+        return self._current
+
+    @property
+    def is_held(self) -> bool:
+        """Whether a block keeps the session open."""
+        return self._stack is not None
+
+    @property
+    def in_a_turn(self) -> bool:
+        """Whether the code that asks runs on behalf of a turn of this very agent."""
+        current = self._current
+        return current is not None and any(turn.agent is current.agent for turn in OPEN_TURNS.get())
+
+    def held_here(self) -> ActiveSession | None:
+        """The session that a block keeps open, when there is nothing to do before a call. Errors: `Invalid` elsewhere
+        than in the block's event loop.
+        """
+        if self._held is None or self.loads:
+            return None
+        return self._here(self._held)
+
+    def join(self, session: ActiveSession) -> None:
+        """The session is alive, whoever brought it to life."""
+        if self._current is not session:
+            self._current = session
+            self._joined(session)
+
+    async def enter(self) -> None:
+        """Keep the session open until `leave`: no lease changes hands between calls."""
+        if self._stack is not None:
+            raise Invalid("the agent is open already", agent=self._agent_id)
+        self._stack = AsyncExitStack()
+        try:
+            self._held = await self._stack.enter_async_context(self._active(stays=True))
+        except BaseException:
+            self._stack = None
+            raise
+        self._held_in = current_token().native_token
+
+    async def leave(self) -> None:
+        """Close what `enter` opened, if anything."""
+        stack, self._stack, self._held = self._stack, None, None
+        if stack is not None:
+            await stack.aclose()
+
+    @asynccontextmanager
+    async def session(self, busy: Busy = "queue", deadline: float = math.inf) -> AsyncGenerator[ActiveSession]:
+        """The session that is held open, or one brought to life for as long as the block."""
+        if self._held is not None:
+            held = self._here(self._held)
+            await self._show(held)
+            yield held
+            return
+        async with self._active(busy=busy, deadline=deadline) as session:
+            yield session
+
+    def _here(self, session: ActiveSession) -> ActiveSession:
+        if self._held_in is not current_token().native_token:
+            raise Invalid("the agent is open in another event loop or thread; call it there", agent=self._agent_id)
+        return session
+
+    @asynccontextmanager
+    async def _active(
+        self, *, busy: Busy = "queue", stays: bool = False, deadline: float = math.inf
+    ) -> AsyncGenerator[ActiveSession]:
+        async with hosted(self._blueprint(), busy=busy, stays=stays, deadline=deadline) as session:
+            self.join(session)
+            await self._show(session)
+            yield session
+
+    async def _show(self, session: ActiveSession) -> None:
+        """Go on from the snapshots that were loaded. The next call tries one again that the store did not take."""
+        loads, self.loads = self.loads, []
+        while loads:
+            try:
+                await session.show(loads[0])
+            except Invalid:
+                self.loads = loads[1:]
+                raise
+            except BaseException:
+                self.loads = [*loads, *self.loads]
+                raise
+            loads.pop(0)

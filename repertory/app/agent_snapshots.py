@@ -1,0 +1,239 @@
+"""Taking snapshots of an agent, and what loading one does to it at once."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast, runtime_checkable
+
+from repertory.actors.hook_calls import fire_sync
+from repertory.actors.hook_events import AfterSnapshotEvent, BeforeSnapshotEvent
+from repertory.app.event_loop import inside_event_loop
+from repertory.app.tracing import span
+from repertory.core.pairing import repair
+from repertory.core.snapshots.portable import Preset, Snapshot, SnapshotFields, fields_wanted, read_fields, snapshot_of
+from repertory.core.snapshots.restoring import interrupt_state_of
+from repertory.errors import AgentBusy, Invalid, NotReady, RepertoryError, SnapshotException
+
+if TYPE_CHECKING:
+    from repertory.actors.mirror import Mirror
+    from repertory.app.agent_life import AgentLife
+    from repertory.core.messages import Json
+    from repertory.core.state import AgentState
+
+
+@runtime_checkable
+class Snapshottable(Protocol):
+    """Something whose state belongs into snapshots: agents, orchestrators, and plugins that own data.
+
+    An agent's snapshot holds those of its plugins that have these methods, under the plugin's name.
+    """
+
+    def save_snapshot(self) -> Mapping[str, Any]:
+        """What to keep, as JSON. It must not change afterwards."""
+        ...
+
+    def load_snapshot(self, snapshot: Any) -> object:
+        """Go on from what `save_snapshot` gave, perhaps in another process and an earlier release."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotLoaded:
+    """What loading a snapshot has done."""
+
+    fields: tuple[str, ...]
+    """The fields that the snapshot held, which the agent has now."""
+    missing_tools: tuple[str, ...] = ()
+    """Tools that were enabled and that this agent does not have."""
+    missing_components: tuple[str, ...] = ()
+    """Plugins whose data the snapshot holds and that this agent does not have."""
+
+
+class Moment(NamedTuple):
+    """An agent as it is now."""
+
+    agent: Any
+    """The `Agent`."""
+    mirror: Mirror
+    state: AgentState
+    life: AgentLife
+    opened: bool
+
+
+class SnapshotMethods(ABC):
+    """What an `Agent` does with snapshots."""
+
+    @property
+    @abstractmethod
+    def _moment(self) -> Moment:
+        """What of it is looked at and changed."""
+
+    @abstractmethod
+    async def ready(self) -> None:
+        """Open the session, and go on from what was loaded."""
+
+    def save_snapshot(
+        self,
+        metadata: Mapping[str, Any] | None = None,
+        *,
+        preset: Preset = "session",
+        include: Collection[str] | None = None,
+        exclude: Collection[str] | None = None,
+    ) -> Snapshot:
+        """The agent as it is now, as JSON; `metadata` is kept in it. Also within a turn, from hooks and tools.
+
+        Fields: messages, state, conversation_manager_state, interrupt_state and model_state, the data of plugins that
+        are `Snapshottable`, `enabled_tools` when it was set, and those to `include` (`system_prompt`), without those to
+        `exclude`. Errors: `Invalid` for names and values that make no sense; `NotReady` before the session was opened.
+        """
+        told = () if self._moment.agent.enabled_tools is None else ("enabled_tools",)
+        return self._save(fields_wanted(preset, (*told, "components", *(include or ())), exclude), metadata)
+
+    def take_snapshot(
+        self,
+        *,
+        preset: Preset | None = None,
+        include: Collection[str] | None = None,
+        exclude: Collection[str] | None = None,
+        app_data: Mapping[str, Any] | None = None,
+    ) -> Snapshot:
+        """`save_snapshot` as the SDK's newest release spells it: what preset and `include` name, and nothing else.
+
+        Errors: `SnapshotException` when that is nothing; those of `save_snapshot`.
+        """
+        return self._save(fields_wanted(preset, include, exclude), app_data)
+
+    def _save(self, wanted: frozenset[str], metadata: Mapping[str, Any] | None) -> Snapshot:
+        moment = self._moment
+        check_open(moment.opened)
+        return _save(moment, wanted, metadata)
+
+    def load_snapshot(
+        self, snapshot: Mapping[str, Any], *, overrides: Mapping[str, Any] | None = None
+    ) -> SnapshotLoaded:
+        """Go on from a snapshot. Fields that it does not hold stay as they are; what was said until now stays in the
+        history. `overrides`: other values for some fields, or, by `state.KEY`, for single values of the state.
+
+        `messages` and `state` are those of the snapshot at once. The session has it when this returns; inside an event
+        loop, where nothing can be waited for here, when the next call begins: `load_snapshot_async` waits.
+        Errors: `SnapshotException` for one that was changed, truncated, or is of another version or kind; `Invalid` for
+        overrides that make no sense; `AgentBusy` from within a turn. Then nothing has changed.
+        """
+        loaded = self._load_snapshot(snapshot, overrides)
+        if self._moment.agent.session_manager is not None and not inside_event_loop():
+            from repertory.app.blocking import blocking_host
+
+            blocking_host().run(self.ready)
+        return loaded
+
+    async def load_snapshot_async(
+        self, snapshot: Mapping[str, Any], *, overrides: Mapping[str, Any] | None = None
+    ) -> SnapshotLoaded:
+        """`load_snapshot` that returns when the session has it. Cancelled, the next call sees to that."""
+        loaded = self._load_snapshot(snapshot, overrides)
+        await self.ready()
+        return loaded
+
+    def _load_snapshot(self, snapshot: object, overrides: Mapping[str, Any] | None) -> SnapshotLoaded:
+        moment = self._moment
+        if moment.life.in_a_turn:
+            raise AgentBusy("a turn is running: load the snapshot when it is over", agent=moment.agent.agent_id)
+        fields, loaded = _load(moment, snapshot, overrides)
+        moment.life.loads.append(fields)
+        return loaded
+
+
+def check_open(opened: bool) -> None:
+    """Errors: `NotReady` before the session was opened."""
+    if not opened:
+        raise NotReady("the session is not open yet: await agent.ready(), enter `async with agent`, or make a call")
+
+
+def _save(moment: Moment, wanted: Collection[str], metadata: Mapping[str, Any] | None) -> Snapshot:
+    agent, mirror = moment.agent, moment.mirror
+    if metadata is not None and not isinstance(cast("object", metadata), Mapping):
+        raise Invalid("metadata is a dictionary", got=type(metadata).__name__)
+    before = BeforeSnapshotEvent(agent=agent, action="save", metadata=dict(metadata or {}))
+    with span("repertory.snapshot.save", {"agent.id": agent.agent_id}):
+        fire_sync(agent.hooks, before)
+        manager = agent.conversation_manager
+        components = _saved(agent) if "components" in wanted else {}
+        fields: dict[str, object] = {
+            "messages": mirror.messages(),
+            "state": moment.state.get(),
+            "conversation_manager_state": {**manager.get_state(), **mirror.manager_state, "__name__": manager.name},
+            "interrupt_state": interrupt_state_of(mirror.standing),
+            "model_state": {},
+            "system_prompt": agent.system_prompt,
+            "enabled_tools": agent.enabled_tools,
+            "components": components,
+        }
+        chosen = {name: value for name, value in fields.items() if name in wanted}
+        if not components:
+            chosen.pop("components", None)
+        snapshot = snapshot_of(chosen, before.metadata, time.time())
+        fire_sync(agent.hooks, AfterSnapshotEvent(agent=agent, action="save", snapshot=snapshot))
+    return snapshot
+
+
+def _load(
+    moment: Moment, snapshot: object, overrides: Mapping[str, object] | None
+) -> tuple[SnapshotFields, SnapshotLoaded]:
+    """Make the agent look like the snapshot: what has to become part of its conversation, and what was done."""
+    agent = moment.agent
+    with span("repertory.snapshot.load", {"agent.id": agent.agent_id}):
+        fields = read_fields(snapshot, overrides)
+        fire_sync(agent.hooks, BeforeSnapshotEvent(agent=agent, action="load", snapshot=snapshot))
+        plugins = dict(_snapshottable(agent))
+        for name, data in fields.components.items():
+            if name in plugins:
+                _restored(name, plugins[name], data)
+        missing: tuple[str, ...] = ()
+        if "enabled_tools" in fields.names:
+            known, names = set(agent.tool_names), fields.enabled_tools
+            agent.enabled_tools = None if names is None else [name for name in names if name in known]
+            missing = tuple(name for name in names or () if name not in known)
+        if "system_prompt" in fields.names:
+            agent.system_prompt = fields.system_prompt
+        if fields.messages is not None:
+            moment.mirror.show(repair(fields.messages))
+        if fields.state is not None:
+            moment.state.replace(fields.state)
+        loaded = SnapshotLoaded(
+            fields=tuple(sorted(fields.names)),
+            missing_tools=missing,
+            missing_components=tuple(name for name in fields.components if name not in plugins),
+        )
+        fire_sync(agent.hooks, AfterSnapshotEvent(agent=agent, action="load", snapshot=snapshot, loaded=loaded))
+    return fields, loaded
+
+
+def _snapshottable(agent: Any) -> Iterator[tuple[str, Snapshottable]]:
+    for plugin in agent.plugins:
+        name = plugin.name
+        if isinstance(plugin, Snapshottable):
+            yield name, plugin
+
+
+def _saved(agent: Any) -> dict[str, Json]:
+    saved: dict[str, Json] = {}
+    for name, component in _snapshottable(agent):
+        try:
+            saved[name] = dict(component.save_snapshot())
+        except RepertoryError:
+            raise
+        except Exception as error:
+            raise SnapshotException("a plugin gave no snapshot", plugin=name, cause=repr(error)) from error
+    return saved
+
+
+def _restored(name: str, component: Snapshottable, data: Json) -> None:
+    try:
+        component.load_snapshot(data)
+    except RepertoryError:
+        raise
+    except Exception as error:
+        raise SnapshotException("a plugin did not take its snapshot", plugin=name, cause=repr(error)) from error

@@ -1,0 +1,61 @@
+"""What is said to the model in one call only: when, and where it stands. It is never part of the conversation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, cast
+
+from repertory.core.journal.plain_json import dump
+from repertory.core.messages import ContentBlock, Message, copy_message
+from repertory.core.pairing import check_message
+from repertory.errors import Invalid
+
+Occasion = Literal["userTurn", "everyTurn"]
+"""`userTurn`: when the user has just said something; `everyTurn`: in every call, also between the tools of a turn."""
+OCCASIONS: tuple[Occasion, ...] = ("userTurn", "everyTurn")
+
+
+def is_occasion(occasion: Occasion, messages: Sequence[Message]) -> bool:
+    """Whether it is time, with these messages about to be shown."""
+    return occasion == "everyTurn" or _is_fresh(messages)
+
+
+def _is_fresh(messages: Sequence[Message]) -> bool:
+    """Whether the user was the last to speak, and said more than what tools have answered."""
+    last = messages[-1] if messages else None
+    return last is not None and last["role"] == "user" and any("toolResult" not in block for block in last["content"])
+
+
+def blocks_of(rendered: object) -> list[ContentBlock]:
+    """What a renderer gave, as content blocks of their own; none for None and for blank text.
+
+    Errors: `Invalid` for what the user cannot say: neither text nor a list of content blocks, tools among them, or not
+    JSON.
+    """
+    if rendered is None or (isinstance(rendered, str) and not rendered.strip()):
+        return []
+    if isinstance(rendered, str):
+        return [{"text": rendered}]
+    if not isinstance(rendered, list | tuple):
+        raise Invalid("what is injected is a text, a list of content blocks or None", got=type(rendered).__name__)
+    blocks = list(cast("Sequence[ContentBlock]", rendered))
+    if not blocks:
+        return []
+    said = check_message({"role": "user", "content": blocks})
+    if any("toolUse" in block or "toolResult" in block for block in said["content"]):
+        raise Invalid("neither tool uses nor tool results can be injected")
+    dump(said)
+    return copy_message(said)["content"]
+
+
+def with_injected(messages: Sequence[Message], blocks: Sequence[ContentBlock]) -> Sequence[Message]:
+    """The messages with these blocks behind everything else in the last one of the user's. The input is not changed.
+
+    They stand behind every cache point, so what was cached of the conversation stays so.
+    """
+    for position in range(len(messages) - 1, -1, -1):
+        message = messages[position]
+        if message["role"] == "user":
+            said: Message = {**message, "content": [*message["content"], *blocks]}
+            return [*messages[:position], said, *messages[position + 1 :]]
+    return messages

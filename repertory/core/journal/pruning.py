@@ -1,0 +1,106 @@
+"""What a journal need not keep: names that nobody asks for any more, and what lies beyond rewinds.
+
+Contents are erased; rows stay, so the chain still proves everything. A message is erased as a redaction erases it, with
+a record that says what stands in its place. Whatever a mark that stays leads to is kept, and so is whatever the
+conversation may still depend on: redactions, the positions of memory stores, and who owned the session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from repertory.core.journal.paths import paths_to, within
+from repertory.core.journal.records import MessageAdded, Record, Redacted, SnapshotTaken
+from repertory.core.journal.redaction import redacted
+from repertory.core.journal.rows import Kind
+from repertory.core.journal.whole_journal import WholeJournal, position_named
+from repertory.errors import Invalid
+
+PRUNED = "[pruned]"
+"""What a message says whose content is gone."""
+_KEPT_KINDS = {Kind.REDACTION, Kind.CURSOR, Kind.OWNER, Kind.SNAPSHOT}
+"""What goes for its own reasons only, wherever it lies."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrunePolicy:
+    """What is to go. A mark goes when each limit that is given says so."""
+
+    keep: int | None = None
+    """How many marks stay at least, the newest ones."""
+    before: float | None = None
+    """Only what was made before this time goes, in epoch seconds."""
+    beyond: bool = False
+    """Whether what lies beyond rewinds goes as well."""
+
+    def __post_init__(self) -> None:
+        if self.keep is not None and self.keep < 0:
+            raise Invalid("keep is a number of marks, 0 or more", keep=self.keep)
+        if self.keep is None and self.before is None and not self.beyond:
+            raise Invalid("say what is to go: keep, older_than or beyond_rewinds")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pruning:
+    """What goes of one journal."""
+
+    marks: Sequence[tuple[int, SnapshotTaken]]
+    """Sequence number and record of the marks that go."""
+    redactions: Sequence[Redacted]
+    """To be appended: what the messages that go say from now on."""
+    erase: Sequence[int]
+    """The rows whose content goes, in order."""
+    bytes: int
+    """How much content that is."""
+
+
+def prune(journal: WholeJournal, policy: PrunePolicy, at: float) -> Pruning:
+    """What goes of a journal by a policy; nothing is changed here."""
+    marks = journal.snapshots()
+    going = _marks_to_go(marks, policy)
+    erase = {seq for seq, _ in going}
+    redactions: list[Redacted] = []
+    if policy.beyond:
+        roots = {journal.last_seq, *(position_named(*each) for each in marks if each[0] not in erase)}
+        beyond = _beyond(journal, roots, policy)
+        redactions = [_redaction(seq, record, at) for seq, record in beyond if isinstance(record, MessageAdded)]
+        erase |= {seq for seq, _ in beyond}
+    return Pruning(
+        marks=going,
+        redactions=redactions,
+        erase=sorted(erase),
+        bytes=sum(len(journal.rows[seq - 1].body) for seq in erase),
+    )
+
+
+def _marks_to_go(marks: Sequence[tuple[int, SnapshotTaken]], policy: PrunePolicy) -> list[tuple[int, SnapshotTaken]]:
+    if policy.keep is None and policy.before is None:
+        return []
+    old = marks[: max(0, len(marks) - policy.keep)] if policy.keep is not None else marks
+    return [(seq, mark) for seq, mark in old if policy.before is None or mark.at < policy.before]
+
+
+def _beyond(journal: WholeJournal, roots: Collection[int], policy: PrunePolicy) -> list[tuple[int, Record]]:
+    """The rows, with their records, that lead to none of the roots."""
+    needed = paths_to(journal.records, roots)
+    gone = {record.target for _, record in journal.records if isinstance(record, Redacted)}
+    found: list[tuple[int, Record]] = []
+    for row, (seq, record) in zip(journal.rows, journal.records, strict=True):
+        if record is None or row.erased or row.kind in _KEPT_KINDS or seq in gone or within(seq, needed):
+            continue
+        if policy.before is None or record.at < policy.before:
+            found.append((seq, record))
+    return found
+
+
+def _redaction(seq: int, record: MessageAdded, at: float) -> Redacted:
+    return Redacted(
+        at=at,
+        target=seq,
+        message=redacted(record.message, PRUNED),
+        turn=record.turn,
+        index=record.index,
+        idempotency_token=record.idempotency_token,
+        view=record.view,
+    )

@@ -1,0 +1,122 @@
+"""The positions of a journal that somebody may want to go back to, in order, with what happened there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from repertory.core.journal.comparing import cost_of
+from repertory.core.journal.fold import is_answer
+from repertory.core.journal.leaves import texts_of
+from repertory.core.journal.lineage import Lineage, copies_end, origin_of
+from repertory.core.journal.paths import path_to, within
+from repertory.core.journal.records import Branched, MessageAdded, Record, Redacted, SnapshotTaken, ViewChanged
+from repertory.core.journal.whole_journal import WholeJournal, position_named
+from repertory.core.messages import Json
+
+What = Literal["turn", "mark", "rewind", "view", "redaction", "fork"]
+WORDS_MAX = 80
+"""Characters of a prompt."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Happening:
+    """Something that happened in a session, at a position that one can go back to."""
+
+    seq: int
+    """The position: right after it happened."""
+    at: float
+    """Epoch seconds."""
+    what: What
+    text: str
+    """Of a turn the first words of its prompt, of a mark its label, of a view the reason, of a rewind the name that it
+    was given, of a fork its source.
+    """
+    turn: int | None = None
+    position: int | None = None
+    """What a mark names, where a rewind went back to, which message was redacted, or where the source was left."""
+    answered: bool | None = None
+    """Whether a turn has its answer."""
+    tokens: int | None = None
+    """What the answers of a turn took; None when they do not say so."""
+    metadata: Mapping[str, Json] = field(default_factory=dict[str, Json])
+    """Of a mark."""
+    on_path: bool = True
+    """Whether it led to where the conversation stands now; what lies beyond a rewind did not."""
+    source: str | None = None
+    """The journal that the numbers are of, as `session/agent`, when that is one that this one was forked from."""
+
+
+def timeline(lineage: Lineage) -> list[Happening]:
+    """What happened in the first journal, in order, and before that in its sources, up to where it left them."""
+    found: list[Happening] = []
+    name: str | None = None
+    end = lineage[0].last_seq
+    for journal in lineage:
+        found = [*_happenings(journal, end, name, whole=name is None), *found]
+        origin = origin_of(journal)
+        if origin is not None:
+            name, end = origin.source, origin.source_position
+    return found
+
+
+def _happenings(journal: WholeJournal, end: int, name: str | None, *, whole: bool) -> Iterator[Happening]:
+    """Everything up to a position; of a source only what led there."""
+    records = journal.records[:end]
+    stretches = path_to(records, end)
+    said = journal.conversation(end)
+    copies = copies_end(journal)
+    turns = _turns([(seq, each) for seq, each in records if isinstance(each, MessageAdded) and seq > copies])
+    found: list[Happening] = [_turn(messages, name, on_path=messages[-1][0] in said) for messages in turns]
+    for seq, record in records:
+        happening = _other(seq, record, name, on_path=within(seq, stretches))
+        if happening is not None:
+            found.append(happening)
+    found.sort(key=lambda each: each.seq)
+    yield from (each for each in found if whole or each.on_path)
+
+
+def _turns(said: Sequence[tuple[int, MessageAdded]]) -> list[list[tuple[int, MessageAdded]]]:
+    found: list[list[tuple[int, MessageAdded]]] = []
+    for seq, record in said:
+        if not found or found[-1][-1][1].turn != record.turn:
+            found.append([])
+        found[-1].append((seq, record))
+    return found
+
+
+def _turn(said: Sequence[tuple[int, MessageAdded]], name: str | None, *, on_path: bool) -> Happening:
+    cost = cost_of(record.message for _, record in said)
+    words = " ".join(" ".join(texts_of(said[0][1].message)).split())
+    return Happening(
+        seq=said[-1][0],
+        at=said[-1][1].at,
+        what="turn",
+        text=words if len(words) <= WORDS_MAX else f"{words[: WORDS_MAX - 3]}...",
+        turn=said[0][1].turn,
+        answered=is_answer(said[-1][1].message),
+        tokens=cost.total_tokens if cost.answers else None,
+        on_path=on_path,
+        source=name,
+    )
+
+
+def _other(seq: int, record: Record | None, name: str | None, *, on_path: bool) -> Happening | None:
+    match record:
+        case SnapshotTaken():
+            what, text, position = "mark", record.label, position_named(seq, record)
+        case Branched(source=str(source)):
+            what, text, position = "fork", source, record.source_position
+        case Branched() if record.position != seq - 1:
+            what, text, position = "rewind", record.name, record.position
+        case ViewChanged() if record.reason != "restated":
+            what, text, position = "view", record.reason, None
+        case Redacted():
+            what, text, position = "redaction", "", record.target
+        case _:
+            return None
+    metadata = record.metadata if isinstance(record, SnapshotTaken) else dict[str, Json]()
+    return Happening(
+        seq=seq, at=record.at, what=what, text=text, position=position, metadata=metadata, on_path=on_path, source=name
+    )

@@ -1,0 +1,66 @@
+"""Showing again what a summary stands for, on the record: the summary stays in the journal, and is shown no more."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from repertory.core.journal.appender import Appender, Entropy
+from repertory.core.journal.fold import view_hiding
+from repertory.core.journal.records import Branched, View, ViewChanged
+from repertory.core.journal.standing import standing_records
+from repertory.errors import Invalid
+
+if TYPE_CHECKING:
+    from repertory.core.journal.rows import Row
+    from repertory.core.journal.whole_journal import WholeJournal
+
+
+def without_summary(journal: WholeJournal, *, at: float, entropy: Entropy) -> Sequence[Row]:
+    """The rows after which the model is shown what it was shown before the summary was written, and everything since.
+
+    Earlier summaries that went into it are gone as well. Rewinding to before these rows undoes it. Errors: `Invalid`
+    when no summary is shown, or what was shown before it was erased since.
+    """
+    now = journal.fold_at(journal.last_seq)
+    if now.shown.view.summary is None:
+        raise Invalid("no summary is shown", session=journal.session_id, agent=journal.agent_id)
+    record = Branched(
+        at=at,
+        position=now.last_seq,
+        last=now.last_message_seq,
+        message_count=now.message_count,
+        turns=now.turns,
+        run=now.run,
+        view=_before_summary(journal),
+        state=dict(now.state),
+        name="without its summary",
+    )
+    history = {seq: added.message for seq, added in journal.conversation(journal.last_seq).items()}
+    waiting = list(standing_records(now, at))
+    appender = Appender(journal.agent_id, now, journal.rows[-1].link, entropy)
+    return [appender.rewind(record, history), *appender.append_all(waiting), *appender.restate(at)]
+
+
+def _before_summary(journal: WholeJournal) -> View:
+    """What was shown when there was no summary yet, on the path that led to the journal's end."""
+    gaps: list[tuple[int, int]] = []
+    position = journal.last_seq
+    while True:
+        view = journal.fold_at(position).shown.view
+        if view.summary is None:
+            return view_hiding(view, tuple(sorted(gaps)))
+        seq, record = _summarised_at(journal, position)
+        if isinstance(record, Branched):
+            gaps.append((record.position + 1, seq))
+            position = record.position
+        else:
+            position = seq - 1
+
+
+def _summarised_at(journal: WholeJournal, position: int) -> tuple[int, Branched | ViewChanged]:
+    """The last record up to there that states what is shown, a summary included."""
+    for seq, record in reversed(journal.records[:position]):
+        if isinstance(record, Branched) or (isinstance(record, ViewChanged) and not record.patch):
+            return seq, record
+    raise AssertionError("a summary comes with a record that states it")

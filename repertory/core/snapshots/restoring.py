@@ -1,0 +1,145 @@
+"""Going on from a snapshot: the records by which a journal shows what it shows.
+
+The conversation goes back to the last message that both have, and on from there with those of the snapshot; where
+they have nothing in common, to its beginning. What was said beyond stays in the journal, hidden.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, cast
+
+from repertory.core.journal.fold import is_answer
+from repertory.core.journal.records import Branched, Interrupted, MessageAdded, Record, ToolFinished, ToolStarted, View
+from repertory.core.journal.shown import SUMMARY_SEQ
+from repertory.core.messages import tool_results, tool_uses
+from repertory.core.opening import Interrupt, Standing
+from repertory.core.pairing import check_result, repair
+from repertory.core.window.summary import is_summary
+from repertory.errors import Invalid
+
+if TYPE_CHECKING:
+    from repertory.core.journal.image import Image
+    from repertory.core.messages import Json, Message
+    from repertory.core.snapshots.portable import SnapshotFields
+
+NO_INTERRUPTS: Mapping[str, Json] = {"interrupts": {}, "context": {}, "activated": False}
+
+
+def interrupt_state_of(standing: Standing) -> dict[str, Json]:
+    """What a snapshot says of a turn that was cut off among its tools."""
+    uses = {use["toolUseId"] for use in tool_uses(standing.last)} if standing.last is not None else set[str]()
+    if not (uses and (standing.started or standing.finished)):
+        return dict(NO_INTERRUPTS)
+    context = {"started": sorted(standing.started), "finished": dict(standing.finished)}
+    return {"interrupts": {}, "context": cast("Json", context), "activated": True}
+
+
+def restoring(image: Image, wanted: SnapshotFields, at: float, session: str) -> list[Record]:
+    """The records to append to the journal that amounts to `image`. Fields that the snapshot lacks stay as they are.
+
+    `session` names session and agent, for the keys of tools that were started. Errors: `Invalid`.
+    """
+    messages = list(repair(wanted.messages)) if wanted.messages is not None else [said for _, said in image.shown]
+    summary, messages = _split_summary(messages, wanted.manager)
+    kept, last = _in_common(image, messages) if image.view.summary == summary else (0, 0)
+    view = _view(image, summary, last, wanted.manager)
+    state = image.state if wanted.state is None else wanted.state
+    branched = Branched(
+        at=at,
+        position=last,
+        last=last,
+        message_count=image.message_count,
+        turns=image.turns,
+        run=image.run,
+        view=view,
+        state=dict(state),
+        name="a snapshot",
+    )
+    before = messages[kept - 1] if kept else None
+    added = list(_added(image, before, messages[kept:], at))
+    end = messages[-1] if messages else None
+    return [branched, *added, *_standing(end, wanted.interrupts, at, session)]
+
+
+def _in_common(image: Image, messages: Sequence[Message]) -> tuple[int, int]:
+    """How many of the messages in front are shown by the journal as well, and where the last of these stands.
+
+    Nothing is in common when they part among the pinned ones: those have no place to go on from.
+    """
+    ours = [entry for entry in image.shown if entry[0] != SUMMARY_SEQ]
+    kept = 0
+    for (_, said), message in zip(ours, messages, strict=False):
+        if said["role"] != message["role"] or said["content"] != message["content"]:
+            break
+        kept += 1
+    if kept <= len(image.view.pinned):
+        return 0, 0
+    return kept, ours[kept - 1][0]
+
+
+def _view(image: Image, summary: Message | None, last: int, manager: Mapping[str, Json] | None) -> View:
+    was = image.view
+    name, kept = was.manager, dict(was.manager_state)
+    if manager is not None:
+        kept = {key: value for key, value in manager.items() if key not in ("__name__", "summary_message")}
+        said = manager.get("__name__")
+        name = said if isinstance(said, str) else was.manager
+    if not last:
+        return View(summary=summary, manager=name, manager_state=kept)
+    return replace(
+        was,
+        replaced={seq: message for seq, message in was.replaced.items() if seq <= last},
+        hidden=tuple(stretch for stretch in was.hidden if stretch[1] <= last),
+        summary=summary,
+        manager=name,
+        manager_state=kept,
+    )
+
+
+def _added(image: Image, before: Message | None, messages: Sequence[Message], at: float) -> Iterator[MessageAdded]:
+    turn, index = image.turns, image.message_count
+    for message in messages:
+        asks = message["role"] == "user" and not any(tool_results(message))
+        if not turn or (asks and (before is None or is_answer(before))):
+            turn += 1
+        yield MessageAdded(at=at, message=message, turn=turn, index=index)
+        before, index = message, index + 1
+
+
+def _standing(last: Message | None, interrupts: Mapping[str, Json] | None, at: float, session: str) -> Iterator[Record]:
+    """What the turn that was cut off among the tools of its last message depends on."""
+    context = (interrupts or {}).get("context")
+    uses = {use["toolUseId"]: use for use in tool_uses(last)} if last is not None else {}
+    if not uses or not isinstance(context, dict):
+        return
+    started, finished = context.get("started"), context.get("finished")
+    for use_id in started if isinstance(started, list) else ():
+        if isinstance(use_id, str) and use_id in uses:
+            name = uses[use_id]["name"]
+            yield ToolStarted(at=at, tool_use_id=use_id, name=name, idempotency_key=f"{session}/{use_id}")
+    for use_id, result in (finished if isinstance(finished, dict) else {}).items():
+        if use_id in uses:
+            yield ToolFinished(at=at, tool_use_id=use_id, result=check_result(result))
+    asked = (interrupts or {}).get("interrupts")
+    waiting = [_interrupt(said) for said in (asked if isinstance(asked, dict) else {}).values()]
+    if waiting:
+        yield Interrupted(at=at, interrupts=tuple(waiting))
+
+
+def _interrupt(said: Json) -> Interrupt:
+    if not isinstance(said, dict) or not isinstance(said.get("id"), str) or not isinstance(said.get("name"), str):
+        raise Invalid("an interrupt has an id and a name", got=repr(said)[:200])
+    return Interrupt(id=str(said["id"]), name=str(said["name"]), reason=said.get("reason"))
+
+
+def _split_summary(messages: list[Message], manager: Mapping[str, Json] | None) -> tuple[Message | None, list[Message]]:
+    """The summary that stands in front of the messages, ours or one that others have written; and the rest."""
+    first = messages[0] if messages else None
+    if first is None:
+        return None, messages
+    told = (manager or {}).get("summary_message")
+    if is_summary(first) or (isinstance(told, dict) and told.get("content") == first["content"]):
+        return first, messages[1:]
+    return None, messages

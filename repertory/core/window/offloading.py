@@ -1,0 +1,199 @@
+"""Showing a preview in the place of a large tool result, and finding the whole of it again by the reference in there.
+
+A reference names the tool use, the digest of the whole content, and the block: `<toolUseId>_<digest>_<number>`. So it
+never leads to another content, whatever tool use ids a model makes up. Source of what a preview says: the SDK whose
+users we serve; the digest is ours.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import NamedTuple, cast
+
+from repertory.core.journal.plain_json import dump
+from repertory.core.messages import ContentBlock, Message, ToolResult, ToolUse, tool_results, tool_uses
+from repertory.core.tokens import TEXT_FORMATS, estimate_tokens
+from repertory.core.window.plan import WindowPlan
+from repertory.errors import Invalid
+
+RETRIEVAL_TOOL = "retrieve_offloaded_content"
+"""What it gives is never offloaded."""
+LISTED_MAX = 40
+"""References that a preview names; those of further blocks are numbered on."""
+_KINDS = frozenset(("text", "json", "image", "document"))
+_BEGIN = "[Offloaded: "
+_LISTED = "[Stored references:]"
+_BYTES_PER_TOKEN = 4
+_DIGEST_CHARS = 12
+_REFERENCE = re.compile(rf"^  (\S+_[0-9a-f]{{{_DIGEST_CHARS}}})_\d+ \(", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffloadSettings:
+    """How large a tool result has to be, and how much of it stays."""
+
+    max_result_tokens: int = 2_500
+    """What is estimated to take more is offloaded."""
+    preview_tokens: int = 1_000
+    tool: bool = True
+    """Whether the model is told of the tool that retrieves it."""
+
+    def __post_init__(self) -> None:
+        if self.max_result_tokens <= 0:
+            raise Invalid("max_result_tokens must be positive", got=self.max_result_tokens)
+        if not 0 <= self.preview_tokens < self.max_result_tokens:
+            raise Invalid("preview_tokens is at least 0 and less than max_result_tokens", got=self.preview_tokens)
+
+
+class Reference(NamedTuple):
+    """What a reference says."""
+
+    tool_use_id: str
+    digest: str
+    block: int
+
+    @property
+    def content(self) -> str:
+        """The name of the whole result, whichever block is meant."""
+        return f"{self.tool_use_id}_{self.digest}"
+
+
+def read_reference(text: str) -> Reference:
+    """Errors: `Invalid` for what is no reference."""
+    use_id, _, rest = text.strip().rpartition("_")
+    use_id, _, digest = use_id.rpartition("_")
+    if not (use_id and len(digest) == _DIGEST_CHARS and rest.isascii() and rest.isdigit() and len(rest) < 9):
+        raise Invalid("this is no reference; take one as it stands under [Stored references:]", reference=text[:200])
+    return Reference(use_id, digest, int(rest))
+
+
+def digest_of(content: Sequence[Mapping[str, object]]) -> str:
+    """What tells the content of one tool result from all others."""
+    return sha256(dump(list(content))).hexdigest()[:_DIGEST_CHARS]
+
+
+def tokens_of(result: ToolResult) -> int:
+    """An estimate of what the result takes."""
+    return estimate_tokens([{"role": "user", "content": [{"toolResult": result}]}])
+
+
+def is_large(result: ToolResult, settings: OffloadSettings) -> bool:
+    """Whether it is worth a preview."""
+    parts = [part for part in result["content"] if not _KINDS.isdisjoint(part)]
+    return bool(parts) and not _is_preview(parts[0]) and tokens_of(result) > settings.max_result_tokens
+
+
+def _is_preview(part: Mapping[str, object]) -> bool:
+    text = part.get("text")
+    return isinstance(text, str) and text.startswith(_BEGIN) and _LISTED in text
+
+
+def previewed(result: ToolResult, settings: OffloadSettings) -> ToolResult:
+    """The result with a preview and references instead of its content. Blocks of unknown kinds stay behind it."""
+    parts = [(at, part) for at, part in enumerate(result["content"]) if not _KINDS.isdisjoint(part)]
+    rest = [part for part in result["content"] if _KINDS.isdisjoint(part)]
+    name = f"{result['toolUseId']}_{digest_of(result['content'])}"
+    lines = [f"{_BEGIN}{len(parts)} blocks, ~{tokens_of(result):,} tokens]"]
+    lines += _beginning([part for _, part in parts], settings.preview_tokens * _BYTES_PER_TOKEN)
+    lines.append(_LISTED)
+    lines += [f"  {name}_{at} ({_described(part)})" for at, part in parts[:LISTED_MAX]]
+    if len(parts) > LISTED_MAX:
+        lines.append(f"  ... and so on, up to {name}_{parts[-1][0]}")
+    if settings.tool:
+        lines.append(f"[Read more with {RETRIEVAL_TOOL}: give a reference, and a pattern or a line_range.]")
+    return {**result, "content": [{"text": "\n".join(lines)}, *rest]}
+
+
+def offload_plan(
+    shown: Sequence[Message], unseen: int, settings: OffloadSettings, kept: Collection[str] = ()
+) -> WindowPlan:
+    """What shows previews of large tool results among the last `unseen` messages.
+
+    `kept`: ids of tool uses whose results stay as they are, as do those of the retrieval tool.
+    """
+    replaced: dict[int, Message] = {}
+    for position in range(max(0, len(shown) - unseen), len(shown)):
+        message = shown[position]
+        stay = {use["toolUseId"] for use in _asked_before(shown, position) if use["name"] == RETRIEVAL_TOOL}
+        large = {
+            result["toolUseId"]
+            for result in tool_results(message)
+            if result["toolUseId"] not in kept and result["toolUseId"] not in stay and is_large(result, settings)
+        }
+        if large:
+            blocks = [_with_preview(block, large, settings) for block in message["content"]]
+            replaced[position] = {**message, "content": blocks}
+    return WindowPlan(replaced=replaced, reason="offloaded")
+
+
+def find_content(messages: Iterable[Message], reference: Reference) -> list[dict[str, object]] | None:
+    """The content that the reference was made for; None when no message holds it."""
+    for message in messages:
+        for result in tool_results(message):
+            if result["toolUseId"] == reference.tool_use_id and digest_of(result["content"]) == reference.digest:
+                return result["content"]
+    return None
+
+
+def named_contents(text: str) -> set[str]:
+    """The names of contents whose references stand in a text."""
+    return set(_REFERENCE.findall(text))
+
+
+def text_of_part(part: Mapping[str, object]) -> str | None:
+    """The part as text: JSON is written in lines, and a document of text is its text. None for what is no text."""
+    match part:
+        case {"text": str(text)}:
+            return text
+        case {"json": value}:
+            return json.dumps(value, ensure_ascii=False, indent=1, default=str)
+        case {"document": {"format": str(kind), "source": {"bytes": bytes(data)}}} if kind in TEXT_FORMATS:
+            return data.decode(errors="replace")
+        case {"document": {"source": {"text": str(text)}}}:
+            return text
+        case _:
+            return None
+
+
+def _asked_before(shown: Sequence[Message], position: int) -> Iterable[ToolUse]:
+    return tool_uses(shown[position - 1]) if position else ()
+
+
+def _with_preview(block: ContentBlock, large: Collection[str], settings: OffloadSettings) -> ContentBlock:
+    if "toolResult" not in block or block["toolResult"]["toolUseId"] not in large:
+        return block
+    return {"toolResult": previewed(block["toolResult"], settings)}
+
+
+def _beginning(parts: Sequence[Mapping[str, object]], size_bytes: int) -> list[str]:
+    """As much of the parts, in order, as so many bytes hold."""
+    found: list[str] = []
+    for part in parts:
+        if size_bytes <= 0:
+            break
+        text = text_of_part(part)
+        if text is None:
+            text = f"[{_described(part)}]"
+        begun = text[:size_bytes].encode(errors="replace")[:size_bytes]
+        found.append(begun.decode(errors="ignore"))
+        size_bytes -= len(begun)
+    return found
+
+
+def _described(part: Mapping[str, object]) -> str:
+    """Kind and size."""
+    kind = next(iter(_KINDS & part.keys()))
+    if kind in ("text", "json"):
+        return f"{kind}, {len(text_of_part(part) or ''):,} chars"
+    media = _fields(part[kind])
+    data, name = _fields(media.get("source")).get("bytes"), media.get("name")
+    size = f"{len(data):,} bytes" if isinstance(data, bytes) else "kept elsewhere"
+    return f"{kind}/{media.get('format', 'unknown')}{f' {name!r}' if name else ''}, {size}"
+
+
+def _fields(value: object) -> Mapping[str, object]:
+    return cast("Mapping[str, object]", value) if isinstance(value, Mapping) else {}

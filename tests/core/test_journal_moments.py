@@ -1,0 +1,156 @@
+"""A position is the same whether it is read from the few rows that opening there takes, or out of the whole journal."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from repertory.core.journal.appender import Appender
+from repertory.core.journal.forking import fork, tells_enough
+from repertory.core.journal.image import Image
+from repertory.core.journal.marks import Mark, mark_rows
+from repertory.core.journal.moment import Moment, moment_of
+from repertory.core.journal.paths import path_to, within
+from repertory.core.journal.pruning import PrunePolicy, prune
+from repertory.core.journal.restore import Restored, restore
+from repertory.core.journal.rewinding import go_back, rewind
+from repertory.core.journal.rows import Row
+from repertory.core.journal.whole_journal import WholeJournal, read_whole
+from repertory.core.messages import tool_uses
+from repertory.errors import Invalid
+from tests.core.journal_driver import COMMANDS, Driver
+
+QUIET = tuple(name for name in COMMANDS if name != "redact")
+
+
+def entropy(count: int) -> bytes:
+    return b"e" * count
+
+
+def grown(rng: random.Random, names: tuple[str, ...] = COMMANDS) -> tuple[Driver, dict[int, Image]]:
+    driver, images = Driver(), {0: Image()}
+    driver.run([("prompt", 1)])
+    for _ in range(rng.randint(1, 60)):
+        driver.run([(rng.choice(names), rng.randrange(1000))])
+        images[driver.fold.last_seq] = driver.image()
+    return driver, images
+
+
+def whole(driver: Driver) -> WholeJournal:
+    return read_whole(driver.rows, session_id="source", agent_id="agent")
+
+
+def few(rows: list[Row], position: int) -> Moment | None:
+    return moment_of(rows[rows[position - 1].low - 1 : position], session_id="source", agent_id="agent")
+
+
+def test_any_position_is_what_was_live_then(rng: random.Random) -> None:
+    """Every position of journals with rewinds is there, from few rows; with redactions, or it says that it cannot."""
+    told = refused = 0
+    while told < 500 or refused < 20:
+        names = rng.choice((QUIET, COMMANDS))
+        driver, images = grown(rng, names)
+        journal = whole(driver)
+        for position, image in list(images.items())[1:]:
+            moment = few(driver.rows, position)
+            if moment is None:
+                assert any(row.erased for row in driver.rows)
+                refused += 1
+                continue
+            try:
+                expected = journal.fold_at(position).image()
+            except Invalid:  # Read whole, it depends on a row that was erased, and on fewer rows it does not.
+                refused += 1
+                continue
+            told += 1
+            assert moment.fold.image() == expected
+            assert moment.fold.shown.messages() == [message for _, message in image.shown]
+            assert dict(moment.fold.state) == dict(image.state)
+            assert moment.link == driver.rows[position - 1].link
+
+
+def test_going_back_and_forking_make_the_same_rows_from_few(rng: random.Random) -> None:
+    rewound = forked = 0
+    while rewound < 40 or forked < 40:
+        driver, _ = grown(rng)
+        journal = whole(driver)
+        position = rng.randint(1, journal.last_seq)
+        moment = few(driver.rows, position)
+        if moment is None:
+            continue
+        if not any(tool_uses(moment.fold.last_message)) if moment.fold.last_message is not None else True:
+            opened = restore(driver.rows[driver.rows[-1].low - 1 :])
+            rows = go_back(moment, Restored(fold=opened.fold, link=opened.link), at=5.0, entropy=entropy)
+            assert rows == rewind(journal, position, at=5.0, entropy=entropy)
+            rewound += 1
+        said = journal.moment(position).said
+        moment = moment.knowing({seq: said[seq] for seq in moment.missing})
+        if tells_enough(moment):
+            ours = fork(moment, at=5.0, entropy=entropy)
+            assert ours == fork(journal.moment(position), at=5.0, entropy=entropy)
+            forked += 1
+
+
+def test_what_led_to_a_position_is_the_conversation_and_nothing_else(rng: random.Random) -> None:
+    for _ in range(40):
+        driver, _ = grown(rng, QUIET)
+        journal = whole(driver)
+        position = rng.randint(1, journal.last_seq)
+        stretches = path_to(journal.records, position)
+        said = [seq for seq, record in journal.records if type(record).__name__ == "MessageAdded"]
+        assert [seq for seq in said if within(seq, stretches)] == list(journal.conversation(position))
+
+
+def test_marks_name_what_is_meant_and_prove_it() -> None:
+    driver = Driver()
+    driver.run([("prompt", 1), ("answer", 1), ("prompt", 2), ("answer", 2)])
+    end, links = driver.fold.last_seq, {2: driver.rows[1].link}
+    appender = Appender("agent", driver.fold, driver.rows[-1].link, entropy)
+    marks = [Mark(label="now"), Mark(label="also", metadata={"why": "so"}), Mark(label="then", position=2)]
+    rows = [*driver.rows, *mark_rows(appender, marks, links, 9.0)]
+    journal = read_whole(rows, session_id="s", agent_id="agent")
+    assert [journal.position(each) for each in ("now", "also", "then")] == [end, end, 2]
+    digests = [mark.digest for _, mark in journal.snapshots()]
+    assert digests == [rows[end - 1].link.hex()] * 2 + [rows[1].link.hex()]
+    assert all(len(row.body) + 40 < 300 for row in rows[end:])
+
+
+@pytest.mark.parametrize("label", ["", "12", "a\nb", "x" * 256])
+def test_a_label_that_could_not_be_told_from_a_number_or_not_be_read_is_refused(label: str) -> None:
+    driver = Driver()
+    driver.run([("prompt", 1)])
+    with pytest.raises(Invalid):
+        mark_rows(driver.appender, [Mark(label=label)], {}, 1.0)
+
+
+def test_pruning_lets_go_of_left_ways_and_changes_nothing_that_stands(rng: random.Random) -> None:
+    """What stands at the end and at every mark that stays is the same; what lies beyond says nothing any more."""
+    pruned = 0
+    while pruned < 25:
+        driver, _ = grown(rng)
+        journal = whole(driver)
+        found = prune(journal, PrunePolicy(keep=rng.randint(0, 3), beyond=True), 9.0)
+        if not found.erase:
+            continue
+        before = journal.fold_at(journal.last_seq).image()
+        staying = journal.snapshots()[len(found.marks) :]
+        then = {mark.label: standing(journal, journal.position(mark.label)) for _, mark in staying}
+        rows = [row.without_content() if row.seq in found.erase else row for row in driver.rows]
+        rows += driver.appender.append_all(found.redactions)
+        after = read_whole(rows, session_id="source", agent_id="agent")
+        now = after.fold_at(after.last_seq).image()
+        assert (list(now.shown), now.state, now.last_message) == (list(before.shown), before.state, before.last_message)
+        assert {label: standing(after, after.position(label)) for label in then} == then
+        assert restore(rows[rows[-1].low - 1 :]).fold.image() == now
+        again = prune(after, PrunePolicy(keep=3, beyond=True), 9.0)
+        assert not again.redactions
+        pruned += 1
+
+
+def standing(journal: WholeJournal, position: int) -> object:
+    try:
+        fold = journal.fold_at(position)
+    except Invalid:
+        return None
+    return fold.shown.messages(), dict(fold.state)
