@@ -137,7 +137,7 @@ async def test_a_content_that_is_not_on_its_way_yet_never_leaves() -> None:
         await ref.ask(Commit(first=3, records=(said(1),)), timeout_s=60)
         assert b"SECRET" not in store.bodies
         assert [batch.erase for batch in store.batches] == [()]
-        assert [text_of(one) for one in await ref.ask(ReadHistory(), timeout_s=60)] == ["no", "m1"]
+        assert [text_of(one) for one in (await ref.ask(ReadHistory(), timeout_s=60)).messages] == ["no", "m1"]
     assert await store.stored() == ["no", "m1"]
 
 

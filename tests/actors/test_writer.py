@@ -181,4 +181,4 @@ async def test_a_memory_journal_outlasts_its_persister() -> None:
         await system.stop(ref)
     async with ActorSystem() as system:
         ref = await system.start(spec)
-        assert len(await ref.ask(ReadHistory(), timeout_s=math.inf)) == 1
+        assert len((await ref.ask(ReadHistory(), timeout_s=math.inf)).messages) == 1

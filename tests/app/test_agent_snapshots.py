@@ -511,3 +511,20 @@ async def test_wherever_a_snapshot_was_taken_loading_it_shows_what_was_shown(
         async with reader:
             if not agent._life.loads:
                 assert (reader.messages, reader.state.get()) == live
+
+
+async def test_whoever_traces_finds_spans(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interface of OpenTelemetry, with a provider that writes down what it is told."""
+    from opentelemetry import trace
+
+    spans: list[tuple[str, Any]] = []
+
+    class Tracer(trace.NoOpTracer):
+        def start_as_current_span(self, name: str, *args: Any, **options: Any) -> Any:
+            spans.append((name, options["attributes"]))
+            return super().start_as_current_span(name, *args, **options)
+
+    monkeypatch.setattr(trace, "get_tracer", lambda name: Tracer())
+    agent = agent_with(agent_id="bo")
+    agent.load_snapshot(agent.save_snapshot())
+    assert spans == [("repertory.snapshot.save", {"agent.id": "bo"}), ("repertory.snapshot.load", {"agent.id": "bo"})]

@@ -39,6 +39,7 @@ from repertory.errors import (
     PreconditionFailed,
     RepertoryError,
     SessionBusy,
+    Unavailable,
 )
 
 Outcome: TypeAlias = Position | RepertoryError
@@ -274,10 +275,18 @@ class ObjectSessionStore:
         found: Sequence[Outcome]
         try:
             found = await owned.append([batches[number] for number in numbers])
-            if owned.erasing:
-                await self._tending.finish_erasing(owned)
         except RepertoryError as error:
             found = [error for _ in numbers]
+        if owned.erasing and owned.lost is None:
+            try:
+                await self._tending.finish_erasing(owned)
+            except RepertoryError as error:
+                # The commit stands: it was not refused, whoever owns the session by now.
+                unfinished = _unfinished(owned, error)
+                found = [
+                    unfinished if isinstance(outcome, Position) and batches[number].erase else outcome
+                    for number, outcome in zip(numbers, found, strict=True)
+                ]
         if owned.lost is not None and self._owned.get(owned.lease.session_id) is owned:
             del self._owned[owned.lease.session_id]
         for number, outcome in zip(numbers, found, strict=True):
@@ -324,6 +333,16 @@ class ObjectSessionStore:
     def _check_open(self) -> None:
         if self._closed:
             raise Invalid("this was closed before", name=self.name)
+
+
+def _unfinished(owned: OwnedSession, error: RepertoryError) -> RepertoryError:
+    """What to say when contents may not be destroyed yet: whoever owns the session finishes that."""
+    if not isinstance(error, LeaseLost):
+        return error
+    text = "the session was taken over while contents were being destroyed; its new owner finishes that"
+    unfinished = Unavailable(text, session=owned.lease.session_id)
+    unfinished.__cause__ = error
+    return unfinished
 
 
 def _stale(lease: Lease) -> LeaseLost:

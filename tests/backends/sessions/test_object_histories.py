@@ -214,6 +214,11 @@ async def test_the_same_over_requests_that_fail(number: int, seed: int) -> None:
         await History(random.Random(seed + number), FAULTS).run()
 
 
+async def test_a_commit_that_stands_is_not_refused_when_the_session_is_lost_before_contents_are_destroyed() -> None:
+    with anyio.fail_after(100_000):
+        await History(random.Random(3702257825), FAULTS).run()
+
+
 async def test_a_window_is_never_put_in_the_place_of_one_that_a_head_may_name() -> None:
     """A head whose answer got lost stands, and so must the window that it names, whatever its owner says after that."""
     with anyio.fail_after(100_000):

@@ -1,0 +1,211 @@
+"""Windows that overflow all the time, under every manager: nothing is lost, and what is restored is what was live."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import anyio
+import pytest
+
+from repertory import (
+    Agent,
+    ContextWindowOverflowException,
+    ConversationManager,
+    InMemoryStorage,
+    JournalSessionManager,
+    NullConversationManager,
+    ScriptedModel,
+    SlidingWindowConversationManager,
+    SummarizingConversationManager,
+    tool,
+)
+from repertory.core.messages import Message, text_of
+from repertory.core.pairing import check_next
+from repertory.core.window.summary import is_summary
+from repertory.errors import ModelFailed
+
+pytestmark = pytest.mark.anyio
+
+
+@tool(effects=False)
+def look(size: int) -> str:
+    """Give a text of that size.
+
+    Args:
+        size: Characters.
+    """
+    return "x" * size
+
+
+class StormyModel(ScriptedModel):
+    """Refuses what is longer than a limit that changes all the time, asks for tools, and summarises badly at times."""
+
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__([self._answer], loop=True)
+        self.rng = rng
+        self.seen: list[list[Message]] = []
+
+    @property
+    def context_window_limit(self) -> int | None:
+        return 2_000
+
+    def _answer(self, messages: Sequence[Message], *rest: Any) -> Any:
+        if text_of(messages[0]).startswith("Summarize the conversation"):
+            return self.rng.choice(["SUMMARY", "SUMMARY", "  ", OSError("no")])
+        self.seen.append(list(messages))
+        if len(messages) > self.rng.randint(3, 14):
+            return ContextWindowOverflowException("too long")
+        if self.rng.random() < 0.3:
+            return {"toolUse": {"name": "look", "input": {"size": self.rng.choice([5, 900])}}}
+        return "ok"
+
+
+def some_manager(rng: random.Random) -> ConversationManager:
+    compression = rng.choice([None, True, {"compression_threshold": 0.4}])
+    return rng.choice(
+        [
+            NullConversationManager(),
+            SlidingWindowConversationManager(
+                rng.randint(2, 12),
+                rng.random() < 0.5,
+                per_turn=rng.choice([False, True, 2]),
+                pin_first=rng.choice([None, 1, 2]),
+                proactive_compression=compression,
+            ),
+            SummarizingConversationManager(
+                rng.choice([0.1, 0.5, 0.8]),
+                rng.randint(1, 4),
+                pin_first=rng.choice([None, 1]),
+                proactive_compression=compression,
+            ),
+        ]
+    )
+
+
+def check_shown(shown: Sequence[Message]) -> None:
+    """Never empty, tool uses with their results, none without its use."""
+    assert shown
+    for before, message in zip([None, *shown], shown, strict=False):
+        check_next(before, message)
+
+
+async def test_whatever_overflows_nothing_is_lost_and_a_restart_changes_nothing(rng: random.Random) -> None:
+    summaries = refusals = 0
+    while summaries < 3 or refusals < 10:
+        storage, said, model = InMemoryStorage(), list[str](), StormyModel(rng)
+        for _ in range(6):
+            agent = Agent(
+                model,
+                tools=[look],
+                callback_handler=None,
+                conversation_manager=some_manager(rng),
+                session_manager=JournalSessionManager("s", storage=storage),
+                retry_strategy=None,
+            )
+            async with agent:
+                for _ in range(rng.randint(1, 6)):
+                    said.append(f"prompt {len(said)}")
+                    try:
+                        await agent.invoke_async(said[-1])
+                    except (ContextWindowOverflowException, ModelFailed):
+                        refusals += 1
+                    await anyio.sleep(rng.choice([0, 1]))
+                    if rng.random() < 0.3:
+                        agent.conversation_manager = some_manager(rng)
+                live = agent.messages
+            again = Agent(
+                model,
+                tools=[look],
+                callback_handler=None,
+                conversation_manager=NullConversationManager(),
+                session_manager=JournalSessionManager("s", storage=storage),
+            )
+            await again.ready()
+            assert again.messages == live
+            summaries += any(map(is_summary, live))
+            history = await again.history()
+            told = "\n".join(text_of(message) for message in history if message["role"] == "user")
+            assert all(prompt in told for prompt in said)
+            check_shown(history)
+        for shown in model.seen:
+            check_shown(shown)
+
+
+class RoomyModel(ScriptedModel):
+    """Says that each request took 900 tokens of a window of 1,000."""
+
+    def __init__(self) -> None:
+        super().__init__(["ok"], loop=True)
+
+    @property
+    def context_window_limit(self) -> int | None:
+        return 1_000
+
+    async def stream(self, *request: Any, **options: Any) -> AsyncIterator[Any]:
+        async for event in super().stream(*request, **options):
+            if "metadata" in event:
+                usage = {"inputTokens": 900, "outputTokens": 1, "totalTokens": 901}
+                yield {"metadata": {**event["metadata"], "usage": usage}}
+            else:
+                yield event
+
+
+def agent_with_a_summary_to_come(storage: InMemoryStorage) -> tuple[Agent, ScriptedModel]:
+    """An agent that has a summary written beside its turns, which takes ten seconds; and who writes it."""
+    writer = ScriptedModel(["SUMMARY"], delay_s=10.0, loop=True)
+    messages: list[Message] = []
+    for number in range(8):
+        messages.append({"role": "assistant" if number % 2 else "user", "content": [{"text": f"m{number}"}]})
+    compression: Any = {"compression_threshold": 0.99}
+    agent = Agent(
+        RoomyModel(),
+        messages=messages,
+        callback_handler=None,
+        conversation_manager=SummarizingConversationManager(0.5, 2, proactive_compression=compression),
+        session_manager=JournalSessionManager("s", storage=storage),
+        aux_model=writer,
+    )
+    return agent, writer
+
+
+async def test_a_summary_that_is_ready_is_shown_from_the_next_call_on() -> None:
+    agent, writer = agent_with_a_summary_to_come(InMemoryStorage())
+    async with agent:
+        await agent.invoke_async("begin")
+        await anyio.sleep(110)
+        await agent.invoke_async("go on")
+        assert text_of(agent.messages[0]) == "SUMMARY"
+    assert writer.calls
+
+
+async def test_a_summary_that_is_ready_after_the_view_changed_is_not_shown() -> None:
+    agent, writer = agent_with_a_summary_to_come(InMemoryStorage())
+    fresh = Agent(ScriptedModel(["ok"]), callback_handler=None)
+    await fresh.invoke_async("another conversation")
+    async with agent:
+        await agent.invoke_async("begin")
+        await anyio.sleep(1)
+        await agent.load_snapshot_async(fresh.save_snapshot())
+        await anyio.sleep(110)
+        await agent.invoke_async("go on")
+        assert [text_of(message) for message in agent.messages] == ["another conversation", "ok", "go on", "ok"]
+    assert writer.calls
+
+
+async def test_a_summary_that_no_record_holds_when_the_process_ends_changes_nothing() -> None:
+    storage = InMemoryStorage()
+    agent, writer = agent_with_a_summary_to_come(storage)
+    async with agent:
+        await agent.invoke_async("begin")
+        live = agent.messages
+        await anyio.sleep(110)
+        assert agent.messages == live
+    assert writer.calls
+    again = Agent(
+        ScriptedModel(["ok"]), callback_handler=None, session_manager=JournalSessionManager("s", storage=storage)
+    )
+    await again.ready()
+    assert again.messages == live
+    assert not any(map(is_summary, again.messages))
