@@ -11,6 +11,7 @@ import os
 import random
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import anyio
@@ -53,7 +54,11 @@ async def run(place: str, owner: str, sessions: int, seed: int, crash_at: int | 
         report("ready")
         for _ in range(10_000):
             chosen = rng.sample(writers, rng.randint(1, len(writers)))
-            outcomes = await store.append([writer.next(rng) for writer in chosen])
+            outcomes: Sequence[Position | RepertoryError]
+            try:
+                outcomes = await store.append([writer.next(rng) for writer in chosen])
+            except RepertoryError as error:  # Nobody knows: it starts again from what is stored.
+                outcomes = [error] * len(chosen)
             for number, (writer, outcome) in enumerate(zip(chosen, outcomes, strict=True)):
                 if isinstance(outcome, Position):
                     report(f"{writer.session_id} {outcome.seq}")
