@@ -10,7 +10,7 @@ from repertory.core.journal.appender import Appender
 from repertory.core.journal.forking import fork, tells_enough
 from repertory.core.journal.image import Image
 from repertory.core.journal.marks import Mark, mark_rows
-from repertory.core.journal.moment import Moment, moment_of
+from repertory.core.journal.moment import Moment, moment_and_end, moment_of, tells
 from repertory.core.journal.paths import path_to, within
 from repertory.core.journal.pruning import PrunePolicy, prune
 from repertory.core.journal.restore import Restored, restore
@@ -90,6 +90,31 @@ def test_going_back_and_forking_make_the_same_rows_from_few(rng: random.Random) 
             ours = fork(moment, at=5.0, entropy=entropy)
             assert ours == fork(journal.moment(position), at=5.0, entropy=entropy)
             forked += 1
+
+
+def test_a_position_and_the_end_are_the_same_when_they_are_read_together(rng: random.Random) -> None:
+    together = apart = 0
+    while together < 60 or apart < 20:
+        driver, _ = grown(rng)
+        rows = driver.rows
+        position = rng.randint(1, rows[-1].seq)
+        stretch = rows[rng.randint(1, rows[-1].low) - 1 :]
+        found = moment_and_end(stretch, position, session_id="source", agent_id="agent")
+        if found is None:
+            assert any(row.erased for row in stretch) or not tells(stretch, position)
+            apart += 1
+            continue
+        together += 1
+        then, now = found
+        alone, opened = few(rows, position), restore(rows[rows[-1].low - 1 :])
+        assert alone is not None
+        assert then.fold.image() == alone.fold.image()
+        assert now.fold.image() == opened.fold.image()
+        assert (then.link, then.position, now.link) == (alone.link, position, opened.link)
+        assert {seq: then.said[seq] for seq in alone.said} == alone.said
+        if not any(tool_uses(alone.fold.last_message)) if alone.fold.last_message is not None else True:
+            ours = go_back(then, now, at=5.0, entropy=entropy)
+            assert ours == go_back(alone, opened, at=5.0, entropy=entropy)
 
 
 def test_what_led_to_a_position_is_the_conversation_and_nothing_else(rng: random.Random) -> None:

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from repertory.app.operations.copying import store_session
 from repertory.app.operations.lineages import ancestry_of
 from repertory.app.operations.opening import commit, owned
-from repertory.app.operations.positions import Position, moment_at, moment_to_fork, position_of
+from repertory.app.operations.positions import Position, moment_and_end_of, moment_to_fork, position_of
 from repertory.app.operations.reading import (
     agent_there,
     aside,
     chosen_agent,
     journal_of,
     last_of,
-    opening_of,
     sound_info_of,
 )
 from repertory.core.ids import check_id
@@ -31,7 +29,6 @@ from repertory.errors import AlreadyExists, NotFound
 
 if TYPE_CHECKING:
     from repertory.backends.ports import SessionStore
-    from repertory.core.journal.rows import Row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,8 +75,8 @@ async def fork(
     for each, position in positions.items():
         then = await moment_to_fork(store, session_id, each, position)
         forks[each] = fork_journal(then, at=made.at, entropy=made.entropy)
-    rows: Mapping[str, Sequence[Row]] = {agent: fork.rows for agent, fork in forks.items()}
-    await store_session(store, new_id, rows, takeover=False)
+    async with owned(store, new_id, takeover=False) as lease:  # Rows that do not begin the session are refused.
+        await commit(store, lease, [row for fork in forks.values() for row in fork.rows])
     count = sum(fork.messages for fork in forks.values())
     return ForkReport(session_id=new_id, source=session_id, positions=positions, messages=count)
 
@@ -90,12 +87,10 @@ async def rewind(
     """Go back to a position, on the record. What is read is what opening reads, there and at the end."""
     agent_id = await agent_there(store, session_id, agent_id)
     async with owned(store, session_id, takeover=takeover) as lease:
-        now = await opening_of(store, session_id, agent_id)
+        then, now = await moment_and_end_of(store, session_id, agent_id, to)
         was = now.fold.last_seq
-        position = await position_of(store, session_id, agent_id, to, was)
-        then = await moment_at(store, session_id, agent_id, position)
         await commit(store, lease, go_back(then, now, at=made.at, entropy=made.entropy))
-    return RewindReport(session_id=session_id, agent_id=agent_id, position=position, was=was)
+    return RewindReport(session_id=session_id, agent_id=agent_id, position=then.position, was=was)
 
 
 async def drop_summary(
@@ -146,13 +141,15 @@ async def _positions(store: SessionStore, session_id: str, at: Position, agent_i
     """Agent id to position, for the journals that a position means: one that is named, or the only one; of several
     those that have the label, or all of them as they are now.
     """
-    agents = [agent_id] if agent_id is not None else sorted((await sound_info_of(store, session_id)).agents)
-    if len(agents) > 1 and isinstance(at, int):
-        raise NotFound("a number is a position of one agent: say which", session=session_id, agents=agents)
+    if agent_id is not None:
+        ends = {agent_id: await last_of(store, session_id, agent_id)}
+    else:
+        ends = dict(sorted((await sound_info_of(store, session_id)).agents.items()))
+    if len(ends) > 1 and isinstance(at, int):
+        raise NotFound("a number is a position of one agent: say which", session=session_id, agents=list(ends))
     found: dict[str, int] = {}
     missing: NotFound | None = None
-    for each in agents:
-        last = await last_of(store, session_id, each)
+    for each, last in ends.items():
         try:
             found[each] = await position_of(store, session_id, each, at, last)
         except NotFound as error:  # Others may have the label.

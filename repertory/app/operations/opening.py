@@ -63,7 +63,8 @@ async def commit(store: SessionStore, lease: Lease, rows: Sequence[Row], erase: 
 
     Errors: `LeaseLost`, those of the store.
     """
-    for batch in (Batch(lease=lease, rows=rows, erase=erase), Batch(lease=lease, rows=())):
+    proof = [Batch(lease=lease, rows=())] if isinstance(store, TendedStore) else []  # Its leases end by themselves.
+    for batch in (Batch(lease=lease, rows=rows, erase=erase), *proof):
         (outcome,) = await store.append([batch])
         if isinstance(outcome, RepertoryError):
             raise outcome

@@ -11,14 +11,16 @@ from repertory.backends.ports import LabellingStore, PositionedStore
 from repertory.core.journal.codec import decode
 from repertory.core.journal.fold import Fold
 from repertory.core.journal.forking import tells_enough
-from repertory.core.journal.moment import Moment, moment_of
+from repertory.core.journal.moment import Moment, moment_and_end, moment_of, tells
 from repertory.core.journal.records import MessageAdded, SnapshotTaken
+from repertory.core.journal.restore import restore
 from repertory.core.journal.rows import Kind
 from repertory.core.journal.whole_journal import labelled
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:
     from repertory.backends.ports import SessionStore
+    from repertory.core.journal.restore import Restored
     from repertory.core.journal.rows import Row
 
 Position = int | str | None
@@ -64,6 +66,33 @@ async def moment_at(store: SessionStore, session_id: str, agent_id: str, positio
                 return found
     journal = await journal_of(store, session_id, agent_id)
     return await aside(partial(journal.moment, position), len(journal.rows))
+
+
+async def moment_and_end_of(
+    store: SessionStore, session_id: str, agent_id: str, to: Position
+) -> tuple[Moment, Restored]:
+    """What stood at a position, and what an agent amounts to now. Where what opening reads there and at the end lies
+    together, it is read and replayed but once.
+
+    Errors: as `position_of` and `moment_at`.
+    """
+    rows = await store.load(session_id, agent_id)
+    position = await position_of(store, session_id, agent_id, to, rows[-1].seq if rows else 0)
+    if rows and isinstance(store, PositionedStore) and not tells(rows, position):
+        rows = _joined(await store.load_at(session_id, agent_id, position), rows)
+    both = partial(moment_and_end, rows, position, session_id=session_id, agent_id=agent_id)
+    found = await aside(both, len(rows))
+    if found is not None:
+        return found
+    now = await aside(partial(restore, rows, session_id=session_id), len(rows))
+    return await moment_at(store, session_id, agent_id, position), now
+
+
+def _joined(older: Sequence[Row], newer: Sequence[Row]) -> Sequence[Row]:
+    """Both, where they touch or overlap; else the newer ones."""
+    if not older or not older[0].seq < newer[0].seq <= older[-1].seq + 1:
+        return newer
+    return [*older, *newer[older[-1].seq + 1 - newer[0].seq :]]
 
 
 async def moment_to_fork(store: SessionStore, session_id: str, agent_id: str, position: int) -> Moment:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from repertory.core.journal.fold import Fold
 from repertory.core.journal.image import Image
-from repertory.core.journal.records import MessageAdded
-from repertory.core.journal.restore import records_of, replay
+from repertory.core.journal.records import MessageAdded, Record
+from repertory.core.journal.restore import Restored, records_of, replay
 from repertory.core.journal.rows import Row
 from repertory.core.journal.shown import SUMMARY_SEQ
 from repertory.core.journal.verify import verify
@@ -48,25 +49,63 @@ def moment_of(rows: Sequence[Row], *, session_id: str, agent_id: str) -> Moment 
 
     Errors: `CorruptJournal` for rows that are not what was written.
     """
+    stretch = _stretch_of(rows, session_id)
+    if stretch is None:
+        return None
+    fold, folded, records = stretch
+    replay(fold, folded, records, session_id=session_id)
+    return _moment(rows[-1], fold, records, (session_id, agent_id))
+
+
+def tells(rows: Sequence[Row], position: int) -> bool:
+    """Whether the rows that opening the agent at the position reads are among these, which follow on each other."""
+    index = position - rows[0].seq if rows else -1
+    return 0 <= index < len(rows) and rows[index].low >= rows[0].seq
+
+
+def moment_and_end(
+    rows: Sequence[Row], position: int, *, session_id: str, agent_id: str
+) -> tuple[Moment, Restored] | None:
+    """The agent at a position and at the last of these rows, for which they are read but once; None when they cannot
+    tell both: they begin after the first one that the position needs, or one of them was erased since.
+
+    Errors: `CorruptJournal` for rows that are not what was written.
+    """
+    stretch = _stretch_of(rows, session_id) if tells(rows, position) else None
+    if stretch is None or position < stretch.folded[0].seq:
+        return None
+    fold, folded, records = stretch
+    until = position - folded[0].seq + 1
+    replay(fold, folded[:until], records[:until], session_id=session_id)
+    then = _moment(folded[until - 1], Fold(fold.image()), records[:until], (session_id, agent_id))
+    replay(fold, folded, records, session_id=session_id, after=position)
+    return then, Restored(fold=fold, link=rows[-1].link)
+
+
+class _Stretch(NamedTuple):
+    """Rows that have their contents, and what to fold them into."""
+
+    fold: Fold
+    folded: Sequence[Row]
+    records: Sequence[tuple[int, Record | None]]
+
+
+def _stretch_of(rows: Sequence[Row], session_id: str) -> _Stretch | None:
     verify(rows, session_id=session_id)
     folded = rows if rows[0].seq == 1 else rows[1:]
     if not folded or any(row.erased for row in folded):
         return None
     first = folded[0].seq
-    records = records_of(folded, session_id=session_id)
     fold = Fold(Image(last_seq=first - 1), partial=first > 1)
-    replay(fold, folded, records, session_id=session_id)
+    return _Stretch(fold, folded, records_of(folded, session_id=session_id))
+
+
+def _moment(last: Row, fold: Fold, records: Sequence[tuple[int, Record | None]], of: tuple[str, str]) -> Moment:
     hidden = fold.shown.view.hidden
     said = {
         seq: record
         for seq, record in records
         if isinstance(record, MessageAdded) and not any(start <= seq <= end for start, end in hidden)
     }
-    return Moment(
-        session_id=session_id,
-        agent_id=agent_id,
-        position=rows[-1].seq,
-        link=rows[-1].link,
-        fold=fold,
-        said=said,
-    )
+    session_id, agent_id = of
+    return Moment(session_id=session_id, agent_id=agent_id, position=last.seq, link=last.link, fold=fold, said=said)

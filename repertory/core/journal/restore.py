@@ -72,17 +72,28 @@ def said_in(rows: Sequence[Row], *, session_id: str = "") -> tuple[dict[int, Mes
 
 
 def replay(
-    fold: Fold, rows: Sequence[Row], records: Sequence[tuple[int, Record | None]], *, session_id: str = ""
+    fold: Fold,
+    rows: Sequence[Row],
+    records: Sequence[tuple[int, Record | None]],
+    *,
+    session_id: str = "",
+    after: int = 0,
 ) -> None:
-    """Fold rows whose records are known. Errors: `CorruptJournal` naming the first one that cannot stand there."""
+    """Fold rows whose records are known: those after sequence number `after`, up to which the fold has them already.
+
+    Errors: `CorruptJournal` naming the first one that cannot stand there.
+    """
     branches = any(type(record) is Branched for _, record in records)
     history = messages_of(records) if branches else {}
+    partial = bool(rows) and rows[0].seq > 1
     for (seq, record), row in zip(records, rows, strict=True):
+        if seq <= after:
+            continue
         try:
             if record is None:
                 _skip(fold, row)
             elif type(record) is Branched:
-                fold.rewind(seq, record, history, partial=rows[0].seq > 1)
+                fold.rewind(seq, record, history, partial=partial)
             else:
                 fold.apply(seq, record)
         except Invalid as error:
