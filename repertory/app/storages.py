@@ -107,12 +107,12 @@ class S3Storage:
 
     def open_objects(self, writer: str) -> ObjectStore:
         """An object store on this bucket. The caller closes it. Errors: `ImportError` naming what to install."""
-        from repertory.backends.aws_clients import AwsSettings  # loaded when used
+        from repertory.backends.aws_clients import AwsSettings, LendingClient  # loaded when used
         from repertory.backends.objects.s3 import S3ObjectStore
 
         aws = AwsSettings(
             region_name=self.region_name,
-            boto_session=self.boto_session if self.client is None else _Lender(self.client),
+            boto_session=self.boto_session if self.client is None else LendingClient(self.client),
             endpoint_url=self._endpoint,
             connect_timeout_s=5.0,
             read_timeout_s=20.0,
@@ -155,18 +155,6 @@ class InMemoryStorage:
         """Alive for `lease_s` after the last write."""
         del owner
         return _timed(lease_s)
-
-
-class _Lender:
-    """A boto3 client as a session that lends its credentials and region."""
-
-    def __init__(self, client: Any) -> None:
-        self._client = client
-        self.region_name: str | None = client.meta.region_name
-
-    def get_credentials(self) -> Any:
-        """As a session has it."""
-        return self._client._get_credentials()
 
 
 def _timed(lease_s: float) -> Owners:

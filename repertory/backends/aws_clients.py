@@ -54,6 +54,18 @@ class AwsSettings:
     """Seconds between two pieces of an answer."""
 
 
+class LendingClient:
+    """A client of boto3 as the session of `AwsSettings`: it lends its credentials and its region."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self.region_name: str | None = client.meta.region_name
+
+    def get_credentials(self) -> Any:
+        """As a session has it."""
+        return self._client._get_credentials()
+
+
 def aws_clients(service: AwsService, settings: AwsSettings) -> LoopClients:
     """Clients of `service`. Errors of `get` are botocore's: no region, no such profile.
 

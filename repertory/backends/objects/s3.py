@@ -9,7 +9,8 @@ from itertools import count
 from typing import Any, TypeVar
 
 from repertory.backends.aws_clients import AwsService, AwsSettings, aws_clients
-from repertory.backends.objects.s3_errors import foreign_errors, from_foreign
+from repertory.backends.aws_errors import foreign_errors
+from repertory.backends.objects.s3_errors import S3_ERRORS
 from repertory.backends.patience import Patience, patiently
 from repertory.backends.ports import Condition, Create, ObjectInfo, Overwrite, StoredObject, Update
 from repertory.core.ids import KEY_BYTES_MAX, check_id, check_key, check_prefix, is_key
@@ -192,7 +193,7 @@ class S3ObjectStore:
         try:
             yield
         except foreign_errors() as error:
-            raise from_foreign(error, bucket=self._bucket, key=key) from error
+            raise S3_ERRORS.from_foreign(error, {"bucket": self._bucket, "key": key}) from error
 
 
 def _version(answer: Mapping[str, Any]) -> str:

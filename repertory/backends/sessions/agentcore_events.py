@@ -13,8 +13,9 @@ from itertools import count
 from typing import Any, Protocol, TypeVar, cast
 
 from repertory.backends.aws_clients import AwsService, AwsSettings, aws_clients
+from repertory.backends.aws_errors import foreign_errors
 from repertory.backends.patience import Patience, patiently
-from repertory.backends.sessions.agentcore_errors import foreign_errors, from_foreign
+from repertory.backends.sessions.agentcore_errors import AGENTCORE_ERRORS
 from repertory.errors import Invalid, NotFound
 
 PAGE_EVENTS_MAX = 100
@@ -192,7 +193,7 @@ class AgentCoreEvents:
                 return cast("Mapping[str, Any]", answer)
             except foreign_errors() as error:
                 where = {"memory_id": self._memory_id, "actor_id": self._actor_id, "session": request.get("sessionId")}
-                raise from_foreign(error, where) from error
+                raise AGENTCORE_ERRORS.from_foreign(error, where) from error
 
         return await self._patiently(attempt)
 

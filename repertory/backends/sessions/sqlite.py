@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from repertory.backends.mending_ports import Inspection, Salvage
-from repertory.backends.sessions.owning_thread import OwningThread
+from repertory.backends.owning_thread import OwningThread
 from repertory.core.ids import check_id
 
 if TYPE_CHECKING:

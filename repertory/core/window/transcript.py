@@ -17,7 +17,12 @@ _MARK = " ... [{} characters left out] ... "
 
 def transcript(messages: Sequence[Message], chars_max: int) -> str:
     """One paragraph per message, each block of it at most about `chars_max` characters long."""
-    return "\n\n".join(f"{message['role']}: " + "\n".join(_lines(message, chars_max)) for message in messages)
+    return "\n\n".join(f"{message['role']}: {said(message, chars_max)}" for message in messages)
+
+
+def said(message: Message, chars_max: int) -> str:
+    """What one message says: a line per block, each at most about `chars_max` characters long."""
+    return "\n".join(_lines(message, chars_max))
 
 
 def _lines(message: Message, chars_max: int) -> Iterator[str]:

@@ -1,0 +1,140 @@
+"""What goes wrong between us and a service of AWS, as errors of ours. What one service says alone is in a file of its
+own beside what speaks to it.
+
+    slow down        throttling in any spelling, status 429                       Throttled
+    try again        other 5xx, no connection, no or half an answer               Unavailable
+    fix the call     no credentials, no region, no such profile, no such request  Invalid
+    give up          what the service refuses, all else                           Failed
+
+Source: the error types common to AWS services, and those of the service models that we use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from repertory.errors import Failed, Invalid, RepertoryError, Throttled, Unavailable
+
+EXPIRED = "the AWS credentials have expired: refresh them, for example with `aws sso login`"
+UNKNOWN_KEY = "AWS does not know these credentials: check AWS_ACCESS_KEY_ID"
+WRONG_SIGNATURE = "the signature does not match: check AWS_SECRET_ACCESS_KEY and the clock"
+
+_THROTTLED = frozenset(
+    (
+        "slowdown",
+        "throttling",
+        "throttledexception",
+        "throttlingexception",
+        "toomanyrequests",
+        "toomanyrequestsexception",
+        "requestlimitexceeded",
+        "bandwidthlimitexceeded",
+    )
+)
+_UNAVAILABLE = frozenset(
+    (
+        "internalerror",
+        "internalserverexception",
+        "serviceexception",
+        "serviceunavailable",
+        "requesttimeout",
+        "operationaborted",
+        "conditionalrequestconflict",
+        "retryableconflictexception",
+    )
+)
+_NO_CREDENTIALS = (
+    "no AWS credentials were found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, set AWS_PROFILE,"
+    " or pass boto_session"
+)
+_NO_REGION = "no AWS region is known: set AWS_REGION, or pass region_name"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """An error as a service told it."""
+
+    service: str
+    code: str
+    message: str
+    status: int
+    response: Mapping[str, Any]
+    """All of it, as botocore has it."""
+    where: Mapping[str, object]
+    """What was asked for."""
+
+    @property
+    def name(self) -> str:
+        """The code in small letters: services do not agree on capitals."""
+        return self.code.lower()
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """What an error of ours says of it."""
+        return {**self.where, "code": self.code, "status": self.status}
+
+    def failed(self, hint: str | None, more: Mapping[str, Any] | None = None) -> Failed:
+        """An error that says what to do about it, when anybody knows. `more` are further fields."""
+        said = f"{hint} ({self.message})" if hint else f"{self.service} refused the request: {self.message}"
+        return Failed(said, **self.fields, **(more or {}))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AwsErrors:
+    """How the errors of one service become ours."""
+
+    service: str
+    """What users call it."""
+    hints: Mapping[str, str]
+    """Code in small letters to what to do about it. These are no outages, whatever their status."""
+    particular: Callable[[Refusal], RepertoryError | None]
+    """What the service says with words of its own; None for what it says as others do."""
+
+    def from_foreign(self, error: Exception, where: Mapping[str, object]) -> RepertoryError:
+        """The error of ours for one of `foreign_errors`, with `where` as fields. Raise it `from` the original."""
+        import httpx2
+
+        boto, parsers = import_module("botocore.exceptions"), import_module("botocore.parsers")
+        match error:
+            case boto.ClientError():
+                return self._told(error.response, where)
+            case boto.NoCredentialsError() | boto.PartialCredentialsError() | boto.NoAuthTokenError():
+                return Invalid(_NO_CREDENTIALS, **where)
+            case boto.NoRegionError():
+                return Invalid(_NO_REGION, **where)
+            case boto.ProfileNotFound() | boto.ParamValidationError() | boto.InvalidRegionError():
+                return Invalid(f"{self.service} cannot be asked so: {error}", **where)
+            case boto.HTTPClientError() | boto.ConnectionError() | httpx2.HTTPError() | httpx2.StreamError():
+                return Unavailable(f"{self.service} cannot be reached: {type(error).__name__}: {error}", **where)
+            case parsers.ResponseParserError():
+                return Unavailable(f"the answer is not one of {self.service}: {error}", **where)
+            case _:
+                return Failed(f"the request to {self.service} failed: {error}", **where)
+
+    def _told(self, response: Mapping[str, Any], where: Mapping[str, object]) -> RepertoryError:
+        details, meta = response.get("Error", {}), response.get("ResponseMetadata", {})
+        refusal = Refusal(
+            service=self.service,
+            code=str(details.get("Code", "unknown")),
+            message=str(details.get("Message", "no message")),
+            status=int(meta.get("HTTPStatusCode", 0)),
+            response=response,
+            where=where,
+        )
+        if refusal.name in _THROTTLED or refusal.status == 429:
+            return Throttled(f"{self.service} asks for fewer requests: {refusal.message}", **refusal.fields)
+        if refusal.name in _UNAVAILABLE or (refusal.status >= 500 and refusal.name not in self.hints):
+            return Unavailable(f"{self.service} is not available: {refusal.message}", **refusal.fields)
+        return self.particular(refusal) or refusal.failed(self.hints.get(refusal.name))
+
+
+def foreign_errors() -> tuple[type[Exception], ...]:
+    """The classes that `from_foreign` knows. An `except` clause evaluates this only when something was raised."""
+    import httpx2
+
+    boto, parsers = import_module("botocore.exceptions"), import_module("botocore.parsers")
+    ours = (boto.BotoCoreError, boto.ClientError, parsers.ResponseParserError)
+    return (*ours, httpx2.HTTPError, httpx2.StreamError)
