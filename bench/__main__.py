@@ -1,4 +1,4 @@
-"""Run benchmarks: all `bench_*.py` modules, or those that are named. A missed bar is printed, and fails with --strict.
+"""Run benchmarks: all `bench_*.py` and `recall`, or those named. A missed bar is printed, and fails with --strict.
 
 Arguments that are not understood here are the benchmark's, so `python -m bench conservation --seeds 5` works.
 Each benchmark runs in a process of its own, so that one cannot warm up, or spoil, the next.
@@ -19,7 +19,8 @@ _USAGE_ERROR = 2
 
 def _modules() -> dict[str, str]:
     """Every benchmark by its short name; `bench_journal.py` is `journal`."""
-    return {path.stem.removeprefix("bench_"): path.stem for path in sorted(_FOLDER.glob("bench_*.py"))}
+    paths = [*sorted(_FOLDER.glob("bench_*.py")), _FOLDER / "recall.py"]
+    return {path.stem.removeprefix("bench_"): path.stem for path in paths}
 
 
 def _run(module: str, arguments: list[str]) -> int:

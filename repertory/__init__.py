@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from repertory.app.agentcore_sessions import AgentCoreMemorySessionManager as AgentCoreMemorySessionManager
     from repertory.app.agentcore_sessions import AgentCoreMemorySessions as AgentCoreMemorySessions
     from repertory.app.agentcore_sessions import RetrievalConfig as RetrievalConfig
+    from repertory.app.bedrock_memory import BedrockKnowledgeBaseConfig as BedrockKnowledgeBaseConfig
+    from repertory.app.bedrock_memory import BedrockKnowledgeBaseStore as BedrockKnowledgeBaseStore
     from repertory.app.context_injector import ContextInjector as ContextInjector
     from repertory.app.context_offloader import ContextOffloader as ContextOffloader
     from repertory.app.conversation_managers import ConversationManager as ConversationManager
@@ -46,9 +48,20 @@ if TYPE_CHECKING:
     from repertory.app.documented_sessions import S3SessionManager as S3SessionManager
     from repertory.app.documented_sessions import S3Sessions as S3Sessions
     from repertory.app.drain_report import DrainReport as DrainReport
+    from repertory.app.extraction import ExtractionConfig as ExtractionConfig
+    from repertory.app.extraction_triggers import ExtractionTrigger as ExtractionTrigger
+    from repertory.app.extraction_triggers import ExtractionTriggerContext as ExtractionTriggerContext
+    from repertory.app.extraction_triggers import IntervalTrigger as IntervalTrigger
+    from repertory.app.extraction_triggers import InvocationTrigger as InvocationTrigger
+    from repertory.app.extractors import ExtractionContext as ExtractionContext
+    from repertory.app.extractors import Extractor as Extractor
     from repertory.app.journal_sessions import JournalSessionManager as JournalSessionManager
     from repertory.app.journal_sessions import JournalSessions as JournalSessions
     from repertory.app.mcp_client import MCPClient as MCPClient
+    from repertory.app.memory_injection import InjectionFormatContext as InjectionFormatContext
+    from repertory.app.memory_injection import MemoryInjectionConfig as MemoryInjectionConfig
+    from repertory.app.memory_manager import MemoryManager as MemoryManager
+    from repertory.app.model_extractor import ModelExtractor as ModelExtractor
     from repertory.app.operations.sessions import Sessions as Sessions
     from repertory.app.plugins import Plugin as Plugin
     from repertory.app.plugins import hook as hook
@@ -68,15 +81,21 @@ if TYPE_CHECKING:
     from repertory.app.snapshot_sessions import SnapshotSessionManager as SnapshotSessionManager
     from repertory.app.snapshot_sessions import SnapshotSessions as SnapshotSessions
     from repertory.app.spec import AgentSpec as AgentSpec
+    from repertory.app.sqlite_memory import SQLiteMemoryStore as SQLiteMemoryStore
     from repertory.app.storages import FileStorage as FileStorage
     from repertory.app.storages import InMemoryStorage as InMemoryStorage
     from repertory.app.storages import S3Storage as S3Storage
     from repertory.app.toolbox.calculator import calculator as calculator
     from repertory.app.toolbox.clock import current_time as current_time
+    from repertory.backends.memory.embedder import Embedder as Embedder
+    from repertory.backends.memory.minilm import MiniLMEmbedder as MiniLMEmbedder
+    from repertory.backends.memory_ports import MemoryStore as MemoryStore
     from repertory.backends.models.anthropic import AnthropicModel as AnthropicModel
     from repertory.backends.models.bedrock import BedrockModel as BedrockModel
+    from repertory.backends.models.bedrock_embedder import BedrockEmbedder as BedrockEmbedder
     from repertory.backends.models.offline import OfflineModel as OfflineModel
     from repertory.backends.models.openai import OpenAIModel as OpenAIModel
+    from repertory.backends.models.openai_embedder import OpenAIEmbedder as OpenAIEmbedder
     from repertory.backends.models.scripted import ScriptedModel as ScriptedModel
     from repertory.backends.ports import Model as Model
     from repertory.backends.ports import Tool as Tool
@@ -85,6 +104,17 @@ if TYPE_CHECKING:
     from repertory.backends.tools.decorator import tool as tool
     from repertory.core.journal.marks import Mark as Mark
     from repertory.core.limits import Limits as Limits
+    from repertory.core.memory.entry import MemoryEntry as MemoryEntry
+    from repertory.core.memory.extracting import ExtractionResult as ExtractionResult
+    from repertory.core.memory.flushed import FlushReport as FlushReport
+    from repertory.core.memory.flushed import StoreFlush as StoreFlush
+    from repertory.core.memory.message_filter import MemoryMessageFilter as MemoryMessageFilter
+    from repertory.core.memory.options import AddMessagesContext as AddMessagesContext
+    from repertory.core.memory.options import MemoryAddOptions as MemoryAddOptions
+    from repertory.core.memory.options import MemoryAddToolConfig as MemoryAddToolConfig
+    from repertory.core.memory.options import MemorySearchOptions as MemorySearchOptions
+    from repertory.core.memory.options import MemoryToolConfig as MemoryToolConfig
+    from repertory.core.memory.options import SearchOptions as SearchOptions
     from repertory.core.opening import Interrupt as Interrupt
     from repertory.core.result import AgentResult as AgentResult
     from repertory.core.retry import ModelRetryStrategy as ModelRetryStrategy
@@ -96,8 +126,10 @@ if TYPE_CHECKING:
     from repertory.core.store_patience import StorePatience as StorePatience
     from repertory.core.window.decision import WindowBudget as WindowBudget
     from repertory.core.window.plan import WindowPlan as WindowPlan
+    from repertory.errors import AggregateMemoryError as AggregateMemoryError
     from repertory.errors import ConcurrencyException as ConcurrencyException
     from repertory.errors import ContextWindowOverflowException as ContextWindowOverflowException
+    from repertory.errors import ExtractionFailed as ExtractionFailed
     from repertory.errors import HookFailed as HookFailed
     from repertory.errors import MaxTokensReachedException as MaxTokensReachedException
     from repertory.errors import ModelRefused as ModelRefused
@@ -111,6 +143,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "AddMessagesContext": "repertory.core.memory.options",
     "AfterInvocationEvent": "repertory.actors.hook_events",
     "AfterModelCallEvent": "repertory.actors.hook_events",
     "AfterSnapshotEvent": "repertory.actors.hook_events",
@@ -125,7 +158,11 @@ _HOMES = {
     "AgentSessionManager": "repertory.app.repository_sessions",
     "AgentSpec": "repertory.app.spec",
     "AgentState": "repertory.core.state",
+    "AggregateMemoryError": "repertory.errors",
     "AnthropicModel": "repertory.backends.models.anthropic",
+    "BedrockEmbedder": "repertory.backends.models.bedrock_embedder",
+    "BedrockKnowledgeBaseConfig": "repertory.app.bedrock_memory",
+    "BedrockKnowledgeBaseStore": "repertory.app.bedrock_memory",
     "BedrockModel": "repertory.backends.models.bedrock",
     "BeforeInvocationEvent": "repertory.actors.hook_events",
     "BeforeModelCallEvent": "repertory.actors.hook_events",
@@ -138,9 +175,18 @@ _HOMES = {
     "ContextWindowOverflowException": "repertory.errors",
     "ConversationManager": "repertory.app.conversation_managers",
     "DrainReport": "repertory.app.drain_report",
+    "Embedder": "repertory.backends.memory.embedder",
+    "ExtractionConfig": "repertory.app.extraction",
+    "ExtractionContext": "repertory.app.extractors",
+    "ExtractionFailed": "repertory.errors",
+    "ExtractionResult": "repertory.core.memory.extracting",
+    "ExtractionTrigger": "repertory.app.extraction_triggers",
+    "ExtractionTriggerContext": "repertory.app.extraction_triggers",
+    "Extractor": "repertory.app.extractors",
     "FileSessionManager": "repertory.app.documented_sessions",
     "FileSessions": "repertory.app.documented_sessions",
     "FileStorage": "repertory.app.storages",
+    "FlushReport": "repertory.core.memory.flushed",
     "HookEvent": "repertory.actors.hook_events",
     "HookFailed": "repertory.errors",
     "HookOrder": "repertory.actors.hook_registry",
@@ -150,20 +196,35 @@ _HOMES = {
     "HostedSession": "repertory.app.runtime",
     "InMemoryStorage": "repertory.app.storages",
     "InjectionContext": "repertory.actors.injections",
+    "InjectionFormatContext": "repertory.app.memory_injection",
     "Interrupt": "repertory.core.opening",
+    "IntervalTrigger": "repertory.app.extraction_triggers",
+    "InvocationTrigger": "repertory.app.extraction_triggers",
     "JournalSessionManager": "repertory.app.journal_sessions",
     "JournalSessions": "repertory.app.journal_sessions",
     "Limits": "repertory.core.limits",
     "MCPClient": "repertory.app.mcp_client",
     "Mark": "repertory.core.journal.marks",
     "MaxTokensReachedException": "repertory.errors",
+    "MemoryAddOptions": "repertory.core.memory.options",
+    "MemoryAddToolConfig": "repertory.core.memory.options",
+    "MemoryEntry": "repertory.core.memory.entry",
+    "MemoryInjectionConfig": "repertory.app.memory_injection",
+    "MemoryManager": "repertory.app.memory_manager",
+    "MemoryMessageFilter": "repertory.core.memory.message_filter",
+    "MemorySearchOptions": "repertory.core.memory.options",
+    "MemoryStore": "repertory.backends.memory_ports",
+    "MemoryToolConfig": "repertory.core.memory.options",
     "MessageAddedEvent": "repertory.actors.hook_events",
+    "MiniLMEmbedder": "repertory.backends.memory.minilm",
     "Model": "repertory.backends.ports",
+    "ModelExtractor": "repertory.app.model_extractor",
     "ModelRefused": "repertory.errors",
     "ModelRetryStrategy": "repertory.core.retry",
     "NotStored": "repertory.actors.backlog",
     "NullConversationManager": "repertory.app.conversation_managers",
     "OfflineModel": "repertory.backends.models.offline",
+    "OpenAIEmbedder": "repertory.backends.models.openai_embedder",
     "OpenAIModel": "repertory.backends.models.openai",
     "Plugin": "repertory.app.plugins",
     "RepertoryError": "repertory.errors",
@@ -173,9 +234,11 @@ _HOMES = {
     "S3SessionManager": "repertory.app.documented_sessions",
     "S3Sessions": "repertory.app.documented_sessions",
     "S3Storage": "repertory.app.storages",
+    "SQLiteMemoryStore": "repertory.app.sqlite_memory",
     "SQLiteSessionManager": "repertory.app.sessions",
     "SQLiteSessions": "repertory.app.sessions",
     "ScriptedModel": "repertory.backends.models.scripted",
+    "SearchOptions": "repertory.core.memory.options",
     "Session": "repertory.app.session_repository",
     "SessionAgent": "repertory.app.session_repository",
     "SessionException": "repertory.errors",
@@ -195,6 +258,7 @@ _HOMES = {
     "SnapshotSessions": "repertory.app.snapshot_sessions",
     "SnapshotStorage": "repertory.backends.sessions.snapshot_port",
     "Snapshottable": "repertory.app.agent_snapshots",
+    "StoreFlush": "repertory.core.memory.flushed",
     "StorePatience": "repertory.core.store_patience",
     "StructuredOutputException": "repertory.errors",
     "SummarizingConversationManager": "repertory.app.conversation_managers",
@@ -211,6 +275,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "AddMessagesContext",
     "AfterInvocationEvent",
     "AfterModelCallEvent",
     "AfterSnapshotEvent",
@@ -225,7 +290,11 @@ __all__ = [
     "AgentSessionManager",
     "AgentSpec",
     "AgentState",
+    "AggregateMemoryError",
     "AnthropicModel",
+    "BedrockEmbedder",
+    "BedrockKnowledgeBaseConfig",
+    "BedrockKnowledgeBaseStore",
     "BedrockModel",
     "BeforeInvocationEvent",
     "BeforeModelCallEvent",
@@ -238,9 +307,18 @@ __all__ = [
     "ContextWindowOverflowException",
     "ConversationManager",
     "DrainReport",
+    "Embedder",
+    "ExtractionConfig",
+    "ExtractionContext",
+    "ExtractionFailed",
+    "ExtractionResult",
+    "ExtractionTrigger",
+    "ExtractionTriggerContext",
+    "Extractor",
     "FileSessionManager",
     "FileSessions",
     "FileStorage",
+    "FlushReport",
     "HookEvent",
     "HookFailed",
     "HookOrder",
@@ -250,20 +328,35 @@ __all__ = [
     "HostedSession",
     "InMemoryStorage",
     "InjectionContext",
+    "InjectionFormatContext",
     "Interrupt",
+    "IntervalTrigger",
+    "InvocationTrigger",
     "JournalSessionManager",
     "JournalSessions",
     "Limits",
     "MCPClient",
     "Mark",
     "MaxTokensReachedException",
+    "MemoryAddOptions",
+    "MemoryAddToolConfig",
+    "MemoryEntry",
+    "MemoryInjectionConfig",
+    "MemoryManager",
+    "MemoryMessageFilter",
+    "MemorySearchOptions",
+    "MemoryStore",
+    "MemoryToolConfig",
     "MessageAddedEvent",
+    "MiniLMEmbedder",
     "Model",
+    "ModelExtractor",
     "ModelRefused",
     "ModelRetryStrategy",
     "NotStored",
     "NullConversationManager",
     "OfflineModel",
+    "OpenAIEmbedder",
     "OpenAIModel",
     "Plugin",
     "RepertoryError",
@@ -273,9 +366,11 @@ __all__ = [
     "S3SessionManager",
     "S3Sessions",
     "S3Storage",
+    "SQLiteMemoryStore",
     "SQLiteSessionManager",
     "SQLiteSessions",
     "ScriptedModel",
+    "SearchOptions",
     "Session",
     "SessionAgent",
     "SessionException",
@@ -295,6 +390,7 @@ __all__ = [
     "SnapshotSessions",
     "SnapshotStorage",
     "Snapshottable",
+    "StoreFlush",
     "StorePatience",
     "StructuredOutputException",
     "SummarizingConversationManager",

@@ -28,6 +28,8 @@
     |  |- ModelFailed               the provider refused, or answered nonsense
     |  |  `- ModelRefused           the model, or its provider's filter, would not answer this
     |  |- StructuredOutputException the model did not fill in what was asked of it
+    |  |- AggregateMemoryError      some memory stores did not take what they were given; `errors` says which and why
+    |  |- ExtractionFailed          what was said could not be turned into memories
     |  |- HookFailed                a callback that guards a step raised
     |  `- SessionException          a session could not be opened or written
     |- Corrupt                      stored data is damaged: a human must look
@@ -43,10 +45,13 @@ never what a caller has to catch.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 __all__ = [
     "ActorDead",
     "ActorFailed",
     "AgentBusy",
+    "AggregateMemoryError",
     "AlreadyExists",
     "AskTimeout",
     "ConcurrencyException",
@@ -55,6 +60,7 @@ __all__ = [
     "Corrupt",
     "CorruptJournal",
     "Deadlock",
+    "ExtractionFailed",
     "Failed",
     "Gone",
     "HookFailed",
@@ -214,6 +220,20 @@ class ModelRefused(ModelFailed):
 
 class StructuredOutputException(Failed):
     """The model did not give the structured output, however often it was told. Ask again, or ease the form."""
+
+
+class AggregateMemoryError(Failed):
+    """Some of the writes to memory stores failed, and the others did not. Write again what `errors` names."""
+
+    def __init__(self, message: str, /, errors: Sequence[Exception] = (), **fields: object) -> None:
+        self.errors = tuple(errors)
+        super().__init__(message, **fields)
+
+
+class ExtractionFailed(Failed):
+    """An extractor could not say what is worth remembering. Nothing was stored of it; extract from the same messages
+    again.
+    """
 
 
 class HookFailed(Failed):

@@ -25,6 +25,7 @@ from repertory.actors.agent_messages import (
     FinishTurns,
     Invoke,
     InvokeStreaming,
+    KeepProgress,
     ShowSnapshot,
     TimeUp,
 )
@@ -34,14 +35,15 @@ from repertory.actors.call import Busy, Call, Invocation, SinkOutlet, SlotOutlet
 from repertory.actors.caller_context import OPEN_TURNS, OpenTurn, in_context
 from repertory.actors.conversation import LoadView
 from repertory.actors.ledger import Ledger
+from repertory.actors.memory_messages import TurnEnded
 from repertory.actors.named_turns import NamedTurns
 from repertory.actors.persister import ReadImage
 from repertory.actors.turn_driver import TurnDriver
 from repertory.backends.ports import OutputForm
 from repertory.core.direct_call import DIRECT_WHILE_BUSY, direct_answers, recorded
 from repertory.core.journal.image import Image
-from repertory.core.journal.records import Interrupted, MessageAdded, Resumed, StateChanged
-from repertory.core.messages import ToolUse, tool_uses
+from repertory.core.journal.records import CursorMoved, Interrupted, MessageAdded, Resumed, StateChanged
+from repertory.core.messages import Json, ToolUse, tool_uses
 from repertory.core.opening import Ask as AskPerson
 from repertory.core.opening import Standing, UnknownOutcome, open_turn
 from repertory.core.prompt import Answers, Said, read_prompt
@@ -100,6 +102,8 @@ class AgentActor(Actor[AgentMessage]):
         self._standing = Standing(last=None)
         self._footing = Footing()
         self._named = NamedTurns(Image())
+        self._cursors: dict[str, int] = {}
+        self._kept: dict[str, Json] = {}
 
     def summary(self) -> object:
         return {"turns": self._footing.turns, "waiting": len(self._waiting), "running": self._running is not None}
@@ -122,6 +126,7 @@ class AgentActor(Actor[AgentMessage]):
             self._parts.state.restore(image.state)
         self._footing = Footing.at(image)
         self._named = NamedTurns(image)
+        self._cursors, self._kept = dict(image.cursors), dict(image.kept)
         started = frozenset(image.open_tools)
         self._stand(Standing(last=image.last_message, started=started, finished=image.finished_tools))
         self._parts.mirror.note_view(image.view)
@@ -162,6 +167,8 @@ class AgentActor(Actor[AgentMessage]):
                 self._loads.append((wanted, self.context.defer()))
                 self._wake()
                 return carry_on()
+            case KeepProgress():
+                return self._keep_progress(message)
             case CancelTurn():
                 wish = self._parts.wish.take()
                 if wish is not None and self._driver is not None:
@@ -327,6 +334,14 @@ class AgentActor(Actor[AgentMessage]):
             slot.reply(None)
         return carry_on()
 
+    def _keep_progress(self, message: KeepProgress) -> Next:
+        self._cursors[message.store] = message.position
+        self._kept[message.store] = message.kept
+        kept = {store: kept for store, kept in self._kept.items() if kept is not None}
+        self._ledger.add(CursorMoved(at=self._wall(), positions=dict(self._cursors), kept=kept))
+        self._ledger.hand_over(soon=True)
+        return reply(None)
+
     def _keep_state(self) -> None:
         """Write down what was set after the last turn."""
         self._ledger.add_changes(self._parts.state)
@@ -370,6 +385,7 @@ class AgentActor(Actor[AgentMessage]):
 
     async def _run_turn(self, call: Call) -> None:
         self._running = call
+        turns_before = self._footing.turns
         self._parts.wish.take()  # It was for a turn that is over.
         outcome: AgentResult | RepertoryError
         try:
@@ -388,6 +404,8 @@ class AgentActor(Actor[AgentMessage]):
         if driver is not None:
             with suppress(Unavailable, Failed):  # What waits stands in the backlog, where the next turn meets it.
                 await driver.after_answer()
+        if self._parts.remembers and self._footing.turns > turns_before:
+            self.context.sibling("memory").tell(TurnEnded(turns=self._footing.turns - turns_before))
 
     async def _drive(self, call: Call) -> AgentResult:
         """The call's turn, and those that hooks add to it."""

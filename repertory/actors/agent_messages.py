@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from repertory.actors.call import Invocation
 from repertory.core.events import TurnEvent
+from repertory.core.messages import Json
 from repertory.core.result import AgentResult
 from repertory.core.snapshots.portable import SnapshotFields
 from repertory.runtime.message import Ask, Stream
@@ -60,4 +61,16 @@ class FinishTurns(Ask[None]):
     """Cut the running turn short, and refuse the calls that wait."""
 
 
-AgentMessage: TypeAlias = Invoke | InvokeStreaming | ShowSnapshot | CancelTurn | TimeUp | Abandon | FinishTurns
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeepProgress(Ask[None]):
+    """Put on record how far a memory store has got; answered when that is on its way to the store."""
+
+    store: str
+    position: int
+    kept: Json = None
+    """What the journal is to keep of the store besides; None for nothing."""
+
+
+AgentMessage: TypeAlias = (
+    Invoke | InvokeStreaming | ShowSnapshot | KeepProgress | CancelTurn | TimeUp | Abandon | FinishTurns
+)

@@ -70,6 +70,8 @@ class AgentParts:
     wish: StopWish = field(default_factory=StopWish)
     mark: MarkTurn | None = None
     """Asked at the end of each turn; None when nobody wants marks."""
+    remembers: bool = False
+    """Whether the session has a memory, which is told of each turn."""
     owner: Any = None
     """The `Agent` that users know; tools and hooks get it as `agent`."""
 

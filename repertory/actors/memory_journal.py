@@ -6,8 +6,10 @@ from dataclasses import dataclass, field
 
 from repertory.actors.backlog import Backlog
 from repertory.core.journal.fold import Fold
+from repertory.core.journal.paths import paths_to, within
 from repertory.core.journal.records import Branched, MessageAdded, Record, Redacted
 from repertory.core.journal.shown import shown_messages
+from repertory.core.memory.reading import SaidMessage
 from repertory.core.messages import Message, copy_message
 
 
@@ -19,16 +21,21 @@ class MemoryJournal:
     messages: dict[int, Message] = field(default_factory=dict[int, Message])
     """Every message ever said, by sequence number."""
 
+    times: dict[int, float] = field(default_factory=dict[int, float])
+    """When each was said, by sequence number: epoch seconds."""
+    branches: list[tuple[int, Record]] = field(default_factory=list[tuple[int, Record]])
+
     def add(self, record: Record) -> None:
         """Take the next record in. Errors: `Invalid` when it may not stand here."""
         seq = self.fold.last_seq + 1
         if type(record) is Branched:
             self.fold.rewind(seq, record, shown_messages(self.fold.shown))
+            self.branches.append((seq, record))
         else:
             self.fold.apply(seq, record)
         match record:
             case MessageAdded(message=message):
-                self.messages[seq] = message
+                self.messages[seq], self.times[seq] = message, record.at
             case Redacted(target=target, message=message):
                 self.messages[target] = message
             case _:
@@ -46,3 +53,12 @@ class MemoryJournal:
     def history(self) -> tuple[Message, ...]:
         """A copy of everything that was said, oldest first."""
         return tuple(map(copy_message, self.messages.values()))
+
+    def said(self, after: int) -> list[SaidMessage]:
+        """What was said after a sequence number, oldest first, without what a rewind has left behind."""
+        path = paths_to(self.branches, [self.fold.last_seq])
+        return [
+            SaidMessage(seq, self.times[seq], message)
+            for seq, message in self.messages.items()
+            if seq > after and within(seq, path)
+        ]

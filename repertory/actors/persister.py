@@ -26,8 +26,22 @@ from repertory.actors.backlog import Backlog
 from repertory.actors.durable import Durable
 from repertory.actors.last_write import write_last
 from repertory.actors.memory_journal import MemoryJournal
-from repertory.actors.persister_messages import Append, Begin, Commit, Hurry, Prove, ReadHistory, ReadImage, Redact
-from repertory.actors.said import History, read_history
+from repertory.actors.persister_messages import (
+    Append,
+    Begin,
+    Commit,
+    Hurry,
+    LingerOver,
+    Looked,
+    PatienceOver,
+    Prove,
+    ReadHistory,
+    ReadImage,
+    ReadSaid,
+    Redact,
+    TryAgain,
+)
+from repertory.actors.said import read_history, read_said
 from repertory.actors.store_waiters import StoreWaiters
 from repertory.actors.writer import Write, WriteRefused, Written
 from repertory.backends.ports import Lease, TendedStore
@@ -46,41 +60,14 @@ from repertory.runtime.exit import ExitReason, Failed
 from repertory.runtime.next import Next, carry_on, fail, reply
 from repertory.runtime.reply import ReplySlot
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LingerOver:
-    """Records have waited long enough: write them now."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TryAgain:
-    """A write that was refused has rested long enough."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PatienceOver:
-    """Somebody may have waited long enough."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Looked:
-    """What the store said of the journal's end, after it had refused a write that it may have done before."""
-
-    refused: LeaseLost
-    last: Row | None = None
-    """The last row that is stored."""
-    error: RepertoryError | None = None
-    """It said nothing."""
-
-
 _WRITING_SHARE = 0.8
 """Of the time to stop: the rest is for giving the session up."""
 _EARLY_S = 0.001
 """Clocks are read twice."""
 
-PersisterMessage: TypeAlias = (Append | Begin | Commit | Prove | Redact | ReadImage | ReadHistory | Hurry) | (
-    LingerOver | TryAgain | PatienceOver | Looked | Written | WriteRefused
-)
+PersisterMessage: TypeAlias = (
+    Append | Begin | Commit | Prove | Redact | ReadImage | ReadHistory | ReadSaid | Hurry
+) | (LingerOver | TryAgain | PatienceOver | Looked | Written | WriteRefused)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,7 +217,9 @@ class SessionPersister(Actor[PersisterMessage]):
             case ReadImage():
                 return reply(self._fold.image())
             case ReadHistory():
-                return reply(await self._history())
+                return reply(await read_history(self._keeper, self._settings.session_id, self._backlog))
+            case ReadSaid(after=after):
+                return reply(await read_said(self._keeper, self._settings.session_id, self._backlog, after))
             case _:
                 assert_never(message)
 
@@ -490,8 +479,3 @@ class SessionPersister(Actor[PersisterMessage]):
         self._waiters.fail(error)
         self._abandon(error)
         return fail(error)
-
-    async def _history(self) -> History:
-        if isinstance(self._keeper, MemoryJournal):
-            return History(self._keeper.history())
-        return await read_history(self._keeper.store, self._settings.session_id, self._backlog)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from repertory.actors.said import History
 from repertory.core.journal.image import Image
 from repertory.core.journal.records import Record
+from repertory.core.journal.rows import Row
+from repertory.core.memory.reading import SaidMessage
 from repertory.core.messages import Message
+from repertory.errors import LeaseLost, RepertoryError
 from repertory.runtime.message import Ask
 
 
@@ -85,7 +88,43 @@ class ReadHistory(Ask[History]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReadSaid(Ask[Sequence[SaidMessage]]):
+    """What was said after a sequence number, oldest first, without what a rewind has left behind."""
+
+    after: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Hurry:
     """The session has to end soon: from now on callers wait no longer than this, and its last write twice as long."""
 
     wait_s: float
+
+
+# What a persister tells itself.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LingerOver:
+    """Records have waited long enough: write them now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TryAgain:
+    """A write that was refused has rested long enough."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PatienceOver:
+    """Somebody may have waited long enough."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looked:
+    """What the store said of the journal's end, after it had refused a write that it may have done before."""
+
+    refused: LeaseLost
+    last: Row | None = None
+    """The last row that is stored."""
+    error: RepertoryError | None = None
+    """It said nothing."""

@@ -3,7 +3,8 @@
     session (supervisor, rest_for_one)
     |- persister      lease, journal, durable positions
     |- conversation   what the model is shown
-    `- agent          the turn
+    |- agent          the turn
+    `- memory         what memory stores are to know of it, if there are any
 
 Each depends on those before it and rebuilds itself from the persister's image, so a failure restarts what stands
 behind it.
@@ -11,18 +12,25 @@ behind it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
 
 from repertory.actors.agent import AgentActor, CallSettings
 from repertory.actors.agent_parts import AgentParts, AgentSettings
 from repertory.actors.conversation import ConversationActor, Summarize
 from repertory.actors.durable import Durable
+from repertory.actors.memory_consumer import MemoryConsumer, MemoryParts
 from repertory.actors.memory_journal import MemoryJournal
 from repertory.actors.persister import PersisterSettings, SessionPersister
 from repertory.core.window.decision import WindowManager
 from repertory.runtime.spec import ChildSpec, Restart, Strategy, SupervisorSettings
 from repertory.runtime.supervisor import Supervisor
+
+if TYPE_CHECKING:
+    from repertory.actors.memory_store import MemoryStoreMessage
+    from repertory.runtime.ref import ActorRef
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +54,11 @@ class SessionParts:
     """Epoch seconds."""
     entropy: Callable[[int], bytes]
     """That many random bytes."""
+    memory: MemoryParts | None = None
+    memories: Mapping[str, ActorRef[MemoryStoreMessage]] = field(
+        default_factory=dict[str, "ActorRef[MemoryStoreMessage]"]
+    )
+    """The actors of the memory stores, by name."""
 
 
 def session_spec(name: str) -> ChildSpec:
@@ -57,8 +70,8 @@ def session_spec(name: str) -> ChildSpec:
     return ChildSpec(name=name, factory=lambda: Supervisor((), supervision), restart=Restart.TEMPORARY)
 
 
-def member_specs(settings: SessionSettings, parts: SessionParts) -> tuple[ChildSpec, ChildSpec, ChildSpec]:
-    """The persister, the conversation manager and the agent, in starting order."""
+def member_specs(settings: SessionSettings, parts: SessionParts) -> Sequence[ChildSpec]:
+    """The persister, the conversation manager, the agent and its memory, if it has one, in starting order."""
 
     def persister() -> SessionPersister:
         return SessionPersister(settings.persister, parts.keeper, parts.entropy)
@@ -70,7 +83,11 @@ def member_specs(settings: SessionSettings, parts: SessionParts) -> tuple[ChildS
         backlog = parts.keeper.backlog_of(settings.agent.session_id, settings.agent.agent_id)
         return AgentActor(settings.agent, settings.calls, parts.agent, backlog, parts.wall)
 
-    return (
+    def memory(remembered: MemoryParts) -> MemoryConsumer:
+        of = settings.agent.session_id, settings.agent.agent_id
+        return MemoryConsumer(of, remembered, parts.memories, parts.wall)
+
+    members = [
         ChildSpec(
             name="persister",
             factory=persister,
@@ -79,4 +96,7 @@ def member_specs(settings: SessionSettings, parts: SessionParts) -> tuple[ChildS
         ),
         ChildSpec(name="conversation", factory=conversation),
         ChildSpec(name="agent", factory=agent),
-    )
+    ]
+    if parts.memory is not None:
+        members.append(ChildSpec(name="memory", factory=partial(memory, parts.memory)))
+    return members

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -20,6 +20,7 @@ from repertory.actors.agent_messages import (
     ShowSnapshot,
 )
 from repertory.actors.call import Invocation
+from repertory.actors.memory_messages import FinishMemory, FlushMemory, MemoryMessage
 from repertory.actors.persister import PersisterMessage
 from repertory.actors.persister_messages import Hurry, ReadHistory, ReadImage
 from repertory.actors.said import History
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from repertory.actors.turn_stop import StopWish
     from repertory.core.events import TurnEvent
     from repertory.core.journal.image import Image
+    from repertory.core.memory.flushed import StoreFlush
     from repertory.core.messages import Message
     from repertory.core.result import AgentResult
     from repertory.core.snapshots.portable import SnapshotFields
@@ -47,6 +49,8 @@ class ActiveSession:
     """Ends when the session cannot go on."""
     persister: ActorRef[PersisterMessage]
     agent: ActorRef[AgentMessage]
+    memory: ActorRef[MemoryMessage] | None = None
+    """None when the agent remembers nothing across conversations."""
     mirror: Mirror
     state: AgentState
     tools: ToolRegistry
@@ -84,6 +88,18 @@ class ActiveSession:
         """
         with suppress(ActorDead):
             await self.agent.ask(FinishTurns(at_once=at_once), timeout_s=math.inf)
+
+    async def finish_memory(self) -> None:
+        """Returns when everything that was begun for memory stores is over. Take no more turns before."""
+        if self.memory is not None:
+            with suppress(ActorDead):
+                await self.memory.ask(FinishMemory(), timeout_s=math.inf)
+
+    async def flush_memory(self) -> Mapping[str, StoreFlush]:
+        """Have memory stores take in everything that was said; by store, what became of it."""
+        if self.memory is None:
+            return {}
+        return await self.memory.ask(FlushMemory(), timeout_s=math.inf)
 
     def hurry(self, wait_s: float) -> None:
         """Let nobody wait for the store any longer than this."""

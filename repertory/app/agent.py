@@ -23,8 +23,9 @@ from repertory.actors.mirror import Mirror
 from repertory.actors.persister import MemoryJournal
 from repertory.actors.registry import ToolRegistry
 from repertory.actors.tool_step import ToolExecution, ToolStepSettings
-from repertory.app.agent_config import read_config
+from repertory.app.agent_config import one_of, read_config
 from repertory.app.agent_life import AgentLife
+from repertory.app.agent_memory import MemoryMethods, given_manager, with_memory
 from repertory.app.agent_snapshots import Moment, SnapshotMethods, check_open
 from repertory.app.agent_tool import AgentTool, as_tools
 from repertory.app.bedrock import default_model
@@ -36,7 +37,7 @@ from repertory.app.conversation_managers import ConversationManager, SlidingWind
 from repertory.app.direct_tools import DirectTools, call_recorded, direct_use
 from repertory.app.event_loop import inside_event_loop
 from repertory.app.fork_history import whole_history
-from repertory.app.plugins import LatePlugins, Plugin, check_plugins
+from repertory.app.plugins import LatePlugins, Plugin
 from repertory.app.printing import print_events
 from repertory.app.sessions import PlacedSession
 from repertory.app.unsaved import watch_state
@@ -48,13 +49,14 @@ from repertory.core.retry import DEFAULT_RETRY, RetryStrategy, check_retry
 from repertory.core.state import AgentState, agent_state
 from repertory.core.system_prompt import SystemPrompt, check_system_prompt
 from repertory.core.turn import Stop
-from repertory.errors import AgentBusy, Invalid, StructuredOutputException
+from repertory.errors import AgentBusy, StructuredOutputException
 
 if TYPE_CHECKING:
     from os import PathLike
 
     from repertory.app.active_session import ActiveSession
     from repertory.app.blocking import BlockingHost
+    from repertory.app.memory_manager import MemoryManager
     from repertory.app.sessions import SessionPlacement
     from repertory.backends.ports import Model
     from repertory.core.events import TurnEvent
@@ -72,7 +74,7 @@ def _blocking() -> BlockingHost:
     return blocking_host()
 
 
-class Agent(SnapshotMethods):
+class Agent(SnapshotMethods, MemoryMethods):
     """One agent and its conversation.
 
     `agent("Hello!")` from sync code, `await agent.invoke_async("Hello!")` from async code (asyncio or trio), and
@@ -83,12 +85,13 @@ class Agent(SnapshotMethods):
     calls (it is `model` when None). `tools`: functions decorated with `@tool`, agents, or anything that is a `Tool`;
     `enabled_tools`: the names of those that the model is told of, None for all; `tool_execution`: whether the tools of
     one answer run at the same time. `session_manager`: where the conversation is kept; without one it lives as long as
-    this object. `messages`: what a new conversation starts with; a stored one goes on as it was stored. `snapshot`:
-    what the conversation goes on from, whatever was stored; see `load_snapshot`. `callback_handler`: called with each
-    event's entries as keywords; prints by default, None is silent. `hooks`, `plugins`: who is told of what happens, and
-    may change it. `structured_output_model`: what every answer is to be. `retry_strategy`: what to do when a model call
-    fails; None gives up at once. `record_direct_tool_call`: whether `agent.tool.name()` is put on record. `durability`,
-    `busy`, `unknown_tool_outcome`: see `AgentSettings`, `Busy` and `UnknownOutcome`.
+    this object. `memory_manager`: what is remembered across conversations. `messages`: what a new conversation starts
+    with; a stored one goes on as it was stored. `snapshot`: what the conversation goes on from, whatever was stored;
+    see `load_snapshot`. `callback_handler`: called with each event's entries as keywords; prints by default, None is
+    silent. `hooks`, `plugins`: who is told of what happens, and may change it. `structured_output_model`: what every
+    answer is to be. `retry_strategy`: what to do when a model call fails; None gives up at once.
+    `record_direct_tool_call`: whether `agent.tool.name()` is put on record. `durability`, `busy`,
+    `unknown_tool_outcome`: see `AgentSettings`, `Busy` and `UnknownOutcome`.
 
     Opening: outside an event loop a session is restored at once, so `messages` is right after the constructor. Inside
     one the constructor does no I/O; `await agent.ready()`, `async with agent` and every call open the session, and
@@ -115,6 +118,7 @@ class Agent(SnapshotMethods):
         plugins: Sequence[Plugin] | None = None,
         hooks: Sequence[HookProvider] | None = None,
         session_manager: SessionPlacement | None = None,
+        memory_manager: MemoryManager | Mapping[str, object] | None = None,
         structured_output_model: type[Any] | None = None,
         aux_model: Model | str | None = None,
         retry_strategy: RetryStrategy | None = DEFAULT_RETRY,
@@ -140,7 +144,8 @@ class Agent(SnapshotMethods):
         self._first_state = self._state.get()
         self._mirror = Mirror()
         self._initial = tuple(repair([copy_message(check_message(message)) for message in messages or ()]))
-        self._plugins = check_plugins(plugins or ())
+        self._memory_manager = given_manager(memory_manager)
+        self._plugins = with_memory(plugins, self._memory_manager)
         added = [tool for plugin in self._plugins for tool in plugin.tools]
         self._tools = (
             tools if isinstance(tools, ToolRegistry) and not added else ToolRegistry([*as_tools(tools or ()), *added])
@@ -156,13 +161,14 @@ class Agent(SnapshotMethods):
             mirror=self._mirror,
             hooks=self.hooks,
             retry=check_retry(retry_strategy),
+            remembers=self._memory_manager is not None,
             owner=self,
         )
         self.enabled_tools = enabled_tools
-        self._execution = _one_of("tool_execution", tool_execution, ("concurrent", "sequential"))
-        self._durability = _one_of("durability", durability, ("pipelined", "strict", "relaxed"))
-        self._busy = _one_of("busy", busy, ("queue", "reject", "interrupt", "steer"))
-        self._unknown = _one_of("unknown_tool_outcome", unknown_tool_outcome, ("ask", "retry", "fail"))
+        self._execution = one_of("tool_execution", tool_execution, ("concurrent", "sequential"))
+        self._durability = one_of("durability", durability, ("pipelined", "strict", "relaxed"))
+        self._busy = one_of("busy", busy, ("queue", "reject", "interrupt", "steer"))
+        self._unknown = one_of("unknown_tool_outcome", unknown_tool_outcome, ("ask", "retry", "fail"))
         self._memory = MemoryJournal()
         self._unsaved_id = f"unsaved-{secrets.token_hex(8)}"
         self._claim = Claim()
@@ -172,6 +178,7 @@ class Agent(SnapshotMethods):
         self._register(hooks or ())
         if session_manager is not None and session_manager.sessions is not None:
             watch_state(self._state, self.shutdown_async, _blocking)
+        self._flush_at_exit(_blocking)
         if session_manager is None:
             self._mirror.show(self._initial)
             if self._late_plugins.done:
@@ -410,15 +417,16 @@ class Agent(SnapshotMethods):
         _blocking().run(self.__aexit__, *exc_info)
 
     def shutdown(self) -> None:
-        """Close what `with agent` opened; everything said is durable, and so is the state. Calling it again does
-        nothing.
+        """Close what `with agent` opened; everything said is durable and was offered to memory, and so is the state.
+        Calling it again does nothing.
         """
-        if self._life.is_held or self._state.changed:
+        if self._life.is_held or self._state.changed or self._memory_manager is not None:
             _blocking().run(self.shutdown_async)
 
     async def shutdown_async(self) -> None:
         """The same for `async with agent`, from the same event loop."""
         await self.__aexit__(None, None, None)
+        await self.flush_memory()
         if self.session_manager is not None and self._state.changed:
             async with self._session():
                 pass  # Closing it keeps what was set since the last call.
@@ -487,11 +495,6 @@ class Agent(SnapshotMethods):
             takeover=manager.takeover if manager is not None else False,
             prepare=self._prepare,
             opened=self._life.join,
+            remembers=self._memory_parts,
             claim=self._claim,
         )
-
-
-def _one_of(argument: str, value: Any, allowed: tuple[str, ...]) -> Any:
-    if value not in allowed:
-        raise Invalid(f"{argument} must be one of {', '.join(allowed)}", got=value)
-    return value

@@ -22,3 +22,10 @@ def read_config(config: Mapping[str, Any] | str | os.PathLike[str]) -> dict[str,
     if not isinstance(said, dict):
         raise Invalid("an agent's configuration is a JSON object", path=str(config), got=type(said).__name__)
     return cast("dict[str, Any]", said)
+
+
+def one_of(argument: str, value: Any, allowed: tuple[str, ...]) -> Any:
+    """The value. Errors: `Invalid` when it is none of these."""
+    if value not in allowed:
+        raise Invalid(f"{argument} must be one of {', '.join(allowed)}", got=value)
+    return value

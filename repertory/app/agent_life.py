@@ -76,9 +76,11 @@ class AgentLife:
 
     async def leave(self) -> None:
         """Close what `enter` opened, if anything."""
-        stack, self._stack, self._held = self._stack, None, None
+        stack, held, self._stack, self._held = self._stack, self._held, None, None
         if stack is not None:
-            await stack.aclose()
+            async with stack:
+                if held is not None:
+                    await held.flush_memory()
 
     @asynccontextmanager
     async def session(self, busy: Busy = "queue", deadline: float = math.inf) -> AsyncGenerator[ActiveSession]:

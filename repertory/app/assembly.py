@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -17,13 +18,18 @@ from repertory.backends.ports import SharedStore
 from repertory.backends.tools.schema_library import load_schema_library
 
 if TYPE_CHECKING:
+    from repertory.actors.memory_store import MemoryStoreMessage
     from repertory.actors.persister import MemoryJournal
     from repertory.app.blueprint import Blueprint
+    from repertory.runtime.ref import ActorRef
     from repertory.runtime.spec import ChildSpec
 
 
-async def assemble(blueprint: Blueprint, keeper: Durable | MemoryJournal) -> tuple[ChildSpec, ChildSpec, ChildSpec]:
-    """The persister, the conversation manager and the agent, in starting order. Tool schemas are built here, once.
+async def assemble(
+    blueprint: Blueprint, keeper: Durable | MemoryJournal, memories: Mapping[str, ActorRef[MemoryStoreMessage]]
+) -> Sequence[ChildSpec]:
+    """The persister, the conversation manager, the agent and, if it remembers anything, its memory, in starting order.
+    `memories`: the actors of its memory stores, by name. Tool schemas are built here, once.
 
     Errors: `Invalid` from a tool whose parameters have no JSON schema.
     """
@@ -50,6 +56,8 @@ async def assemble(blueprint: Blueprint, keeper: Durable | MemoryJournal) -> tup
         keeper=keeper,
         wall=time.time,
         entropy=os.urandom,
+        memory=blueprint.remembers,
+        memories=memories,
     )
     return member_specs(settings, parts)
 

@@ -11,6 +11,7 @@ from repertory.app.claim import Claim
 if TYPE_CHECKING:
     from repertory.actors.agent import CallSettings
     from repertory.actors.agent_parts import AgentParts, AgentSettings
+    from repertory.actors.memory_consumer import MemoryParts
     from repertory.actors.persister import MemoryJournal
     from repertory.app.active_session import ActiveSession
     from repertory.app.conversation_managers import ConversationManager
@@ -30,6 +31,8 @@ class Blueprint:
     memory: MemoryJournal
     own: bool = False
     """Whether the conversation is the agent's alone: nobody else can find it, and the agent itself keeps it."""
+    remembers: MemoryParts | None = None
+    """What the agent remembers with across conversations."""
     takeover: bool = False
     prepare: Callable[[], Awaitable[None]] | None = None
     """Awaited before the session comes to life."""

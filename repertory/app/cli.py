@@ -1,4 +1,4 @@
-"""The command line: `repertory chat` and `repertory sessions ...`."""
+"""The command line: `repertory chat`, `repertory sessions ...` and `repertory memory ...`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from io import TextIOWrapper
 from pathlib import Path
 
+from repertory.app.memory_commands import add_memory_commands, run_memory_command
 from repertory.app.session_commands import add_commands, add_place, chosen_place, run_command
 from repertory.errors import RepertoryError
 
@@ -38,6 +39,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     add_place(chat)
     add_commands(commands.add_parser("sessions", help="look after what is stored"))
+    add_memory_commands(commands.add_parser("memory", help="look after what agents remember"))
     return parser
 
 
@@ -79,6 +81,8 @@ def _run(options: argparse.Namespace) -> int:
             place=chosen_place(options),
         )
         return run_chat(settings, os.environ)
+    if options.command == "memory":
+        return run_memory_command(options)
     return run_command(options)
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
 from repertory.actors.backlog import NotStored
+from repertory.core.memory.flushed import FlushReport
 from repertory.runtime.report import DrainReport as ActorsReport
 
 
@@ -16,13 +17,17 @@ class DrainReport(ActorsReport):
     """By session and agent, what is not on stable storage: what the store would not take until the end, and turns that
     were answered (`durability="relaxed"`) and got lost, if no call was told of that."""
 
+    memory: FlushReport = field(default_factory=lambda: FlushReport(stores={}))
+    """By memory store, what it took in of the sessions that were active, and what not: that is in their journals, and
+    is tried again when they are open again."""
+
     @property
     def ok(self) -> bool:
         """Whether every phase completed, no actor was lost for good, and everything is stored."""
         return super().ok and not self.not_stored
 
 
-def drain_report(actors: ActorsReport, not_stored: tuple[NotStored, ...]) -> DrainReport:
-    """The report of the actors, with what is not stored."""
-    said = {field.name: getattr(actors, field.name) for field in fields(ActorsReport)}
-    return DrainReport(**said, not_stored=not_stored)
+def drain_report(actors: ActorsReport, not_stored: tuple[NotStored, ...], memory: FlushReport) -> DrainReport:
+    """The report of the actors, with what is not stored and what memory stores have."""
+    said = {each.name: getattr(actors, each.name) for each in fields(ActorsReport)}
+    return DrainReport(**said, not_stored=not_stored, memory=memory)

@@ -8,7 +8,7 @@ time.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -23,24 +23,27 @@ from repertory.actors.session import session_spec
 from repertory.app.active_session import ActiveSession
 from repertory.app.assembly import assemble
 from repertory.app.idle_watch import idle_watch_spec
+from repertory.app.open_memories import OpenMemories
 from repertory.app.open_stores import OpenStores
-from repertory.app.phases import CLOSE, COMMIT, REFUSE, TURNS, drain_phases
+from repertory.app.phases import CLOSE, COMMIT, MEMORY, REFUSE, TURNS, drain_phases
 from repertory.app.tool_servers import ServerUse, ToolServers, reason_of
 from repertory.core.store_patience import DEFAULT_PATIENCE, StorePatience
 from repertory.errors import StartFailed, Unavailable
 from repertory.runtime.system import ActorSystem, OnFatal, SystemSettings
 
 if TYPE_CHECKING:
+    from repertory.actors.memory_consumer import MemoryParts
     from repertory.app.blueprint import Blueprint
     from repertory.app.claim import Claim
     from repertory.backends.ports import Model
+    from repertory.core.memory.flushed import StoreFlush
     from repertory.runtime.ref import ActorRef
 
 _LOG = logging.getLogger("repertory.app")
 
 Key: TypeAlias = tuple[str, str, str]
 _ACTORS = 4
-"""Actors of a session, its supervisor included."""
+"""Actors of a session, its supervisor included, and its memory not."""
 _HURRY_SHARE = 0.05
 """Of the whole drain: how long a call that is cut short still waits for its store."""
 ShutdownHook = Callable[[], Awaitable[None]]
@@ -72,6 +75,8 @@ class _Place:
     store_key: str | None = None
     claim: Claim | None = None
     """What keeps others from bringing the agent to life."""
+    remembers: MemoryParts | None = None
+    """The memory stores that the session uses."""
     servers: list[ServerUse] = field(default_factory=list[ServerUse])
     """The tool servers that the session uses."""
     users: int = 0
@@ -101,11 +106,14 @@ class Host:
         self._stores = OpenStores(self.system, self.backlogs, self._yield if settings.idle_timeout_s > 0 else None)
         self.servers = ToolServers(self.system)
         """The tool servers that run for sessions, and for clients that are open by hand."""
+        self._memories = OpenMemories(self.system)
         self._places: dict[Key, _Place] = {}
         self._wanted: set[tuple[str, str]] = set()
         """Sessions in use, each by its store and its id, that other processes have asked for."""
         self._names: set[str] = set()
         self._refusing = False
+        self.flushed: list[Mapping[str, StoreFlush]] = []
+        """What memory stores have taken in in the drain, and what not, by session."""
         self._models: dict[int, Model] = {}
         self._outer: Host | None = None
 
@@ -113,6 +121,7 @@ class Host:
         await self.system.__aenter__()
         self.system.on_shutdown(REFUSE, self._refuse)
         self.system.on_shutdown(TURNS, self._finish_turns)
+        self.system.on_shutdown(MEMORY, self._flush_memories)
         self.system.on_shutdown(COMMIT, self._rest_all)
         self.system.on_shutdown(CLOSE, self._close)
         if self._settings.ambient:
@@ -193,23 +202,26 @@ class Host:
                 keeper = place.memory = place.memory or blueprint.memory
             links = await self.servers.enter_all(blueprint.parts.tools.sources, place.servers)
             blueprint.parts.tools = blueprint.parts.tools.opened(links)
-            specs = await assemble(blueprint, keeper)
+            memories = await self._memories.enter(blueprint.remembers)
+            place.remembers = blueprint.remembers
+            specs = await assemble(blueprint, keeper, memories)
             refs.append(await self.system.start(session_spec(name)))
             for spec in specs:
                 refs.append(await self.system.start(spec, under=refs[0]))
         except StartFailed as error:
             raise reason_of(error) from error
         finally:
-            if len(refs) < _ACTORS:
+            if len(refs) < _ACTORS + (blueprint.remembers is not None):
                 with anyio.CancelScope(shield=True):
                     for supervisor in refs[:1]:
                         await self.system.stop(supervisor)
                     await self._forget(place)
-        supervisor, persister, _, agent = refs
+        supervisor, persister, _, agent, *memory = refs
         place.active = ActiveSession(
             watched=supervisor,
             persister=persister,
             agent=agent,
+            memory=memory[0] if memory else None,
             mirror=blueprint.parts.mirror,
             state=blueprint.parts.state,
             tools=blueprint.parts.tools,
@@ -236,6 +248,8 @@ class Host:
             if at_once:
                 active.hurry(self._settings.drain_timeout_s * _HURRY_SHARE)
             await active.finish_turns(at_once=at_once)
+            if not at_once:
+                await active.finish_memory()
             await self.system.stop(active.watched)
         await self._forget(place)
         self._drop_empty(key, place)
@@ -252,6 +266,8 @@ class Host:
         if place.claim is not None:
             place.claim.give_up()
             place.claim = None
+        remembers, place.remembers = place.remembers, None
+        await self._memories.leave(remembers)
         while place.servers:
             await self.servers.leave(place.servers.pop(), keep=self._settings.idle_timeout_s > 0)
         store_key, place.store_key = place.store_key, None
@@ -296,6 +312,16 @@ class Host:
         if active is not None:
             await active.finish_turns()
 
+    async def _flush_memories(self) -> None:
+        """Have memory stores take in what was said in the sessions that are active."""
+        active = [place.active for place in self._places.values() if place.active is not None]
+        async with anyio.create_task_group() as group:
+            for session in active:
+                group.start_soon(self._flush_memory, session)
+
+    async def _flush_memory(self, session: ActiveSession) -> None:
+        self.flushed.append(await session.flush_memory())
+
     async def _rest_all(self) -> None:
         """Commit every journal and release every lease."""
         async with anyio.create_task_group() as group:
@@ -309,6 +335,7 @@ class Host:
 
     async def _close(self) -> None:
         """Close what the sessions used. Their actors have ended."""
+        await self._memories.aclose()
         await self._stores.close_all()
         for model in self._models.values():
             await model.aclose()

@@ -3,9 +3,11 @@
 root (rest_for_one)
 |- tools NAME      one per tool server
 |- writer          only when the session is stored
+|- memory NAME     one per memory store
 |- persister
 |- conversation
 |- agent
+|- memory          only when there are memory stores
 `- keeper          only when the store is to be tended
 """
 
@@ -24,6 +26,7 @@ from repertory.actors.store_keeper import keeper_spec
 from repertory.actors.writer import StoreWriter, WriterSettings
 from repertory.app.active_session import ActiveSession
 from repertory.app.assembly import assemble
+from repertory.app.open_memories import OpenMemories
 from repertory.app.tool_servers import ToolServers, reason_of
 from repertory.errors import StartFailed, Unavailable
 from repertory.runtime.phase import Phase
@@ -65,6 +68,7 @@ async def lone_session(blueprint: Blueprint, *, closes_model: bool) -> AsyncGene
                 # The caller may have been cancelled, which has cancelled its turn: that ends with a valid history.
                 with anyio.CancelScope(shield=True):
                     await session.finish_turns()
+                    await session.finish_memory()
         _check_stored(backlogs)
     finally:
         blueprint.claim.give_up()
@@ -90,17 +94,19 @@ async def _start(
         links = await ToolServers(system).enter_all(blueprint.parts.tools.sources, [])
         blueprint.parts.tools = blueprint.parts.tools.opened(links)
         keeper = blueprint.memory if store is None else await _durable(system, store, backlogs)
-        refs = [await system.start(spec) for spec in await assemble(blueprint, keeper)]
+        memories = await OpenMemories(system).enter(blueprint.remembers)
+        refs = [await system.start(spec) for spec in await assemble(blueprint, keeper, memories)]
         keeping = keeper_spec(store, "keeper") if store is not None else None
         if keeping is not None:
             await system.start(keeping)
     except StartFailed as error:
         raise reason_of(error) from error
-    persister, _, agent = refs
+    persister, _, agent, *memory = refs
     return ActiveSession(
         watched=agent,
         persister=persister,
         agent=agent,
+        memory=memory[0] if memory else None,
         mirror=blueprint.parts.mirror,
         state=blueprint.parts.state,
         tools=blueprint.parts.tools,

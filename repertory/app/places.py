@@ -19,3 +19,8 @@ def sessions_database() -> Path:
 def sessions_folder() -> Path:
     """The default folder of sessions that are kept as documents."""
     return home() / "sessions"
+
+
+def memory_database() -> Path:
+    """The default database of memories."""
+    return home() / "memory.db"

@@ -10,7 +10,7 @@ flight finish, journals are committed, leases are released, and `drain()` report
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Unpack
@@ -21,6 +21,7 @@ from anyio.abc import TaskStatus
 
 from repertory.actors.registry import ToolRegistry
 from repertory.app.agent import Agent
+from repertory.app.agent_memory import given_manager, with_memory
 from repertory.app.agent_tool import as_tools
 from repertory.app.bedrock import default_model
 from repertory.app.call_options import CallOptions, read_call
@@ -31,12 +32,14 @@ from repertory.app.plugins import check_plugins
 from repertory.app.runtime_stats import runtime_stats
 from repertory.app.sessions import PlacedSession
 from repertory.core.ids import check_id
+from repertory.core.memory.flushed import together
 from repertory.core.messages import copy_message
 from repertory.core.store_patience import DEFAULT_PATIENCE, StorePatience
 
 if TYPE_CHECKING:
     from repertory.app.drain_report import DrainReport
     from repertory.app.host import ShutdownHook
+    from repertory.app.memory_manager import MemoryManager
     from repertory.app.runtime_stats import RuntimeStats
     from repertory.app.sessions import SessionPlace
     from repertory.app.spec import AgentSpec
@@ -51,7 +54,8 @@ if TYPE_CHECKING:
 class Runtime:
     """Hosts the sessions of one process in one event loop. An async context manager, entered once.
 
-    `sessions`: where sessions are kept; without it they live in memory until the block ends. `idle_timeout_s`: how
+    `sessions`: where sessions are kept; without it they live in memory until the block ends. `memory`: what agents
+    remember with that have no memory manager of their own: one, or its stores. `idle_timeout_s`: how
     long a session without a message keeps its actors. `drain_timeout_s`: how long shutting down may take in all.
     `on_fatal`: what to do when the actors cannot be restarted any more: `raise` out of the block; `signal`, which
     sends this process SIGTERM, for servers that would otherwise go on answering without them; or a function of the
@@ -62,12 +66,14 @@ class Runtime:
         self,
         *,
         sessions: SessionPlace | None = None,
+        memory: MemoryManager | Sequence[object] | Mapping[str, object] | None = None,
         idle_timeout_s: float = 120.0,
         drain_timeout_s: float = 25.0,
         on_fatal: OnFatal = "raise",
         patience: StorePatience = DEFAULT_PATIENCE,
     ) -> None:
         self._sessions = sessions
+        self._memory = given_manager({"stores": memory} if isinstance(memory, list | tuple) else memory)
         settings = HostSettings(
             idle_timeout_s=idle_timeout_s, drain_timeout_s=drain_timeout_s, on_fatal=on_fatal, patience=patience
         )
@@ -85,6 +91,8 @@ class Runtime:
         """The agent, ready to be asked for sessions. Nothing starts yet. Errors: `Invalid` for a spec that makes no
         sense.
         """
+        if spec.memory_manager is None:
+            spec = replace(spec, memory_manager=self._memory)
         return HostedAgent(self._host, spec, self._sessions)
 
     def on_shutdown(self, phase: str, hook: ShutdownHook) -> None:
@@ -104,7 +112,8 @@ class Runtime:
 
     def _whole(self, actors: ActorsReport) -> DrainReport:
         if self._report is None:
-            self._report = drain_report(actors, self._host.backlogs.not_stored())
+            memory = together((), self._host.flushed)
+            self._report = drain_report(actors, self._host.backlogs.not_stored(), memory)
         return self._report
 
     @property
@@ -127,13 +136,15 @@ class HostedAgent:
     def __init__(self, host: Host, spec: AgentSpec, sessions: SessionPlace | None) -> None:
         self._host = host
         tools, plugins = as_tools(spec.tools), check_plugins(spec.plugins)
-        with_plugins = ToolRegistry([*tools, *(tool for plugin in plugins for tool in plugin.tools)])
+        memory = given_manager(spec.memory_manager)
+        added = [tool for plugin in with_memory(plugins, memory) for tool in plugin.tools]
+        with_plugins = ToolRegistry([*tools, *added])
         self._sessions = sessions
         self._agents: WeakValueDictionary[str, Agent] = WeakValueDictionary()
         # A spec that makes no sense is refused now; plugins need not prepare the agent that shows it.
-        self._spec = replace(spec, model=default_model(spec.model), tools=with_plugins, plugins=())
+        self._spec = replace(spec, model=default_model(spec.model), tools=with_plugins, plugins=(), memory_manager=None)
         self._agent("unsaved", takeover=False)
-        self._spec = replace(self._spec, tools=ToolRegistry(tools), plugins=plugins)
+        self._spec = replace(self._spec, tools=ToolRegistry(tools), plugins=plugins, memory_manager=memory)
 
     def session(self, session_id: str, *, takeover: bool = False) -> HostedSession:
         """One conversation with this agent. The same id is the same conversation, here and after a restart."""
@@ -157,6 +168,7 @@ class HostedAgent:
             state=spec.state,
             plugins=spec.plugins,
             hooks=spec.hooks,
+            memory_manager=spec.memory_manager,
             session_manager=PlacedSession(session_id, self._sessions, takeover),
             structured_output_model=spec.structured_output_model,
             aux_model=spec.aux_model,

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from repertory.actors.hook_registry import HookProvider
     from repertory.actors.tool_step import ToolExecution
     from repertory.app.conversation_managers import ConversationManager
+    from repertory.app.memory_manager import MemoryManager
     from repertory.app.plugins import Plugin
     from repertory.backends.ports import Model
     from repertory.core.messages import Message
@@ -40,6 +41,8 @@ class AgentSpec:
     description: str | None = None
     hooks: Sequence[HookProvider] = ()
     plugins: Sequence[Plugin] = ()
+    memory_manager: MemoryManager | Mapping[str, object] | None = None
+    """None for that of the runtime."""
     structured_output_model: type[Any] | None = None
     aux_model: Model | str | None = None
     retry_strategy: RetryStrategy | None = DEFAULT_RETRY

@@ -1,7 +1,9 @@
-"""State that was set and is not on its way to its session yet: stored when the process ends, if nothing else does it.
+"""What is to be done before the process ends, if nothing else does it: state that was set is stored, what was said is
+offered to memory.
 
-Tools set state within a turn, which stores it. A program may set it at any time, and end without another call: what
-stores it is held here until it was taken, so that it outlives the last reference to its agent as well.
+Tools set state within a turn, which stores it. A program may set it at any time, and end without another call. What
+was said waits for a trigger of memory, and the program may end before. What does these things is held here until it
+was done, so that it outlives the last reference to its agent as well.
 """
 
 from __future__ import annotations
@@ -20,6 +22,10 @@ Store: TypeAlias = Callable[[], Awaitable[None]]
 """Stores the state of one agent."""
 
 
+_memories: set[int] = set()
+"""The keys of what is held for memory."""
+
+
 class ExitHost(Protocol):
     """Where it is stored at the end."""
 
@@ -35,7 +41,9 @@ class ExitHost(Protocol):
 _log = logging.getLogger("repertory.sessions")
 _lock = threading.Lock()
 _unsaved: dict[int, tuple[Store, Callable[[], ExitHost]]] = {}
-"""By the identity of the state."""
+"""By the identity of what is to be stored, the oldest first."""
+HELD_MAX = 256
+"""Agents whose conversation is kept nowhere else that are held for their memory; beyond it the oldest is done now."""
 
 
 def watch_state(state: AgentState, store: Store, host: Callable[[], ExitHost]) -> None:
@@ -53,7 +61,28 @@ def flush_unsaved(host: ExitHost) -> None:
         try:
             host.run(store)
         except RepertoryError as error:
-            _log.error("state could not be stored cause=%r", str(error))
+            _log.error("what was left could not be stored cause=%r", str(error))
+
+
+def hold_memory(key: int, flush: Store, host: Callable[[], ExitHost], unread: bool) -> None:
+    """Offer what was said to memory at the end of the process, unless that is done before; `unread`: whether anything
+    is left.
+    """
+    _note(key, flush, host, unread)
+    with _lock:
+        _memories.add(key)
+        _memories.intersection_update(_unsaved)
+        held = [each for each in _unsaved if each in _memories]
+        oldest = _unsaved.pop(held[0]) if len(held) > HELD_MAX else None
+    if oldest is not None:
+        threading.Thread(target=_flush_one, args=oldest, name="repertory-memory", daemon=True).start()
+
+
+def _flush_one(flush: Store, host: Callable[[], ExitHost]) -> None:
+    try:
+        host().run(flush)
+    except RepertoryError as error:
+        _log.error("memory could not be flushed cause=%r", str(error))
 
 
 def _note(key: int, store: Store, host: Callable[[], ExitHost], changed: bool) -> None:

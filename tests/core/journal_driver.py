@@ -27,7 +27,7 @@ from repertory.core.journal.restore import messages_of, records_of, restore
 from repertory.core.journal.rows import Row
 from repertory.core.journal.shown import SUMMARY_SEQ, Shown
 from repertory.core.journal.view_change import message_with_view, view_change
-from repertory.core.messages import Message, ToolResult, tool_results, tool_uses
+from repertory.core.messages import Json, Message, ToolResult, tool_results, tool_uses
 from repertory.core.opening import Interrupt
 from repertory.core.window.plan import WindowPlan
 
@@ -191,7 +191,8 @@ class Driver:
 
     def do_cursor(self, number: int) -> None:
         positions = {**self.fold.cursors, f"store-{number % 2}": self.fold.last_seq}
-        self.append(CursorMoved(at=self.at(), positions=positions if number % 5 else {}))
+        kept: dict[str, Json] = {"store-0": {"pending": [number]}} if number % 7 == 1 else {}
+        self.append(CursorMoved(at=self.at(), positions=positions if number % 5 else {}, kept=kept))
 
     def do_node(self, number: int) -> None:
         run = self.fold.run + (number % 4 == 0 or not self.fold.run)

@@ -112,7 +112,12 @@ RECORDS: Mapping[Kind, st.SearchStrategy[Record]] = {
         name=text,
         source=st.none() | text,
     ),
-    Kind.CURSOR: st.builds(CursorMoved, at=ats, positions=st.dictionaries(text, counts, max_size=3)),
+    Kind.CURSOR: st.builds(
+        CursorMoved,
+        at=ats,
+        positions=st.dictionaries(text, counts, max_size=3),
+        kept=st.dictionaries(text, values, max_size=2),
+    ),
     Kind.OWNER: st.builds(OwnerChanged, at=ats, owner=text, generation=counts),
 }
 

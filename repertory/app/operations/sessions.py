@@ -10,7 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar
 
-from repertory.app.operations import branching, copying, doctor, erasing, marking, pruning, searching, showing
+from repertory.app.operations import branching, copying, doctor, erasing, letters, marking, pruning, searching, showing
 from repertory.app.operations.opening import opened
 from repertory.backends.line_files import new_file
 from repertory.core.ids import check_id
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from repertory.app.operations.copying import CopyReport
     from repertory.app.operations.doctor import DoctorReport
     from repertory.app.operations.erasing import DeletionProof, ExpiryReport, RedactionReport
+    from repertory.app.operations.letters import ReplayReport, StoredLetter
     from repertory.app.operations.marking import StoredMark
     from repertory.app.operations.positions import Position
     from repertory.app.operations.pruning import PruneReport
@@ -275,6 +276,21 @@ class Sessions:
             raise Invalid("a time to live is not negative", ttl=ttl)
         now = self._wall()
         return await self._on(lambda store: erasing.expire(store, now - seconds, now, dry_run=dry_run))
+
+    async def dead_letters(self, session_id: str | None = None) -> Sequence[StoredLetter]:
+        """What memory stores would not take, or what could not be extracted for them, of a session or of all."""
+        return await self._on(lambda store: letters.dead_letters(store, session_id))
+
+    async def replay(
+        self, session_id: str, memory_store: str | None = None, *, agent: str | None = None, takeover: bool = False
+    ) -> ReplayReport:
+        """Have dead letters tried again, of one memory store or of all: when an agent with that store next opens the
+        session. What a store has taken in before is given to it under the same key.
+        """
+        made = self._made()
+        return await self._on(
+            lambda store: letters.replay(store, session_id, memory_store, agent, made, takeover=takeover)
+        )
 
     async def doctor(self, *, repair: bool = False) -> DoctorReport:
         """Examine every session: whether it is what was written, can be opened, and amounts to what its rows say.

@@ -293,7 +293,7 @@ _TYPES: Mapping[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("idempotency_token", "repaired", "tool_use_id", "name", "idempotency_key", "manager"), str),
     **dict.fromkeys(("reason", "node", "status", "label", "digest", "source", "source_link", "owner"), str),
     **dict.fromkeys(("message", "view", "summary", "manager_state", "set", "full", "responses", "data"), dict),
-    **dict.fromkeys(("metadata", "state", "positions"), dict),
+    **dict.fromkeys(("metadata", "state", "positions", "kept"), dict),
     **dict.fromkeys(("pinned", "replaced", "hidden", "delete", "interrupts", "frontier", "copied"), list),
     "patch": bool,
     "result": object,

@@ -72,6 +72,7 @@ class Fold:
         self._nodes = dict(image.nodes)
         self._frontier = image.frontier
         self._cursors = dict(image.cursors)
+        self._kept = dict(image.kept)
         self._finished_turns = dict(image.finished_turns)
         self._take_anchors(image.anchors)
 
@@ -163,6 +164,11 @@ class Fold:
         return MappingProxyType(self._cursors)
 
     @property
+    def kept(self) -> Mapping[str, Json]:
+        """What is on its way to each memory store, or was given up."""
+        return MappingProxyType(self._kept)
+
+    @property
     def finished_turns(self) -> Mapping[str, FinishedTurn]:
         """Answered turns by idempotency token: the latest ones only, and surely those whose messages are shown."""
         return MappingProxyType(self._finished_turns)
@@ -224,6 +230,7 @@ class Fold:
             nodes=dict(self._nodes),
             frontier=self._frontier,
             cursors=dict(self._cursors),
+            kept=dict(self._kept),
             finished_turns={token: turn for token, turn in self._finished_turns.items() if turn.seq >= needed},
             token=self._token if self._token is not None and self._token[1] >= needed else None,
             run=self._run,
@@ -435,8 +442,8 @@ class Fold:
         self._frontier = record.frontier
 
     def _on_cursor(self, seq: int, record: CursorMoved) -> None:
-        self._cursors = dict(record.positions)
-        self._cursors_at = seq if record.positions else 0
+        self._cursors, self._kept = dict(record.positions), dict(record.kept)
+        self._cursors_at = seq if record.positions or record.kept else 0
 
 
 def _check_light(view: View) -> None:

@@ -78,6 +78,8 @@ class Image:
     """The latest word on each node of the orchestrator's current run, in order of first mention."""
     frontier: tuple[str, ...] = ()
     cursors: Mapping[str, int] = field(default_factory=dict[str, int])
+    kept: Mapping[str, Json] = field(default_factory=dict[str, Json])
+    """Store name to what the last cursor record keeps of it."""
     finished_turns: Mapping[str, FinishedTurn] = field(default_factory=dict[str, FinishedTurn])
     """By idempotency token, for turns no older than what is shown."""
     token: tuple[str, int] | None = None

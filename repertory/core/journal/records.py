@@ -202,6 +202,8 @@ class CursorMoved:
 
     at: float
     positions: Mapping[str, int]
+    kept: Mapping[str, Json] = field(default_factory=dict[str, Json])
+    """Store name to what is on its way there, or was given up; `core/memory/progress.py` says how it is written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

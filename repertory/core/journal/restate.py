@@ -28,5 +28,5 @@ def restatements(fold: Fold, at: float) -> list[Record]:
     if 0 < anchors.view < bound:
         records.append(ViewChanged(at=at, view=fold.shown.view, reason="restated"))
     if 0 < anchors.cursors < bound:
-        records.append(CursorMoved(at=at, positions=dict(fold.cursors)))
+        records.append(CursorMoved(at=at, positions=dict(fold.cursors), kept=dict(fold.kept)))
     return records

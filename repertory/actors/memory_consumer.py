@@ -1,0 +1,448 @@
+"""The memory of one session: brings what is said to the memory stores, each at its own pace, behind the answers.
+
+State: how far each store has got (`Progress`, which the journal has too), and what is under way. Fails: by a bug alone;
+it then starts again from the journal. Pace: that of each store, of which no other store and no turn knows. Supervised
+by the session, behind the agent, so that its failure restarts nobody else.
+
+A stretch of the conversation is claimed for a store, on record; then memories are made of it, on record; then they are
+written. Whatever a killed process had begun is done by the next one, under the same keys.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias, assert_never
+
+import anyio
+
+from repertory.actors.agent_messages import KeepProgress
+from repertory.actors.memory_link import MemoryLink
+from repertory.actors.memory_messages import (
+    AcceptMemories,
+    FinishMemory,
+    Fire,
+    FlushMemory,
+    MemoryMessage,
+    RunRecall,
+    TryStoreAgain,
+    TurnEnded,
+)
+from repertory.actors.memory_store import AddBatch, AddMemory
+from repertory.actors.persister_messages import Prove, ReadImage, ReadSaid
+from repertory.core.memory.breaker import Breaker
+from repertory.core.memory.flushed import StoreFlush
+from repertory.core.memory.message_filter import Filtered, MemoryMessageFilter, filtered
+from repertory.core.memory.options import AddMessagesContext
+from repertory.core.memory.progress import MemoryWrite, Progress, Stretch, kept_of, read_progress
+from repertory.core.memory.reading import SaidMessage, settled, turns_in, whole_turns
+from repertory.errors import Invalid, LimitReached, RepertoryError, Retryable
+from repertory.runtime.actor import Actor
+from repertory.runtime.exit import ExitReason
+from repertory.runtime.next import Next, carry_on, refuse, reply
+
+if TYPE_CHECKING:
+    from repertory.actors.memory_desk import StoreDesk
+    from repertory.actors.memory_store import MemoryStoreMessage
+    from repertory.core.memory.extracting import ExtractionResult
+    from repertory.core.messages import Message
+    from repertory.runtime.ref import ActorRef
+    from repertory.runtime.reply import ReplySlot
+
+ATTEMPTS_MAX = 3
+"""How often something is tried that fails for no reason that passes, before it is given up."""
+_EARLY_S = 0.001
+"""Clocks are read twice."""
+_PAUSE_S = 0.5
+"""Between two attempts at an extraction; each further one waits twice as long."""
+
+Extract: TypeAlias = "Callable[[Sequence[Message], Sequence[float]], Awaitable[Sequence[ExtractionResult]]]"
+"""Makes memories of messages and the times (epoch seconds) at which they were said."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemorySource:
+    """How one store takes part in a conversation."""
+
+    desk: StoreDesk
+    extracts: bool = False
+    """Whether it takes in what is said."""
+    every: int | None = None
+    """After so many turns; None when only somebody says so."""
+    extract: Extract | None = None
+    """None for a store that is handed the messages."""
+    leaves_out: MemoryMessageFilter = field(default_factory=MemoryMessageFilter)
+    holds: tuple[object, ...] = ()
+    """The store, and whatever else may hold something open for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryParts:
+    """What the memory of an agent is made of."""
+
+    sources: tuple[MemorySource, ...]
+    link: MemoryLink
+    """Where others find this session's memory."""
+
+
+@dataclass(slots=True)
+class _Store:
+    """What is known of one store."""
+
+    source: MemorySource
+    ref: ActorRef[MemoryStoreMessage]
+    progress: Progress
+    recorded: Progress
+    """As the journal has it."""
+    turns: int = 0
+    """Turns that were answered since `progress.position`."""
+    fired: bool = False
+    lock: anyio.Lock = field(default_factory=anyio.Lock)
+    """Held by whoever works for it."""
+    breaker: Breaker = field(default_factory=Breaker)
+    held: dict[str, RepertoryError] = field(default_factory=dict[str, RepertoryError])
+    """Key of a write to why the store has just refused it, for a reason that may be the write's own."""
+    attempts: dict[str, int] = field(default_factory=dict[str, int])
+    """Key of a write to how often it was refused while others were not."""
+    landed: int = 0
+    error: str | None = None
+
+    @property
+    def name(self) -> str:
+        return self.source.desk.name
+
+    @property
+    def due(self) -> bool:
+        """Whether a trigger has asked for what was said."""
+        every = self.source.every
+        return self.source.extracts and (self.fired or (every is not None and self.turns >= every))
+
+    @property
+    def unread(self) -> bool:
+        """Whether it has not got everything that was said."""
+        return bool(self.progress.pending or self.progress.again or (self.source.extracts and self.turns))
+
+    @property
+    def pending(self) -> list[MemoryWrite]:
+        """What is to be written and has not just been refused."""
+        return [write for write in self.progress.pending if write.key not in self.held]
+
+    def has_work(self, until: int) -> bool:
+        """Whether anything is to be done: with `until`, up to that sequence number, whatever triggers say."""
+        progress = self.progress
+        if self.pending:
+            return True
+        unread = self.source.extracts and until > progress.position
+        return bool(progress.again or self.due or unread) and progress.room > 0 and len(self.held) < ATTEMPTS_MAX
+
+
+class MemoryConsumer(Actor[MemoryMessage]):
+    """A consumer of the journal, once for each store."""
+
+    def __init__(
+        self,
+        of: tuple[str, str],
+        parts: MemoryParts,
+        refs: Mapping[str, ActorRef[MemoryStoreMessage]],
+        wall: Callable[[], float],
+    ) -> None:
+        """`of`: session and agent. `refs`: the stores' actors, by name. `wall` gives epoch seconds."""
+        self._of = of
+        self._parts = parts
+        self._refs = refs
+        self._wall = wall
+        self._stores: dict[str, _Store] = {}
+
+    def summary(self) -> object:
+        return {
+            store.name: {"position": store.progress.position, "pending": len(store.progress.pending)}
+            for store in self._stores.values()
+        }
+
+    async def on_start(self) -> None:
+        self._persister = self.context.sibling("persister")
+        self._agent = self.context.sibling("agent")
+        image = await self._persister.ask(ReadImage(), timeout_s=math.inf)
+        for source in self._parts.sources:
+            name = source.desk.name
+            progress = read_progress(image.cursors.get(name, 0), image.kept.get(name))
+            self._stores[name] = _Store(source, self._refs[name], progress, progress)
+        extracting = [store for store in self._stores.values() if store.source.extracts]
+        lowest = min((store.progress.position for store in extracting), default=math.inf)
+        if image.last_message_seq > lowest:
+            said = await self._said(int(lowest))
+            for store in extracting:
+                store.turns = turns_in(each for each in said if each.seq > store.progress.position)
+
+    async def on_ready(self) -> None:
+        for name in self._parts.link.join(self.context.self_ref):
+            self._stores[name].fired = True
+        self._work_on(self._stores.values())
+        for store in self._stores.values():
+            if not store.source.desk.prepared:
+                self.context.job(store.source.desk.prepare, name="prepare")
+
+    async def on_stop(self, reason: ExitReason) -> None:
+        del reason
+        self._parts.link.part(unread=any(store.unread for store in self._stores.values()))
+
+    async def handle(self, message: MemoryMessage) -> Next:
+        match message:
+            case TurnEnded(turns=turns):
+                for store in self._stores.values():
+                    store.turns += turns
+                self._work_on(self._stores.values())
+            case Fire(store=name):
+                self._stores[name].fired = True
+                self._work_on([self._stores[name]])
+            case AcceptMemories():
+                return await self._accept(message)
+            case FlushMemory(stores=names):
+                stores = [store for store in self._stores.values() if names is None or store.name in names]
+                self.context.job(self._flush, self.context.defer(), stores, name="flush")
+            case FinishMemory():
+                self.context.job(self._finish, self.context.defer(), name="finish")
+            case RunRecall(recall=recall):
+                self.context.job(recall.run, name="recall")
+            case TryStoreAgain(store=name):
+                self._work_on([self._stores[name]])
+            case _:
+                assert_never(message)
+        return carry_on()
+
+    async def _accept(self, message: AcceptMemories) -> Next:
+        session_id, agent_id = self._of
+        stores = [self._stores[name] for name in message.stores]
+        full = [store.name for store in stores if store.progress.room < len(message.contents)]
+        if full:
+            return refuse(LimitReached("too many memories are on their way to a store already", stores=full))
+        for store in stores:
+            writes = [
+                MemoryWrite(
+                    key=f"{session_id}/{agent_id}/{store.name}/{message.key}/{index}",
+                    content=content,
+                    metadata=message.metadata,
+                    said_at=self._wall(),
+                )
+                for index, content in enumerate(message.contents)
+            ]
+            store.progress = store.progress.accepted(writes)
+            await self._keep(store)
+        self._work_on(stores)
+        return reply(len(message.contents))
+
+    async def _flush(self, slot: ReplySlot[Mapping[str, StoreFlush]], stores: Sequence[_Store]) -> None:
+        image = await self._persister.ask(ReadImage(), timeout_s=math.inf)
+        before = {store.name: store.landed for store in stores}
+        async with anyio.create_task_group() as group:
+            for store in stores:
+                group.start_soon(self._work, store, image.last_message_seq)
+        slot.reply({store.name: await self._flushed(store, before[store.name]) for store in stores})
+
+    async def _flushed(self, store: _Store, before: int) -> StoreFlush:
+        progress = store.progress
+        parked = len(progress.pending) + len(progress.letters)
+        left = [(progress.position + 1, math.inf), *progress.again] if store.source.extracts else []
+        if left:
+            said = await self._said(min(first for first, _ in left) - 1)
+            unread = [each for each in settled(said) if any(first <= each.seq <= last for first, last in left)]
+            parked += len(_filtered(unread, store).messages)
+        why = store.error or (progress.letters[-1].why if progress.letters else None)
+        return StoreFlush(store.landed - before, parked, why if parked else None)
+
+    async def _finish(self, slot: ReplySlot[None]) -> None:
+        for store in self._stores.values():
+            async with store.lock:
+                pass
+        slot.reply(None)
+
+    # Working for a store.
+
+    def _work_on(self, stores: Iterable[_Store]) -> None:
+        """Begin what is to be done, unless somebody does it, or the store has failed a moment ago."""
+        for store in stores:
+            rests = not store.breaker.allows(anyio.current_time())
+            if store.has_work(0) and not rests and not store.lock.locked():
+                self.context.job(self._work, store, 0, name=f"memory {store.name}")
+
+    async def _work(self, store: _Store, until: int) -> None:
+        """Do all there is to do, step by step, until something fails. Each step leaves the journal able to go on."""
+        async with store.lock:
+            before = store.landed
+            error: RepertoryError | None = None
+            try:
+                while store.has_work(until) and await self._step(store, until):
+                    pass
+            except RepertoryError as raised:
+                error = raised
+            error = await self._count_refusals(store, others_landed=store.landed > before) or error
+            if error is not None:
+                self._note_failure(store, error)
+            else:
+                store.breaker, store.error = store.breaker.succeeded(), None
+
+    async def _step(self, store: _Store, until: int) -> bool:
+        """One thing. False when there turned out to be nothing to do."""
+        if store.pending:
+            await self._write(store, forced=until > 0)
+        elif store.progress.again:
+            await self._extract(store, store.progress.again[0], forced=until > 0)
+        else:
+            return await self._claim(store, until)
+        return True
+
+    async def _count_refusals(self, store: _Store, *, others_landed: bool) -> RepertoryError | None:
+        """What the store refused while it took others is given up after a while. Why some of it is not, if any."""
+        held, store.held = store.held, {}
+        for key, error in list(held.items()):
+            store.attempts[key] = store.attempts.get(key, 0) + others_landed
+            if store.attempts[key] >= ATTEMPTS_MAX:
+                del held[key]
+                self._refuse(store, key, error)
+        await self._keep(store)
+        return next(reversed(held.values()), None)
+
+    def _note_failure(self, store: _Store, error: RepertoryError) -> None:
+        """Try again later. While the session rests, that is when it is alive again."""
+        now = anyio.current_time()
+        store.error = str(error)
+        store.breaker = store.breaker.failed(now)
+        self.context.logger.warning(
+            "a memory store was not brought up to date store=%r cause=%r", store.name, str(error)
+        )
+        rest_s = store.breaker.retry_at - now if store.breaker.is_open else _PAUSE_S
+        self.context.after(rest_s + _EARLY_S, TryStoreAgain(store=store.name), key=store.name)
+
+    async def _claim(self, store: _Store, until: int) -> bool:
+        """Put on record which stretch is extracted next, so that it is the same one whenever it is tried."""
+        said = await self._said(store.progress.position)
+        said = settled([each for each in said if each.seq <= until]) if until else whole_turns(said)
+        store.fired, store.turns = False, 0
+        if not said:
+            return False
+        store.progress = store.progress.claimed(said[-1].seq)
+        await self._keep(store, sure=True)
+        return True
+
+    async def _extract(self, store: _Store, stretch: Stretch, *, forced: bool) -> None:
+        """Make memories of a stretch, or hand it over. What cannot be made anything of is given up, on record."""
+        said = [each for each in await self._said(stretch[0] - 1) if each.seq <= stretch[1]]
+        kept = _filtered(said, store)
+        taken = [said[position] for position in kept.positions]
+        try:
+            writes = await self._made_of(store, stretch, kept.messages, taken, forced=forced) if taken else []
+        except Retryable:
+            raise
+        except Invalid as error:
+            self._note_given_up(store, error)
+            store.progress = store.progress.given_up(stretch, str(error), self._wall())
+            await self._keep(store)
+            return
+        store.landed += len(taken)
+        store.progress = store.progress.extracted(stretch, writes)
+        await self._keep(store, sure=bool(writes))
+
+    async def _made_of(
+        self,
+        store: _Store,
+        stretch: Stretch,
+        messages: Sequence[Message],
+        taken: Sequence[SaidMessage],
+        *,
+        forced: bool,
+    ) -> list[MemoryWrite]:
+        session_id, agent_id = self._of
+        key = f"{session_id}/{agent_id}/{store.name}/{stretch[0]}-{stretch[1]}"
+        numbers, said_at = tuple(each.seq for each in taken), taken[-1].at
+        if store.source.extract is None:
+            context = self._context(key, numbers, said_at)
+            batch = AddBatch(messages=tuple(messages), context=context, forced=forced)
+            await store.ref.ask(batch, timeout_s=math.inf)
+            return []
+        results = await self._extracted(store.source.extract, messages, [each.at for each in taken])
+        return [
+            MemoryWrite(
+                key=f"{key}/{index}",
+                content=result.content,
+                metadata=dict(result.metadata or {}),
+                sequence_numbers=numbers,
+                said_at=said_at,
+            )
+            for index, result in enumerate(results)
+        ]
+
+    async def _extracted(
+        self, extract: Extract, messages: Sequence[Message], said_at: Sequence[float]
+    ) -> Sequence[ExtractionResult]:
+        """Errors: `Invalid` when it failed every time for a reason that does not pass."""
+        attempt = 1
+        while True:
+            try:
+                return await extract(messages, said_at)
+            except Retryable:
+                raise
+            except RepertoryError as error:
+                if attempt == ATTEMPTS_MAX:
+                    raise Invalid("it could not be extracted", attempts=attempt, error=str(error)) from error
+            await anyio.sleep(_PAUSE_S * 2 ** (attempt - 1))
+            attempt += 1
+
+    async def _write(self, store: _Store, *, forced: bool) -> None:
+        """Write what is pending, one after the other. Errors: those that pass."""
+        try:
+            for write in store.pending:
+                context = self._context(write.key, write.sequence_numbers, write.said_at)
+                add = AddMemory(content=write.content, metadata=write.metadata, context=context, forced=forced)
+                try:
+                    await store.ref.ask(add, timeout_s=math.inf)
+                except Retryable:
+                    raise
+                except Invalid as error:
+                    self._refuse(store, write.key, error)
+                except RepertoryError as error:
+                    store.held[write.key] = error
+                    if len(store.held) >= ATTEMPTS_MAX:
+                        raise
+                else:
+                    store.progress = store.progress.landed(write.key)
+                    store.landed += 1
+        finally:
+            await self._keep(store)
+
+    def _refuse(self, store: _Store, key: str, error: RepertoryError) -> None:
+        self._note_given_up(store, error)
+        store.attempts.pop(key, None)
+        store.progress = store.progress.refused(key, str(error), self._wall())
+
+    def _note_given_up(self, store: _Store, error: RepertoryError) -> None:
+        self.context.logger.error("given up: it is a dead letter now store=%r cause=%r", store.name, str(error))
+
+    # The journal.
+
+    async def _keep(self, store: _Store, *, sure: bool = False) -> None:
+        """Put the progress on record; when `sure`, return when that is durable."""
+        if store.recorded == store.progress:
+            return
+        progress = store.recorded = store.progress
+        keep = KeepProgress(store=store.name, position=progress.position, kept=kept_of(progress))
+        await self._agent.ask(keep, timeout_s=math.inf)
+        if sure:
+            await self._persister.ask(Prove(), timeout_s=math.inf)
+
+    async def _said(self, after: int) -> Sequence[SaidMessage]:
+        return await self._persister.ask(ReadSaid(after=after), timeout_s=math.inf)
+
+    def _context(self, key: str, numbers: Sequence[int], said_at: float | None) -> AddMessagesContext:
+        session_id, agent_id = self._of
+        return AddMessagesContext(
+            sequence_numbers=list(numbers),
+            session_id=session_id,
+            agent_id=agent_id,
+            idempotency_key=key,
+            said_at=said_at,
+        )
+
+
+def _filtered(said: Sequence[SaidMessage], store: _Store) -> Filtered:
+    return filtered([each.message for each in said], store.source.leaves_out)

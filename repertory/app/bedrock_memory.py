@@ -1,0 +1,216 @@
+"""Knowledge bases of Amazon Bedrock as a memory store, as users name it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
+
+from repertory.backends.aws_clients import AwsSettings, LendingClient
+from repertory.backends.memory.bedrock_documents import AccessControlEntry
+from repertory.backends.memory.bedrock_memory import (
+    CustomSource,
+    Kind,
+    KnowledgeBaseMemory,
+    KnowledgeBaseSettings,
+    S3Source,
+    check_count,
+)
+from repertory.backends.memory.bedrock_retrieval import ScoreBounds
+from repertory.backends.patience import Patience
+from repertory.core.ids import check_id
+from repertory.core.memory.options import Options, read_options
+from repertory.errors import Invalid
+
+if TYPE_CHECKING:
+    from repertory.backends.ports import ObjectStore
+
+DataSourceType = Literal["CUSTOM", "S3", "OTHER"]
+URI_CHARS_MAX = 128
+"""Of an object, behind `s3://`: longer ones cannot be named to the service again."""
+
+T = TypeVar("T")
+
+_NAME_CHARS = 36
+"""Of an object without its folder."""
+_READ_ONLY = "writable=True needs a data_source_type of CUSTOM or S3: others are filled by the service itself"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class BedrockKnowledgeBaseS3Config(Options):
+    """Where memories for an S3 data source are put. Give a bucket and prefix that the data source reads: its next sync
+    forgets what lies elsewhere.
+    """
+
+    bucket: str | None = None
+    prefix: str | None = None
+    client: Any = None
+    """A boto3 client of S3, whose credentials, region and endpoint are used. Requests go through clients of our own."""
+    endpoint_url: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class BedrockKnowledgeBaseConfig(Options):
+    """A knowledge base, and how to reach it: many stores may share one. Works as attributes and as a mapping.
+
+    What is None comes from the environment, as in every AWS tool.
+    """
+
+    knowledge_base_id: str | None = None
+    """Must be given."""
+    knowledge_base_type: Kind | None = None
+    """`VECTOR`, `MANAGED`, `KENDRA` or `SQL`; None asks the service, once."""
+    data_source_type: DataSourceType | None = None
+    """`CUSTOM` or `S3` for a store that is written to; `OTHER` is only read."""
+    data_source_id: str | None = None
+    s3: BedrockKnowledgeBaseS3Config | Mapping[str, Any] | None = None
+    """For an S3 data source."""
+    scope_metadata_key: str | None = None
+    """The metadata that says whose a memory is; `namespace` when None."""
+    runtime_client: Any = None
+    """A boto3 client of `bedrock-agent-runtime`, whose credentials, region and endpoint are used for searches. Requests
+    go through clients of our own."""
+    agent_client: Any = None
+    """The same for `bedrock-agent`, by which is written."""
+    region_name: str | None = None
+    boto_session: Any = None
+    """A boto3 session, whose credentials and region are used."""
+    boto_client_config: Any = None
+    """A botocore `Config`, laid over ours."""
+    endpoint_url: str | None = None
+    """Of a service that speaks both protocols of Bedrock."""
+
+
+class BedrockKnowledgeBaseStore(KnowledgeBaseMemory):
+    """A memory store in a knowledge base of Amazon Bedrock: pass it to `MemoryManager(stores=[...])`, or use it alone.
+
+    `KnowledgeBaseMemory` says what its methods do. Nothing is connected before the first search or write, so an agent
+    can be built without a network. It needs bedrock:Retrieve, and to write bedrock:IngestKnowledgeBaseDocuments;
+    bedrock:GetKnowledgeBase when the kind of the knowledge base is not given and is not `VECTOR`; s3:PutObject for an
+    S3 data source.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        config: BedrockKnowledgeBaseConfig | Mapping[str, Any],
+        description: str | None = None,
+        max_search_results: int | None = None,
+        writable: bool = False,
+        extraction: object = None,
+        scope: str | None = None,
+        filter: Mapping[str, Any] | None = None,
+        access_control_list: Sequence[Mapping[str, str]] | None = None,
+        min_score: float | None = None,
+        max_score: float | None = None,
+        timeout_s: float = 8.0,
+    ) -> None:
+        """`config`: the knowledge base. `scope`: whose memories these are; only those are found, and what is added is
+        marked so. `filter`: what is found instead, as Retrieve spells it; it takes the place of the scope in searches.
+
+        `access_control_list`: who may see what is added, for data sources that want to know: `access` (`ALLOW` or
+        `DENY`), `name` and `type` (`USER`) each. `min_score`, `max_score`: results with scores beyond are left out; one
+        of them, since in a knowledge base either high scores are good or low ones.
+
+        `timeout_s`: how long a request is tried again while the service is throttled or cannot be reached.
+
+        `name`, `description`, `max_search_results`, `writable`, `extraction`: for its manager, as for any store.
+
+        Errors: `Invalid` for settings that cannot work, and for unknown ones; `ImportError` naming what to install.
+        """
+        connection = read_options(BedrockKnowledgeBaseConfig, config, "config")
+        _one_of(connection.data_source_type, DataSourceType, "data_source_type")
+        if min_score is not None and max_score is not None:
+            raise Invalid("min_score and max_score exclude each other", min_score=min_score, max_score=max_score)
+        patience = Patience(timeout_s=timeout_s, first_delay_s=0.2)
+        settings = KnowledgeBaseSettings(
+            name=check_id(name, "store name"),
+            description=description,
+            max_search_results=None if max_search_results is None else check_count(max_search_results),
+            extraction=extraction,
+            knowledge_base_id=_knowledge_base_id(connection),
+            kind=_one_of(connection.knowledge_base_type, Kind, "knowledge_base_type"),
+            source=_source(connection, patience) if writable else None,
+            scope=scope or None,
+            scope_key=connection.scope_metadata_key or "namespace",
+            results_filter=filter,
+            access=[_access(entry) for entry in access_control_list or ()],
+            bounds=ScoreBounds(min_score=min_score, max_score=max_score),
+            retrieving=_aws(connection, connection.runtime_client, connection.endpoint_url),
+            managing=_aws(connection, connection.agent_client, connection.endpoint_url),
+            patience=patience,
+        )
+        super().__init__(settings, entropy=os.urandom)
+
+
+def _knowledge_base_id(config: BedrockKnowledgeBaseConfig) -> str:
+    if not config.knowledge_base_id:
+        raise Invalid("config names a knowledge_base_id")
+    return config.knowledge_base_id
+
+
+def _one_of(given: T, allowed: object, what: str) -> T:
+    if given is not None and given not in get_args(allowed):
+        raise Invalid(f"there is no such {what}", got=given, known=get_args(allowed))
+    return given
+
+
+def _source(config: BedrockKnowledgeBaseConfig, patience: Patience) -> CustomSource | S3Source:
+    kind = config.data_source_type
+    if kind not in ("CUSTOM", "S3"):
+        raise Invalid(_READ_ONLY, data_source_type=kind)
+    if not config.data_source_id:
+        raise Invalid("writable=True needs a data_source_id in config")
+    if kind == "CUSTOM":
+        return CustomSource(data_source_id=config.data_source_id)
+    s3 = read_options(BedrockKnowledgeBaseS3Config, config.s3, "config s3")
+    if not s3.bucket or s3.prefix is None:
+        raise Invalid("an S3 data source needs a bucket and a prefix: config={..., 's3': {...}}")
+    folder = s3.prefix.strip("/")
+    uri = "/".join(["s3:/", s3.bucket, *([folder] if folder else []), ""])
+    if len(uri) - len("s3://") + _NAME_CHARS > URI_CHARS_MAX:
+        raise Invalid("bucket and prefix are too long for a knowledge base", uri=uri, chars_max=URI_CHARS_MAX)
+    return S3Source(
+        data_source_id=config.data_source_id, uri=uri, open_objects=partial(_open_objects, s3, config, patience)
+    )
+
+
+def _open_objects(
+    s3: BedrockKnowledgeBaseS3Config, config: BedrockKnowledgeBaseConfig, patience: Patience
+) -> ObjectStore:
+    from repertory.backends.objects.s3 import S3ObjectStore  # loaded when used
+
+    return S3ObjectStore(
+        cast("str", s3.bucket),
+        cast("str", s3.prefix),
+        writer=os.urandom(8).hex(),
+        aws=_aws(config, s3.client, s3.endpoint_url),
+        patience=patience,
+        content_type="text/plain; charset=utf-8",
+    )
+
+
+def _aws(config: BedrockKnowledgeBaseConfig, client: Any, endpoint_url: str | None) -> AwsSettings:
+    """A client that was given says where and as whom; otherwise the settings do, or the environment."""
+    if client is not None and not hasattr(client, "meta"):
+        raise Invalid("a client is one of boto3", got=type(client).__name__)
+    return AwsSettings(
+        region_name=config.region_name if client is None else None,
+        boto_session=config.boto_session if client is None else LendingClient(client),
+        endpoint_url=endpoint_url if client is None else client.meta.endpoint_url,
+        boto_client_config=config.boto_client_config,
+        connect_timeout_s=5.0,
+        read_timeout_s=20.0,
+    )
+
+
+def _access(entry: object) -> AccessControlEntry:
+    named: Mapping[str, object] = cast("Mapping[str, object]", entry) if isinstance(entry, Mapping) else {}
+    access, name, kind = (named.get(key) for key in ("access", "name", "type"))
+    if len(named) != 3 or access not in ("ALLOW", "DENY") or not isinstance(name, str) or not isinstance(kind, str):
+        msg = "an entry of access_control_list has an access (ALLOW or DENY), a name and a type (USER)"
+        raise Invalid(msg, got=dict(named))
+    return AccessControlEntry(access=cast("str", access), name=name, type=kind)

@@ -1,0 +1,59 @@
+"""What several stores have found as one list: by rank, each thing once, without what is on the table already."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import zip_longest
+
+from repertory.core.memory.entry import MemoryEntry
+from repertory.core.messages import Message
+from repertory.core.tokens import estimate_tokens
+
+
+def merged(found: Sequence[Sequence[MemoryEntry]]) -> list[MemoryEntry]:
+    """The first of each store, then the second of each, and so on. Of entries that say the same the first stands.
+
+    Scores of different stores mean different things, so they are not compared.
+    """
+    in_turn = (entry for rank in zip_longest(*found) for entry in rank if entry is not None)
+    first: dict[str, MemoryEntry] = {}
+    for entry in in_turn:
+        first.setdefault(plain(entry.content), entry)
+    first.pop("", None)
+    return list(first.values())
+
+
+def unsaid(entries: Iterable[MemoryEntry], shown: Sequence[Message]) -> list[MemoryEntry]:
+    """The entries that the model is not shown anyway, as words within a message."""
+    said = "\n".join(plain(text) for message in shown for text in _texts(message))
+    return [entry for entry in entries if plain(entry.content) not in said]
+
+
+def within_budget(entries: Iterable[MemoryEntry], entries_max: int, tokens_max: int) -> list[MemoryEntry]:
+    """The best that have room, in order. One that is too long makes room for shorter ones behind it."""
+    chosen: list[MemoryEntry] = []
+    left = tokens_max
+    for entry in entries:
+        if len(chosen) >= entries_max:
+            break
+        tokens = estimate_tokens((), system_prompt=entry.content)
+        if tokens <= left:
+            chosen.append(entry)
+            left -= tokens
+    return chosen
+
+
+def plain(text: str) -> str:
+    """The text without what makes no difference in meaning: capitals, and how words are spaced."""
+    return " ".join(text.split()).casefold()
+
+
+def _texts(message: Message) -> Iterable[str]:
+    for block in message["content"]:
+        if "text" in block:
+            yield block["text"]
+        elif "toolResult" in block:
+            for part in block["toolResult"]["content"]:
+                text = part.get("text")
+                if isinstance(text, str):
+                    yield text

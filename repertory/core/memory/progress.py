@@ -1,0 +1,195 @@
+"""How far a memory store has taken a conversation in, what is on its way there, and what was given up.
+
+It stands in the journal, in full, after each change: so whatever was begun is finished by the next process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias, cast
+
+from repertory.core.messages import Json
+from repertory.errors import CorruptJournal
+
+PENDING_MAX = 256
+"""Memories on their way to one store, at most, for one conversation. More are not accepted."""
+LETTERS_MAX = 256
+"""What was given up, at most; beyond it the oldest are forgotten."""
+
+Stretch: TypeAlias = tuple[int, int]
+"""First and last sequence number."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryWrite:
+    """One memory on its way to a store."""
+
+    key: str
+    """Unique, and the same whenever this is tried again."""
+    content: str
+    metadata: Mapping[str, Json] = field(default_factory=dict[str, Json])
+    sequence_numbers: tuple[int, ...] = ()
+    """The messages that it was taken from."""
+    said_at: float | None = None
+    """Epoch seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetter:
+    """Something that a store, or the extraction for it, would not take however often it was tried."""
+
+    at: float
+    """Epoch seconds: when it was given up."""
+    why: str
+    write: MemoryWrite | None = None
+    """What the store refused; None when a stretch of the conversation could not be extracted."""
+    stretch: Stretch = (0, 0)
+    """The messages concerned."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """One store and one conversation."""
+
+    position: int = 0
+    """The last sequence number that was claimed. What came of it is written, or pending, or to be extracted, or a
+    letter.
+    """
+    pending: tuple[MemoryWrite, ...] = ()
+    """To be written, the oldest first."""
+    again: tuple[Stretch, ...] = ()
+    """Stretches up to `position` that are to be extracted: one that was claimed, and those of replayed letters."""
+    letters: tuple[DeadLetter, ...] = ()
+    """The oldest first."""
+
+    @property
+    def room(self) -> int:
+        """How many more memories may be on their way."""
+        return max(PENDING_MAX - len(self.pending), 0)
+
+    def claimed(self, last: int) -> Progress:
+        """What follows the position, up to `last`, is to be extracted, as one stretch."""
+        return replace(self, position=last, again=(*self.again, (self.position + 1, last)))
+
+    def extracted(self, stretch: Stretch, writes: Sequence[MemoryWrite]) -> Progress:
+        """A stretch has been extracted; this is to be written."""
+        return replace(
+            self,
+            position=max(self.position, stretch[1]),
+            again=tuple(other for other in self.again if other != stretch),
+            pending=(*self.pending, *writes),
+        )
+
+    def accepted(self, writes: Sequence[MemoryWrite]) -> Progress:
+        """More is to be written. What is on its way under the same key already is not."""
+        known = {write.key for write in self.pending}
+        return replace(self, pending=(*self.pending, *(write for write in writes if write.key not in known)))
+
+    def landed(self, key: str) -> Progress:
+        """The store has that one."""
+        return replace(self, pending=tuple(write for write in self.pending if write.key != key))
+
+    def refused(self, key: str, why: str, at: float) -> Progress:
+        """The store will not take that one."""
+        letters = [DeadLetter(at=at, why=why, write=write) for write in self.pending if write.key == key]
+        return replace(self.landed(key), letters=(*self.letters, *letters)[-LETTERS_MAX:])
+
+    def given_up(self, stretch: Stretch, why: str, at: float) -> Progress:
+        """That stretch cannot be extracted."""
+        letter = DeadLetter(at=at, why=why, stretch=stretch)
+        return replace(self.extracted(stretch, ()), letters=(*self.letters, letter)[-LETTERS_MAX:])
+
+    def replayed(self) -> Progress:
+        """Everything that was given up is to be tried again."""
+        writes = [letter.write for letter in self.letters if letter.write is not None]
+        again = [letter.stretch for letter in self.letters if letter.write is None]
+        return replace(self.accepted(writes), again=tuple(dict.fromkeys((*self.again, *again))), letters=())
+
+
+def read_progress(position: int, kept: Json) -> Progress:
+    """The progress that the journal tells of. Errors: `CorruptJournal` for what it cannot have written."""
+    if kept is None:
+        return Progress(position=position)
+    try:
+        said = cast("Mapping[str, Json]", kept)
+        return Progress(
+            position=position,
+            pending=tuple(map(_read_write, _list(said.get("pending")))),
+            again=tuple(map(_read_stretch, _list(said.get("again")))),
+            letters=tuple(map(_read_letter, _list(said.get("letters")))),
+        )
+    except (AttributeError, TypeError, ValueError) as error:
+        raise CorruptJournal("what is kept of a memory store cannot be read", found=type(error).__name__) from error
+
+
+def kept_of(progress: Progress) -> Json:
+    """What the journal keeps besides the position; None when there is nothing."""
+    said: dict[str, Json] = {}
+    if progress.pending:
+        said["pending"] = [_spell_write(write) for write in progress.pending]
+    if progress.again:
+        said["again"] = [list(stretch) for stretch in progress.again]
+    if progress.letters:
+        said["letters"] = [_spell_letter(letter) for letter in progress.letters]
+    return said or None
+
+
+def _spell_write(write: MemoryWrite) -> dict[str, Json]:
+    said: dict[str, Json] = {"key": write.key, "content": write.content}
+    if write.metadata:
+        said["metadata"] = dict(write.metadata)
+    if write.sequence_numbers:
+        said["sequence_numbers"] = list(write.sequence_numbers)
+    if write.said_at is not None:
+        said["said_at"] = write.said_at
+    return said
+
+
+def _spell_letter(letter: DeadLetter) -> dict[str, Json]:
+    what: dict[str, Json] = (
+        {"stretch": list(letter.stretch)} if letter.write is None else {"write": _spell_write(letter.write)}
+    )
+    return {"at": letter.at, "why": letter.why, **what}
+
+
+def _list(value: Json) -> Sequence[Json]:
+    if value is None:
+        return ()
+    if not isinstance(value, list | tuple):
+        raise TypeError
+    return cast("Sequence[Json]", value)
+
+
+def _read_stretch(value: Json) -> Stretch:
+    first, last = _list(value)
+    if not isinstance(first, int) or not isinstance(last, int):
+        raise TypeError
+    return first, last
+
+
+def _read_write(value: Json) -> MemoryWrite:
+    said = cast("Mapping[str, Json]", value)
+    key, content, said_at = said.get("key"), said.get("content"), said.get("said_at")
+    metadata, numbers = said.get("metadata", {}), _list(said.get("sequence_numbers"))
+    if not (isinstance(key, str) and isinstance(content, str) and isinstance(metadata, dict)):
+        raise TypeError
+    if not (said_at is None or isinstance(said_at, float | int)):
+        raise TypeError
+    return MemoryWrite(
+        key=key,
+        content=content,
+        metadata=cast("Mapping[str, Json]", metadata),
+        sequence_numbers=tuple(number for number in numbers if isinstance(number, int)),
+        said_at=said_at,
+    )
+
+
+def _read_letter(value: Json) -> DeadLetter:
+    said = cast("Mapping[str, Json]", value)
+    at, why, write = said.get("at"), said.get("why"), said.get("write")
+    if not (isinstance(at, float | int) and isinstance(why, str)):
+        raise TypeError
+    if write is None:
+        return DeadLetter(at=at, why=why, stretch=_read_stretch(said.get("stretch")))
+    return DeadLetter(at=at, why=why, write=_read_write(write))

@@ -1,0 +1,231 @@
+"""Ranking what has words of a question: by its own words, by those around it, by its conversation, by who spoke.
+
+A turn of a conversation seldom says what it is about: "in May, with my sister" answers a question whose words stand in
+the turn before. So the words of its neighbours count for a turn, the nearer the more; so do those of its whole
+conversation, a little; and so does being said by whom the question names. Each word counts by how rare it is (the idf
+of BM25), and the first time most: how often it comes again says little in texts as short as these.
+
+The weights were chosen by cross-validation over dialogues (`bench/recall.py`), and lie on no edge: half or double of
+each changes what is measured there by about one point at most.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+RARITY_MIN = 1e-3
+"""Of a word that stands in half of all texts, or more."""
+_WINDOW_HALF = 0.5
+_WINDOW_MOST = 1.5
+"""So that a word that stands in a turn and nowhere around it is worth the same in its window."""
+_CONVERSATION_HALF = 1.0
+_HEADING_AGAIN = 0.3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankingWeights:
+    """How much each sign counts, against a turn's own words."""
+
+    heading: float = 0.8
+    """A word that stands in the heading only: who spoke, and when."""
+    length: float = 0.25
+    """How far a long text's words count less: 0 not at all, 1 in proportion to its length."""
+    window: float = 1.0
+    """The words of a turn and of its neighbours, together."""
+    neighbours: tuple[float, ...] = (0.5, 0.25)
+    """What a word counts in the window that was said one turn before or after, two turns, and so on."""
+    conversation: float = 1.0
+    """The words of the whole conversation."""
+    speaker: float = 0.5
+    """Said by whom the question names: as much as this share of an average word."""
+    assistant: float = 0.9
+    """What everything counts in an answer of the assistant's: it is the user that memories are about."""
+    alike: float = 0.4
+    """Where a model says how alike texts are: how much of the ranking that decides, from 0 to 1."""
+    alike_beside: float = 0.5
+    """How much the turns beside a turn count for how alike it is."""
+
+
+DEFAULT_WEIGHTS = RankingWeights()
+
+
+class Candidate(NamedTuple):
+    """A text that has words of the question, or stands beside one. Bit n of a mask stands for word n."""
+
+    entry: int
+    """Its key."""
+    body: int
+    """The words in the text itself."""
+    heading: int
+    """The words in what stands over it."""
+    conversation: int | None
+    """None for what was said in no conversation: it has no neighbours."""
+    place: int | None
+    """Where in its conversation it stands; None for what was not said there, but taken from it."""
+    words: int
+    """How long the text is."""
+    named: bool
+    """Whether the question names who said it."""
+    assistant: bool
+    """Whether a model said it, and not somebody with a name."""
+
+
+def rarity(texts: int, having: float) -> float:
+    """What a word counts for that so many of all texts have."""
+    return max(math.log((texts - having + 0.5) / (having + 0.5)), RARITY_MIN) if texts > having else RARITY_MIN
+
+
+def neighbourhood(weights: RankingWeights) -> int:
+    """How many turns before and after a turn count."""
+    return len(weights.neighbours)
+
+
+def scores(candidates: Sequence[Candidate], rarities: Sequence[float], weights: RankingWeights) -> dict[int, float]:
+    """What each candidate is worth, by its key: the more the better. Comparable within one question only."""
+    if not candidates:
+        return {}
+    average = max(1.0, sum(candidate.words for candidate in candidates) / len(candidates))
+    table = _Table(candidates, rarities, weights)
+    mean_rarity = sum(rarities) / len(rarities) if rarities else 0.0
+    worth: dict[int, float] = {}
+    for candidate in candidates:
+        length = 1 - weights.length + weights.length * candidate.words / average
+        score = (
+            table.own(candidate) / length
+            + weights.window * table.window(candidate)
+            + weights.conversation * table.conversation(candidate)
+            + weights.speaker * mean_rarity * candidate.named
+        )
+        worth[candidate.entry] = score * weights.assistant if candidate.assistant else score
+    return worth
+
+
+def surrounded(candidates: Sequence[Candidate], likeness: Mapping[int, float], share: float) -> dict[int, float]:
+    """How alike each candidate is to a question, with a share of how alike the turns beside it are."""
+    turns = {
+        (candidate.conversation, candidate.place): likeness[candidate.entry]
+        for candidate in candidates
+        if candidate.place is not None and candidate.entry in likeness
+    }
+    found: dict[int, float] = {}
+    for candidate in candidates:
+        own = likeness.get(candidate.entry)
+        if own is None:
+            continue
+        beside = 0.0
+        if candidate.place is not None:
+            around = [turns.get((candidate.conversation, candidate.place + way), 0.0) for way in (-1, 1)]
+            beside = sum(around) / 2
+        found[candidate.entry] = own + share * beside
+    return found
+
+
+class _Table:
+    """The words of all candidates, by turn and by conversation.
+
+    The same few masks come again and again, so what they are worth is worked out once.
+    """
+
+    def __init__(self, candidates: Sequence[Candidate], rarities: Sequence[float], weights: RankingWeights) -> None:
+        self._rarities = rarities
+        self._weights = weights
+        self._turns: dict[tuple[int, int], int] = {
+            (candidate.conversation, candidate.place): candidate.body
+            for candidate in candidates
+            if candidate.body and candidate.conversation is not None and candidate.place is not None
+        }
+        self._own: dict[tuple[int, int], float] = {}
+        self._windows: dict[tuple[int, int, tuple[int, ...]], float] = {}
+        self._said: dict[tuple[tuple[tuple[int, int], int], ...], float] = {}
+        self._conversations = {
+            key: self._worth_of(tuple(counts.items())) for key, counts in _conversations(candidates).items()
+        }
+
+    def own(self, candidate: Candidate) -> float:
+        """A word in the text counts wholly, one in the heading in part."""
+        masks = candidate.body, candidate.heading
+        worth = self._own.get(masks)
+        if worth is None:
+            only_heading = _sum(candidate.heading & ~candidate.body, self._rarities)
+            worth = self._own[masks] = _sum(candidate.body, self._rarities) + self._weights.heading * only_heading
+        return worth
+
+    def window(self, candidate: Candidate) -> float:
+        """A word is worth what it is worth in the text itself, or in the heading, and more with every turn around."""
+        masks = candidate.body, candidate.heading, self._around(candidate)
+        worth = self._windows.get(masks)
+        if worth is None:
+            worth = self._windows[masks] = self._worked_out(*masks)
+        return worth
+
+    def conversation(self, candidate: Candidate) -> float:
+        """The more often a word was said in it, the more; the first time most."""
+        return self._conversations.get(_conversation_key(candidate), 0.0)
+
+    def _around(self, candidate: Candidate) -> tuple[int, ...]:
+        """The words of the turns before and after it, the nearest first."""
+        conversation, place = candidate.conversation, candidate.place
+        if conversation is None or place is None:
+            return ()
+        of = self._turns.get
+        reach = range(1, len(self._weights.neighbours) + 1)
+        return tuple([of((conversation, place + way * far), 0) for far in reach for way in (-1, 1)])
+
+    def _worked_out(self, body: int, heading: int, around: tuple[int, ...]) -> float:
+        worth = 0.0
+        for word, rarity_ in enumerate(self._rarities):
+            bit = 1 << word
+            count = 1.0 if body & bit else 0.0
+            for index, mask in enumerate(around):
+                if mask & bit:
+                    count += self._weights.neighbours[index // 2]
+            if heading & bit:
+                count = max(count, self._weights.heading)
+            worth += rarity_ * _WINDOW_MOST * _first_most(count, _WINDOW_HALF)
+        return worth
+
+    def _worth_of(self, counts: tuple[tuple[tuple[int, int], int], ...]) -> float:
+        """How often each word was said in a conversation. A heading says it again and again, so it counts for less."""
+        worth = self._said.get(counts)
+        if worth is not None:
+            return worth
+        worth = 0.0
+        for word, rarity_ in enumerate(self._rarities):
+            bit = 1 << word
+            count = 0.0
+            for (body, heading), times in counts:
+                if body & bit:
+                    count += times
+                elif heading & bit:
+                    count += times * _HEADING_AGAIN * self._weights.heading
+            worth += rarity_ * _first_most(count, _CONVERSATION_HALF)
+        self._said[counts] = worth
+        return worth
+
+
+def _conversations(candidates: Sequence[Candidate]) -> dict[tuple[bool, int], Counter[tuple[int, int]]]:
+    """How often each pair of masks comes in each conversation."""
+    found: dict[tuple[bool, int], Counter[tuple[int, int]]] = defaultdict(Counter)
+    for candidate in candidates:
+        if candidate.body or candidate.heading:
+            found[_conversation_key(candidate)][candidate.body, candidate.heading] += 1
+    return found
+
+
+def _conversation_key(candidate: Candidate) -> tuple[bool, int]:
+    """What was said in no conversation is one of its own."""
+    conversation = candidate.conversation
+    return (True, candidate.entry) if conversation is None else (False, conversation)
+
+
+def _sum(mask: int, rarities: Sequence[float]) -> float:
+    return sum(rarity_ for word, rarity_ in enumerate(rarities) if mask >> word & 1)
+
+
+def _first_most(count: float, half: float) -> float:
+    """From 0 to 1; one half at `half`."""
+    return count / (count + half)

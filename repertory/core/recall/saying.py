@@ -1,0 +1,193 @@
+"""What is kept of something that was said, or learned: its text, who said it and when, and where it comes from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Literal, cast
+
+from repertory.core.memory.entry import Metadata
+from repertory.core.memory.options import AddMessagesContext
+from repertory.core.messages import Json, Message
+from repertory.core.recall.question import heading_words, spaced
+from repertory.errors import Invalid
+
+Kind = Literal["turn", "fact"]
+"""A turn is what was said, as it was said; a fact is what somebody made of it."""
+
+_SPEAKERS = ("speaker", "name")
+_SESSIONS = ("session_id", "session")
+_TIMES = ("said_at", "timestamp", "date_time", "datetime", "date", "time", "session_date", "session_date_time")
+_NAMED = re.compile(r"\s*([^\W\d_][\w.'\u2019-]*(?: [^\W\d_][\w.'\u2019-]*){0,3}): ")
+"""How a transcript begins a line: `Ada Lovelace: `."""
+_MONTHS = "January February March April May June July August September October November December"
+_LONE_SURROGATES = re.compile("[\ud800-\udfff]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saying:
+    """Something to remember, as a store keeps it."""
+
+    kind: Kind
+    content: str
+    heading: str = ""
+    """What is found besides the content: who spoke, and the day."""
+    role: str | None = None
+    speaker: str | None = None
+    said_at: float | None = None
+    """Epoch seconds."""
+    session_id: str | None = None
+    agent_id: str | None = None
+    seq: int | None = None
+    """Of a turn: where in its journal it stands."""
+    given_id: str | None = None
+    """What the caller calls it."""
+    metadata: str | None = None
+    """What the caller knows of it: JSON."""
+
+    @property
+    def words(self) -> int:
+        """About how long it is."""
+        return self.content.count(" ") + 1
+
+    @property
+    def digest(self) -> bytes:
+        """The same for contents that differ in case, spaces and the dot at the end only."""
+        plain = " ".join(self.content.casefold().split()).rstrip(" .!")
+        return hashlib.blake2b(plain.encode(), digest_size=16).digest()
+
+
+def indexed(content: str, heading: str) -> tuple[str, str]:
+    """A text and its heading as they are indexed: always the same for the same."""
+    return spaced(content), heading_words(heading)
+
+
+def speaker_of(content: str) -> str | None:
+    """Who speaks in a line of a transcript, as it says itself."""
+    found = _NAMED.match(content)
+    return None if found is None else found[1]
+
+
+def sayings_of(messages: Sequence[Message], context: AddMessagesContext) -> list[Saying]:
+    """Each message that says something, in order. Without a session, the numbers of messages mean nothing."""
+    numbers = context.sequence_numbers
+    if numbers is not None and len(numbers) != len(messages):
+        raise Invalid("there is one sequence number per message", messages=len(messages), numbers=len(numbers))
+    found: list[Saying] = []
+    for index, message in enumerate(messages):
+        content = _mended(_said(message))
+        if not content.strip():
+            continue
+        speaker = _own(message, _SPEAKERS)
+        said_at = context.said_at
+        found.append(
+            Saying(
+                kind="turn",
+                content=content,
+                heading=_heading(speaker, said_at, ()),
+                role=message["role"],
+                speaker=speaker,
+                said_at=said_at,
+                session_id=context.session_id,
+                agent_id=context.agent_id,
+                seq=None if numbers is None or context.session_id is None else numbers[index],
+            )
+        )
+    return found
+
+
+def saying_of(content: object, metadata: object, context: AddMessagesContext) -> Saying:
+    """A single memory. One whose metadata says who said it, or in which session, is a turn; any other is a fact.
+
+    Errors: `Invalid` for content that is empty or no text, and for metadata that is not JSON.
+    """
+    if not isinstance(content, str) or not content.strip():
+        raise Invalid("a memory is a text that is not empty", got=type(content).__name__)
+    if metadata is not None and not isinstance(metadata, Mapping):
+        raise Invalid("metadata is a mapping", got=type(metadata).__name__)
+    known = cast("Metadata", metadata or {})
+    speaker, role = _text(known, _SPEAKERS), _text(known, ("role",))
+    session_id = context.session_id or _text(known, _SESSIONS)
+    times = [value for key in _TIMES if (value := known.get(key)) is not None]
+    said_at = context.said_at or next((at for value in times if (at := _moment(value)) is not None), None)
+    is_turn = context.sequence_numbers is None and bool(speaker or role or session_id)
+    return Saying(
+        kind="turn" if is_turn else "fact",
+        content=_mended(content),
+        heading=_heading(speaker, said_at, [value for value in times if isinstance(value, str)]),
+        role=role,
+        speaker=speaker,
+        said_at=said_at,
+        session_id=session_id,
+        agent_id=context.agent_id or _text(known, ("agent_id",)),
+        given_id=_text(known, ("id",)),
+        metadata=_json(known),
+    )
+
+
+def _said(message: Message) -> str:
+    content = cast("object", message["content"])
+    if isinstance(content, str):
+        return content
+    return "\n".join(block["text"] for block in message["content"] if "text" in block)
+
+
+def _own(message: Message, keys: Sequence[str]) -> str | None:
+    """What a message says of itself, in its metadata."""
+    metadata = message.get("metadata")
+    return None if metadata is None else _text(metadata.get("custom", {}), keys)
+
+
+def _heading(speaker: str | None, said_at: float | None, times: Sequence[str]) -> str:
+    """Days as people write them. The time of day is left out: numbers would be found that nobody meant."""
+    day = [] if said_at is None or times else [_day(said_at)]
+    return _mended(" ".join([*([speaker] if speaker else []), *times, *day]))
+
+
+def _day(at: float) -> str:
+    try:
+        moment = datetime.fromtimestamp(at, UTC)
+    except (OverflowError, OSError, ValueError):
+        return ""
+    return f"{moment.day} {_MONTHS.split()[moment.month - 1]} {moment.year}"
+
+
+def _moment(value: Json) -> float | None:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, str):
+        return None
+    try:
+        moment = datetime.fromisoformat(value)
+    except ValueError:
+        return None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def _text(known: Mapping[str, Json], keys: Sequence[str]) -> str | None:
+    """The first of these that is a text or a number."""
+    for key in keys:
+        value = known.get(key)
+        if isinstance(value, str) and value:
+            return _mended(value)
+        if isinstance(value, int) and not isinstance(value, bool):
+            return str(value)
+    return None
+
+
+def _json(known: Metadata) -> str | None:
+    if not known:
+        return None
+    try:
+        return json.dumps(dict(known), ensure_ascii=True, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise Invalid("metadata is JSON", cause=str(error)) from error
+
+
+def _mended(text: str) -> str:
+    """Half a surrogate pair is no text, and cannot be stored as one."""
+    return text if text.isascii() else _LONE_SURROGATES.sub("\ufffd", text)
