@@ -35,7 +35,7 @@ from repertory.actors.call import Busy, Call, Invocation, SinkOutlet, SlotOutlet
 from repertory.actors.caller_context import OPEN_TURNS, OpenTurn, in_context
 from repertory.actors.conversation import LoadView
 from repertory.actors.ledger import Ledger
-from repertory.actors.memory_messages import TurnEnded
+from repertory.actors.memory_messages import SkipTo, TurnEnded
 from repertory.actors.named_turns import NamedTurns
 from repertory.actors.persister import ReadImage
 from repertory.actors.turn_driver import TurnDriver
@@ -377,6 +377,8 @@ class AgentActor(Actor[AgentMessage]):
                 self._parts.state.replace(wanted.state)
             self._ledger.hand_over(soon=True)
             await self._stand_on(await persister.ask(ReadImage(), timeout_s=math.inf))
+            if self._parts.remembers:
+                self.context.sibling("memory").tell(SkipTo(seq=self._footing.last_seq))
             await self._ledger.commit()
         except RepertoryError as error:
             slot.fail(error)
@@ -405,7 +407,9 @@ class AgentActor(Actor[AgentMessage]):
             with suppress(Unavailable, Failed):  # What waits stands in the backlog, where the next turn meets it.
                 await driver.after_answer()
         if self._parts.remembers and self._footing.turns > turns_before:
-            self.context.sibling("memory").tell(TurnEnded(turns=self._footing.turns - turns_before))
+            self.context.sibling("memory").tell(
+                TurnEnded(turns=self._footing.turns - turns_before, last=self._footing.last_seq)
+            )
 
     async def _drive(self, call: Call) -> AgentResult:
         """The call's turn, and those that hooks add to it."""

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, TypeAlias, assert_never
 
 import anyio
@@ -26,6 +27,7 @@ from repertory.actors.memory_messages import (
     FlushMemory,
     MemoryMessage,
     RunRecall,
+    SkipTo,
     TryStoreAgain,
     TurnEnded,
 )
@@ -36,7 +38,7 @@ from repertory.core.memory.flushed import StoreFlush
 from repertory.core.memory.message_filter import Filtered, MemoryMessageFilter, filtered
 from repertory.core.memory.options import AddMessagesContext
 from repertory.core.memory.progress import MemoryWrite, Progress, Stretch, kept_of, read_progress
-from repertory.core.memory.reading import SaidMessage, settled, turns_in, whole_turns
+from repertory.core.memory.reading import SaidMessage, turns_in, whole_turns
 from repertory.errors import Invalid, LimitReached, RepertoryError, Retryable
 from repertory.runtime.actor import Actor
 from repertory.runtime.exit import ExitReason
@@ -95,8 +97,12 @@ class _Store:
     progress: Progress
     recorded: Progress
     """As the journal has it."""
+    durable: Progress
+    """As it surely has it on stable storage."""
+    last: int = 0
+    """Sequence number of the last message of the last turn that is over."""
     turns: int = 0
-    """Turns that were answered since `progress.position`."""
+    """Turns that are over since `progress.position`."""
     fired: bool = False
     lock: anyio.Lock = field(default_factory=anyio.Lock)
     """Held by whoever works for it."""
@@ -116,25 +122,32 @@ class _Store:
     def due(self) -> bool:
         """Whether a trigger has asked for what was said."""
         every = self.source.every
-        return self.source.extracts and (self.fired or (every is not None and self.turns >= every))
+        asked = self.fired or (every is not None and self.turns >= every)
+        return self.source.extracts and asked and self.last > self.progress.position
 
     @property
     def unread(self) -> bool:
         """Whether it has not got everything that was said."""
-        return bool(self.progress.pending or self.progress.again or (self.source.extracts and self.turns))
+        left = self.source.extracts and self.last > self.progress.position
+        return bool(left or self.progress.pending or self.progress.again)
 
     @property
     def pending(self) -> list[MemoryWrite]:
         """What is to be written and has not just been refused."""
         return [write for write in self.progress.pending if write.key not in self.held]
 
-    def has_work(self, until: int) -> bool:
-        """Whether anything is to be done: with `until`, up to that sequence number, whatever triggers say."""
+    def has_work(self, *, forced: bool) -> bool:
+        """Whether anything is to be done; `forced`: whatever triggers say."""
         progress = self.progress
         if self.pending:
             return True
-        unread = self.source.extracts and until > progress.position
-        return bool(progress.again or self.due or unread) and progress.room > 0 and len(self.held) < ATTEMPTS_MAX
+        unread = self.due or (forced and self.source.extracts and self.last > progress.position)
+        return bool(progress.again or unread) and progress.room > 0 and len(self.held) < ATTEMPTS_MAX
+
+    def claim(self) -> None:
+        """The turns that are over and that nobody has claimed are extracted next, as one stretch."""
+        self.progress = self.progress.claimed(self.last)
+        self.fired, self.turns = False, 0
 
 
 class MemoryConsumer(Actor[MemoryMessage]):
@@ -167,12 +180,13 @@ class MemoryConsumer(Actor[MemoryMessage]):
         for source in self._parts.sources:
             name = source.desk.name
             progress = read_progress(image.cursors.get(name, 0), image.kept.get(name))
-            self._stores[name] = _Store(source, self._refs[name], progress, progress)
+            self._stores[name] = _Store(source, self._refs[name], progress, progress, progress)
         extracting = [store for store in self._stores.values() if store.source.extracts]
         lowest = min((store.progress.position for store in extracting), default=math.inf)
         if image.last_message_seq > lowest:
-            said = await self._said(int(lowest))
+            said = whole_turns(await self._said(int(lowest)))
             for store in extracting:
+                store.last = said[-1].seq if said else 0
                 store.turns = turns_in(each for each in said if each.seq > store.progress.position)
 
     async def on_ready(self) -> None:
@@ -189,9 +203,9 @@ class MemoryConsumer(Actor[MemoryMessage]):
 
     async def handle(self, message: MemoryMessage) -> Next:
         match message:
-            case TurnEnded(turns=turns):
+            case TurnEnded(turns=turns, last=last):
                 for store in self._stores.values():
-                    store.turns += turns
+                    store.turns, store.last = store.turns + turns, last
                 self._work_on(self._stores.values())
             case Fire(store=name):
                 self._stores[name].fired = True
@@ -203,6 +217,8 @@ class MemoryConsumer(Actor[MemoryMessage]):
                 self.context.job(self._flush, self.context.defer(), stores, name="flush")
             case FinishMemory():
                 self.context.job(self._finish, self.context.defer(), name="finish")
+            case SkipTo(seq=seq):
+                await self._skip(seq)
             case RunRecall(recall=recall):
                 self.context.job(recall.run, name="recall")
             case TryStoreAgain(store=name):
@@ -233,23 +249,31 @@ class MemoryConsumer(Actor[MemoryMessage]):
         return reply(len(message.contents))
 
     async def _flush(self, slot: ReplySlot[Mapping[str, StoreFlush]], stores: Sequence[_Store]) -> None:
-        image = await self._persister.ask(ReadImage(), timeout_s=math.inf)
         before = {store.name: store.landed for store in stores}
         async with anyio.create_task_group() as group:
             for store in stores:
-                group.start_soon(self._work, store, image.last_message_seq)
+                group.start_soon(partial(self._work, store, forced=True))
         slot.reply({store.name: await self._flushed(store, before[store.name]) for store in stores})
 
     async def _flushed(self, store: _Store, before: int) -> StoreFlush:
         progress = store.progress
         parked = len(progress.pending) + len(progress.letters)
-        left = [(progress.position + 1, math.inf), *progress.again] if store.source.extracts else []
-        if left:
-            said = await self._said(min(first for first, _ in left) - 1)
-            unread = [each for each in settled(said) if any(first <= each.seq <= last for first, last in left)]
-            parked += len(_filtered(unread, store).messages)
+        left = [*progress.again]
+        if store.source.extracts and store.last > progress.position:
+            left.append((progress.position + 1, store.last))
+        for stretch in left:
+            parked += len(_filtered(await self._said_in(stretch), store).messages)
         why = store.error or (progress.letters[-1].why if progress.letters else None)
         return StoreFlush(store.landed - before, parked, why if parked else None)
+
+    async def _skip(self, seq: int) -> None:
+        for store in self._stores.values():
+            if store.due:
+                store.claim()
+            if store.source.extracts and store.progress.position < seq:
+                store.progress, store.turns = replace(store.progress, position=seq), 0
+                await self._keep(store)
+        self._work_on(self._stores.values())
 
     async def _finish(self, slot: ReplySlot[None]) -> None:
         for store in self._stores.values():
@@ -263,17 +287,17 @@ class MemoryConsumer(Actor[MemoryMessage]):
         """Begin what is to be done, unless somebody does it, or the store has failed a moment ago."""
         for store in stores:
             rests = not store.breaker.allows(anyio.current_time())
-            if store.has_work(0) and not rests and not store.lock.locked():
-                self.context.job(self._work, store, 0, name=f"memory {store.name}")
+            if store.has_work(forced=False) and not rests and not store.lock.locked():
+                self.context.job(self._work, store, name=f"memory {store.name}")
 
-    async def _work(self, store: _Store, until: int) -> None:
+    async def _work(self, store: _Store, *, forced: bool = False) -> None:
         """Do all there is to do, step by step, until something fails. Each step leaves the journal able to go on."""
         async with store.lock:
             before = store.landed
             error: RepertoryError | None = None
             try:
-                while store.has_work(until) and await self._step(store, until):
-                    pass
+                while store.has_work(forced=forced):
+                    await self._step(store, forced=forced)
             except RepertoryError as raised:
                 error = raised
             error = await self._count_refusals(store, others_landed=store.landed > before) or error
@@ -282,15 +306,13 @@ class MemoryConsumer(Actor[MemoryMessage]):
             else:
                 store.breaker, store.error = store.breaker.succeeded(), None
 
-    async def _step(self, store: _Store, until: int) -> bool:
-        """One thing. False when there turned out to be nothing to do."""
+    async def _step(self, store: _Store, *, forced: bool) -> None:
         if store.pending:
-            await self._write(store, forced=until > 0)
-        elif store.progress.again:
-            await self._extract(store, store.progress.again[0], forced=until > 0)
+            await self._write(store, forced=forced)
         else:
-            return await self._claim(store, until)
-        return True
+            if not store.progress.again:
+                store.claim()
+            await self._extract(store, store.progress.again[0], forced=forced)
 
     async def _count_refusals(self, store: _Store, *, others_landed: bool) -> RepertoryError | None:
         """What the store refused while it took others is given up after a while. Why some of it is not, if any."""
@@ -314,20 +336,12 @@ class MemoryConsumer(Actor[MemoryMessage]):
         rest_s = store.breaker.retry_at - now if store.breaker.is_open else _PAUSE_S
         self.context.after(rest_s + _EARLY_S, TryStoreAgain(store=store.name), key=store.name)
 
-    async def _claim(self, store: _Store, until: int) -> bool:
-        """Put on record which stretch is extracted next, so that it is the same one whenever it is tried."""
-        said = await self._said(store.progress.position)
-        said = settled([each for each in said if each.seq <= until]) if until else whole_turns(said)
-        store.fired, store.turns = False, 0
-        if not said:
-            return False
-        store.progress = store.progress.claimed(said[-1].seq)
-        await self._keep(store, sure=True)
-        return True
-
     async def _extract(self, store: _Store, stretch: Stretch, *, forced: bool) -> None:
-        """Make memories of a stretch, or hand it over. What cannot be made anything of is given up, on record."""
-        said = [each for each in await self._said(stretch[0] - 1) if each.seq <= stretch[1]]
+        """Make memories of a stretch, or hand it over, once it is on record that this is the stretch: so it is the same
+        one whenever it is tried. What cannot be made anything of is given up.
+        """
+        await self._keep(store, sure=True)
+        said = await self._said_in(stretch)
         kept = _filtered(said, store)
         taken = [said[position] for position in kept.positions]
         try:
@@ -422,16 +436,22 @@ class MemoryConsumer(Actor[MemoryMessage]):
 
     async def _keep(self, store: _Store, *, sure: bool = False) -> None:
         """Put the progress on record; when `sure`, return when that is durable."""
-        if store.recorded == store.progress:
-            return
-        progress = store.recorded = store.progress
-        keep = KeepProgress(store=store.name, position=progress.position, kept=kept_of(progress))
-        await self._agent.ask(keep, timeout_s=math.inf)
-        if sure:
+        progress = store.progress
+        if store.recorded != progress:
+            store.recorded = progress
+            keep = KeepProgress(store=store.name, position=progress.position, kept=kept_of(progress))
+            await self._agent.ask(keep, timeout_s=math.inf)
+        if sure and store.durable != progress:
             await self._persister.ask(Prove(), timeout_s=math.inf)
+            store.durable = progress
 
-    async def _said(self, after: int) -> Sequence[SaidMessage]:
-        return await self._persister.ask(ReadSaid(after=after), timeout_s=math.inf)
+    async def _said(self, after: int, until: int | None = None) -> Sequence[SaidMessage]:
+        return await self._persister.ask(ReadSaid(after=after, until=until), timeout_s=math.inf)
+
+    async def _said_in(self, stretch: Stretch) -> Sequence[SaidMessage]:
+        """What was said there, whatever was gone back to since."""
+        first, last = stretch
+        return [each for each in await self._said(first - 1, last) if each.seq <= last]
 
     def _context(self, key: str, numbers: Sequence[int], said_at: float | None) -> AddMessagesContext:
         session_id, agent_id = self._of

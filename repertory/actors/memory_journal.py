@@ -54,9 +54,9 @@ class MemoryJournal:
         """A copy of everything that was said, oldest first."""
         return tuple(map(copy_message, self.messages.values()))
 
-    def said(self, after: int) -> list[SaidMessage]:
-        """What was said after a sequence number, oldest first, without what a rewind has left behind."""
-        path = paths_to(self.branches, [self.fold.last_seq])
+    def said(self, after: int, until: int | None) -> list[SaidMessage]:
+        """What was said after a sequence number, oldest first, without what a rewind up to `until` has left behind."""
+        path = paths_to(self.branches, [self.fold.last_seq if until is None else until])
         return [
             SaidMessage(seq, self.times[seq], message)
             for seq, message in self.messages.items()

@@ -19,6 +19,8 @@ class TurnEnded:
     """Turns are over, and what was said in them is on record."""
 
     turns: int
+    last: int
+    """Sequence number of the last message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +58,13 @@ class FinishMemory(Ask[None]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SkipTo:
+    """What stands in the journal up to there was said elsewhere, and is not taken in: it came with a snapshot."""
+
+    seq: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecall:
     """Search, for a turn that will look at what is there in time."""
 
@@ -69,4 +78,6 @@ class TryStoreAgain:
     store: str
 
 
-MemoryMessage: TypeAlias = TurnEnded | Fire | AcceptMemories | FlushMemory | FinishMemory | RunRecall | TryStoreAgain
+MemoryMessage: TypeAlias = (
+    TurnEnded | Fire | AcceptMemories | FlushMemory | FinishMemory | SkipTo | RunRecall | TryStoreAgain
+)

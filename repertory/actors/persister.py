@@ -218,8 +218,8 @@ class SessionPersister(Actor[PersisterMessage]):
                 return reply(self._fold.image())
             case ReadHistory():
                 return reply(await read_history(self._keeper, self._settings.session_id, self._backlog))
-            case ReadSaid(after=after):
-                return reply(await read_said(self._keeper, self._settings.session_id, self._backlog, after))
+            case ReadSaid(after=after, until=until):
+                return reply(await read_said(self._keeper, self._settings.session_id, self._backlog, after, until))
             case _:
                 assert_never(message)
 

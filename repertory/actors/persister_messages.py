@@ -89,9 +89,11 @@ class ReadHistory(Ask[History]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadSaid(Ask[Sequence[SaidMessage]]):
-    """What was said after a sequence number, oldest first, without what a rewind has left behind."""
+    """What was said after a sequence number, oldest first, without what a rewind up to `until` has left behind."""
 
     after: int
+    until: int | None = None
+    """The last sequence number to look at; None for all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

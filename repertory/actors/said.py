@@ -59,16 +59,16 @@ async def read_history(keeper: Durable | MemoryJournal, session_id: str, backlog
 
 
 async def read_said(
-    keeper: Durable | MemoryJournal, session_id: str, backlog: Backlog, after: int
+    keeper: Durable | MemoryJournal, session_id: str, backlog: Backlog, after: int, until: int | None
 ) -> Sequence[SaidMessage]:
     """What was said after a sequence number and counts, oldest first. What opening reads is enough, as a rule."""
     if isinstance(keeper, MemoryJournal):
-        return keeper.said(after)
+        return keeper.said(after, until)
     store: SessionStore = keeper.store
     rows = list(await store.load(session_id, backlog.agent_id))
     if rows and rows[0].seq > after + 1:
         rows = list(await store.load(session_id, backlog.agent_id, whole=True))
     stored = rows[-1].seq if rows else 0
     rows += [row for row in backlog.rows if row.seq > stored]
-    said = partial(said_in_rows, rows, after, session_id=session_id)
+    said = partial(said_in_rows, rows, after, until, session_id=session_id)
     return said() if len(rows) <= _SLICE_ROWS else await run_in_thread(said)

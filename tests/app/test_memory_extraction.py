@@ -263,6 +263,18 @@ async def test_what_a_rewind_left_behind_is_not_taken_in(tmp_path: Path) -> None
     assert store.batches == [["q1", "ok", "q3", "ok"]]
 
 
+async def test_what_comes_with_a_snapshot_is_not_taken_in_again() -> None:
+    store = Transcripts(extraction=ExtractionConfig(trigger=InvocationTrigger()))
+    manager = MemoryManager(stores=[store])
+    async with agent_with(manager) as agent:
+        await talk(agent, 1, 2)
+        snapshot = agent.save_snapshot()
+        await talk(agent, 3, 1)
+        await agent.load_snapshot_async(snapshot)
+        await talk(agent, 4, 1)
+    assert [batch[0] for batch in store.batches] == ["q1", "q2", "q3", "q4"]
+
+
 async def test_a_turn_that_is_under_way_is_not_torn_apart() -> None:
     store = Transcripts(extraction=ExtractionConfig(trigger=InvocationTrigger()))
     manager = MemoryManager(stores=[store])

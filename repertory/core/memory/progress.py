@@ -14,8 +14,9 @@ from repertory.errors import CorruptJournal
 
 PENDING_MAX = 256
 """Memories on their way to one store, at most, for one conversation. More are not accepted."""
-LETTERS_MAX = 256
-"""What was given up, at most; beyond it the oldest are forgotten."""
+LETTERS_MAX = 64
+"""What was given up, at most; beyond it the oldest are forgotten. Each change of the progress writes all of them."""
+WHY_CHARS_MAX = 500
 
 Stretch: TypeAlias = tuple[int, int]
 """First and last sequence number."""
@@ -92,12 +93,12 @@ class Progress:
 
     def refused(self, key: str, why: str, at: float) -> Progress:
         """The store will not take that one."""
-        letters = [DeadLetter(at=at, why=why, write=write) for write in self.pending if write.key == key]
+        letters = [DeadLetter(at=at, why=why[:WHY_CHARS_MAX], write=write) for write in self.pending if write.key == key]
         return replace(self.landed(key), letters=(*self.letters, *letters)[-LETTERS_MAX:])
 
     def given_up(self, stretch: Stretch, why: str, at: float) -> Progress:
         """That stretch cannot be extracted."""
-        letter = DeadLetter(at=at, why=why, stretch=stretch)
+        letter = DeadLetter(at=at, why=why[:WHY_CHARS_MAX], stretch=stretch)
         return replace(self.extracted(stretch, ()), letters=(*self.letters, letter)[-LETTERS_MAX:])
 
     def replayed(self) -> Progress:

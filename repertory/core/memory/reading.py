@@ -10,7 +10,7 @@ from repertory.core.journal.paths import paths_to, within
 from repertory.core.journal.records import MessageAdded
 from repertory.core.journal.restore import records_of
 from repertory.core.journal.rows import Row
-from repertory.core.messages import Message, tool_uses
+from repertory.core.messages import Message
 
 
 class SaidMessage(NamedTuple):
@@ -23,9 +23,9 @@ class SaidMessage(NamedTuple):
     message: Message
 
 
-def said_in_rows(rows: Sequence[Row], after: int, *, session_id: str) -> list[SaidMessage]:
-    """The messages after sequence number `after`, in order, as they stand now, without those that a rewind has left
-    behind. `rows`: all from the one after `after` on, at least.
+def said_in_rows(rows: Sequence[Row], after: int, until: int | None = None, *, session_id: str) -> list[SaidMessage]:
+    """The messages after sequence number `after`, up to `until` or all, in order, as they stand now, without those that
+    a rewind up to there has left behind. `rows`: all from the one after `after` on, at least.
 
     Errors: `CorruptJournal` for rows that cannot be decoded.
     """
@@ -33,7 +33,7 @@ def said_in_rows(rows: Sequence[Row], after: int, *, session_id: str) -> list[Sa
     if not wanted:
         return []
     records = records_of(wanted, session_id=session_id)
-    path = paths_to(records, [wanted[-1].seq])
+    path = paths_to(records, [wanted[-1].seq if until is None else until])
     return [
         SaidMessage(seq, record.at, record.message)
         for seq, record in records
@@ -52,8 +52,3 @@ def whole_turns(said: Sequence[SaidMessage]) -> Sequence[SaidMessage]:
         if is_answer(said[end - 1].message):
             return said[:end]
     return ()
-
-
-def settled(said: Sequence[SaidMessage]) -> Sequence[SaidMessage]:
-    """The messages without tool uses at the end that are not answered yet."""
-    return said[:-1] if said and any(tool_uses(said[-1].message)) else said
