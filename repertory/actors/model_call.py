@@ -9,6 +9,8 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
+import anyio
+
 from repertory.core.answer import Answer, Assembler
 from repertory.errors import ModelFailed, RepertoryError
 
@@ -51,6 +53,20 @@ async def call_model(model: Model, request: Request, publish: Publish | None) ->
         raise
     except Exception as error:
         raise ModelFailed("the model raised an error", model=type(model).__name__, error=repr(error)) from error
+
+
+async def call_until_answered(model: Model, request: Request, strategy: RetryStrategy | None) -> Answer:
+    """The same for a side call that nobody watches: it is made again as the strategy says. Errors: the last one."""
+    attempt = 0
+    while True:
+        attempt += 1
+        try:
+            return await call_model(model, request, None)
+        except RepertoryError as error:
+            delay_s = retry_delay_s(strategy, error, attempt, 0.5)
+            if delay_s is None:
+                raise
+        await anyio.sleep(delay_s)
 
 
 def retry_delay_s(strategy: RetryStrategy | None, error: Exception, attempt: int, jitter: float) -> float | None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-import anyio
-
-from repertory.actors.model_call import Request, call_model, retry_delay_s
+from repertory.actors.model_call import Request, call_until_answered
 from repertory.app.bedrock import default_model
 from repertory.core.answer import LIMITED
 from repertory.core.memory.extracting import (
@@ -82,20 +80,10 @@ class ModelExtractor:
     async def _ask(self, model: Model, question: str) -> list[ExtractionResult]:
         messages: list[Message] = [{"role": "user", "content": [{"text": question}]}]
         request = Request(messages=messages, tool_specs=(), system_prompt=self._system_prompt)
-        attempt = 0
-        while True:
-            attempt += 1
-            try:
-                answer = await call_model(model, request, None)
-            except RepertoryError as error:
-                delay_s = retry_delay_s(DEFAULT_RETRY, error, attempt, 0.5)
-                if delay_s is None:
-                    raise
-                await anyio.sleep(delay_s)
-                continue
-            if answer.stop_reason in LIMITED:
-                raise MaxTokensReachedException("the facts were cut off", stop_reason=answer.stop_reason)
-            return facts_in(text_of(answer.message))
+        answer = await call_until_answered(model, request, DEFAULT_RETRY)
+        if answer.stop_reason in LIMITED:
+            raise MaxTokensReachedException("the facts were cut off", stop_reason=answer.stop_reason)
+        return facts_in(text_of(answer.message))
 
 
 def _model_of(context: object) -> Model:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import anyio
-
-from repertory.actors.model_call import Request, call_model, retry_delay_s
+from repertory.actors.model_call import Request, call_until_answered
 from repertory.core.answer import LIMITED
 from repertory.core.messages import text_of
 from repertory.core.window.summary import BLOCK_CHARS_MAX
-from repertory.errors import ContextWindowOverflowException, ModelFailed, RepertoryError
+from repertory.errors import ContextWindowOverflowException, ModelFailed
 
 if TYPE_CHECKING:
     from repertory.actors.agent_parts import AgentParts
@@ -46,20 +44,11 @@ class Summarizer:
     async def _ask_model(self, prompt: str, system_prompt: str) -> str:
         messages: list[Message] = [{"role": "user", "content": [{"text": prompt}]}]
         question = Request(messages=messages, tool_specs=(), system_prompt=system_prompt)
-        attempt = 0
-        while True:
-            attempt += 1
-            try:
-                answer = await call_model(self._parts.aux_model or self._parts.model, question, None)
-            except RepertoryError as error:
-                delay_s = retry_delay_s(self._parts.retry, error, attempt, 0.5)
-                if delay_s is None:
-                    raise
-                await anyio.sleep(delay_s)
-                continue
-            if answer.stop_reason in LIMITED:
-                raise ModelFailed("the summary was cut off by a token limit", stop_reason=answer.stop_reason)
-            return text_of(answer.message)
+        model = self._parts.aux_model or self._parts.model
+        answer = await call_until_answered(model, question, self._parts.retry)
+        if answer.stop_reason in LIMITED:
+            raise ModelFailed("the summary was cut off by a token limit", stop_reason=answer.stop_reason)
+        return text_of(answer.message)
 
 
 async def _ask_agent(agent: Any, prompt: str) -> str:

@@ -1,19 +1,16 @@
 """Opening a session database: the file and its rights, the connection and its settings, the schema and its version.
 
-Also the one place where errors of SQLite and of the file system become ours.
+Files, rights and errors are those of every database of ours (`backends/sqlite_files.py`).
 """
 
 from __future__ import annotations
 
-import errno
-import os
 import sqlite3
-from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
-from urllib.parse import quote
 
-from repertory.errors import Corrupt, Invalid, RepertoryError, Unavailable
+from repertory.backends.sqlite_files import DatabaseKind
+from repertory.errors import Corrupt
 
 APPLICATION_ID = 0x52707430
 """Tells our databases from other people's, at byte 68 of the file."""
@@ -42,7 +39,8 @@ SCHEMA = (
 LABELS = "CREATE INDEX IF NOT EXISTS labels ON rows (journal, position) WHERE kind = 10"
 """Finds snapshots. A row of another kind neither stands in it nor pays for it."""
 
-_UNUSABLE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_SCHEMA}
+_KIND = DatabaseKind(name="session database", entry="a record")
+mapped_errors, mapped_error = _KIND.mapped_errors, _KIND.mapped_error
 
 
 def open_database(path: Path, *, busy_timeout_s: float) -> sqlite3.Connection:
@@ -53,9 +51,7 @@ def open_database(path: Path, *, busy_timeout_s: float) -> sqlite3.Connection:
     """
     with mapped_errors(path):
         refuse_links(path)
-        _create(path)
-        uri = f"file:{quote(str(path))}?mode=rw"
-        connection = sqlite3.connect(uri, uri=True, timeout=busy_timeout_s, isolation_level=None)
+        connection = _KIND.connect(path, busy_timeout_s=busy_timeout_s)
         try:
             _prepare(connection, path)
         except BaseException:
@@ -66,51 +62,12 @@ def open_database(path: Path, *, busy_timeout_s: float) -> sqlite3.Connection:
 
 def refuse_links(path: Path) -> None:
     """Raise `Invalid` when the database, or a file that SQLite puts beside it, is a symbolic link."""
-    for each in (path, Path(f"{path}-wal"), Path(f"{path}-shm"), owners_folder(path)):
-        if each.is_symlink():
-            raise Invalid("a session database must not be a symbolic link", path=str(each))
+    _KIND.refuse_links(path, [owners_folder(path)])
 
 
 def owners_folder(path: Path) -> Path:
     """Where the owners of a database prove that they are alive."""
     return Path(f"{path}-owners")
-
-
-@contextmanager
-def mapped_errors(path: Path) -> Generator[None, None, None]:
-    """Turn what SQLite and the file system raise into errors of ours that name the path."""
-    try:
-        yield
-    except (sqlite3.Error, OSError) as error:
-        raise mapped_error(error, path) from error
-
-
-def mapped_error(error: sqlite3.Error | OSError, path: Path) -> RepertoryError:
-    """What to raise instead."""
-    where = {"path": str(path), "cause": str(error)}
-    if isinstance(error, OSError):
-        if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.ENAMETOOLONG):
-            return Invalid("a session database cannot be there", **where)
-        return Unavailable("the session database cannot be used now", **where)
-    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
-    if code in _UNUSABLE:
-        return Corrupt("not a usable session database", **where)
-    if code == sqlite3.SQLITE_TOOBIG:
-        return Invalid("a record is too large for the session database", **where)
-    return Unavailable("the session database cannot be used now", **where)
-
-
-def _create(path: Path) -> None:
-    """Make the folder and an empty file with narrow rights. An existing file is not opened here.
-
-    Closing a file that a connection of this process has open would take its locks away: a flaw of POSIX locks.
-    """
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    try:
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-    except FileExistsError:
-        if not path.is_file():
-            raise Invalid("a session database is a file", path=str(path)) from None
 
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:

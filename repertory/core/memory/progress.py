@@ -93,7 +93,9 @@ class Progress:
 
     def refused(self, key: str, why: str, at: float) -> Progress:
         """The store will not take that one."""
-        letters = [DeadLetter(at=at, why=why[:WHY_CHARS_MAX], write=write) for write in self.pending if write.key == key]
+        letters = [
+            DeadLetter(at=at, why=why[:WHY_CHARS_MAX], write=write) for write in self.pending if write.key == key
+        ]
         return replace(self.landed(key), letters=(*self.letters, *letters)[-LETTERS_MAX:])
 
     def given_up(self, stretch: Stretch, why: str, at: float) -> Progress:

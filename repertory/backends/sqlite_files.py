@@ -1,0 +1,76 @@
+"""SQLite databases as files: made with narrow rights, opened, and their errors in our words."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sqlite3
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from repertory.errors import Corrupt, Invalid, RepertoryError, Unavailable
+
+_UNUSABLE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_SCHEMA}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatabaseKind:
+    """What a database is called in errors."""
+
+    name: str
+    """Such as `session database`."""
+    entry: str
+    """What may be too large for it, such as `a record`."""
+
+    def connect(self, path: Path, *, busy_timeout_s: float) -> sqlite3.Connection:
+        """A connection of this thread, without transactions of its own. The file is created with mode 0600 (its folder
+        with 0700) if it is not there.
+
+        Errors: `Invalid` for what is no file, and those of SQLite and the file system as they are.
+        """
+        self._create(path)
+        uri = f"file:{quote(str(path))}?mode=rw"
+        return sqlite3.connect(uri, uri=True, timeout=busy_timeout_s, isolation_level=None)
+
+    def refuse_links(self, path: Path, beside: Sequence[Path] = ()) -> None:
+        """Raise `Invalid` when the database, or a file that SQLite or its user puts beside it, is a symbolic link."""
+        for each in (path, Path(f"{path}-wal"), Path(f"{path}-shm"), *beside):
+            if each.is_symlink():
+                raise Invalid(f"a {self.name} must not be a symbolic link", path=str(each))
+
+    @contextmanager
+    def mapped_errors(self, path: Path) -> Generator[None, None, None]:
+        """Turn what SQLite and the file system raise into errors of ours that name the path."""
+        try:
+            yield
+        except (sqlite3.Error, OSError) as error:
+            raise self.mapped_error(error, path) from error
+
+    def mapped_error(self, error: sqlite3.Error | OSError, path: Path) -> RepertoryError:
+        """What to raise instead."""
+        where = {"path": str(path), "cause": str(error)}
+        if isinstance(error, OSError):
+            if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.ENAMETOOLONG):
+                return Invalid(f"a {self.name} cannot be there", **where)
+            return Unavailable(f"the {self.name} cannot be used now", **where)
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+        if code in _UNUSABLE:
+            return Corrupt(f"not a usable {self.name}", **where)
+        if code == sqlite3.SQLITE_TOOBIG:
+            return Invalid(f"{self.entry} is too large for the {self.name}", **where)
+        return Unavailable(f"the {self.name} cannot be used now", **where)
+
+    def _create(self, path: Path) -> None:
+        """Make the folder and an empty file with narrow rights. An existing file is not opened here.
+
+        Closing a file that a connection of this process has open would take its locks away: a flaw of POSIX locks.
+        """
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        except FileExistsError:
+            if not path.is_file():
+                raise Invalid(f"a {self.name} is a file", path=str(path)) from None
