@@ -107,6 +107,8 @@ class Host:
         self.servers = ToolServers(self.system)
         """The tool servers that run for sessions, and for clients that are open by hand."""
         self._memories = OpenMemories(self.system)
+        self._remembers = False
+        """Whether any session has used a memory store."""
         self._places: dict[Key, _Place] = {}
         self._wanted: set[tuple[str, str]] = set()
         """Sessions in use, each by its store and its id, that other processes have asked for."""
@@ -121,7 +123,6 @@ class Host:
         await self.system.__aenter__()
         self.system.on_shutdown(REFUSE, self._refuse)
         self.system.on_shutdown(TURNS, self._finish_turns)
-        self.system.on_shutdown(MEMORY, self._flush_memories)
         self.system.on_shutdown(COMMIT, self._rest_all)
         self.system.on_shutdown(CLOSE, self._close)
         if self._settings.ambient:
@@ -202,6 +203,9 @@ class Host:
                 keeper = place.memory = place.memory or blueprint.memory
             links = await self.servers.enter_all(blueprint.parts.tools.sources, place.servers)
             blueprint.parts.tools = blueprint.parts.tools.opened(links)
+            if blueprint.remembers is not None and not self._remembers:
+                self._remembers = True
+                self.system.on_shutdown(MEMORY, self._flush_memories)
             memories = await self._memories.enter(blueprint.remembers)
             place.remembers = blueprint.remembers
             specs = await assemble(blueprint, keeper, memories)
