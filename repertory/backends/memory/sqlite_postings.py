@@ -1,8 +1,8 @@
 """Which entries have which words of a question: the index, asked word by word, within bounds.
 
 A word that very many entries have says little, and reading all of them takes long. So the rarest words are read, until
-`READ_MAX` entries have been; the others are looked for only among those, and not at all when next to them they say
-nothing. In a memory of some thousand turns every word is read wholly.
+so many entries have been as `read_max` says; the others are looked for only among those, and not at all when next to
+them they say nothing. In a memory of some thousand turns every word is read wholly.
 """
 
 from __future__ import annotations
@@ -16,13 +16,20 @@ from typing import NamedTuple
 from repertory.core.recall.question import heading_word
 from repertory.core.recall.ranking import rarity
 
-READ_MAX = 500
-"""Entries that are read before frequent words are only looked for among them."""
+READ_LEAST, READ_MOST = 300, 5000
+_READ_SHARE = 20_000_000
 _WORTH_LOOKING = 0.35
 """A frequent word that counts less than this share of the rarest is left out."""
 
 _NEWEST = "SELECT rowid FROM memory_text WHERE memory_text MATCH ? ORDER BY rowid DESC LIMIT ?"
 _READ = f"SELECT json_group_array(rowid) FROM ({_NEWEST})"  # one row is read far faster than thousands
+
+
+def read_max(size: int) -> int:
+    """Entries that are read before frequent words are only looked for among them, in an index of this size: the larger
+    it is, the longer each of them takes.
+    """
+    return max(READ_LEAST, min(READ_MOST, _READ_SHARE // max(size, 1)))
 
 
 @dataclass(slots=True)
@@ -44,7 +51,7 @@ class _Posting(NamedTuple):
     column: str
     expression: str
     newest: list[int]
-    """All of them, unless there are `READ_MAX`."""
+    """All of them, unless there are more than are read."""
 
 
 def read_postings(connection: sqlite3.Connection, terms: Sequence[str], index: Index) -> Postings:
@@ -58,7 +65,7 @@ def read_postings(connection: sqlite3.Connection, terms: Sequence[str], index: I
         having = max(posting.having for posting in postings if posting.number == number)
         found.rarities.append(rarity(index.entries, having))
     postings = sorted((posting for posting in postings if posting.newest), key=lambda posting: posting.having)
-    rare = _rare(postings)
+    rare = _rare(postings, read_max(index.last))
     for posting in rare:
         _mark(found, posting, posting.newest)
     among = " OR ".join(posting.expression for posting in rare)
@@ -88,24 +95,24 @@ def _posting(connection: sqlite3.Connection, index: Index, number: int, column: 
     expression = f'({{{column}}} : "{term if column == "content" else heading_word(term)}")'
     newest = _read(connection, index, expression)
     having = len(newest)
-    if having == READ_MAX:
+    if having == read_max(index.last):
         # As many in all as if they lay as densely before as among the newest.
         having = min(index.entries, having * index.last / max(1, index.last - newest[-1] + 1))
     return _Posting(having, number, column, expression, newest)
 
 
-def _rare(postings: Sequence[_Posting]) -> Sequence[_Posting]:
+def _rare(postings: Sequence[_Posting], most: int) -> Sequence[_Posting]:
     """The first, and those behind it while they are few."""
     read = 0.0
     for place, posting in enumerate(postings):
         read += posting.having
-        if read > READ_MAX:
+        if read > most:
             return postings[: max(place, 1)]
     return postings
 
 
 def _read(connection: sqlite3.Connection, index: Index, expression: str) -> list[int]:
-    (entries,) = connection.execute(_READ, (index.theirs(expression), READ_MAX)).fetchone()
+    (entries,) = connection.execute(_READ, (index.theirs(expression), read_max(index.last))).fetchone()
     return json.loads(entries)
 
 

@@ -17,9 +17,9 @@ from repertory.core.recall.question import terms_of
 from repertory.core.recall.ranking import DEFAULT_WEIGHTS, Candidate, RankingWeights, neighbourhood, scores, surrounded
 from repertory.core.recall.saying import speaker_of
 
-SHORTLIST = 60
+SHORTLIST = 40
 """Candidates that are ranked with all signs; by their own words alone the rest is worse."""
-BESIDE = 15
+BESIDE = 10
 """Of how many of them the neighbours are candidates too, though they have none of the words."""
 
 _COLUMNS = "memory_entries.id, conversation, place, words, role, speaker, substr(content, 1, 80)"
@@ -63,7 +63,8 @@ def recall(connection: sqlite3.Connection, sought: Sought, alike: Likeness | Non
     postings = read_postings(connection, terms, index)
     rarities = postings.rarities
     reading = _Candidates(connection, scope_key, sought, postings, terms)
-    shortlist = _best(postings, rarities, sought.weights, None if sought.as_of is not None else SHORTLIST)
+    wanted = None if sought.as_of is not None else max(SHORTLIST, sought.limit)
+    shortlist = _best(postings, rarities, sought.weights, wanted)
     reading.read([*shortlist, *(alike.best if alike is not None else ())])
     reading.read_beside([*shortlist[:BESIDE], *(alike.best[:BESIDE] if alike is not None else ())])
     candidates = list(reading.candidates.values())

@@ -21,6 +21,7 @@ import anyio
 import pytest
 
 from repertory import SQLiteMemoryStore
+from repertory.backends.memory.sqlite_postings import READ_LEAST, READ_MOST, read_max
 from repertory.core.memory.entry import MemoryEntry
 from repertory.core.messages import Message
 from repertory.errors import Corrupt, Invalid, NotFound, Unavailable
@@ -398,3 +399,12 @@ def test_names_and_scopes_are_ids(given: Any, match: str) -> None:
 def test_the_default_place_is_below_the_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("REPERTORY_HOME", str(tmp_path))
     assert SQLiteMemoryStore().path == tmp_path / "memory.db"
+
+
+def test_the_work_of_a_search_is_bounded_however_large_the_memory_is() -> None:
+    sizes = [0, 1, 1000, 4000, 10_000, 40_000, 100_000, 10_000_000]
+    read = [read_max(size) for size in sizes]
+    assert read == sorted(read, reverse=True)
+    assert read[3] == READ_MOST
+    assert read[-1] == READ_LEAST
+    assert all(entries * size <= 20_000_000 or entries == READ_LEAST for entries, size in zip(read, sizes, strict=True))
