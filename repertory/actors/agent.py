@@ -41,6 +41,7 @@ from repertory.actors.persister import ReadImage
 from repertory.actors.turn_driver import TurnDriver
 from repertory.backends.ports import OutputForm
 from repertory.core.direct_call import DIRECT_WHILE_BUSY, direct_answers, recorded
+from repertory.core.journal.fold import is_answer
 from repertory.core.journal.image import Image
 from repertory.core.journal.records import CursorMoved, Interrupted, MessageAdded, Resumed, StateChanged
 from repertory.core.messages import Json, ToolUse, tool_uses
@@ -406,10 +407,15 @@ class AgentActor(Actor[AgentMessage]):
         if driver is not None:
             with suppress(Unavailable, Failed):  # What waits stands in the backlog, where the next turn meets it.
                 await driver.after_answer()
-        if self._parts.remembers and self._footing.turns > turns_before:
-            self.context.sibling("memory").tell(
-                TurnEnded(turns=self._footing.turns - turns_before, last=self._footing.last_seq)
-            )
+        self._tell_memory(turns_before)
+
+    def _tell_memory(self, turns_before: int) -> None:
+        """A turn without its answer is not over: it may be gone on with."""
+        footing = self._footing
+        answered = footing.last is not None and is_answer(footing.last) and footing.turns > turns_before
+        if self._parts.remembers and answered:
+            ended = TurnEnded(turns=footing.turns - turns_before, last=footing.last_seq)
+            self.context.sibling("memory").tell(ended)
 
     async def _drive(self, call: Call) -> AgentResult:
         """The call's turn, and those that hooks add to it."""

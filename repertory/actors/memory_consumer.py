@@ -212,9 +212,8 @@ class MemoryConsumer(Actor[MemoryMessage]):
                 self._work_on([self._stores[name]])
             case AcceptMemories():
                 return await self._accept(message)
-            case FlushMemory(stores=names):
-                stores = [store for store in self._stores.values() if names is None or store.name in names]
-                self.context.job(self._flush, self.context.defer(), stores, name="flush")
+            case FlushMemory():
+                self.context.job(self._flush, self.context.defer(), name="flush")
             case FinishMemory():
                 self.context.job(self._finish, self.context.defer(), name="finish")
             case SkipTo(seq=seq):
@@ -248,7 +247,8 @@ class MemoryConsumer(Actor[MemoryMessage]):
         self._work_on(stores)
         return reply(len(message.contents))
 
-    async def _flush(self, slot: ReplySlot[Mapping[str, StoreFlush]], stores: Sequence[_Store]) -> None:
+    async def _flush(self, slot: ReplySlot[Mapping[str, StoreFlush]]) -> None:
+        stores = list(self._stores.values())
         before = {store.name: store.landed for store in stores}
         async with anyio.create_task_group() as group:
             for store in stores:

@@ -7,7 +7,7 @@ What is known of the store's health belongs to one event loop.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -89,7 +89,7 @@ class StoreDesk:
         """Have the store prepare itself ahead of need. Errors: none; whoever needs it meets them."""
         if not self.prepared:
             with suppress(RepertoryError):
-                await self._ask(None, self._settings.write_timeout_s, ())
+                await self._answered("initialize", self._settings.write_timeout_s, self._prepare)
 
     async def search(self, query: str, results: int | None = None) -> list[MemoryEntry]:
         """What the store knows of that, the best first, at most `results`, each with the store's name."""
@@ -131,15 +131,21 @@ class StoreDesk:
             health.writes, health.error = health.writes.succeeded(), None
 
     async def _ask(
-        self, method: str | None, timeout_s: float, given: tuple[object, ...], context: AddMessagesContext | None = None
+        self, method: str, timeout_s: float, given: tuple[object, ...], context: AddMessagesContext | None = None
     ) -> object:
         named = {} if context is None else {"context": context}
+
+        async def ask() -> object:
+            await self._prepare()
+            return await _called(partial(getattr(self.store, method), *given, **named))
+
+        return await self._answered(method, timeout_s, ask)
+
+    async def _answered(self, method: str, timeout_s: float, ask: Callable[[], Awaitable[object]]) -> object:
+        """What it gives, in time, or an error of ours."""
         try:
             with anyio.fail_after(timeout_s):
-                await self._prepare()
-                if method is None:
-                    return None
-                return await _called(partial(getattr(self.store, method), *given, **named))
+                return await ask()
         except RepertoryError:
             raise
         except TimeoutError as error:

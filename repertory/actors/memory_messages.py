@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -46,10 +46,7 @@ class AcceptMemories(Ask[int]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlushMemory(Ask[Mapping[str, StoreFlush]]):
-    """Try everything that was said and accepted until now; answers when each store has had its try."""
-
-    stores: Sequence[str] | None = None
-    """None for all."""
+    """Try everything that was said and accepted until now; answers, by store, when each has had its try."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -97,9 +97,10 @@ class ActiveSession:
 
     async def flush_memory(self) -> Mapping[str, StoreFlush]:
         """Have memory stores take in everything that was said; by store, what became of it."""
-        if self.memory is None:
-            return {}
-        return await self.memory.ask(FlushMemory(), timeout_s=math.inf)
+        if self.memory is not None:
+            with suppress(ActorDead):  # What it had not got to stands in the journal.
+                return await self.memory.ask(FlushMemory(), timeout_s=math.inf)
+        return {}
 
     def hurry(self, wait_s: float) -> None:
         """Let nobody wait for the store any longer than this."""

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import anyio
+
 from repertory.actors.memory_store import memory_store_spec
 from repertory.backends.memory_ports import ClosingStore
 from repertory.errors import RepertoryError
@@ -34,29 +36,36 @@ class OpenMemories:
     def __init__(self, system: ActorSystem) -> None:
         self._system = system
         self._open: dict[StoreDesk, _Open] = {}
+        self._lock = anyio.Lock()
         self._closing: dict[int, ClosingStore] = {}
         """By identity, what has been used here and can be closed."""
 
     async def enter(self, parts: MemoryParts | None) -> Mapping[str, ActorRef[object]]:
         """The actors of the stores, by the stores' names. Each `enter` needs one `leave`."""
-        desks = [source.desk for source in parts.sources] if parts is not None else []
-        for desk in desks:
-            if desk not in self._open:
-                await self._start(desk)
-        for desk in desks:
-            self._open[desk].users += 1
-        for source in parts.sources if parts is not None else ():
+        if parts is None:
+            return {}
+        desks = [source.desk for source in parts.sources]
+        async with self._lock:
+            for desk in desks:
+                if desk not in self._open:
+                    self._open[desk] = await self._start(desk)
+            for desk in desks:
+                self._open[desk].users += 1
+        for source in parts.sources:
             self._closing |= {id(each): each for each in source.holds if isinstance(each, ClosingStore)}
         return {desk.name: self._open[desk].ref for desk in desks}
 
     async def leave(self, parts: MemoryParts | None) -> None:
         """One user less. The last one stops the actors; what they were asked was answered before."""
-        for source in parts.sources if parts is not None else ():
-            opened = self._open[source.desk]
-            opened.users -= 1
-            if not opened.users:
-                del self._open[source.desk]
-                await self._system.stop(opened.ref)
+        if parts is None:
+            return
+        async with self._lock:
+            for source in parts.sources:
+                opened = self._open[source.desk]
+                opened.users -= 1
+                if not opened.users:
+                    del self._open[source.desk]
+                    await self._system.stop(opened.ref)
 
     async def aclose(self) -> None:
         """Close the stores, and the extractors, that were used here. They open again when they are used again.
@@ -70,12 +79,11 @@ class OpenMemories:
             except RepertoryError as error:
                 _log.warning("a memory store could not be closed cause=%r", str(error))
 
-    async def _start(self, desk: StoreDesk) -> None:
+    async def _start(self, desk: StoreDesk) -> _Open:
         """Stores of different managers may have the same name."""
         spec = memory_store_spec(desk)
         taken = {opened.name for opened in self._open.values()}
         name, number = spec.name, 2
         while name in taken:
             name, number = f"{spec.name} {number}", number + 1
-        started = await self._system.start(replace(spec, name=name))
-        self._open.setdefault(desk, _Open(started, name))
+        return _Open(await self._system.start(replace(spec, name=name)), name)

@@ -30,6 +30,7 @@ from repertory import (
     SQLiteSessions,
     Unavailable,
 )
+from repertory.errors import ModelFailed
 from tests.app.toy_memories import Facts, Transcripts
 from tests.source_tree import ROOT
 
@@ -248,6 +249,29 @@ async def test_a_runtime_drains_memory_and_says_what_landed() -> None:
     assert report.memory.stores["bad"].parked == 2
     assert "not today" in (report.memory.stores["bad"].error or "")
     assert good.batches == [["q1", "ok"]]
+
+
+async def test_sessions_that_wake_at_the_same_time_share_the_actors_of_their_stores() -> None:
+    store, other = Transcripts(extraction=ExtractionConfig(trigger=InvocationTrigger())), Facts()
+    async with Runtime(memory=[store, other]) as runtime:
+        agent = runtime.agent(AgentSpec(model=ScriptedModel(["ok"], loop=True)))
+        async with anyio.create_task_group() as group:
+            for number in range(10):
+                group.start_soon(agent.session(f"s{number}").invoke, f"q{number}")
+        actors = sorted(actor.path for actor in runtime.tree().children if actor.path.startswith("/memory"))
+        assert actors == ["/memory facts", "/memory transcripts"]
+    assert sorted(batch[0] for batch in store.batches) == [f"q{number}" for number in range(10)]
+
+
+async def test_a_turn_that_failed_is_taken_in_when_it_was_gone_on_with_and_whole() -> None:
+    store = Transcripts(extraction=ExtractionConfig(trigger=InvocationTrigger()))
+    model = ScriptedModel([ModelFailed("no power"), "at last"])
+    agent = Agent(model, callback_handler=None, memory_manager=MemoryManager(stores=[store]), retry_strategy=None)
+    with pytest.raises(ModelFailed):
+        await agent.invoke_async("q1")
+    assert store.batches == []
+    await agent.invoke_async()
+    assert store.batches == [["q1", "at last"]]
 
 
 @pytest.mark.real_time

@@ -33,6 +33,7 @@ from repertory import (
     SearchOptions,
 )
 from repertory.core.messages import Message, text_of, tool_results
+from tests.app.toy_memories import InMemoryStore
 from tests.backends.memory.knowledge_base import KnowledgeBaseServer, knowledge_base_server
 from tests.backends.models.aimock_server import aimock
 from tests.backends.models.conftest import aws_environment as aws_environment
@@ -73,25 +74,6 @@ def services(
     aws_environment.setenv("AWS_ENDPOINT_URL_BEDROCK_AGENT_RUNTIME", knowledge_base.url)
     knowledge_base.base.documents.clear()
     return knowledge_base
-
-
-class InMemoryStore:
-    name = "preferences"
-    description = "User preferences and stable facts."
-    max_search_results = None
-    writable = True
-    extraction = None
-
-    def __init__(self) -> None:
-        self._entries: list[str] = []
-
-    async def search(self, query: str, options: SearchOptions | None = None) -> list[MemoryEntry]:
-        limit = (options and options.max_search_results) or 3
-        matches = [content for content in self._entries if query in content]
-        return [MemoryEntry(content=content) for content in matches[:limit]]  # type: ignore[misc]
-
-    async def add(self, content: str, metadata: dict[str, Any] | None = None) -> None:
-        self._entries.append(content)
 
 
 def texts(server: KnowledgeBaseServer) -> set[str]:

@@ -85,3 +85,24 @@ class Transcripts:
             return
         self.batches.append([message["content"][0]["text"] for message in messages])
         self.contexts.append(context)
+
+
+class InMemoryStore:
+    """The store that the documents show to those who write their own."""
+
+    name = "preferences"
+    description = "User preferences and stable facts."
+    max_search_results = None
+    writable = True
+    extraction = None
+
+    def __init__(self) -> None:
+        self._entries: list[str] = []
+
+    async def search(self, query: str, options: SearchOptions | None = None) -> list[MemoryEntry]:
+        limit = (options and options.max_search_results) or 3
+        matches = [content for content in self._entries if query in content]
+        return [MemoryEntry(content=content) for content in matches[:limit]]  # type: ignore[misc]
+
+    async def add(self, content: str, metadata: dict[str, Any] | None = None) -> None:
+        self._entries.append(content)

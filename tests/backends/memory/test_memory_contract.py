@@ -14,28 +14,8 @@ from repertory.core.memory.entry import MemoryEntry
 from repertory.core.memory.options import AddMessagesContext, SearchOptions
 from repertory.core.messages import Message, text_of
 from repertory.testing.memory_contract import MemoryStoreContract
+from tests.app.toy_memories import InMemoryStore
 from tests.backends.memory.knowledge_base import CUSTOM, KNOWLEDGE_BASE, KnowledgeBaseServer, knowledge_base_server
-
-
-class InMemoryStore:
-    """The store that the documents show to those who write their own."""
-
-    name = "preferences"
-    description = "User preferences and stable facts."
-    max_search_results = None
-    writable = True
-    extraction = None
-
-    def __init__(self) -> None:
-        self._entries: list[str] = []
-
-    async def search(self, query: str, options: SearchOptions | None = None) -> list[MemoryEntry]:
-        limit = (options and options.max_search_results) or 3
-        matches = [content for content in self._entries if query in content]
-        return [MemoryEntry(content=content) for content in matches[:limit]]
-
-    async def add(self, content: str, metadata: dict[str, Any] | None = None) -> None:
-        self._entries.append(content)
 
 
 class ServerSideStore:
