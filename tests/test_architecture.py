@@ -58,6 +58,7 @@ BROAD_EXCEPTS: dict[str, str] = {
     "repertory/app/agent_snapshots.py": "a plugin may be anybody's code; what it raises is the cause",
     "repertory/app/extractors.py": "an extractor may be anybody's code; what it raises is the cause",
     "repertory/app/plugins.py": "a plugin may be anybody's code; what it raises is the cause of `HookFailed`",
+    "repertory/app/remembering.py": "the rule that gives scopes is anybody's code; what it raises is the cause",
     "repertory/app/snapshot_trigger.py": "a snapshot trigger is anybody's code, and never takes a turn down",
     "repertory/app/callbacks.py": "a callback handler is anybody's code, and only looks on",
     "repertory/app/repository_objects.py": "a session repository may be anybody's code; what it raises is the cause",

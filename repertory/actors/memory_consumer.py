@@ -367,21 +367,23 @@ class MemoryConsumer(Actor[MemoryMessage]):
         forced: bool,
     ) -> list[MemoryWrite]:
         session_id, agent_id = self._of
-        key = f"{session_id}/{agent_id}/{store.name}/{stretch[0]}-{stretch[1]}"
-        numbers, said_at = tuple(each.seq for each in taken), taken[-1].at
+        numbers, times = tuple(each.seq for each in taken), tuple(each.at for each in taken)
+        # The time tells a session from a deleted one that had its name, and its numbers.
+        key = f"{session_id}/{agent_id}/{store.name}/{stretch[0]}-{stretch[1]}@{times[-1]}"
         if store.source.extract is None:
-            context = self._context(key, numbers, said_at)
+            context = self._context(key, numbers, times, times[-1])
             batch = AddBatch(messages=tuple(messages), context=context, forced=forced)
             await store.ref.ask(batch, timeout_s=math.inf)
             return []
-        results = await self._extracted(store.source.extract, messages, [each.at for each in taken])
+        results = await self._extracted(store.source.extract, messages, times)
         return [
             MemoryWrite(
                 key=f"{key}/{index}",
                 content=result.content,
                 metadata=dict(result.metadata or {}),
                 sequence_numbers=numbers,
-                said_at=said_at,
+                message_times=times,
+                said_at=times[-1],
             )
             for index, result in enumerate(results)
         ]
@@ -406,7 +408,7 @@ class MemoryConsumer(Actor[MemoryMessage]):
         """Write what is pending, one after the other. Errors: those that pass."""
         try:
             for write in store.pending:
-                context = self._context(write.key, write.sequence_numbers, write.said_at)
+                context = self._context(write.key, write.sequence_numbers, write.message_times, write.said_at)
                 add = AddMemory(content=write.content, metadata=write.metadata, context=context, forced=forced)
                 try:
                     await store.ref.ask(add, timeout_s=math.inf)
@@ -453,7 +455,9 @@ class MemoryConsumer(Actor[MemoryMessage]):
         first, last = stretch
         return [each for each in await self._said(first - 1, last) if each.seq <= last]
 
-    def _context(self, key: str, numbers: Sequence[int], said_at: float | None) -> AddMessagesContext:
+    def _context(
+        self, key: str, numbers: Sequence[int], times: Sequence[float], said_at: float | None
+    ) -> AddMessagesContext:
         session_id, agent_id = self._of
         return AddMessagesContext(
             sequence_numbers=list(numbers),
@@ -461,6 +465,7 @@ class MemoryConsumer(Actor[MemoryMessage]):
             agent_id=agent_id,
             idempotency_key=key,
             said_at=said_at,
+            message_times=list(times) or None,
         )
 
 

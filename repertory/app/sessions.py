@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from repertory.app.places import sessions_database
+from repertory.app.remembering import Remember, Rule, check_remember, rule_of, spelled
 from repertory.core.ids import check_id
 
 if TYPE_CHECKING:
     from repertory.backends.ports import SessionInfo, SessionStore
+    from repertory.backends.sessions.alongside import Alongside
 
 
 class SessionPlace(Protocol):
@@ -59,21 +62,31 @@ class SQLiteSessions:
 
     `path`: the database file; `~/.repertory/sessions.db` (or `$REPERTORY_HOME/sessions.db`) when None. A folder that is
     missing is created with mode 0700 on the first write, the file with 0600.
+
+    `remember`: puts every message into the memory in the same file, in the commit that stores it, where
+    `SQLiteMemoryStore(path, scope=...)` finds it. True: in the scope of a store without one; a name: in that scope; a
+    function: in the scope that it gives for a session id, or not at all when it gives None. It is called when the
+    session gets an owner, on a thread of the store's; when it raises or gives what no scope can be, the session is not
+    opened (`Invalid`). What is redacted or deleted is forgotten in the same commit, whatever `remember` says. Errors:
+    `Invalid` for anything else.
     """
 
-    def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
+    def __init__(self, path: str | os.PathLike[str] | None = None, *, remember: Remember = False) -> None:
+        check_remember(remember)
         self.path = Path(path).expanduser().absolute() if path is not None else sessions_database().absolute()
+        self.remember: Remember = remember
 
     @property
     def key(self) -> str:
-        """The same for every object that names the same database."""
-        return str(self.path)
+        """The same for every object that names the same database and remembers the same."""
+        return str(self.path) if self.remember is False else f"{self.path}, remembering {spelled(self.remember)}"
 
     def open_store(self) -> SessionStore:
         """A store on this database. The caller closes it."""
         from repertory.backends.sessions.sqlite import SQLiteSessionStore  # loaded when used
 
-        return SQLiteSessionStore(self.path, owner=os.urandom(8).hex())
+        alongside = partial(_memory_beside, rule_of(self.remember))
+        return SQLiteSessionStore(self.path, owner=os.urandom(8).hex(), alongside=alongside)
 
     async def list(self) -> Sequence[SessionInfo]:
         """Every session, the most recently changed first; empty when there is no database yet."""
@@ -96,11 +109,22 @@ class SQLiteSessionManager:
     path: str | os.PathLike[str] | None = None
     takeover: bool = False
     """Fence a live owner in another process instead of being refused."""
+    remember: bool | str = False
+    """Put every message into the memory in the same file, in the commit that stores it: True in the scope of a memory
+    store without one, a name in that scope.
+    """
 
     def __post_init__(self) -> None:
         check_id(self.session_id, "session_id")
+        check_remember(self.remember, single=True)
 
     @property
     def sessions(self) -> SQLiteSessions:
         """The database that the session lies in."""
-        return SQLiteSessions(self.path)
+        return SQLiteSessions(self.path, remember=self.remember)
+
+
+def _memory_beside(rule: Rule | None, path: Path) -> Alongside:
+    from repertory.backends.memory.sqlite_remembering import SessionMemory  # loads sqlite3, with the first use
+
+    return SessionMemory(path, rule)

@@ -9,11 +9,33 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import quote
 
 from repertory.errors import Corrupt, Invalid, RepertoryError, Unavailable
 
+SESSIONS_ID, MEMORY_ID = 0x52707430, 0x5270746D
+"""Tell our databases from other people's, at byte 68 of the file. One of sessions may hold a memory as well."""
+
+_MARKS = (
+    "SELECT (SELECT application_id FROM pragma_application_id()), (SELECT user_version FROM pragma_user_version()),"
+    " (SELECT count(*) FROM sqlite_schema)"
+)
 _UNUSABLE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_SCHEMA}
+
+
+class Marks(NamedTuple):
+    """What tells whose a database is."""
+
+    application: int
+    version: int
+    entries: int
+    """Tables, indexes and the like."""
+
+
+def read_marks(connection: sqlite3.Connection) -> Marks:
+    """All as of one moment: another process may be making the database."""
+    return Marks(*connection.execute(_MARKS).fetchone())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,6 +31,8 @@ def place(kind: str, folder: Path) -> SessionPlace:
     match kind:
         case "sqlite":
             return SQLiteSessions(folder / "sessions.db")
+        case "sqlite with memory":
+            return SQLiteSessions(folder / "sessions.db", remember=True)
         case "journals":
             return JournalSessions(FileStorage(folder))
         case _:

@@ -71,6 +71,17 @@ async def test_extraction_runs_every_five_turns_and_takes_whole_turns() -> None:
     assert len({context.idempotency_key for context in store.contexts}) == 2
 
 
+async def test_a_store_is_told_when_each_message_was_said_and_the_key_tells_when_the_last_was() -> None:
+    store = Transcripts()
+    await talk(agent_with(MemoryManager(stores=[store])), 1, 5)
+    (context,) = store.contexts
+    times = list(context.message_times or ())
+    assert len(times) == 10
+    assert times == sorted(times)
+    assert times[-1] == context.said_at
+    assert (context.idempotency_key or "").endswith(f"@{times[-1]}")
+
+
 async def test_extraction_keeps_the_cadence_within_a_block_and_takes_the_rest_at_its_end() -> None:
     store = Transcripts()
     async with agent_with(MemoryManager(stores=[store])) as agent:

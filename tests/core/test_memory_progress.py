@@ -23,7 +23,14 @@ from repertory.errors import CorruptJournal
 
 
 def write(key: str) -> MemoryWrite:
-    return MemoryWrite(key=key, content=f"fact {key}", metadata={"n": 1}, sequence_numbers=(1, 2), said_at=3.5)
+    return MemoryWrite(
+        key=key,
+        content=f"fact {key}",
+        metadata={"n": 1},
+        sequence_numbers=(1, 2),
+        message_times=(2.5, 3.5),
+        said_at=3.5,
+    )
 
 
 def grown(rng: random.Random, steps: int) -> Progress:

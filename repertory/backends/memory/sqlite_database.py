@@ -11,10 +11,10 @@ import sqlite3
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 from repertory.backends.memory.sqlite_entries import insert_fact, insert_turns, supersede, take_key
-from repertory.backends.memory.sqlite_erasing import erase_traces, forget_entries, forget_turns
+from repertory.backends.memory.sqlite_erasing import empty_log, forget_entries, forget_turns
 from repertory.backends.memory.sqlite_opening import mapped_error, mapped_errors, open_database
 from repertory.backends.memory.sqlite_recall import Sought, recall
 from repertory.backends.memory.sqlite_schema import FACT
@@ -23,6 +23,9 @@ from repertory.core.memory.entry import MemoryEntry
 from repertory.core.messages import Json
 from repertory.core.recall.saying import Saying
 from repertory.errors import NotFound, Unavailable
+
+Source: TypeAlias = tuple[int, float | None]
+"""A turn that something was taken from: its sequence number, and when it was said."""
 
 _SHOWN = (
     "SELECT entries.id, content, kind, role, speaker, said_at, session, agent, seq, given_id, seen, recorded_at,"
@@ -42,7 +45,7 @@ class MemoryDatabase:
         self._busy_timeout_s = busy_timeout_s
         self._connection = open_database(path, busy_timeout_s=busy_timeout_s)
         self._inode = os.stat(path).st_ino
-        self._traces_left = False
+        self._erased_in_log = False
         self._vectors = VectorMatrix(self._connection, scope)
 
     def add_turns(self, turns: Sequence[Saying], key: str | None, *, now: float) -> list[int]:
@@ -52,14 +55,16 @@ class MemoryDatabase:
                 return []
             return insert_turns(self._connection, self._scope, turns, now=now)
 
-    def add(self, saying: Saying, numbers: Sequence[int], key: str | None, *, now: float) -> str | None:
+    def add(self, saying: Saying, sources: Sequence[Source], key: str | None, *, now: float) -> str | None:
         """Store one memory. Returns its id, or None when that key was taken before, or what it comes from forgotten."""
         with self._writing():
             if not take_key(self._connection, self._scope, key):
                 return None
-            return self._id(self._inserted(saying, numbers, now))
+            return self._id(self._inserted(saying, sources, now))
 
-    def supersede(self, old: str, saying: Saying, numbers: Sequence[int], key: str | None, *, now: float) -> str | None:
+    def supersede(
+        self, old: str, saying: Saying, sources: Sequence[Source], key: str | None, *, now: float
+    ) -> str | None:
         """Store what holds instead of `old`. Errors: `NotFound`."""
         with self._writing():
             if not take_key(self._connection, self._scope, key):
@@ -67,7 +72,7 @@ class MemoryDatabase:
             before = self._keys(old)
             if not before:
                 raise NotFound("no such memory", id=old)
-            new = self._inserted(saying, numbers, now)
+            new = self._inserted(saying, sources, now)
             if new is not None:
                 for entry in before:
                     supersede(self._connection, entry, new, at=saying.said_at or now)
@@ -78,7 +83,7 @@ class MemoryDatabase:
         with self._writing():
             entries = self._keys(memory_id)
             count = forget_entries(self._connection, self._scope_key(), entries) if entries else 0
-        self._erase_traces(count)
+        self._empty_log(count)
         return count
 
     def forget_said(self, session_id: str, agent_id: str | None, seq: int | None) -> int:
@@ -90,8 +95,10 @@ class MemoryDatabase:
                 "SELECT id FROM memory_conversations WHERE scope = ? AND session = ? AND (?3 IS NULL OR agent = ?3)",
                 (self._scope_key(), session_id, agent_id),
             ).fetchall()
-            count = forget_turns(self._connection, [key for (key,) in found], self._scope_key(), seq)
-        self._erase_traces(count)
+            count = forget_turns(
+                self._connection, [key for (key,) in found], self._scope_key(), None if seq is None else [seq]
+            )
+        self._empty_log(count)
         return count
 
     def search(self, sought: Sought, vector: bytes | None = None) -> list[MemoryEntry]:
@@ -118,9 +125,9 @@ class MemoryDatabase:
 
     def tidy(self) -> None:
         """What others were in the way of. What fails here is tried again later."""
-        if self._traces_left:
+        if self._erased_in_log:
             with suppress(sqlite3.Error):
-                self._traces_left = not erase_traces(self._connection, busy_timeout_s=0.0)
+                self._erased_in_log = not empty_log(self._connection, busy_timeout_s=0.0)
             with suppress(sqlite3.Error):
                 self._connection.execute(f"PRAGMA busy_timeout = {round(self._busy_timeout_s * 1000)}")
 
@@ -150,9 +157,9 @@ class MemoryDatabase:
 
     # Within a transaction.
 
-    def _inserted(self, saying: Saying, numbers: Sequence[int], now: float) -> int | None:
+    def _inserted(self, saying: Saying, sources: Sequence[Source], now: float) -> int | None:
         if saying.kind == "fact":
-            return insert_fact(self._connection, self._scope, saying, numbers, now=now)
+            return insert_fact(self._connection, self._scope, saying, sources, now=now)
         (key,) = insert_turns(self._connection, self._scope, [saying], now=now)
         return key
 
@@ -211,10 +218,10 @@ class MemoryDatabase:
         if os.stat(self._name).st_ino != self._inode:
             raise Unavailable("the memory database was replaced while it was open", path=self._name)
 
-    def _erase_traces(self, count: int) -> None:
+    def _empty_log(self, count: int) -> None:
         if count:
             with mapped_errors(self._path):
-                self._traces_left = not erase_traces(self._connection, busy_timeout_s=self._busy_timeout_s)
+                self._erased_in_log = not empty_log(self._connection, busy_timeout_s=self._busy_timeout_s)
 
 
 def _entry(row: tuple[Any, ...], score: float | None) -> MemoryEntry:

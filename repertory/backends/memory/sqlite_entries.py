@@ -41,7 +41,8 @@ def take_key(connection: sqlite3.Connection, scope: str, key: str | None) -> boo
 def insert_turns(connection: sqlite3.Connection, scope: str, sayings: Iterable[Saying], *, now: float) -> list[int]:
     """Store turns in their order, at the end of their conversations. Returns the keys of those that were stored.
 
-    A turn with a sequence number is stored once in its conversation, and not again after it was forgotten.
+    A turn with a sequence number is stored once in its conversation, and not again after it was forgotten. It is
+    another one when both were said at known times that differ: the session was deleted, and begun again.
     """
     scope_key = _scope(connection, scope)
     stored: list[int] = []
@@ -60,18 +61,23 @@ def insert_turns(connection: sqlite3.Connection, scope: str, sayings: Iterable[S
 
 
 def insert_fact(
-    connection: sqlite3.Connection, scope: str, fact: Saying, numbers: Sequence[int] = (), *, now: float
+    connection: sqlite3.Connection,
+    scope: str,
+    fact: Saying,
+    sources: Sequence[tuple[int, float | None]] = (),
+    *,
+    now: float,
 ) -> int | None:
     """Store a fact, or count it when it is known. Returns its key.
 
-    `numbers`: the turns of its conversation that it was taken from. None when one of them was forgotten: nothing is
-    stored then.
+    `sources`: the turns of its conversation that it was taken from, by number and time. None when one of them was
+    forgotten: nothing is stored then.
     """
     scope_key = _scope(connection, scope)
     conversation = None
     if fact.session_id is not None:
         conversation = conversation_key(connection, scope_key, fact.session_id, fact.agent_id)
-        if _forgotten(connection, conversation, numbers):
+        if _forgotten(connection, conversation, sources):
             return None
     known = connection.execute(
         "UPDATE memory_entries SET seen = seen + 1, seen_at = ? WHERE scope = ? AND digest = ? AND gone_at IS NULL"
@@ -82,7 +88,7 @@ def insert_fact(
     if entry is None:
         (entry,) = _insert(connection, scope_key, [fact], [(FACT, conversation, None, fact.digest)], now)
     if conversation is not None:
-        _note_sources(connection, entry, conversation, numbers or (_NO_TURN,))
+        _note_sources(connection, entry, conversation, [number for number, _ in sources] or [_NO_TURN])
     return entry
 
 
@@ -144,25 +150,31 @@ def _not_taken(connection: sqlite3.Connection, conversation: int, turns: Sequenc
     numbers = [turn.seq for turn in turns if turn.seq is not None]
     if not numbers:
         return list(turns)
-    taken = {
-        seq
-        for table in ("memory_entries", "memory_forgotten")
-        for (seq,) in connection.execute(
-            f"SELECT seq FROM {table} WHERE conversation = ? AND seq BETWEEN ? AND ?",
+    taken: dict[int, set[float | None]] = {}
+    for table in ("memory_entries", "memory_forgotten"):
+        for seq, said_at in connection.execute(
+            f"SELECT seq, said_at FROM {table} WHERE conversation = ? AND seq BETWEEN ? AND ?",
             (conversation, min(numbers), max(numbers)),
-        )
-    }
+        ):
+            taken.setdefault(seq, set()).add(said_at)
     fresh: list[Saying] = []
     for turn in turns:
-        if turn.seq is None or turn.seq not in taken:
+        if turn.seq is None:
             fresh.append(turn)
-            taken.add(turn.seq)
+            continue
+        times = taken.setdefault(turn.seq, set())
+        if not times or not (turn.said_at is None or None in times or turn.said_at in times):
+            fresh.append(turn)
+            times.add(turn.said_at)
     return fresh
 
 
-def _forgotten(connection: sqlite3.Connection, conversation: int, numbers: Sequence[int]) -> bool:
-    statement = "SELECT 1 FROM memory_forgotten WHERE conversation = ? AND seq = ?"
-    return any(connection.execute(statement, (conversation, seq)).fetchone() for seq in numbers)
+def _forgotten(connection: sqlite3.Connection, conversation: int, sources: Sequence[tuple[int, float | None]]) -> bool:
+    statement = (
+        "SELECT 1 FROM memory_forgotten WHERE conversation = ?1 AND seq = ?2"
+        " AND (?3 IS NULL OR said_at IS NULL OR said_at = ?3)"
+    )
+    return any(connection.execute(statement, (conversation, *source)).fetchone() for source in sources)
 
 
 def _note_sources(connection: sqlite3.Connection, entry: int, conversation: int, numbers: Iterable[int]) -> None:

@@ -1,13 +1,13 @@
 """Forgetting: entries, what was taken from them, and their words in the index.
 
 A fact that was learned several times stays as long as one time is left. Every function works within the transaction
-that is open; `erase_traces` comes after its commit.
+that is open; `empty_log` comes after its commit.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from repertory.backends.memory.sqlite_entries import scope_token
@@ -18,44 +18,52 @@ def forget_entries(connection: sqlite3.Connection, scope_key: int, entries: Sequ
     """Erase these entries of the scope, and what was taken from those among them that are turns. Returns how many."""
     found = _marked(
         connection,
-        f"SELECT id, conversation, seq FROM memory_entries WHERE scope = ? AND id IN ({_marks(entries)})",
+        f"SELECT id, conversation, seq, said_at FROM memory_entries WHERE scope = ? AND id IN ({_marks(entries)})",
         (scope_key, *entries),
     )
-    turns = [(conversation, seq) for _, conversation, seq in found if seq is not None]
+    turns = [turn for _, *turn in found if turn[1] is not None]
     for turn in turns:
-        _refuse_from_now_on(connection, *turn)
-    derived = _without_sightings(connection, turns)
-    return _erase(connection, scope_key, {*(entry for entry, _, _ in found), *derived})
+        refuse_from_now_on(connection, *turn)
+    derived = _without_sightings(connection, [(conversation, seq) for conversation, seq, _ in turns])
+    return _erase(connection, scope_key, {*(entry for entry, *_ in found), *derived})
 
 
-def forget_turns(connection: sqlite3.Connection, conversations: Iterable[int], scope_key: int, seq: int | None) -> int:
-    """Erase what was said in these conversations, or one turn of each, and what was taken from it; also what comes
+def forget_turns(
+    connection: sqlite3.Connection,
+    conversations: Iterable[int],
+    scope_key: int,
+    numbers: Collection[int] | None = None,
+) -> int:
+    """Erase what was said in these conversations, or some turns of each, and what was taken from it; also what comes
     from it later. Returns how many entries that were.
     """
     gone: set[int] = set()
+    among = "" if numbers is None else f" AND seq IN ({_marks(numbers)})"
     for conversation in conversations:
-        where = "conversation = ? AND kind = 0" + ("" if seq is None else " AND seq = ?")
-        values = (conversation,) if seq is None else (conversation, seq)
-        turns = _marked(connection, f"SELECT id, seq FROM memory_entries WHERE {where}", values)
-        gone |= {entry for entry, _ in turns}
-        sources = _marked(
-            connection, "SELECT DISTINCT conversation, seq FROM memory_sources WHERE conversation = ?", (conversation,)
-        )
-        numbers: set[int] = {number for _, number in turns if number is not None} | (
-            {seq} if seq is not None else set()
-        )
-        for number in numbers:
-            _refuse_from_now_on(connection, conversation, number)
-        wanted = [(conversation, seq)] if seq is not None else sources
-        gone |= _without_sightings(connection, wanted)
+        values = (conversation, *(numbers or ()))
+        where = f"conversation = ?{among}"
+        turns = _marked(connection, f"SELECT id, seq, said_at FROM memory_entries WHERE kind = 0 AND {where}", values)
+        sources = _marked(connection, f"SELECT DISTINCT conversation, seq FROM memory_sources WHERE {where}", values)
+        gone |= {entry for entry, _, _ in turns}
+        times = [(seq, said_at) for _, seq, said_at in turns if seq is not None]
+        unknown = set(numbers or ()) - {seq for seq, _ in times}
+        for seq, said_at in (*times, *((seq, None) for seq in unknown)):
+            refuse_from_now_on(connection, conversation, seq, said_at)
+        gone |= _without_sightings(connection, sources)
     return _erase(connection, scope_key, gone)
 
 
-def erase_traces(connection: sqlite3.Connection, *, busy_timeout_s: float) -> bool:
-    """Remove erased words from the index, and erased contents from the log. False when others still read the log: then
-    do it again later.
-    """
-    connection.execute("INSERT INTO memory_text (memory_text) VALUES ('optimize')")
+def refuse_from_now_on(connection: sqlite3.Connection, conversation: int, seq: int, said_at: float | None) -> None:
+    """That turn, and what comes from it, is not stored any more. Without a time: nothing with its number is."""
+    connection.execute(
+        "INSERT INTO memory_forgotten (conversation, seq, said_at) SELECT ?1, ?2, ?3 WHERE NOT EXISTS"
+        " (SELECT 1 FROM memory_forgotten WHERE conversation = ?1 AND seq = ?2 AND said_at IS ?3)",
+        (conversation, seq, said_at),
+    )
+
+
+def empty_log(connection: sqlite3.Connection, *, busy_timeout_s: float) -> bool:
+    """Remove erased contents from the log. False when others still read it: then do it again later."""
     connection.execute(f"PRAGMA busy_timeout = {round(busy_timeout_s * 1000)}")
     (busy, _, _) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     return not busy
@@ -90,11 +98,8 @@ _MOVE = (
 """A fact that is left belongs to the conversation where it was learned first, of those that are left."""
 
 
-def _refuse_from_now_on(connection: sqlite3.Connection, conversation: int, seq: int) -> None:
-    connection.execute("INSERT OR IGNORE INTO memory_forgotten (conversation, seq) VALUES (?, ?)", (conversation, seq))
-
-
 def _erase(connection: sqlite3.Connection, scope_key: int, entries: Iterable[int]) -> int:
+    """Contents are overwritten (`secure_delete`). Merging the index is what removes words from it."""
     count = 0
     for entry in entries:
         found = connection.execute(
@@ -115,6 +120,7 @@ def _erase(connection: sqlite3.Connection, scope_key: int, entries: Iterable[int
     if count:
         connection.execute("UPDATE memory_scopes SET entries = entries - ? WHERE id = ?", (count, scope_key))
         connection.execute("UPDATE memory_format SET erasures = erasures + 1")
+        connection.execute("INSERT INTO memory_text (memory_text) VALUES ('optimize')")
     return count
 
 
@@ -122,5 +128,5 @@ def _marked(connection: sqlite3.Connection, statement: str, values: Sequence[obj
     return connection.execute(statement, values).fetchall()
 
 
-def _marks(values: Sequence[object]) -> str:
+def _marks(values: Collection[object]) -> str:
     return ", ".join("?" * len(values))

@@ -17,7 +17,7 @@ from repertory.backends.memory.entry_vectors import EntryVectors
 from repertory.backends.memory.opened_once import OpenedOnce
 from repertory.core.memory.options import AddMessagesContext, SearchOptions, read_options
 from repertory.core.recall.ranking import DEFAULT_WEIGHTS, RankingWeights
-from repertory.core.recall.saying import saying_of, sayings_of
+from repertory.core.recall.saying import saying_of, sayings_of, sources_of
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:
@@ -132,12 +132,13 @@ class SQLiteMemory:
         """
         where = read_options(AddMessagesContext, context, "context")
         saying = saying_of(content, metadata, where)
-        numbers, key = tuple(where.sequence_numbers or ()), where.idempotency_key
-        return await self._write(lambda database, now: database.add(saying, numbers, key, now=now))
+        sources, key = sources_of(where), where.idempotency_key
+        return await self._write(lambda database, now: database.add(saying, sources, key, now=now))
 
     async def add_messages(self, messages: Sequence[Message], context: AddMessagesContext | None = None) -> int:
         """Remember what was said as it was said, each message by itself, in the order given. Returns how many were
-        stored: those without text are not, nor those of a session and agent whose sequence number was taken before.
+        stored: those without text are not, nor those of a session and agent whose sequence number was taken before,
+        unless then and now the context says when they were said, and it differs: that session was begun anew.
 
         All of them are stored, or none. A message's `metadata["custom"]["speaker"]` says who spoke, where a role does
         not.
@@ -164,8 +165,8 @@ class SQLiteMemory:
         """
         where = read_options(AddMessagesContext, context, "context")
         saying = saying_of(content, metadata, where)
-        numbers, key = tuple(where.sequence_numbers or ()), where.idempotency_key
-        return await self._write(lambda database, now: database.supersede(memory_id, saying, numbers, key, now=now))
+        sources, key = sources_of(where), where.idempotency_key
+        return await self._write(lambda database, now: database.supersede(memory_id, saying, sources, key, now=now))
 
     async def forget(
         self,

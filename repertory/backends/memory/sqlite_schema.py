@@ -32,7 +32,8 @@ SCHEMA = (
     " digest BLOB, given_id TEXT,"
     " words INTEGER NOT NULL, heading TEXT NOT NULL, content TEXT NOT NULL, metadata TEXT)",
     "CREATE UNIQUE INDEX memory_places ON memory_entries (conversation, place) WHERE place IS NOT NULL",
-    "CREATE UNIQUE INDEX memory_turns ON memory_entries (conversation, seq) WHERE seq IS NOT NULL",
+    # A session that was deleted and begun again has the same numbers, at other times.
+    "CREATE UNIQUE INDEX memory_turns ON memory_entries (conversation, seq, said_at) WHERE seq IS NOT NULL",
     "CREATE UNIQUE INDEX memory_facts ON memory_entries (scope, digest) WHERE digest IS NOT NULL AND gone_at IS NULL",
     "CREATE INDEX memory_given_ids ON memory_entries (scope, given_id) WHERE given_id IS NOT NULL",
     "CREATE INDEX memory_successors ON memory_entries (successor) WHERE successor IS NOT NULL",
@@ -40,10 +41,10 @@ SCHEMA = (
     "CREATE TABLE memory_sources (conversation INTEGER NOT NULL, seq INTEGER NOT NULL, entry INTEGER NOT NULL,"
     " sighting INTEGER NOT NULL, PRIMARY KEY (conversation, seq, entry, sighting)) WITHOUT ROWID",
     "CREATE INDEX memory_sightings ON memory_sources (entry, sighting)",
-    # What was taken and need not be taken again, and turns that must not come back.
+    # What was taken and need not be taken again, and turns that must not come back; without a time, whenever said.
     "CREATE TABLE memory_keys (scope INTEGER NOT NULL, key TEXT NOT NULL, PRIMARY KEY (scope, key)) WITHOUT ROWID",
-    "CREATE TABLE memory_forgotten (conversation INTEGER NOT NULL, seq INTEGER NOT NULL,"
-    " PRIMARY KEY (conversation, seq)) WITHOUT ROWID",
+    "CREATE TABLE memory_forgotten (conversation INTEGER NOT NULL, seq INTEGER NOT NULL, said_at REAL)",
+    "CREATE INDEX memory_forgotten_turns ON memory_forgotten (conversation, seq, said_at)",
     # The index: it holds words, not texts, so whoever erases an entry tells it again what the entry said.
     "CREATE VIRTUAL TABLE memory_text USING fts5(content, heading, scope, content='', columnsize=0,"
     " tokenize='porter unicode61 remove_diacritics 2')",

@@ -21,6 +21,7 @@ from repertory.core.ids import check_id
 
 if TYPE_CHECKING:
     from repertory.backends.ports import Batch, Lease, Position, SessionInfo
+    from repertory.backends.sessions.alongside import Alongside
     from repertory.backends.sessions.sqlite_journals import Journals
     from repertory.core.journal.rows import Row
     from repertory.errors import LeaseLost
@@ -36,16 +37,27 @@ class SQLiteSessionStore:
     name the path.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, owner: str, busy_timeout_s: float = 5.0) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        owner: str,
+        busy_timeout_s: float = 5.0,
+        alongside: Callable[[Path], Alongside] | None = None,
+    ) -> None:
         """A relative `path` is taken from the folder that is current when the database is first used.
 
         `owner` must be unique to this object, such as a random id; it is what leases name.
 
         `busy_timeout_s` is how long to wait while other processes commit.
+
+        `alongside` makes what lies in the same file and changes in the same commits; called with the path, on the
+        store's thread, when the database is opened.
         """
         self._path = Path(path)
         self._owner = check_id(owner, "owner")
         self._busy_timeout_s = busy_timeout_s
+        self._make_alongside = alongside
         self._thread = OwningThread(f"repertory {self._path.name}")
         self._journals: Journals | None = None
 
@@ -165,15 +177,20 @@ class SQLiteSessionStore:
         from repertory.backends.sessions.sqlite_rebuilding import rebuild
 
         self._close()
-        path = self._path.absolute()
-        return rebuild(path, f"{self._owner}-rebuilding", keep, busy_timeout_s=self._busy_timeout_s)
+        path, timeout_s = self._path.absolute(), self._busy_timeout_s
+        owner = f"{self._owner}-rebuilding"
+        return rebuild(path, owner, keep, busy_timeout_s=timeout_s, alongside=self._alongside(path))
 
     def _opened(self) -> Journals:
         if self._journals is None:
             from repertory.backends.sessions.sqlite_journals import Journals
 
-            self._journals = Journals(self._path.absolute(), self._owner, busy_timeout_s=self._busy_timeout_s)
+            path, timeout_s = self._path.absolute(), self._busy_timeout_s
+            self._journals = Journals(path, self._owner, busy_timeout_s=timeout_s, alongside=self._alongside(path))
         return self._journals
+
+    def _alongside(self, path: Path) -> Alongside | None:
+        return None if self._make_alongside is None else self._make_alongside(path)
 
     def _tidy(self) -> None:
         if self._journals is not None:

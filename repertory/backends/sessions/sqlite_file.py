@@ -9,11 +9,9 @@ import sqlite3
 from contextlib import suppress
 from pathlib import Path
 
-from repertory.backends.sqlite_files import DatabaseKind
+from repertory.backends.sessions.alongside import Alongside
+from repertory.backends.sqlite_files import MEMORY_ID, SESSIONS_ID, DatabaseKind, read_marks
 from repertory.errors import Corrupt
-
-APPLICATION_ID = 0x52707430
-"""Tells our databases from other people's, at byte 68 of the file."""
 
 SCHEMA_VERSION = 2
 """In version 1 no body was packed. Such a database is read as it is, and is one of this version from then on."""
@@ -32,7 +30,7 @@ SCHEMA = (
     # A single line. `generation` is the highest that a deleted session had.
     "CREATE TABLE settled (position INTEGER NOT NULL, generation INTEGER NOT NULL)",
     "INSERT INTO settled VALUES (0, 0)",
-    f"PRAGMA application_id = {APPLICATION_ID}",
+    f"PRAGMA application_id = {SESSIONS_ID}",
     f"PRAGMA user_version = {SCHEMA_VERSION}",
 )
 
@@ -43,8 +41,10 @@ _KIND = DatabaseKind(name="session database", entry="a record")
 mapped_errors, mapped_error = _KIND.mapped_errors, _KIND.mapped_error
 
 
-def open_database(path: Path, *, busy_timeout_s: float) -> sqlite3.Connection:
+def open_database(path: Path, *, busy_timeout_s: float, alongside: Alongside | None = None) -> sqlite3.Connection:
     """A connection of this thread to the database, created with mode 0600 (its folder with 0700) if it is not there.
+
+    A memory's database becomes one of sessions too. What lies `alongside` has its tables then.
 
     Errors: `Invalid` for a symbolic link; `Corrupt` for a file that is damaged, not ours or of another version;
     `Unavailable` when it cannot be opened now. The errors name the path.
@@ -53,7 +53,7 @@ def open_database(path: Path, *, busy_timeout_s: float) -> sqlite3.Connection:
         refuse_links(path)
         connection = _KIND.connect(path, busy_timeout_s=busy_timeout_s)
         try:
-            _prepare(connection, path)
+            _prepare(connection, path, alongside)
         except BaseException:
             connection.close()
             raise
@@ -70,17 +70,20 @@ def owners_folder(path: Path) -> Path:
     return Path(f"{path}-owners")
 
 
-def _prepare(connection: sqlite3.Connection, path: Path) -> None:
+def _prepare(connection: sqlite3.Connection, path: Path, alongside: Alongside | None) -> None:
     """Check whose database it is, make it ours when it is empty, and settle how it works.
 
     Checkpoints run where the store says, not inside a commit. Erased contents are overwritten (`secure_delete`).
     """
-    if not _checked_version(connection, path):
-        _value(connection, "PRAGMA journal_mode = WAL")
-        _write_schema(connection, path)
-    else:
+    there = _checked_version(connection, path)
+    ready = alongside is None or alongside.is_ready(connection)
+    if there:
         _take_over_first_version(connection)
         _add_labels(connection)
+    else:
+        _value(connection, "PRAGMA journal_mode = WAL")
+    if not (there and ready):
+        _write_schema(connection, path, alongside)
     if _value(connection, "PRAGMA journal_mode") != "wal":
         _value(connection, "PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
@@ -90,20 +93,20 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _checked_version(connection: sqlite3.Connection, path: Path) -> bool:
-    """Whether the schema is there. False for an empty database. Raises `Corrupt` for anything that is not ours."""
-    application = _value(connection, "PRAGMA application_id")
-    version = _value(connection, "PRAGMA user_version")
-    tables = _value(connection, "SELECT count(*) FROM sqlite_schema")
-    if application == 0 and version == 0 and tables == 0:
+    """Whether the schema is there. False for an empty database, and for one that a memory alone has been in. Raises
+    `Corrupt` for anything that is not ours.
+    """
+    application, version, entries = read_marks(connection)
+    if version == 0 and (application == MEMORY_ID or (application == 0 and entries == 0)):
         return False
-    if application != APPLICATION_ID:
+    if application != SESSIONS_ID:
         raise Corrupt("this database is not a session database", path=str(path))
     if version not in (1, SCHEMA_VERSION):
         raise Corrupt("unknown version of the session database", path=str(path), version=version, known=SCHEMA_VERSION)
     return True
 
 
-def _write_schema(connection: sqlite3.Connection, path: Path) -> None:
+def _write_schema(connection: sqlite3.Connection, path: Path, alongside: Alongside | None) -> None:
     connection.execute("BEGIN IMMEDIATE")
     try:
         # Another process may have been quicker.
@@ -111,6 +114,8 @@ def _write_schema(connection: sqlite3.Connection, path: Path) -> None:
             for statement in SCHEMA:
                 connection.execute(statement)
             connection.execute(LABELS)
+        if alongside is not None and not alongside.is_ready(connection):
+            alongside.prepare(connection)
         connection.execute("COMMIT")
     except BaseException:
         connection.execute("ROLLBACK")

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from repertory.backends.mending_ports import Inspection, Salvage
 from repertory.backends.ports import Batch, Lease, Position, SessionInfo
+from repertory.backends.sessions.alongside import Alongside
 from repertory.backends.sessions.owner_lock import OwnerLock
 from repertory.backends.sessions.sqlite_bodies import packed, unpack, unpacked
 from repertory.backends.sessions.sqlite_file import mapped_error, mapped_errors, open_database, owners_folder
@@ -34,6 +35,8 @@ CHECKPOINT_BYTES = 1024 * 1024
 size is written over from its beginning, which is quicker than letting it grow: so not too much."""
 
 _PAGE_BYTES = 4096
+_PAGES_ALONGSIDE = 12
+"""About how many pages a commit changes in the tables alongside."""
 
 _INSERT = (
     "INSERT INTO rows (position, journal, previous, seq, kind, version, low, link, salt, body)"
@@ -75,10 +78,11 @@ _AGENTS = (
 class Journals:
     """A session database, open."""
 
-    def __init__(self, path: Path, owner: str, *, busy_timeout_s: float) -> None:
+    def __init__(self, path: Path, owner: str, *, busy_timeout_s: float, alongside: Alongside | None = None) -> None:
         self._path = path
         self._name = str(path)
-        self._connection = open_database(path, busy_timeout_s=busy_timeout_s)
+        self._alongside = alongside
+        self._connection = open_database(path, busy_timeout_s=busy_timeout_s, alongside=alongside)
         self._inode = os.stat(path).st_ino
         self._lock = OwnerLock(owners_folder(path), owner)
         self._leases = Leases(self._connection, self._lock, owner)
@@ -90,8 +94,11 @@ class Journals:
         """Whether the log may still hold what was erased."""
 
     def acquire(self, session_id: str, *, takeover: bool) -> Lease:
+        scope = self._scope_of(session_id)
         with self._transaction("unsynced"):
-            return self._leases.acquire(session_id, takeover=takeover).lease
+            held = self._leases.acquire(session_id, takeover=takeover)
+            held.scope = scope
+            return held.lease
 
     def release(self, lease: Lease) -> None:
         with self._transaction("unsynced"):
@@ -104,12 +111,14 @@ class Journals:
     def append(self, batches: Sequence[Batch]) -> list[Position | LeaseLost]:
         rows: list[tuple[object, ...]] = []
         erased = False
-        batches = [replace(batch, rows=packed(batch.rows)) for batch in batches]  # Before anybody has to wait for this.
+        stored = [replace(batch, rows=packed(batch.rows)) for batch in batches]  # Before anybody has to wait for this.
         with self._transaction("synced"):
             outcomes: list[Position | LeaseLost] = []
-            for batch in batches:
+            for given, batch in zip(batches, stored, strict=True):
                 outcome = self._place(batch, rows)
                 outcomes.append(outcome)
+                if isinstance(outcome, Position):
+                    self._store_alongside(given)
                 if batch.erase and isinstance(outcome, Position):
                     # What is erased may stand in rows of this very group.
                     self._insert(rows)
@@ -188,6 +197,8 @@ class Journals:
             self._heads.settle(at_once=True)
             self._delete_rows(session_id)
             self._quarantine.remove(session_id)
+            if self._alongside is not None:
+                self._alongside.deleted(self._connection, session_id)
             self._connection.execute("UPDATE settled SET generation = max(generation, ?)", (generation,))
             self._leases.forget(session_id)
         self._heads.forget()
@@ -209,15 +220,18 @@ class Journals:
             return self._quarantine.names(session_id)
 
     def set_aside(self, session_id: str, keep: Sequence[Row]) -> str:
+        scope = self._scope_of(session_id)
         with self._transaction("synced"):
             self._refuse_other_hands(session_id)
             self._heads.settle(at_once=True)
             moved_to = self._quarantine.move(session_id)
             held = self._leases.acquire(session_id, takeover=False)
+            held.scope = scope
             rows: list[tuple[object, ...]] = []
             outcome = self._place(Batch(lease=held.lease, rows=packed(keep)), rows)
             if isinstance(outcome, LeaseLost):
                 raise outcome
+            self._store_alongside(Batch(lease=held.lease, rows=keep))
             self._insert(rows)
             self._heads.settle(at_once=True)
             self._leases.release(held.lease)
@@ -242,6 +256,9 @@ class Journals:
                 self._connection.close()
         finally:
             self._lock.release()
+
+    def _scope_of(self, session_id: str) -> str | None:
+        return None if self._alongside is None else self._alongside.scope_of(session_id)
 
     # Within a transaction.
 
@@ -315,8 +332,18 @@ class Journals:
             self._unchecked_bytes += _PAGE_BYTES + sum(len(row[9]) + 64 for row in rows)  # type: ignore[arg-type]
             rows.clear()
 
+    def _store_alongside(self, batch: Batch) -> None:
+        """What the batch itself erases is not shown to anybody."""
+        held = self._leases.check(batch.lease, self._heads.epoch)
+        if self._alongside is None or isinstance(held, LeaseLost) or held.scope is None:
+            return
+        rows = [row for row in batch.rows if (row.agent_id, row.seq) not in batch.erase] if batch.erase else batch.rows
+        self._alongside.stored(self._connection, held.scope, held.lease.session_id, rows)
+        self._unchecked_bytes += _PAGES_ALONGSIDE * _PAGE_BYTES
+
     def _erase(self, batch: Batch) -> None:
         held = self._leases.check(batch.lease, self._heads.epoch)
+        erased: list[tuple[str, int]] = []
         for agent_id, seq in batch.erase:
             _, position, last = self._end_of(held, agent_id) if isinstance(held, Held) else (0, 0, 0)
             if not 0 < seq <= last:
@@ -327,6 +354,9 @@ class Journals:
                 f"{_CHAIN}UPDATE rows SET salt = ?3, body = ?4 WHERE position = (SELECT min(position) FROM chain)",
                 (position, seq, gone.salt, gone.body),
             )
+            erased.append((agent_id, seq))
+        if self._alongside is not None and erased:
+            self._alongside.erased(self._connection, batch.lease.session_id, erased)
 
     def _delete_rows(self, session_id: str) -> None:
         journals = self._connection.execute(

@@ -25,6 +25,8 @@ class Held:
     lease: Lease
     journals: dict[str, int] = field(default_factory=dict[str, int])
     """Agent id to the key of its journal."""
+    scope: str | None = None
+    """Under which name it is kept alongside; None: it is not."""
     epoch: int = -1
     """Of the heads when this was last compared with the database."""
 

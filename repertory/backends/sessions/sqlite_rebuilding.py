@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 from repertory.backends.mending_ports import Salvage
 from repertory.backends.ports import Batch
+from repertory.backends.sessions.alongside import Alongside
 from repertory.backends.sessions.owner_lock import OwnerLock
 from repertory.backends.sessions.sqlite_file import mapped_errors, owners_folder, refuse_links
 from repertory.backends.sessions.sqlite_journals import Journals
@@ -26,8 +27,16 @@ _BESIDE = ("", "-wal", "-shm")
 """A database, and what SQLite keeps beside it."""
 
 
-def rebuild(path: Path, owner: str, keep: Callable[[Salvage], Sequence[Row]], *, busy_timeout_s: float) -> str:
-    """Rebuild the database at `path`, which this process has not open. Gives the path of the old one.
+def rebuild(
+    path: Path,
+    owner: str,
+    keep: Callable[[Salvage], Sequence[Row]],
+    *,
+    busy_timeout_s: float,
+    alongside: Alongside | None = None,
+) -> str:
+    """Rebuild the database at `path`, which this process has not open. Gives the path of the old one. What lies
+    `alongside` begins anew, and is shown every row.
 
     Errors: `SessionBusy` when a live owner has a session there; those of the new database.
     """
@@ -40,7 +49,7 @@ def rebuild(path: Path, owner: str, keep: Callable[[Salvage], Sequence[Row]], *,
                 old.execute("BEGIN IMMEDIATE")
             wreck = Wreck(old, str(path))
             _refuse_owners(path, wreck)
-            journals = Journals(new, owner, busy_timeout_s=busy_timeout_s)
+            journals = Journals(new, owner, busy_timeout_s=busy_timeout_s, alongside=alongside)
             try:
                 _fill(journals, wreck, keep)
             finally:

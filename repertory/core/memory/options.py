@@ -111,3 +111,6 @@ class AddMessagesContext(Options):
     taken it once need not take it again."""
     said_at: float | None = None
     """Epoch seconds: when the last of it was said."""
+    message_times: Sequence[float] | None = None
+    """Epoch seconds: when each message was said, one for each sequence number. A session that was deleted and begun
+    again under its name has the same numbers, at other times."""

@@ -32,6 +32,8 @@ class MemoryWrite:
     metadata: Mapping[str, Json] = field(default_factory=dict[str, Json])
     sequence_numbers: tuple[int, ...] = ()
     """The messages that it was taken from."""
+    message_times: tuple[float, ...] = ()
+    """When each of them was said; empty for writes of earlier releases."""
     said_at: float | None = None
     """Epoch seconds."""
 
@@ -144,6 +146,8 @@ def _spell_write(write: MemoryWrite) -> dict[str, Json]:
         said["metadata"] = dict(write.metadata)
     if write.sequence_numbers:
         said["sequence_numbers"] = list(write.sequence_numbers)
+    if write.message_times:
+        said["message_times"] = list(write.message_times)
     if write.said_at is not None:
         said["said_at"] = write.said_at
     return said
@@ -175,6 +179,7 @@ def _read_write(value: Json) -> MemoryWrite:
     said = cast("Mapping[str, Json]", value)
     key, content, said_at = said.get("key"), said.get("content"), said.get("said_at")
     metadata, numbers = said.get("metadata", {}), _list(said.get("sequence_numbers"))
+    times = _list(said.get("message_times"))
     if not (isinstance(key, str) and isinstance(content, str) and isinstance(metadata, dict)):
         raise TypeError
     if not (said_at is None or isinstance(said_at, float | int)):
@@ -184,6 +189,7 @@ def _read_write(value: Json) -> MemoryWrite:
         content=content,
         metadata=cast("Mapping[str, Json]", metadata),
         sequence_numbers=tuple(number for number in numbers if isinstance(number, int)),
+        message_times=tuple(time for time in times if isinstance(time, float | int)),
         said_at=said_at,
     )
 

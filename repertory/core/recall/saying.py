@@ -74,16 +74,18 @@ def speaker_of(content: str) -> str | None:
 
 def sayings_of(messages: Sequence[Message], context: AddMessagesContext) -> list[Saying]:
     """Each message that says something, in order. Without a session, the numbers of messages mean nothing."""
-    numbers = context.sequence_numbers
+    numbers, times = context.sequence_numbers, context.message_times
     if numbers is not None and len(numbers) != len(messages):
         raise Invalid("there is one sequence number per message", messages=len(messages), numbers=len(numbers))
+    if times is not None and len(times) != len(messages):
+        raise Invalid("there is one time per message", messages=len(messages), times=len(times))
     found: list[Saying] = []
     for index, message in enumerate(messages):
         content = _mended(_said(message))
         if not content.strip():
             continue
         speaker = _own(message, _SPEAKERS)
-        said_at = context.said_at
+        said_at = context.said_at if times is None else times[index]
         found.append(
             Saying(
                 kind="turn",
@@ -98,6 +100,16 @@ def sayings_of(messages: Sequence[Message], context: AddMessagesContext) -> list
             )
         )
     return found
+
+
+def sources_of(context: AddMessagesContext) -> list[tuple[int, float | None]]:
+    """The messages that something was taken from: sequence number, and when it was said, where that is known."""
+    numbers, times = context.sequence_numbers or (), context.message_times
+    if times is None:
+        return [(number, None) for number in numbers]
+    if len(times) != len(numbers):
+        raise Invalid("there is one time per sequence number", times=len(times), numbers=len(numbers))
+    return list(zip(numbers, times, strict=True))
 
 
 def saying_of(content: object, metadata: object, context: AddMessagesContext) -> Saying:

@@ -158,6 +158,25 @@ async def test_a_turn_is_taken_once(store: SQLiteMemoryStore) -> None:
     assert await everything(store) == ["one", "two", "three", "one", "one"]
 
 
+async def test_a_turn_with_a_known_number_and_another_time_is_another_turn(store: SQLiteMemoryStore) -> None:
+    """A session that was deleted and begun again counts anew."""
+    times = {"message_times": [1.0, 2.0]}
+    assert await store.add_messages(said("one", "two"), where(1, 2, **times)) == 2
+    assert await store.add_messages(said("one", "two", "three"), where(1, 2, 3, message_times=[1.0, 2.0, 3.0])) == 1
+    assert await store.add_messages(said("one", "two"), where(1, 2)) == 0
+    assert await store.add_messages(said("uno", "dos"), where(1, 2, message_times=[8.0, 9.0])) == 2
+    assert await store.add_messages(said("four"), where(4)) == 1
+    assert await store.add_messages(said("four"), where(4, said_at=4.0)) == 0
+    assert [known(entry).get("said_at") for entry in (await store.entries()).entries] == [1.0, 2.0, 3.0, 8.0, 9.0, None]
+
+
+async def test_there_is_one_time_per_message(store: SQLiteMemoryStore) -> None:
+    with pytest.raises(Invalid, match="one time per message"):
+        await store.add_messages(said("one", "two"), where(1, 2, message_times=[1.0]))
+    with pytest.raises(Invalid, match="one time per sequence number"):
+        await store.add("a fact", context=where(1, 2, message_times=[1.0]))
+
+
 async def test_a_key_is_taken_once(store: SQLiteMemoryStore) -> None:
     key = {"idempotency_key": "k"}
     assert await store.add("one", context=key) is not None  # type: ignore[arg-type]
@@ -228,6 +247,17 @@ async def test_what_was_forgotten_does_not_come_back(store: SQLiteMemoryStore) -
     assert await store.add_messages(said("one", "two", "three"), where(1, 2, 3)) == 1
     assert await store.add("from one", context=where(1, 3)) is None
     assert await everything(store) == ["two", "three"]
+
+
+async def test_what_was_forgotten_is_told_from_what_has_its_number_by_the_time(store: SQLiteMemoryStore) -> None:
+    await store.add_messages(said("one"), where(1, message_times=[1.0]))
+    assert await store.forget(session_id="s") == 1
+    assert await store.add_messages(said("one"), where(1, message_times=[1.0])) == 0
+    assert await store.add("of one", context=where(1, message_times=[1.0])) is None
+    assert await store.add("of one or another", context=where(1)) is None
+    assert await store.add("of another", context=where(1, message_times=[5.0])) is not None
+    assert await store.add_messages(said("another"), where(1, message_times=[5.0])) == 1
+    assert await everything(store) == ["of another", "another"]
 
 
 async def test_what_the_caller_calls_alike_is_forgotten_together(store: SQLiteMemoryStore) -> None:
