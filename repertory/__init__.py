@@ -28,6 +28,11 @@ if TYPE_CHECKING:
     from repertory.actors.hook_registry import HookProvider as HookProvider
     from repertory.actors.hook_registry import HookRegistry as HookRegistry
     from repertory.actors.injections import InjectionContext as InjectionContext
+    from repertory.actors.multi_agent_events import AfterMultiAgentInvocationEvent as AfterMultiAgentInvocationEvent
+    from repertory.actors.multi_agent_events import AfterNodeCallEvent as AfterNodeCallEvent
+    from repertory.actors.multi_agent_events import BeforeMultiAgentInvocationEvent as BeforeMultiAgentInvocationEvent
+    from repertory.actors.multi_agent_events import BeforeNodeCallEvent as BeforeNodeCallEvent
+    from repertory.actors.multi_agent_events import MultiAgentInitializedEvent as MultiAgentInitializedEvent
     from repertory.app.agent import Agent as Agent
     from repertory.app.agent_snapshots import SnapshotLoaded as SnapshotLoaded
     from repertory.app.agent_snapshots import Snapshottable as Snapshottable
@@ -55,6 +60,12 @@ if TYPE_CHECKING:
     from repertory.app.extraction_triggers import InvocationTrigger as InvocationTrigger
     from repertory.app.extractors import ExtractionContext as ExtractionContext
     from repertory.app.extractors import Extractor as Extractor
+    from repertory.app.graph import Graph as Graph
+    from repertory.app.graph import GraphBuilder as GraphBuilder
+    from repertory.app.graph import GraphEdge as GraphEdge
+    from repertory.app.graph import GraphNode as GraphNode
+    from repertory.app.graph import GraphResult as GraphResult
+    from repertory.app.graph import GraphState as GraphState
     from repertory.app.journal_sessions import JournalSessionManager as JournalSessionManager
     from repertory.app.journal_sessions import JournalSessions as JournalSessions
     from repertory.app.mcp_client import MCPClient as MCPClient
@@ -62,7 +73,9 @@ if TYPE_CHECKING:
     from repertory.app.memory_injection import MemoryInjectionConfig as MemoryInjectionConfig
     from repertory.app.memory_manager import MemoryManager as MemoryManager
     from repertory.app.model_extractor import ModelExtractor as ModelExtractor
+    from repertory.app.multi_agent_plugin import MultiAgentPlugin as MultiAgentPlugin
     from repertory.app.operations.sessions import Sessions as Sessions
+    from repertory.app.orchestrator import MultiAgentBase as MultiAgentBase
     from repertory.app.plugins import Plugin as Plugin
     from repertory.app.plugins import hook as hook
     from repertory.app.repository_sessions import AgentSessionManager as AgentSessionManager
@@ -73,6 +86,7 @@ if TYPE_CHECKING:
     from repertory.app.session_repository import Session as Session
     from repertory.app.session_repository import SessionAgent as SessionAgent
     from repertory.app.session_repository import SessionMessage as SessionMessage
+    from repertory.app.session_repository import SessionMultiAgent as SessionMultiAgent
     from repertory.app.session_repository import SessionRepository as SessionRepository
     from repertory.app.session_repository import SessionType as SessionType
     from repertory.app.sessions import SQLiteSessionManager as SQLiteSessionManager
@@ -85,6 +99,9 @@ if TYPE_CHECKING:
     from repertory.app.storages import FileStorage as FileStorage
     from repertory.app.storages import InMemoryStorage as InMemoryStorage
     from repertory.app.storages import S3Storage as S3Storage
+    from repertory.app.swarm import Swarm as Swarm
+    from repertory.app.swarm import SwarmNode as SwarmNode
+    from repertory.app.swarm import SwarmResult as SwarmResult
     from repertory.app.toolbox.calculator import calculator as calculator
     from repertory.app.toolbox.clock import current_time as current_time
     from repertory.backends.memory.embedder import Embedder as Embedder
@@ -102,6 +119,8 @@ if TYPE_CHECKING:
     from repertory.backends.ports import ToolContext as ToolContext
     from repertory.backends.sessions.snapshot_port import SnapshotStorage as SnapshotStorage
     from repertory.backends.tools.decorator import tool as tool
+    from repertory.core.interrupts import Interrupt as Interrupt
+    from repertory.core.interrupts import InterruptException as InterruptException
     from repertory.core.journal.marks import Mark as Mark
     from repertory.core.limits import Limits as Limits
     from repertory.core.memory.entry import MemoryEntry as MemoryEntry
@@ -115,7 +134,9 @@ if TYPE_CHECKING:
     from repertory.core.memory.options import MemorySearchOptions as MemorySearchOptions
     from repertory.core.memory.options import MemoryToolConfig as MemoryToolConfig
     from repertory.core.memory.options import SearchOptions as SearchOptions
-    from repertory.core.opening import Interrupt as Interrupt
+    from repertory.core.orchestration.results import MultiAgentResult as MultiAgentResult
+    from repertory.core.orchestration.results import NodeResult as NodeResult
+    from repertory.core.orchestration.results import Status as Status
     from repertory.core.result import AgentResult as AgentResult
     from repertory.core.retry import ModelRetryStrategy as ModelRetryStrategy
     from repertory.core.snapshots.location import SnapshotLocation as SnapshotLocation
@@ -133,7 +154,9 @@ if TYPE_CHECKING:
     from repertory.errors import HookFailed as HookFailed
     from repertory.errors import MaxTokensReachedException as MaxTokensReachedException
     from repertory.errors import ModelRefused as ModelRefused
+    from repertory.errors import NodeFailed as NodeFailed
     from repertory.errors import RepertoryError as RepertoryError
+    from repertory.errors import RunUnfinished as RunUnfinished
     from repertory.errors import SessionException as SessionException
     from repertory.errors import SnapshotException as SnapshotException
     from repertory.errors import StructuredOutputException as StructuredOutputException
@@ -146,6 +169,8 @@ _HOMES = {
     "AddMessagesContext": "repertory.core.memory.options",
     "AfterInvocationEvent": "repertory.actors.hook_events",
     "AfterModelCallEvent": "repertory.actors.hook_events",
+    "AfterMultiAgentInvocationEvent": "repertory.actors.multi_agent_events",
+    "AfterNodeCallEvent": "repertory.actors.multi_agent_events",
     "AfterSnapshotEvent": "repertory.actors.hook_events",
     "AfterToolCallEvent": "repertory.actors.hook_events",
     "AfterToolsEvent": "repertory.actors.hook_events",
@@ -166,6 +191,8 @@ _HOMES = {
     "BedrockModel": "repertory.backends.models.bedrock",
     "BeforeInvocationEvent": "repertory.actors.hook_events",
     "BeforeModelCallEvent": "repertory.actors.hook_events",
+    "BeforeMultiAgentInvocationEvent": "repertory.actors.multi_agent_events",
+    "BeforeNodeCallEvent": "repertory.actors.multi_agent_events",
     "BeforeSnapshotEvent": "repertory.actors.hook_events",
     "BeforeToolCallEvent": "repertory.actors.hook_events",
     "BeforeToolsEvent": "repertory.actors.hook_events",
@@ -187,6 +214,12 @@ _HOMES = {
     "FileSessions": "repertory.app.documented_sessions",
     "FileStorage": "repertory.app.storages",
     "FlushReport": "repertory.core.memory.flushed",
+    "Graph": "repertory.app.graph",
+    "GraphBuilder": "repertory.app.graph",
+    "GraphEdge": "repertory.app.graph",
+    "GraphNode": "repertory.app.graph",
+    "GraphResult": "repertory.app.graph",
+    "GraphState": "repertory.app.graph",
     "HookEvent": "repertory.actors.hook_events",
     "HookFailed": "repertory.errors",
     "HookOrder": "repertory.actors.hook_registry",
@@ -197,7 +230,8 @@ _HOMES = {
     "InMemoryStorage": "repertory.app.storages",
     "InjectionContext": "repertory.actors.injections",
     "InjectionFormatContext": "repertory.app.memory_injection",
-    "Interrupt": "repertory.core.opening",
+    "Interrupt": "repertory.core.interrupts",
+    "InterruptException": "repertory.core.interrupts",
     "IntervalTrigger": "repertory.app.extraction_triggers",
     "InvocationTrigger": "repertory.app.extraction_triggers",
     "JournalSessionManager": "repertory.app.journal_sessions",
@@ -221,6 +255,12 @@ _HOMES = {
     "ModelExtractor": "repertory.app.model_extractor",
     "ModelRefused": "repertory.errors",
     "ModelRetryStrategy": "repertory.core.retry",
+    "MultiAgentBase": "repertory.app.orchestrator",
+    "MultiAgentInitializedEvent": "repertory.actors.multi_agent_events",
+    "MultiAgentPlugin": "repertory.app.multi_agent_plugin",
+    "MultiAgentResult": "repertory.core.orchestration.results",
+    "NodeFailed": "repertory.errors",
+    "NodeResult": "repertory.core.orchestration.results",
     "NotStored": "repertory.actors.backlog",
     "NullConversationManager": "repertory.app.conversation_managers",
     "OfflineModel": "repertory.backends.models.offline",
@@ -230,6 +270,7 @@ _HOMES = {
     "RepertoryError": "repertory.errors",
     "RepositorySessionManager": "repertory.app.repository_sessions",
     "RetrievalConfig": "repertory.app.agentcore_sessions",
+    "RunUnfinished": "repertory.errors",
     "Runtime": "repertory.app.runtime",
     "S3SessionManager": "repertory.app.documented_sessions",
     "S3Sessions": "repertory.app.documented_sessions",
@@ -244,6 +285,7 @@ _HOMES = {
     "SessionException": "repertory.errors",
     "SessionManager": "repertory.app.snapshot_sessions",
     "SessionMessage": "repertory.app.session_repository",
+    "SessionMultiAgent": "repertory.app.session_repository",
     "SessionRepository": "repertory.app.session_repository",
     "SessionType": "repertory.app.session_repository",
     "Sessions": "repertory.app.operations.sessions",
@@ -258,10 +300,14 @@ _HOMES = {
     "SnapshotSessions": "repertory.app.snapshot_sessions",
     "SnapshotStorage": "repertory.backends.sessions.snapshot_port",
     "Snapshottable": "repertory.app.agent_snapshots",
+    "Status": "repertory.core.orchestration.results",
     "StoreFlush": "repertory.core.memory.flushed",
     "StorePatience": "repertory.core.store_patience",
     "StructuredOutputException": "repertory.errors",
     "SummarizingConversationManager": "repertory.app.conversation_managers",
+    "Swarm": "repertory.app.swarm",
+    "SwarmNode": "repertory.app.swarm",
+    "SwarmResult": "repertory.app.swarm",
     "Throttled": "repertory.errors",
     "Tool": "repertory.backends.ports",
     "ToolContext": "repertory.backends.ports",
@@ -278,6 +324,8 @@ __all__ = [
     "AddMessagesContext",
     "AfterInvocationEvent",
     "AfterModelCallEvent",
+    "AfterMultiAgentInvocationEvent",
+    "AfterNodeCallEvent",
     "AfterSnapshotEvent",
     "AfterToolCallEvent",
     "AfterToolsEvent",
@@ -298,6 +346,8 @@ __all__ = [
     "BedrockModel",
     "BeforeInvocationEvent",
     "BeforeModelCallEvent",
+    "BeforeMultiAgentInvocationEvent",
+    "BeforeNodeCallEvent",
     "BeforeSnapshotEvent",
     "BeforeToolCallEvent",
     "BeforeToolsEvent",
@@ -319,6 +369,12 @@ __all__ = [
     "FileSessions",
     "FileStorage",
     "FlushReport",
+    "Graph",
+    "GraphBuilder",
+    "GraphEdge",
+    "GraphNode",
+    "GraphResult",
+    "GraphState",
     "HookEvent",
     "HookFailed",
     "HookOrder",
@@ -330,6 +386,7 @@ __all__ = [
     "InjectionContext",
     "InjectionFormatContext",
     "Interrupt",
+    "InterruptException",
     "IntervalTrigger",
     "InvocationTrigger",
     "JournalSessionManager",
@@ -353,6 +410,12 @@ __all__ = [
     "ModelExtractor",
     "ModelRefused",
     "ModelRetryStrategy",
+    "MultiAgentBase",
+    "MultiAgentInitializedEvent",
+    "MultiAgentPlugin",
+    "MultiAgentResult",
+    "NodeFailed",
+    "NodeResult",
     "NotStored",
     "NullConversationManager",
     "OfflineModel",
@@ -362,6 +425,7 @@ __all__ = [
     "RepertoryError",
     "RepositorySessionManager",
     "RetrievalConfig",
+    "RunUnfinished",
     "Runtime",
     "S3SessionManager",
     "S3Sessions",
@@ -376,6 +440,7 @@ __all__ = [
     "SessionException",
     "SessionManager",
     "SessionMessage",
+    "SessionMultiAgent",
     "SessionRepository",
     "SessionType",
     "Sessions",
@@ -390,10 +455,14 @@ __all__ = [
     "SnapshotSessions",
     "SnapshotStorage",
     "Snapshottable",
+    "Status",
     "StoreFlush",
     "StorePatience",
     "StructuredOutputException",
     "SummarizingConversationManager",
+    "Swarm",
+    "SwarmNode",
+    "SwarmResult",
     "Throttled",
     "Tool",
     "ToolContext",

@@ -12,13 +12,17 @@
     |  |- PreconditionFailed
     |  |- LeaseLost                 another owner has taken the session over: stop writing
     |  |- SessionBusy               another live process owns the session
-    |  `- AgentBusy                 a turn runs and the busy policy says reject (= ConcurrencyException)
+    |  |- AgentBusy                 a turn runs and the busy policy says reject (= ConcurrencyException)
+    |  `- RunUnfinished             an orchestrator's run owes work: go on with it, or give it up
     |- Gone                         it is not there, or no longer
     |  |- NotFound
+    |  |  `- InterruptNotFound (KeyError) nobody asks this: answer what waits
+    |  |- InterruptExpired          nobody answered in time: go on without an answer
     |  |- ActorDead                 the actor stopped before it answered
     |  `- StreamClosed              the reader of a stream has left
     |- Invalid (ValueError)         the caller's mistake: fix the call
     |  |- NotReady                  the agent has not been opened yet
+    |  |- InterruptsWaiting (TypeError)   a person is to answer first
     |  |- SnapshotException         that is no snapshot that can be loaded here: choose another one
     |  `- UnpairedTools             tool uses and tool results do not match
     |- Failed                       the other side tried and failed; `__cause__` says why
@@ -31,6 +35,7 @@
     |  |- AggregateMemoryError      some memory stores did not take what they were given; `errors` says which and why
     |  |- ExtractionFailed          what was said could not be turned into memories
     |  |- HookFailed                a callback that guards a step raised
+    |  |- NodeFailed                a node of an orchestrator failed, and with it the run
     |  `- SessionException          a session could not be opened or written
     |- Corrupt                      stored data is damaged: a human must look
     |  `- CorruptJournal
@@ -64,6 +69,9 @@ __all__ = [
     "Failed",
     "Gone",
     "HookFailed",
+    "InterruptExpired",
+    "InterruptNotFound",
+    "InterruptsWaiting",
     "Invalid",
     "LeaseLost",
     "LimitReached",
@@ -72,12 +80,14 @@ __all__ = [
     "ModelFailed",
     "ModelRefused",
     "ModelStreamBroken",
+    "NodeFailed",
     "NotFound",
     "NotReady",
     "PreconditionFailed",
     "RepertoryError",
     "RestartLimitReached",
     "Retryable",
+    "RunUnfinished",
     "SessionBusy",
     "SessionException",
     "SnapshotException",
@@ -157,12 +167,28 @@ class AgentBusy(ConcurrencyException):
     """A turn is running and the busy policy is `reject`. Wait for it, or call with `busy="queue"`."""
 
 
+class RunUnfinished(Conflict):
+    """An orchestrator's run still owes work, or waits for answers. Go on with it, or say that it is given up."""
+
+
 class Gone(RepertoryError):
     """It is not there, or no longer."""
 
 
 class NotFound(Gone):
     """No such session, agent, tool or object."""
+
+
+class InterruptNotFound(NotFound, KeyError):
+    """Nobody asks this, or no longer. `waiting` says what may be answered: `agent.interrupts`, too."""
+
+    __str__ = RepertoryError.__str__  # A `KeyError` shows its message quoted.
+
+
+class InterruptExpired(Gone):
+    """The time for this answer is over, and none of the answers given with it is kept. Call with a prompt, or with
+    None: the tool that waited gets an error result that says that nobody answered in time.
+    """
 
 
 class ActorDead(Gone):
@@ -181,6 +207,12 @@ class NotReady(Invalid):
     """The agent was built inside a running event loop and has not been opened yet.
 
     Await `agent.ready()`, enter `async with agent`, or make any call first.
+    """
+
+
+class InterruptsWaiting(Invalid, TypeError):
+    """The turn waits for a person. `waiting` names what is asked, by interrupt id: call with the answers, or with
+    `drop_interrupts=True` to go on without them.
     """
 
 
@@ -238,6 +270,13 @@ class ExtractionFailed(Failed):
 
 class HookFailed(Failed):
     """A callback that guards a step raised, so the step was not taken. `__cause__` is what it raised."""
+
+
+class NodeFailed(Failed):
+    """A node of an orchestrator failed, and with it the run, which can be gone on with. `__cause__` is its error, and
+    `result` what the run has led to so far."""
+
+    result: object = None
 
 
 class SessionException(Failed):

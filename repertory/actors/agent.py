@@ -12,7 +12,7 @@ import math
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import assert_never
 
@@ -39,19 +39,22 @@ from repertory.actors.memory_messages import SkipTo, TurnEnded
 from repertory.actors.named_turns import NamedTurns
 from repertory.actors.persister import ReadImage
 from repertory.actors.turn_driver import TurnDriver
+from repertory.actors.turn_opening import TurnOpening
 from repertory.backends.ports import OutputForm
 from repertory.core.direct_call import DIRECT_WHILE_BUSY, direct_answers, recorded
 from repertory.core.journal.fold import is_answer
 from repertory.core.journal.image import Image
-from repertory.core.journal.records import CursorMoved, Interrupted, MessageAdded, Resumed, StateChanged
-from repertory.core.messages import Json, ToolUse, tool_uses
+from repertory.core.journal.records import CursorMoved, MessageAdded, StateChanged
+from repertory.core.journal.standing import standing_of
+from repertory.core.messages import Json, tool_uses
 from repertory.core.opening import Ask as AskPerson
-from repertory.core.opening import Standing, UnknownOutcome, open_turn
+from repertory.core.opening import UnknownOutcome
 from repertory.core.prompt import Answers, Said, read_prompt
 from repertory.core.result import AgentResult
 from repertory.core.snapshots.portable import SnapshotFields
 from repertory.core.snapshots.restoring import restoring
-from repertory.core.turn import CANCELLED, Stop
+from repertory.core.standing import Standing
+from repertory.core.turn import CANCELLED, Continued, Stop
 from repertory.errors import AgentBusy, Failed, Invalid, RepertoryError, Unavailable
 from repertory.runtime.actor import Actor
 from repertory.runtime.exit import ExitReason
@@ -117,6 +120,7 @@ class AgentActor(Actor[AgentMessage]):
         conversation = self.context.sibling("conversation")
         clock, chance = self.context.clock, partial(self.context.rng.uniform, 0.0, 1.0)
         self._means = Means(ledger=self._ledger, conversation=conversation, clock=clock, chance=chance)
+        self._opening = TurnOpening(self._ledger, self._parts, self._calls.unknown_outcome)
         await self._stand_on(image)
         if image.last_seq == 0:
             self._write_first_records()
@@ -128,8 +132,7 @@ class AgentActor(Actor[AgentMessage]):
         self._footing = Footing.at(image)
         self._named = NamedTurns(image)
         self._cursors, self._kept = dict(image.cursors), dict(image.kept)
-        started = frozenset(image.open_tools)
-        self._stand(Standing(last=image.last_message, started=started, finished=image.finished_tools))
+        self._stand(standing_of(image))
         self._parts.mirror.note_view(image.view)
         shown = await self._means.conversation.ask(LoadView(image=image), timeout_s=math.inf)
         self._parts.mirror.show(shown.messages)
@@ -152,6 +155,7 @@ class AgentActor(Actor[AgentMessage]):
         for message in self._settings.initial:
             added = MessageAdded(at=self._wall(), message=message, turn=1, index=footing.message_count)
             footing.note(self._ledger.add(added), message)
+            footing.turns = 1
             self._parts.mirror.add(message)
         self._stand(Standing(last=footing.last))
         self._ledger.hand_over()
@@ -423,15 +427,16 @@ class AgentActor(Actor[AgentMessage]):
         known = self._named.answered_before(call.invocation)
         if known is not None:
             return known
-        token, last = call.invocation.idempotency_token, self._standing.last
-        prompt = self._named.going_on(token, call.prompt, last)
+        token = self._named.token_of(call.invocation.idempotency_token, call.prompt)
+        invocation = replace(call.invocation, idempotency_token=token)
+        prompt = self._named.going_on(token, call.prompt, self._standing.last)
         before: TurnDriver | None = None
         while True:
-            driver = TurnDriver(self._settings, self._parts, self._means, self._footing, call.invocation, before)
+            driver = TurnDriver(self._settings, self._parts, self._means, self._footing, invocation, before)
             self._driver = driver
             driver.record.publish = call.outlet.publish
             try:
-                result = await self._drive_one(driver, call.invocation, prompt)
+                result = await self._drive_one(driver, invocation, prompt)
             except RepertoryError:
                 await driver.settle()
                 raise
@@ -463,28 +468,26 @@ class AgentActor(Actor[AgentMessage]):
 
     async def _open(self, driver: TurnDriver, invocation: Invocation, prompt: Said | Answers) -> AgentResult | Image:
         """The turn's result, or what others have said meanwhile, so that it has to begin again."""
-        opening = open_turn(self._standing, prompt, self._policy)
-        if isinstance(opening, AskPerson):
-            self._ledger.add(Interrupted(at=self._wall(), interrupts=opening.interrupts))
-            return await driver.conclude("interrupt", interrupts=opening.interrupts)
         if invocation.direct is not None:
             if any(tool_uses(self._standing.last)) if self._standing.last is not None else False:
                 raise Invalid("cannot directly call tool during interrupt: finish the turn first")
             driver.prepared = direct_answers(recorded(invocation.direct))
+        opening, standing = self._opening.open(self._standing, prompt, drop=invocation.drop_interrupts)
+        self._stand(standing)
+        if isinstance(opening, AskPerson):
+            return await driver.conclude("interrupt", interrupts=opening.interrupts)
         if isinstance(prompt, Answers):
-            self._ledger.add(Resumed(at=self._wall(), responses=dict(prompt.responses)))
+            moved = await self._ledger.begin(stored=True)  # Before anything runs that was waiting for them.
+            if moved is not None:
+                return moved
         self._footing.turns += 1
+        if isinstance(opening, Continued):
+            self._footing.begun = self._standing
         try:
             return await driver.run(opening)
         finally:
-            self._stand(Standing(last=self._footing.last))
+            self._stand(driver.parked or Standing(last=self._footing.last))
 
     def _check_form(self, form: OutputForm | None) -> None:
         if form is not None and form.name in self._parts.tools:
             raise Invalid("structured output and a tool have the same name; rename one of them", name=form.name)
-
-    def _policy(self, use: ToolUse) -> UnknownOutcome:
-        tool = self._parts.tools.get(use["name"])
-        if tool is not None and (tool.idempotent or not tool.effects):
-            return "retry"
-        return self._calls.unknown_outcome

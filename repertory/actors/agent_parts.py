@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from repertory.actors.conversation import Entry
 from repertory.actors.tool_step import ToolStepSettings
 from repertory.actors.turn_stop import StopWish
+from repertory.core.standing import Standing
 
 if TYPE_CHECKING:
     from repertory.actors.conversation import ConversationMessage
@@ -103,8 +104,8 @@ class Footing:
     """Messages that the conversation manager has not been told of."""
     asked: list[Entry] = field(default_factory=list[Entry])
     """What the user said last: one message after the other, without an answer between them."""
-    attempts: Mapping[str, int] = field(default_factory=dict[str, int])
-    """Tool use id to how often it was started, for tools whose outcome is unknown."""
+    begun: Standing = field(default_factory=lambda: Standing(last=None))
+    """What is on record of the tools that the turn goes on with."""
 
     @classmethod
     def at(cls, image: Image) -> Footing:
@@ -115,7 +116,6 @@ class Footing:
             message_count=image.message_count,
             turns=image.turns,
             asked=_asked(image),
-            attempts={use_id: started.attempt for use_id, started in image.open_tools.items()},
         )
 
     def note(self, seq: int, message: Message) -> None:

@@ -6,12 +6,13 @@ import contextvars
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal, Protocol, TypeAlias, cast
 
 from repertory.backends.ports import OutputForm
 from repertory.core.events import TurnEvent
 from repertory.core.limits import NO_LIMITS, TurnLimits
 from repertory.core.messages import ContentBlock, Prompt, ToolUse
+from repertory.core.orchestration.results import MultiAgentResult
 from repertory.core.prompt import Answers, Said
 from repertory.core.result import AgentResult
 from repertory.errors import RepertoryError, StreamClosed
@@ -37,10 +38,18 @@ class Invocation:
     """Names the turn: the same token again gives the same answer, and nothing runs twice."""
     form: OutputForm | None = None
     """What the model is to fill in."""
+    resume: bool | None = None
+    """Of an orchestrator: whether to go on with its unfinished run; None goes on when the task is the same."""
+    drop_interrupts: bool = False
+    """Whether to go on without the answers that a person has not given."""
     direct: ToolUse | None = None
     """Not a turn but this tool call, made by the program itself and put on record."""
     context: contextvars.Context = field(default_factory=contextvars.copy_context)
     """The caller's context variables, which hooks, tools and the model see."""
+
+
+CallResult: TypeAlias = AgentResult | MultiAgentResult
+"""What an agent's turn, or an orchestrator's run, leads to."""
 
 
 def request_state(invocation: Invocation) -> dict[str, Any]:
@@ -61,7 +70,7 @@ class Outlet(Protocol):
         """Have `callback` called when the caller has gone."""
         ...
 
-    async def succeed(self, result: AgentResult) -> None: ...
+    async def succeed(self, result: CallResult) -> None: ...
 
     def fail(self, error: RepertoryError) -> None: ...
 
@@ -78,7 +87,7 @@ class SlotOutlet:
         """An asker that went away changes nothing: what it said is said, and the turn runs on."""
         del callback
 
-    async def succeed(self, result: AgentResult) -> None:
+    async def succeed(self, result: CallResult) -> None:
         self._slot.reply(result)
 
     def fail(self, error: RepertoryError) -> None:
@@ -102,7 +111,7 @@ class SinkOutlet:
     def on_left(self, callback: Callable[[], None]) -> None:
         self._sink.on_closed = callback
 
-    async def succeed(self, result: AgentResult) -> None:
+    async def succeed(self, result: CallResult) -> None:
         await self.publish({"result": result})
         self._sink.end()
 
@@ -139,7 +148,7 @@ class Call:
         for call in (self, *self.shared):
             call.outlet.fail(error)
 
-    async def end(self, outcome: AgentResult | RepertoryError) -> None:
+    async def end(self, outcome: CallResult | RepertoryError) -> None:
         """Give the result or the error to the caller and to everybody who shares the turn."""
         if isinstance(outcome, RepertoryError):
             self.fail(outcome)

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from repertory.actors.hook_calls import TurnHooks
-from repertory.actors.tool_step import OnException, OnPartial, ToolStep, ToolStepParts, ToolStepSettings
+from repertory.actors.tool_step import Hearing, ToolStep, ToolStepParts, ToolStepSettings
 from repertory.actors.turn_meter import TurnMeter
 from repertory.backends.ports import ToolContext
+from repertory.core.interrupts import Questions
 from repertory.core.turn import RunTools
+from repertory.errors import Invalid
 
 if TYPE_CHECKING:
     from repertory.actors.agent_parts import AgentParts, AgentSettings
@@ -20,11 +22,11 @@ if TYPE_CHECKING:
 async def call_unrecorded(settings: AgentSettings, parts: AgentParts, use: ToolUse) -> ToolResult:
     """The tool's result. Hooks are told as of any tool call. Cancellation cancels the tool.
 
-    Errors: those of a guard.
+    Errors: those of a guard; `Invalid` when the tool, or a hook, asks a person.
     """
     state: dict[str, Any] = {}
 
-    def context_for(use: ToolUse, attempt: int, on_partial: OnPartial | None, on_exception: OnException) -> ToolContext:
+    def context_for(use: ToolUse, attempt: int, hearing: Hearing) -> ToolContext:
         return ToolContext(
             tool_use=use,
             agent_id=settings.agent_id,
@@ -33,8 +35,9 @@ async def call_unrecorded(settings: AgentSettings, parts: AgentParts, use: ToolU
             attempt=attempt,
             invocation_state=state,
             agent=parts.owner,
-            on_partial=on_partial,
-            on_exception=on_exception,
+            on_partial=hearing.on_partial,
+            on_exception=hearing.on_exception,
+            questions=hearing.questions,
         )
 
     step = ToolStep(
@@ -44,10 +47,13 @@ async def call_unrecorded(settings: AgentSettings, parts: AgentParts, use: ToolU
             context_for=context_for,
             hooks=TurnHooks(parts.hooks, parts.owner, state),
             meter=TurnMeter(anyio.current_time),
+            questions=Questions(lambda: 0.0),
         ),
         ToolStepSettings(),
     )
     outcome = await step.run(RunTools(uses=(use,), known={}, invalid={}), {}, anyio.CancelScope())
     if outcome.failed is not None:
         raise outcome.failed
+    if outcome.asked:
+        raise Invalid("cannot raise interrupt in direct tool call", tool=use["name"])
     return outcome.results[use["toolUseId"]]

@@ -11,7 +11,7 @@ import inspect
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from repertory.actors.hook_events import (
     AfterInvocationEvent,
@@ -27,6 +27,7 @@ from repertory.actors.hook_events import (
     ModelStopResponse,
 )
 from repertory.actors.registry import ToolRegistry
+from repertory.core.interrupts import InterruptException
 from repertory.core.journal.plain_json import dump
 from repertory.core.messages import copy_message, copy_result, copy_use, tool_results
 from repertory.core.pairing import check_message, check_result
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from repertory.actors.hook_registry import HookRegistry, Registered
     from repertory.backends.ports import Tool
     from repertory.core.answer import Answer
+    from repertory.core.interrupts import Interrupt, Questions
     from repertory.core.messages import ContentBlock, Message, ToolResult, ToolUse
     from repertory.core.result import AgentResult
 
@@ -45,11 +47,13 @@ _Event = TypeVar("_Event", bound=HookEvent)
 _T = TypeVar("_T")
 
 
-async def fire(registry: HookRegistry, event: _Event, *, observed: bool = False) -> _Event:
+async def fire(
+    registry: HookRegistry, event: _Event, *, observed: bool = False, asked: list[Interrupt] | None = None
+) -> _Event:
     """Call everybody who listens to this type of event, in order; the event as they left it.
 
-    `observed`: there is nothing left to guard. Errors: `HookFailed`, or a guard's own `RepertoryError`; nobody is
-    called after it.
+    `observed`: there is nothing left to guard. `asked` takes what they ask a person; None: nobody may ask anything.
+    Errors: `HookFailed`, or a guard's own `RepertoryError`; nobody is called after it.
     """
     for registered in registry.callbacks_for(type(event)):
         try:
@@ -57,7 +61,10 @@ async def fire(registry: HookRegistry, event: _Event, *, observed: bool = False)
             if outcome is not None and inspect.isawaitable(outcome):
                 await outcome
         except Exception as error:  # noqa: BLE001 - A callback is anybody's code; a guard's failure is raised.
-            _settle(registered, event, error, observed=observed)
+            if asked is not None and isinstance(error, InterruptException):
+                asked.extend(one for one in error.interrupts if one not in asked)
+            else:
+                _settle(registered, event, error, observed=observed)
     return event
 
 
@@ -81,6 +88,18 @@ def _settle(registered: Registered, event: HookEvent, error: Exception, *, obser
     if isinstance(error, RepertoryError):
         raise error
     raise HookFailed("a hook failed", event=kind, error=repr(error)) from error
+
+
+class ToolChosen(NamedTuple):
+    """What callbacks made of one tool use that is about to run."""
+
+    tool: Tool | None
+    use: ToolUse
+    """The id is always the one asked for."""
+    cancelled: str | None = None
+    """Why it is not to run."""
+    asked: tuple[Interrupt, ...] = ()
+    """What a person is to answer first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,12 +191,17 @@ class TurnHooks:
         )
         return bool((await fire(self._registry, event)).retry)
 
-    async def before_tools(self, message: Message) -> str | None:
-        """The error result of every tool; None runs them."""
+    async def before_tools(self, message: Message, questions: Questions) -> str | tuple[Interrupt, ...] | None:
+        """The error result of every tool, or what a person is to answer first; None runs them."""
         if BeforeToolsEvent not in self._listened:
             return None
-        event = BeforeToolsEvent(agent=self._agent, message=copy_message(message), invocation_state=self._state)
-        return _text((await fire(self._registry, event)).cancel, "Tool cancelled by hook")
+        event = BeforeToolsEvent(
+            agent=self._agent, message=copy_message(message), invocation_state=self._state, questions=questions
+        )
+        asked: list[Interrupt] = []
+        await fire(self._registry, event, asked=asked)
+        check_asked(event, asked, questions)
+        return tuple(asked) or _text(event.cancel, "Tool cancelled by hook")
 
     async def after_tools(self, results: Sequence[ToolResult]) -> tuple[ContentBlock, ...]:
         """The turn's answer, if it is to end here; empty to go on."""
@@ -195,16 +219,25 @@ class TurnHooks:
         text = _text(ended, "Turn ended early by hook after tool execution")
         return () if text is None else ({"text": text},)
 
-    async def before_tool(self, tool: Tool | None, use: ToolUse) -> tuple[Tool | None, ToolUse, str | None]:
-        """The tool and the input to run it with, and why not to run it, if so. The id is always the one asked for."""
+    async def before_tool(self, tool: Tool | None, use: ToolUse, questions: Questions) -> ToolChosen:
+        """The tool and the input to run it with, and why not to run it (now), if so."""
         if BeforeToolCallEvent not in self._listened:
-            return tool, use, None
-        given = copy_use(use)
-        event = BeforeToolCallEvent(agent=self._agent, selected_tool=tool, tool_use=given, invocation_state=self._state)
-        await fire(self._registry, event)
+            return ToolChosen(tool, use)
+        given, asked = copy_use(use), list["Interrupt"]()
+        event = BeforeToolCallEvent(
+            agent=self._agent,
+            selected_tool=tool,
+            tool_use=given,
+            invocation_state=self._state,
+            questions=questions,
+        )
+        await fire(self._registry, event, asked=asked)
+        check_asked(event, asked, questions)
+        if asked:
+            return ToolChosen(tool, use, asked=tuple(asked))
         chosen = tool if event.selected_tool is tool else _checked(event, "selected_tool", _one_tool)
         changed: ToolUse = {**_checked(event, "tool_use", _tool_use), "toolUseId": use["toolUseId"]}
-        return chosen, changed, _text(event.cancel_tool, "tool cancelled by user")
+        return ToolChosen(chosen, changed, _text(event.cancel_tool, "tool cancelled by user"))
 
     async def after_tool(self, ended: ToolEnded) -> tuple[ToolResult, bool]:
         """The result as the model is to be told it, and whether to run the tool again instead."""
@@ -229,6 +262,14 @@ class TurnHooks:
         except Invalid as error:
             _log.error("hook broke a tool result; it is stored as it was", exc_info=error)
         return {**result, "toolUseId": ended.use["toolUseId"]}, bool(event.retry)
+
+
+def check_asked(event: HookEvent, asked: Sequence[Interrupt], questions: Questions) -> None:
+    """Errors: `HookFailed` for questions that were not asked by `event.interrupt`."""
+    if not questions.were_asked(asked):
+        ids = [interrupt.id for interrupt in asked]
+        kind = type(event).__name__
+        raise HookFailed("a hook raised an interrupt by itself; call event.interrupt", event=kind, got=ids)
 
 
 def _text(cancel: object, default: str) -> str | None:

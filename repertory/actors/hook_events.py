@@ -6,6 +6,10 @@
       BeforeModelCall, ...
     AfterInvocation
 
+A turn that waits for a person ends behind AfterTools, with what has ended until then, or behind BeforeTools when that
+is where the question was asked; the call that goes on begins with BeforeInvocation, BeforeTools. A tool that asks has
+no end yet, so that AfterToolCall is not fired.
+
 A direct tool call fires BeforeToolCall, AfterToolCall and MessageAdded only. An event's fields are read-only but for
 those that its class names in `writable`: through them a callback changes what happens next. Callbacks of the events
 with `cleanup` run in reverse, so that whoever looked first looks last.
@@ -20,7 +24,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from repertory.core.interrupts import STEP_SCOPE, hook_scope
+from repertory.errors import Invalid
+
 if TYPE_CHECKING:
+    from repertory.core.interrupts import Questions
     from repertory.core.messages import ContentBlock, Message, ToolResult, ToolUse
     from repertory.core.result import AgentResult
 
@@ -167,16 +175,41 @@ class AfterModelCallEvent(HookEvent):
     retry: bool = False
 
 
+class Asking:
+    """What an event has whose callbacks may ask a person."""
+
+    questions: Questions | None
+    scope: str
+
+    def interrupt(
+        self, name: str, reason: object = None, response: object = None, *, expires_s: float | None = None
+    ) -> Any:
+        """Ask a person: the first time the callback stops here and the turn waits, the second time the answer is
+        returned.
+
+        The other callbacks run all the same, and may ask, too. With the answers, all of them are called anew. Arguments
+        and errors are those of `ToolContext.interrupt`.
+        """
+        if self.questions is None:
+            raise Invalid("nobody can be asked here", name=name)
+        return self.questions.ask(self.scope, name, reason, response, expires_s)
+
+
 @dataclass(kw_only=True)
-class BeforeToolsEvent(HookEvent):
-    """The tools of one answer are about to run. `cancel`: True or a text is the error result of each of them."""
+class BeforeToolsEvent(Asking, HookEvent):
+    """The tools of one answer are about to run, or to go on after a person was asked.
+
+    `cancel`: True or a text is the error result of each of them that has none. `interrupt` asks a person.
+    """
 
     writable = frozenset(("cancel",))
     guards = True
+    scope = STEP_SCOPE
 
     message: Message
     invocation_state: dict[str, Any] = field(default_factory=dict[str, Any])
     cancel: bool | str = False
+    questions: Questions | None = field(default=None, repr=False)
 
 
 @dataclass(kw_only=True)
@@ -195,8 +228,8 @@ class AfterToolsEvent(HookEvent):
 
 
 @dataclass(kw_only=True)
-class BeforeToolCallEvent(HookEvent):
-    """One tool is about to run, and its start is not recorded yet.
+class BeforeToolCallEvent(Asking, HookEvent):
+    """One tool is about to run, and its start is not recorded yet. `interrupt` asks a person about it.
 
     `selected_tool`: the tool, None when nobody knows its name; assign another to run that. `tool_use`: a copy; edit its
     input or assign another to run with that; its id, and what the history says, stay. `cancel_tool`: True or a text is
@@ -210,6 +243,11 @@ class BeforeToolCallEvent(HookEvent):
     tool_use: ToolUse
     invocation_state: dict[str, Any] = field(default_factory=dict[str, Any])
     cancel_tool: bool | str = False
+    questions: Questions | None = field(default=None, repr=False)
+    scope: str = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.scope = hook_scope(self.tool_use["toolUseId"])
 
 
 @dataclass(kw_only=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from repertory.core.opening import Standing
+from repertory.core.standing import Standing
 
 if TYPE_CHECKING:
     from repertory.core.journal.records import View
@@ -24,7 +24,7 @@ class Mirror:
         self._shown: Sequence[Message] = ()
         self._added: list[Message] = []
         self.standing = Standing(last=None)
-        """How the last turn ended."""
+        """How the last turn ended, and what it waits for."""
         self.manager = ""
         """The conversation manager that the journal names."""
         self.manager_state: Mapping[str, Json] = {}

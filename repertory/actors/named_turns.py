@@ -50,11 +50,15 @@ class NamedTurns:
                 result = replace(result, structured_output=filled)
         return replace(result, replayed=True)
 
+    def token_of(self, token: str | None, prompt: Said | Answers) -> str | None:
+        """The name of the turn that a call goes on with: answers belong to the turn that has asked."""
+        return self._open if token is None and isinstance(prompt, Answers) else token
+
     def going_on(self, token: str | None, prompt: Said | Answers, last: Message | None) -> Said | Answers:
         """What a call says: nothing, when a crash cut its turn short, since its prompt is stored already. `last` is the
         last message of the conversation.
         """
-        if self._open is None or token != self._open or last is None or is_answer(last):
+        if self._open is None or token != self._open or last is None or is_answer(last) or isinstance(prompt, Answers):
             return prompt
         return Said(messages=())
 

@@ -114,6 +114,14 @@ class ToolRegistry:
             raise Invalid("no such tools", unknown=unknown, known=list(self.names))
         return self._copy(keys, self._links)
 
+    def also(self, tool: Tool) -> ToolRegistry:
+        """A registry that has this tool as well, whatever `only` has chosen. Errors: `Invalid` for a name twice."""
+        registry = ToolRegistry([*self._given, tool])
+        if self._enabled is not None:
+            registry._enabled = {**self._enabled, _key(tool.name): tool.name}
+            registry._tools = registry._put_together(strict=True)
+        return registry
+
     def _copy(self, enabled: Mapping[str, str] | None, links: Sequence[ServerLink]) -> ToolRegistry:
         registry = ToolRegistry(self._given)
         registry._enabled, registry._links = enabled, links

@@ -3,6 +3,9 @@
 Every tool use gets exactly one result, whatever happens: an unknown name, an input that is not JSON, a hook that says
 no, a raise, a timeout and a cancellation are results with status `error`. A tool with effects starts only when its
 intent is durable.
+
+A tool that asks a person stops, and one about which a hook asks does not start: it has no result, and the step is not
+over. The others run to their end all the same, unless tools run one after the other: then those behind it wait.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from repertory.actors.ledger import Ledger
 from repertory.actors.registry import ToolRegistry
 from repertory.actors.turn_meter import TurnMeter
 from repertory.backends.ports import OutputForm, Tool, ToolContext
+from repertory.core.interrupts import Interrupt, InterruptException, Questions
 from repertory.core.journal.records import ToolFinished, ToolStarted
 from repertory.core.messages import ToolResult, ToolUse, copy_result, copy_use, error_result
 from repertory.core.pairing import check_result
@@ -30,13 +34,21 @@ from repertory.errors import Invalid, RepertoryError
 class ContextFor(Protocol):
     """Makes the context of one tool use; `attempt` counts from 1."""
 
-    def __call__(
-        self, use: ToolUse, attempt: int, on_partial: OnPartial | None, on_exception: OnException
-    ) -> ToolContext: ...
+    def __call__(self, use: ToolUse, attempt: int, hearing: Hearing) -> ToolContext: ...
 
 
 OnPartial = Callable[[object], Awaitable[None]]
 OnException = Callable[[Exception], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hearing:
+    """Who hears what a running tool says besides its result."""
+
+    on_partial: OnPartial | None
+    on_exception: OnException
+    questions: Questions
+
 
 Publish = Callable[[dict[str, Any]], Awaitable[None]]
 """Takes what happens on the way."""
@@ -68,6 +80,7 @@ class ToolStepParts:
     context_for: ContextFor
     hooks: TurnHooks
     meter: TurnMeter
+    questions: Questions
     form: OutputForm | None = None
     publish: Publish | None = None
 
@@ -93,6 +106,12 @@ class Outcome:
     """Whether some were cut short."""
     failed: RepertoryError | None = None
     """The error of a guard, if one failed: what had not started did not run."""
+    asked: dict[str, Interrupt] = field(default_factory=dict[str, "Interrupt"])
+    """What a person is to answer before the step can end, by id."""
+    parked: dict[str, int] = field(default_factory=dict[str, int])
+    """Ids of tool uses that had started on record and stopped in order to ask, with how often they started."""
+    recorded: set[str] = field(default_factory=set[str])
+    """Ids of tool uses whose result is on record."""
     filled: tuple[object, str] | None = None
     """The form that was filled in, as the caller wants it and as JSON text."""
     misfilled: bool = False
@@ -111,7 +130,8 @@ class ToolStep:
         """By tool use id, what hooks were asked about and not told the end of."""
 
     async def run(self, command: RunTools, attempts: Mapping[str, int], scope: anyio.CancelScope) -> Outcome:
-        """One result per use. Cancelling `scope` cuts what runs short; nothing else is lost.
+        """One result per use, unless a person was asked: then what waits has none. Cancelling `scope` cuts what runs
+        short; nothing else is lost.
 
         `attempts`: how often each tool use was started before. Errors: those of the commit of an intent.
         """
@@ -122,8 +142,11 @@ class ToolStep:
         with scope:
             await anyio.lowlevel.checkpoint_if_cancelled()  # A tool that never waits would run to its end.
             for group in groups:
-                await self._run_group(group, command, attempts)
+                if not outcome.asked:
+                    await self._run_group(group, command, attempts)
         outcome.cut = scope.cancelled_caught
+        if outcome.asked and not outcome.cut and outcome.failed is None:
+            return outcome
         missing = CUT_TEXT if outcome.failed is None else "Not run: a hook failed."
         for call in self._asked.values():
             await self._cut_short(call, missing)
@@ -163,7 +186,11 @@ class ToolStep:
         if self._parts.form is not None and use["name"] == self._parts.form.name:
             self._fill_in(self._parts.form, use, invalid.get(use_id))
             return None
-        tool, changed, cancelled = await self._parts.hooks.before_tool(self._parts.tools.get(use["name"]), use)
+        found = self._parts.tools.get(use["name"])
+        tool, changed, cancelled, asked = await self._parts.hooks.before_tool(found, use, self._parts.questions)
+        if asked:
+            await self._ask(use, asked)
+            return None
         refusal = cancelled
         if refusal is None and tool is None:
             refusal = f"Unknown tool: {use['name']}. Available tools: {', '.join(self._parts.tools.names) or 'none'}."
@@ -172,7 +199,10 @@ class ToolStep:
         if refusal is None and tool is not None:
             raised: list[Exception] = []
             attempt = attempts.get(use_id, 0) + 1
-            context = self._parts.context_for(copy_use(changed), attempt, self._on_partial(changed), raised.append)
+            hearing = Hearing(
+                on_partial=self._on_partial(changed), on_exception=raised.append, questions=self._parts.questions
+            )
+            context = self._parts.context_for(copy_use(changed), attempt, hearing)
             call = _Call(use=changed, tool=tool, context=context, raised=raised)
             self._asked[use_id] = call
             return call
@@ -238,6 +268,12 @@ class ToolStep:
                 call = replace(call, context=replace(call.context, attempt=call.context.attempt + 1))
                 await self._record_intents([call])
                 result, again = await self._attempt(call)
+        except InterruptException as question:
+            self._running -= 1
+            if self._parts.ledger is not None and call.tool.effects:
+                self._outcome.parked[call.use["toolUseId"]] = call.context.attempt
+            await self._ask(call.use, question.interrupts)
+            return
         except RepertoryError as error:
             self._outcome.failed = self._outcome.failed or error
             result = error_result(call.use["toolUseId"], f"{WITHHELD_TEXT}: a hook failed.")
@@ -246,6 +282,12 @@ class ToolStep:
         self._record_end(call, result)
         if publish is not None:
             await publish({"tool_finished": copy_result(result)})
+
+    async def _ask(self, use: ToolUse, interrupts: Sequence[Interrupt]) -> None:
+        self._outcome.asked.update((interrupt.id, interrupt) for interrupt in interrupts)
+        if self._parts.publish is not None:
+            asked: dict[str, object] = {"tool_use": copy_use(use), "interrupts": [*interrupts]}
+            await self._parts.publish({"tool_interrupt_event": asked})
 
     async def _attempt(self, call: _Call) -> tuple[ToolResult, bool]:
         """The result of one attempt, and whether a hook wants another."""
@@ -278,6 +320,7 @@ class ToolStep:
         if ledger is not None and call.tool.effects and self._running:
             ledger.add(ToolFinished(at=ledger.wall(), tool_use_id=call.use["toolUseId"], result=result))
             ledger.hand_over(soon=True)
+            self._outcome.recorded.add(call.use["toolUseId"])
 
 
 async def _bounded(call: _Call) -> ToolResult:
@@ -302,7 +345,10 @@ async def _guarded(call: _Call) -> ToolResult:
         return _result_for(call.use, await call.tool.run(call.use, call.context))
     except (KeyboardInterrupt, GeneratorExit):
         raise
-    except Exception as error:  # noqa: BLE001 - A tool may be anybody's code, and its failure is for the model to act on.
+    except Exception as error:  # A tool may be anybody's code, and its failure is for the model to act on.
+        questions = call.context.questions
+        if isinstance(error, InterruptException) and questions is not None and questions.were_asked(error.interrupts):
+            raise
         if call.context.on_exception is not None:
             call.context.on_exception(error)
         return error_result(call.use["toolUseId"], exception_text(error))

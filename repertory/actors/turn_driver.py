@@ -19,29 +19,25 @@ from repertory.actors.conversation import PrepareCall, ReduceView, Settle, Tidy
 from repertory.actors.hook_calls import TurnHooks
 from repertory.actors.hook_events import (
     AfterModelCallEvent,
-    AfterToolsEvent,
     BeforeInvocationEvent,
     BeforeModelCallEvent,
-    BeforeToolsEvent,
 )
 from repertory.actors.injections import InjectionContext, injected
 from repertory.actors.model_call import Request, call_model, retry_delay_s
 from repertory.actors.native_count import counted
-from repertory.actors.tool_step import OnException, OnPartial, Outcome, ToolStep, ToolStepParts
 from repertory.actors.turn_mark import mark_turn
 from repertory.actors.turn_meter import TurnMeter
 from repertory.actors.turn_record import TurnRecord
 from repertory.actors.turn_stop import TurnStop
-from repertory.backends.ports import ToolContext
+from repertory.actors.turn_tools import TurnTools, TurnWork
 from repertory.core.answer import LIMITED, Answer
 from repertory.core.direct_call import spoken_answer
 from repertory.core.events import derived_event
+from repertory.core.journal.records import Interrupted, ToolFinished
 from repertory.core.messages import (
     ContentBlock,
     Message,
-    ToolUse,
     copy_message,
-    error_result,
     text_of,
     tool_uses,
 )
@@ -61,6 +57,7 @@ from repertory.core.turn import (
     Fail,
     Finish,
     Overflowed,
+    Park,
     Phase,
     Reduce,
     Reduced,
@@ -70,18 +67,18 @@ from repertory.core.turn import (
     Stop,
     StopAsked,
     Stopped,
-    ToolsEnded,
     Turn,
     step,
 )
 from repertory.core.window.gauge import Beside
-from repertory.errors import ContextWindowOverflowException, HookFailed, Invalid, RepertoryError
+from repertory.errors import ContextWindowOverflowException, Invalid, RepertoryError
 
 if TYPE_CHECKING:
     from repertory.actors.conversation import Shown
+    from repertory.core.interrupts import Interrupt
     from repertory.core.journal.image import Image
-    from repertory.core.opening import Interrupt
     from repertory.core.prompt import Answers, Said
+    from repertory.core.standing import Standing
     from repertory.runtime.message import Ask
 
 
@@ -109,6 +106,8 @@ class TurnDriver:
         self.record = TurnRecord(settings, parts, means, footing, self.hooks, invocation.idempotency_token)
         self.prepared: list[Answer] = []
         """Answers that are known before: a direct tool call asks no model, and is not seen by invocation hooks."""
+        self.parked: Standing | None = None
+        """Where the conversation stands among the tools of its last message, when these wait for a person."""
         self.resume: Said | Answers | None = None
         """The prompt that a hook wants to go on with, after the end."""
         self._direct = invocation.direct is not None
@@ -119,7 +118,18 @@ class TurnDriver:
             self._machine = before.spent_by(self._machine)
         self._meter = TurnMeter(means.clock)
         self._stop = TurnStop(parts.wish, self._stop_after_tools)
-        self._filled: object = None
+        self._tools = TurnTools(
+            TurnWork(
+                settings=settings,
+                parts=parts,
+                ledger=means.ledger,
+                invocation=invocation,
+                hooks=self.hooks,
+                record=self.record,
+                meter=self._meter,
+                stop=self._stop,
+            )
+        )
         self._injected_tokens = 0
         """What was added to the last request takes about so many."""
 
@@ -181,7 +191,9 @@ class TurnDriver:
                     case Reduce(error=error):
                         event = await self._reduce(error)
                     case RunTools():
-                        event = await self._run_tools(command)
+                        event = await self._tools.run(command)
+                    case Park():
+                        return await self._park(command)
                     case Finish(stop_reason=reason, message=message):
                         return await self._finish(reason, message)
                     case Fail(error=error):
@@ -365,7 +377,7 @@ class TurnDriver:
         if self._form is None or any(tool_uses(message)):
             return None
         try:
-            self._filled, text = self._form.read(text_of(message))
+            self._tools.filled, text = self._form.read(text_of(message))
         except Invalid:
             return None
         return text
@@ -377,84 +389,6 @@ class TurnDriver:
             return Erred(overflow)
         return self._stopped() if shown.undecided else Reduced()
 
-    # Running tools.
-
-    async def _run_tools(self, command: RunTools) -> ToolsEnded:
-        self.record.begun()
-        if self._invocation.direct is not None:  # The message may only name what JSON cannot say.
-            command = replace(command, uses=(self._invocation.direct,))
-        outcome, refusal = Outcome(results=dict(command.known)), None
-        try:
-            refusal = await self._tools_refused()
-            if refusal is None:
-                outcome = await self._tool_step(command)
-        except RepertoryError as error:
-            why = "a hook failed" if isinstance(error, HookFailed) else "the turn could not be stored"
-            refusal, outcome.failed = f"Not run: {why}.", error
-        for use in command.uses:
-            outcome.results.setdefault(use["toolUseId"], error_result(use["toolUseId"], refusal or ""))
-        self._ledger.add_changes(self._parts.state)
-        results = tuple(outcome.results[use["toolUseId"]] for use in command.uses)
-        closing: tuple[ContentBlock, ...] = ()
-        try:
-            if not self._direct and self.hooks.hear(AfterToolsEvent):
-                closing = await self._stop.even_so(lambda: self.hooks.after_tools(results)) or ()
-        except RepertoryError as error:
-            outcome.failed = outcome.failed or error
-        text = None
-        if outcome.filled is not None:
-            self._filled, text = outcome.filled
-        return ToolsEnded(
-            results=results,
-            stopped=self._stop_after(outcome),
-            closing=closing,
-            filled=text,
-            misfilled=outcome.misfilled,
-            failed=outcome.failed,
-        )
-
-    async def _tools_refused(self) -> str | None:
-        asking = self.record.footing.last
-        if self._direct or asking is None or not self.hooks.hear(BeforeToolsEvent):
-            return None
-        return await self._stop.unless(lambda: self.hooks.before_tools(asking))
-
-    async def _tool_step(self, command: RunTools) -> Outcome:
-        parts = ToolStepParts(
-            tools=self._parts.tools.whole if self._direct else self._parts.tools,
-            ledger=self._ledger,
-            context_for=self._tool_context,
-            hooks=self.hooks,
-            meter=self._meter,
-            form=self._form,
-            publish=self.record.publish,
-        )
-        attempts, self.record.footing.attempts = self.record.footing.attempts, {}
-        return await ToolStep(parts, self._settings.tools).run(command, attempts, self._stop.scope())
-
-    def _stop_after(self, outcome: Outcome) -> Stop | None:
-        stop = self._stop.heard()
-        if stop is not None or outcome.cut:
-            return stop or CANCELLED
-        return Stop(reason="tool_use") if request_state(self._invocation).get("stop_event_loop") else None
-
-    def _tool_context(
-        self, use: ToolUse, attempt: int, on_partial: OnPartial | None, on_exception: OnException
-    ) -> ToolContext:
-        self._stop.heard()
-        settings = self._settings
-        return ToolContext(
-            tool_use=use,
-            agent_id=settings.agent_id,
-            state=self._parts.state,
-            idempotency_key=f"{settings.session_id}/{settings.agent_id}/{self.record.footing.last_seq}/{use['toolUseId']}",
-            attempt=attempt,
-            invocation_state=self._invocation.invocation_state,
-            agent=self._parts.owner,
-            on_partial=on_partial,
-            on_exception=on_exception,
-        )
-
     # Ending.
 
     async def _finish(self, reason: str, message: Message | None) -> AgentResult:
@@ -465,10 +399,31 @@ class TurnDriver:
             message=None if last is None else copy_message(last),
             metrics=self._meter.metrics(),
             state=request_state(self._invocation),
-            structured_output=None if message is None or reason == CANCELLED.reason else self._filled,
+            structured_output=None if message is None or reason == CANCELLED.reason else self._tools.filled,
         )
         await self._tell_end(result)
         await self._decided(Tidy(added=self.record.footing.take_unshown()), Tidy(added=(), again=True))
+        return await self._stored(result)
+
+    async def _park(self, command: Park) -> AgentResult:
+        """What ended and what is asked are one commit. What the model is shown is left alone: the step is not over."""
+        at = self._ledger.wall()
+        for ended in command.results:
+            self._ledger.add(ToolFinished(at=at, tool_use_id=ended["toolUseId"], result=ended))
+        self._ledger.add(Interrupted(at=at, interrupts=command.interrupts, parked=tuple(command.parked)))
+        self.parked = self._tools.standing
+        result = AgentResult(
+            stop_reason="interrupt",
+            message=None,
+            metrics=self._meter.metrics(),
+            state=request_state(self._invocation),
+            interrupts=command.interrupts,
+        )
+        await self._tell_end(result)
+        return await self._stored(result)
+
+    async def _stored(self, result: AgentResult) -> AgentResult:
+        """The result, when it is as durable as the settings say."""
         self._ledger.add_changes(self._parts.state)
         await mark_turn(self._parts, self.record.footing, self._ledger)
         if self._settings.durability == "relaxed":

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
@@ -21,23 +21,24 @@ from repertory.actors.agent_messages import (
 )
 from repertory.actors.call import Invocation
 from repertory.actors.memory_messages import FinishMemory, FlushMemory, MemoryMessage
+from repertory.actors.mirror import Mirror
 from repertory.actors.persister import PersisterMessage
 from repertory.actors.persister_messages import Hurry, ReadHistory, ReadImage
+from repertory.actors.registry import ToolRegistry
 from repertory.actors.said import History
+from repertory.actors.turn_stop import StopWish
+from repertory.core.state import AgentState
 from repertory.core.turn import CANCELLED, Stop
 from repertory.errors import ActorDead
 
 if TYPE_CHECKING:
-    from repertory.actors.mirror import Mirror
-    from repertory.actors.registry import ToolRegistry
-    from repertory.actors.turn_stop import StopWish
+    from repertory.actors.agent_parts import AgentParts
     from repertory.core.events import TurnEvent
     from repertory.core.journal.image import Image
     from repertory.core.memory.flushed import StoreFlush
     from repertory.core.messages import Message
     from repertory.core.result import AgentResult
     from repertory.core.snapshots.portable import SnapshotFields
-    from repertory.core.state import AgentState
     from repertory.runtime.ref import ActorRef
 
 
@@ -51,11 +52,11 @@ class ActiveSession:
     agent: ActorRef[AgentMessage]
     memory: ActorRef[MemoryMessage] | None = None
     """None when the agent remembers nothing across conversations."""
-    mirror: Mirror
-    state: AgentState
-    tools: ToolRegistry
+    mirror: Mirror = field(default_factory=Mirror)
+    state: AgentState = field(default_factory=AgentState)
+    tools: ToolRegistry = field(default_factory=ToolRegistry)
     """What the agent may call, with what tool servers offer."""
-    wish: StopWish
+    wish: StopWish = field(default_factory=StopWish)
 
     @property
     def alive(self) -> bool:
@@ -121,3 +122,24 @@ class ActiveSession:
     def messages(self) -> list[Message]:
         """What the model is shown now. Not copies."""
         return self.mirror.messages()
+
+
+def active_session(
+    parts: AgentParts | None, watched: ActorRef[object], refs: Mapping[str, ActorRef[Any]]
+) -> ActiveSession:
+    """The session of these actors, by the names of their specs. `parts`: what its agent is made of; None for an
+    orchestrator.
+    """
+    persister, agent, memory = refs["persister"], refs["agent"], refs.get("memory")
+    if parts is None:
+        return ActiveSession(watched=watched, persister=persister, agent=agent)
+    return ActiveSession(
+        watched=watched,
+        persister=persister,
+        agent=agent,
+        memory=memory,
+        mirror=parts.mirror,
+        state=parts.state,
+        tools=parts.tools,
+        wish=parts.wish,
+    )

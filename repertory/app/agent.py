@@ -24,6 +24,7 @@ from repertory.actors.persister import MemoryJournal
 from repertory.actors.registry import ToolRegistry
 from repertory.actors.tool_step import ToolExecution, ToolStepSettings
 from repertory.app.agent_config import one_of, read_config
+from repertory.app.agent_interrupts import InterruptMethods
 from repertory.app.agent_life import AgentLife
 from repertory.app.agent_memory import MemoryMethods, given_manager, with_memory
 from repertory.app.agent_snapshots import Moment, SnapshotMethods, check_open
@@ -74,7 +75,7 @@ def _blocking() -> BlockingHost:
     return blocking_host()
 
 
-class Agent(SnapshotMethods, MemoryMethods):
+class Agent(SnapshotMethods, MemoryMethods, InterruptMethods):
     """One agent and its conversation.
 
     `agent("Hello!")` from sync code, `await agent.invoke_async("Hello!")` from async code (asyncio or trio), and
@@ -205,10 +206,6 @@ class Agent(SnapshotMethods, MemoryMethods):
         if not self._initialized:
             self._initialized = True
             fire_sync(self.hooks, AgentInitializedEvent(agent=self))
-
-    async def _prepare(self) -> None:
-        """Whatever has to happen before the first opening."""
-        await self._late_plugins.finish()
 
     @property
     def model(self) -> Model:
@@ -493,7 +490,7 @@ class Agent(SnapshotMethods, MemoryMethods):
             memory=self._memory,
             own=manager is None,
             takeover=manager.takeover if manager is not None else False,
-            prepare=self._prepare,
+            prepare=self._late_plugins.finish,
             opened=self._life.join,
             remembers=self._memory_parts,
             claim=self._claim,

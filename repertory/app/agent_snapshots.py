@@ -12,9 +12,9 @@ from repertory.actors.hook_calls import fire_sync
 from repertory.actors.hook_events import AfterSnapshotEvent, BeforeSnapshotEvent
 from repertory.app.event_loop import inside_event_loop
 from repertory.app.tracing import span
+from repertory.core.interrupt_state import read_state, snapshot_state
 from repertory.core.pairing import repair
 from repertory.core.snapshots.portable import Preset, Snapshot, SnapshotFields, fields_wanted, read_fields, snapshot_of
-from repertory.core.snapshots.restoring import interrupt_state_of
 from repertory.errors import AgentBusy, Invalid, NotReady, RepertoryError, SnapshotException
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ def _save(moment: Moment, wanted: Collection[str], metadata: Mapping[str, Any] |
             "messages": mirror.messages(),
             "state": moment.state.get(),
             "conversation_manager_state": {**manager.get_state(), **mirror.manager_state, "__name__": manager.name},
-            "interrupt_state": interrupt_state_of(mirror.standing),
+            "interrupt_state": snapshot_state(mirror.standing),
             "model_state": {},
             "system_prompt": agent.system_prompt,
             "enabled_tools": agent.enabled_tools,
@@ -186,6 +186,8 @@ def _load(
     agent = moment.agent
     with span("repertory.snapshot.load", {"agent.id": agent.agent_id}):
         fields = read_fields(snapshot, overrides)
+        messages = moment.mirror.messages() if fields.messages is None else repair(fields.messages)
+        standing = read_state(fields.interrupts, messages[-1] if messages else None)
         fire_sync(agent.hooks, BeforeSnapshotEvent(agent=agent, action="load", snapshot=snapshot))
         plugins = dict(_snapshottable(agent))
         for name, data in fields.components.items():
@@ -199,7 +201,8 @@ def _load(
         if "system_prompt" in fields.names:
             agent.system_prompt = fields.system_prompt
         if fields.messages is not None:
-            moment.mirror.show(repair(fields.messages))
+            moment.mirror.show(messages)
+        moment.mirror.standing = standing
         if fields.state is not None:
             moment.state.replace(fields.state)
         loaded = SnapshotLoaded(

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import aclosing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol, cast
 
+from repertory.core.interrupts import agent_prefix
 from repertory.core.messages import ToolResult, ToolSpec, ToolUse, error_result
 from repertory.errors import Invalid, RepertoryError
 
 if TYPE_CHECKING:
     from repertory.backends.ports import ToolContext
     from repertory.core.events import TurnEvent
+    from repertory.core.interrupts import Interrupt
+    from repertory.core.messages import Json, Prompt
+    from repertory.core.result import AgentResult
 
+_WAITING_MAX = 256
+"""Copies of agents that wait for a person; the oldest give way."""
+_LOST = (
+    "The agent did not go on: its turn, which waited for a person, is not there any more, and the answer was not used. "
+    "Do not report this as done."
+)
 _UNFIT = re.compile(r"[^a-zA-Z0-9_-]+")
 
 
@@ -27,7 +38,16 @@ class Answering(Protocol):
         """One like it as it was built."""
         ...
 
-    def stream_async(self, prompt: str) -> AsyncGenerator[TurnEvent]:
+    @property
+    def interrupts(self) -> list[Interrupt]:
+        """What a person was asked and has not answered."""
+        ...
+
+    async def ready(self) -> None:
+        """Open the session."""
+        ...
+
+    def stream_async(self, prompt: Prompt) -> AsyncGenerator[TurnEvent]:
         """Run a turn."""
         ...
 
@@ -37,6 +57,10 @@ class AgentTool:
 
     Without `preserve_context` each call begins with the messages and the state that the agent was built with, and
     leaves no trace in it. With it the agent remembers, in its own session if it has one.
+
+    When the agent asks a person, so does this tool, and the answers are passed on to it. An agent that remembers waits
+    where it remembers, also across restarts if it has a session. One that does not waits in this object, so that after
+    a restart the result is an error that says so.
     """
 
     effects = True
@@ -46,6 +70,8 @@ class AgentTool:
     def __init__(self, agent: Answering, *, name: str | None, description: str | None, preserve_context: bool) -> None:
         self._agent = agent
         self._preserve_context = preserve_context
+        self._waiting: dict[str, Answering] = {}
+        """Idempotency key of a call to the copy that waits for a person, the oldest first."""
         self.name = _UNFIT.sub("_", name or agent.name).strip("_")[:64]
         if not self.name:
             raise Invalid("an agent that is a tool needs a name", got=name or agent.name)
@@ -68,20 +94,56 @@ class AgentTool:
         prompt = cast("dict[str, object]", given).get("input") if isinstance(given, dict) else None
         if not isinstance(prompt, str) or not prompt.strip():
             return error_result(use_id, 'The input must be an object like {"input": "what to ask"}.')
-        agent = self._agent if self._preserve_context else self._agent.fresh_copy()
         try:
-            async with aclosing(agent.stream_async(prompt)) as events:
-                async for event in events:
-                    if context.on_partial is not None:
-                        await context.on_partial(event)
-                    if "result" in event:
-                        text = str(event["result"])
-                        return {"toolUseId": use_id, "status": "success", "content": [{"text": text}]}
+            return await self._turn(prompt, use_id, context)
         except RepertoryError as error:
             if context.on_exception is not None:
                 context.on_exception(error)
             return error_result(use_id, f"Error: {type(error).__name__} - {error}")
+
+    async def _turn(self, prompt: str, use_id: str, context: ToolContext) -> ToolResult:
+        """The turn's answer as a result. Raises `InterruptException` when a person is asked."""
+        answers = context.questions.answers_below(agent_prefix(use_id)) if context.questions is not None else {}
+        agent = self._agent_for(context, goes_on=bool(answers))
+        given: Prompt = prompt
+        if answers:
+            given = await _passed_on(agent, answers)
+            if not given:
+                return error_result(use_id, _LOST)
+        async with aclosing(agent.stream_async(given)) as events:
+            async for event in events:
+                if context.on_partial is not None:
+                    await context.on_partial(event)
+                if "result" in event:
+                    return self._result(cast("AgentResult", event["result"]), agent, context)
         return error_result(use_id, "The agent gave no answer.")
+
+    def _agent_for(self, context: ToolContext, *, goes_on: bool) -> Answering:
+        if self._preserve_context:
+            return self._agent
+        waiting = self._waiting.pop(context.idempotency_key, None) if goes_on else None
+        return waiting or self._agent.fresh_copy()
+
+    def _result(self, result: AgentResult, agent: Answering, context: ToolContext) -> ToolResult:
+        use_id = context.tool_use["toolUseId"]
+        if not result.interrupts:
+            return {"toolUseId": use_id, "status": "success", "content": [{"text": str(result)}]}
+        if context.questions is None:
+            return error_result(use_id, "The agent asks a person, and nobody can be asked here.")
+        if not self._preserve_context:
+            self._waiting[context.idempotency_key] = agent
+            if len(self._waiting) > _WAITING_MAX:
+                del self._waiting[next(iter(self._waiting))]
+        prefix = agent_prefix(use_id)
+        raise context.questions.pass_on(replace(one, id=f"{prefix}{one.id}") for one in result.interrupts)
+
+
+async def _passed_on(agent: Answering, answers: Mapping[str, Json]) -> Prompt:
+    """The prompt that answers what the agent asks; nothing when it does not ask any of this any more."""
+    await agent.ready()
+    asked = [one.id for one in agent.interrupts if one.id in answers]
+    blocks = [{"interruptResponse": {"interruptId": each, "response": answers[each]}} for each in asked]
+    return cast("Prompt", blocks)
 
 
 def as_tools(tools: Iterable[object]) -> list[object]:

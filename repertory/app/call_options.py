@@ -33,6 +33,8 @@ class CallOptions(TypedDict, total=False):
     timeout_s: float | None
     """Seconds for the whole call. A turn that runs then ends with stop reason `limit_time`; a call that still waits for
     other turns is refused with `AgentBusy`."""
+    drop_interrupts: bool | None
+    """Whether to go on without answers that a person has not given: what waits for them gets an error result."""
     busy: Busy | None
     """What to do when a turn runs already; None means what the agent was built with."""
 
@@ -70,6 +72,7 @@ def read_call(prompt: Prompt, options: CallOptions, default_form: type[Any] | No
         limits=read_limits(options.get("limits")),
         deadline=anyio.current_time() + timeout_s,
         idempotency_token=None if token is None else check_id(token, "idempotency_token"),
+        drop_interrupts=bool(options.get("drop_interrupts")),
         form=output_form(options.get("structured_output_model") or default_form),
     )
 

@@ -29,6 +29,7 @@ from repertory.app.toolbox.clock import current_time
 from repertory.app.toolbox.files import file_tools
 from repertory.app.transcript import harmless, interrupt_line, tool_result_line, tool_use_line
 from repertory.core.ids import check_id
+from repertory.core.interrupts import is_about_outcome
 from repertory.core.messages import tool_uses
 from repertory.errors import RepertoryError
 
@@ -38,8 +39,8 @@ if TYPE_CHECKING:
     from repertory.app.sessions import SessionPlace
     from repertory.backends.ports import Model
     from repertory.core.events import TurnEvent
+    from repertory.core.interrupts import Interrupt
     from repertory.core.messages import Message, Prompt, ToolResult, ToolUse
-    from repertory.core.opening import Interrupt
     from repertory.core.result import AgentResult
 
 SYSTEM_PROMPT = (
@@ -140,7 +141,7 @@ class Chat:
             self._terminal.remark("The last turn was cut short. Press Enter to go on with it, or say something else.")
 
     def _take_turn(self, prompt: Prompt) -> None:
-        """Run a turn to its end, asking about tools of unknown outcome on the way."""
+        """Run a turn to its end, asking on the way what tools ask, and about tools of unknown outcome."""
         try:
             result = self._run_turn(prompt)
             while result.stop_reason == "interrupt":
@@ -187,14 +188,18 @@ class Chat:
         raise AssertionError("a turn's stream ends with its result or an error")
 
     def _ask_about(self, interrupts: tuple[Interrupt, ...]) -> Prompt:
-        """What a person says about each tool of unknown outcome; None when there is nobody left to say it."""
+        """What a person says to each question; None when there is nobody left to say it."""
         answers: list[dict[str, object]] = []
         for interrupt in interrupts:
-            response = self._ask_outcome(interrupt)
+            response = self._ask_outcome(interrupt) if is_about_outcome(interrupt) else self._ask(interrupt)
             if response is None:
                 return None
             answers.append({"interruptResponse": {"interruptId": interrupt.id, "response": response}})
         return cast("Prompt", answers)
+
+    def _ask(self, interrupt: Interrupt) -> str | None:
+        self._terminal.remark(f"You are asked: {interrupt_line(interrupt)}")
+        return self._terminal.ask("answer> ")
 
     def _ask_outcome(self, interrupt: Interrupt) -> object:
         line = interrupt_line(interrupt)

@@ -8,7 +8,7 @@ time.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -20,11 +20,12 @@ from repertory.actors.backlog import Backlog, Backlogs
 from repertory.actors.durable import Durable
 from repertory.actors.memory_journal import MemoryJournal
 from repertory.actors.session import session_spec
-from repertory.app.active_session import ActiveSession
+from repertory.app.active_session import ActiveSession, active_session
 from repertory.app.assembly import assemble
 from repertory.app.idle_watch import idle_watch_spec
 from repertory.app.open_memories import OpenMemories
 from repertory.app.open_stores import OpenStores
+from repertory.app.orchestrator_blueprint import OrchestratorBlueprint, orchestrator_specs
 from repertory.app.phases import CLOSE, COMMIT, MEMORY, REFUSE, TURNS, drain_phases
 from repertory.app.tool_servers import ServerUse, ToolServers, reason_of
 from repertory.core.store_patience import DEFAULT_PATIENCE, StorePatience
@@ -38,12 +39,12 @@ if TYPE_CHECKING:
     from repertory.backends.ports import Model
     from repertory.core.memory.flushed import StoreFlush
     from repertory.runtime.ref import ActorRef
+    from repertory.runtime.spec import ChildSpec
 
 _LOG = logging.getLogger("repertory.app")
 
 Key: TypeAlias = tuple[str, str, str]
-_ACTORS = 4
-"""Actors of a session, its supervisor included, and its memory not."""
+AnyBlueprint: TypeAlias = "Blueprint | OrchestratorBlueprint"
 _HURRY_SHARE = 0.05
 """Of the whole drain: how long a call that is cut short still waits for its store."""
 ShutdownHook = Callable[[], Awaitable[None]]
@@ -141,14 +142,19 @@ class Host:
             for told in self.backlogs.not_stored():
                 _LOG.error("a session is not stored whole session=%r records=%d", told.session_id, told.records)
 
-    def session(self, blueprint: Blueprint) -> SessionUse:
+    def session(self, blueprint: AnyBlueprint) -> SessionUse:
         """The session, active for as long as the block: `async with host.session(blueprint) as session`.
 
         Errors: what opening it met (`SessionBusy`, `Corrupt`, `Unavailable`, `Invalid`).
         """
         return SessionUse(self, blueprint)
 
-    async def enter(self, blueprint: Blueprint) -> ActiveSession:
+    @property
+    def refusing(self) -> bool:
+        """Whether it shuts down: nobody else enters, and turns are cut short."""
+        return self._refusing
+
+    async def enter(self, blueprint: AnyBlueprint) -> ActiveSession:
         """One more user of the session, which is brought to life if need be. Each `enter` needs one `leave`."""
         if self._refusing:
             raise Unavailable("the runtime is shutting down", session=blueprint.agent.session_id)
@@ -167,7 +173,7 @@ class Host:
             self._drop_empty(blueprint.key, place)
             raise
 
-    async def leave(self, blueprint: Blueprint) -> None:
+    async def leave(self, blueprint: AnyBlueprint) -> None:
         """One user less; the last one puts the session to rest, unless it may idle and nobody else asks for it.
         Cancellation waits for it.
         """
@@ -185,12 +191,12 @@ class Host:
                 if not place.users:
                     await self._rest(blueprint.key, place)
 
-    async def _activate(self, place: _Place, blueprint: Blueprint) -> ActiveSession:
+    async def _activate(self, place: _Place, blueprint: AnyBlueprint) -> ActiveSession:
         blueprint.claim.take(blueprint.agent.agent_id)
         place.claim = blueprint.claim
-        self._models[id(blueprint.parts.model)] = blueprint.parts.model
         name = place.name = self._name_for(blueprint)
-        refs: list[ActorRef[object]] = []
+        supervisor: ActorRef[object] | None = None
+        refs: dict[str, ActorRef[Any]] = {}
         keeper: Durable | MemoryJournal
         try:
             if blueprint.sessions is not None:
@@ -201,42 +207,42 @@ class Host:
                 keeper = blueprint.memory
             else:
                 keeper = place.memory = place.memory or blueprint.memory
-            links = await self.servers.enter_all(blueprint.parts.tools.sources, place.servers)
-            blueprint.parts.tools = blueprint.parts.tools.opened(links)
-            if blueprint.remembers is not None and not self._remembers:
-                self._remembers = True
-                self.system.on_shutdown(MEMORY, self._flush_memories)
-            memories = await self._memories.enter(blueprint.remembers)
-            place.remembers = blueprint.remembers
-            specs = await assemble(blueprint, keeper, memories)
-            refs.append(await self.system.start(session_spec(name)))
+            if isinstance(blueprint, OrchestratorBlueprint):
+                specs = orchestrator_specs(blueprint, keeper, self)
+            else:
+                specs = await self._equipped(place, blueprint, keeper)
+            supervisor = await self.system.start(session_spec(name))
             for spec in specs:
-                refs.append(await self.system.start(spec, under=refs[0]))
+                refs[spec.name] = await self.system.start(spec, under=supervisor)
+            active = place.active = active_session(blueprint.parts, supervisor, refs)
         except StartFailed as error:
             raise reason_of(error) from error
         finally:
-            if len(refs) < _ACTORS + (blueprint.remembers is not None):
+            if place.active is None:
                 with anyio.CancelScope(shield=True):
-                    for supervisor in refs[:1]:
+                    if supervisor is not None:
                         await self.system.stop(supervisor)
                     await self._forget(place)
-        supervisor, persister, _, agent, *memory = refs
-        place.active = ActiveSession(
-            watched=supervisor,
-            persister=persister,
-            agent=agent,
-            memory=memory[0] if memory else None,
-            mirror=blueprint.parts.mirror,
-            state=blueprint.parts.state,
-            tools=blueprint.parts.tools,
-            wish=blueprint.parts.wish,
-        )
-        blueprint.claim.holds(place.active)
+        blueprint.claim.holds(active)
         if blueprint.opened is not None:
-            blueprint.opened(place.active)
-        return place.active
+            blueprint.opened(active)
+        return active
 
-    def _name_for(self, blueprint: Blueprint) -> str:
+    async def _equipped(
+        self, place: _Place, blueprint: Blueprint, keeper: Durable | MemoryJournal
+    ) -> Sequence[ChildSpec]:
+        """What the session of an agent consists of, with the tool servers and the memory stores that it uses."""
+        self._models[id(blueprint.parts.model)] = blueprint.parts.model
+        links = await self.servers.enter_all(blueprint.parts.tools.sources, place.servers)
+        blueprint.parts.tools = blueprint.parts.tools.opened(links)
+        if blueprint.remembers is not None and not self._remembers:
+            self._remembers = True
+            self.system.on_shutdown(MEMORY, self._flush_memories)
+        memories = await self._memories.enter(blueprint.remembers)
+        place.remembers = blueprint.remembers
+        return await assemble(blueprint, keeper, memories)
+
+    def _name_for(self, blueprint: AnyBlueprint) -> str:
         """The session's name among the actors; numbered when one in another store has the same."""
         name = first = f"session {blueprint.agent.session_id} {blueprint.agent.agent_id}"
         numbers = count(2)
@@ -350,7 +356,7 @@ class SessionUse:
 
     __slots__ = ("_blueprint", "_host")
 
-    def __init__(self, host: Host, blueprint: Blueprint) -> None:
+    def __init__(self, host: Host, blueprint: AnyBlueprint) -> None:
         self._host = host
         self._blueprint = blueprint
 

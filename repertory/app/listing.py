@@ -6,11 +6,12 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, assert_never, cast
+from typing import TYPE_CHECKING, Any, assert_never, cast
 
 from repertory.app.transcript import harmless, message_lines, shortened
 from repertory.core.journal.plain_json import dump
 from repertory.core.messages import tool_uses
+from repertory.core.orchestration.results import NodeResult
 
 if TYPE_CHECKING:
     from repertory.app.operations.doctor import DoctorReport
@@ -45,11 +46,23 @@ def history_lines(agent: StoredAgent) -> Iterator[str]:
         left = " (left behind)" if each.left_behind else ""
         yield f"{_number(each)} {each.message['role']}, {local_time(each.at)}{left}"
         yield from (f"    {line}" for line in message_lines(each.message))
+    if agent.run is not None:
+        yield from _run_lines(agent.run)
     conversation = [each.message for each in agent.messages if not each.left_behind]
     if agent.waits_for:
         yield "(The last turn waits for a person to say what became of a tool.)"
     elif conversation and (conversation[-1]["role"] == "user" or any(tool_uses(conversation[-1]))):
         yield "(The last turn has no answer.)"
+
+
+def _run_lines(run: Mapping[str, Any]) -> Iterator[str]:
+    """How far a graph or swarm is, and what each node led to."""
+    yield f"{run['type']}, {run['status']}: {_one_line(run['current_task'])}"
+    for node, result in run["node_results"].items():
+        said = NodeResult.from_dict(result)
+        yield f"    {harmless(node)}, {said.status.value}: {shortened(str(said))}"
+    if run["next_nodes_to_execute"]:
+        yield f"(To be done next: {harmless(', '.join(run['next_nodes_to_execute']))}.)"
 
 
 def happening_lines(history: StoredHistory) -> Iterator[str]:

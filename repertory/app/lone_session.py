@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
@@ -24,7 +24,7 @@ from repertory.actors.durable import Durable
 from repertory.actors.leases import Leases
 from repertory.actors.store_keeper import keeper_spec
 from repertory.actors.writer import StoreWriter, WriterSettings
-from repertory.app.active_session import ActiveSession
+from repertory.app.active_session import active_session
 from repertory.app.assembly import assemble
 from repertory.app.open_memories import OpenMemories
 from repertory.app.tool_servers import ToolServers, reason_of
@@ -34,6 +34,7 @@ from repertory.runtime.spec import ChildSpec, Strategy, SupervisorSettings
 from repertory.runtime.system import ActorSystem, SystemSettings
 
 if TYPE_CHECKING:
+    from repertory.app.active_session import ActiveSession
     from repertory.app.blueprint import Blueprint
     from repertory.backends.ports import SessionStore
     from repertory.runtime.ref import ActorRef
@@ -95,23 +96,14 @@ async def _start(
         blueprint.parts.tools = blueprint.parts.tools.opened(links)
         keeper = blueprint.memory if store is None else await _durable(system, store, backlogs)
         memories = await OpenMemories(system).enter(blueprint.remembers)
-        refs = [await system.start(spec) for spec in await assemble(blueprint, keeper, memories)]
+        specs = await assemble(blueprint, keeper, memories)
+        refs: dict[str, ActorRef[Any]] = {spec.name: await system.start(spec) for spec in specs}
         keeping = keeper_spec(store, "keeper") if store is not None else None
         if keeping is not None:
             await system.start(keeping)
     except StartFailed as error:
         raise reason_of(error) from error
-    persister, _, agent, *memory = refs
-    return ActiveSession(
-        watched=agent,
-        persister=persister,
-        agent=agent,
-        memory=memory[0] if memory else None,
-        mirror=blueprint.parts.mirror,
-        state=blueprint.parts.state,
-        tools=blueprint.parts.tools,
-        wish=blueprint.parts.wish,
-    )
+    return active_session(blueprint.parts, refs["agent"], refs)
 
 
 async def _durable(system: ActorSystem, store: SessionStore, backlogs: Backlogs) -> Durable:

@@ -44,7 +44,7 @@ class Plugin:
     @property
     def hooks(self) -> list[Callable[..., Any]]:
         """The marked callbacks, base classes first, in the order in which they were written."""
-        return [getattr(self, name) for name in _names(self) if hasattr(getattr(type(self), name), _MARK)]
+        return marked_callbacks(self)
 
     @property
     def tools(self) -> list[FunctionTool[..., Any]]:
@@ -58,6 +58,11 @@ class Plugin:
     def init_agent(self, agent: Any) -> Awaitable[None] | None:
         """Prepare an `Agent` that got this plugin; its hooks and tools are registered already."""
         del agent
+
+
+def marked_callbacks(plugin: object) -> list[Callable[..., Any]]:
+    """The methods that are marked with `@hook`, base classes first, in the order in which they were written."""
+    return [getattr(plugin, name) for name in _names(plugin) if hasattr(getattr(type(plugin), name), _MARK)]
 
 
 def check_plugins(plugins: object) -> list[Plugin]:
@@ -116,7 +121,7 @@ class LatePlugins:
 async def _nothing() -> None: ...
 
 
-def _names(plugin: Plugin) -> list[str]:
+def _names(plugin: object) -> list[str]:
     """The attributes of the plugin's classes, base classes first; an overridden one stands where it was first."""
     names = [name for kind in reversed(type(plugin).__mro__) for name in vars(kind)]
     return [name for name in dict.fromkeys(names) if name not in ("hooks", "tools")]

@@ -17,6 +17,7 @@ from typing import Any, cast
 import anyio
 import anyio.to_thread
 
+from repertory.app.repository_runs import RepositoryRuns, run_place
 from repertory.app.session_repository import Session, SessionAgent, SessionMessage, SessionRepository, SessionType
 from repertory.backends.ports import Condition, Create, ObjectInfo, StoredObject, Update
 from repertory.core.message_tree.documents import OURS
@@ -58,6 +59,7 @@ class RepositoryObjects:
         self._kept: dict[str, bytes] = {}
         """Objects that a repository has no place for."""
         self._agents: dict[tuple[str, str], _Agent] = {}
+        self._runs = RepositoryRuns(repository, self._ask)
         self._turn = anyio.Lock()
 
     @property
@@ -84,7 +86,13 @@ class RepositoryObjects:
         return _version(body)
 
     async def list(self, prefix: str, start_after: str | None = None) -> Sequence[ObjectInfo]:
-        """The documents of one agent. Errors: `Invalid` for any other prefix."""
+        """The documents of one agent or orchestrator. Errors: `Invalid` for any other prefix."""
+        run = run_place(prefix)
+        if run is not None and not run.name:
+            async with self._turn:
+                names = sorted(await self._runs.names(run))
+            infos = [ObjectInfo(key=f"{prefix}{name}", size_bytes=0, version=None, modified_at=0.0) for name in names]
+            return [info for info in infos if start_after is None or info.key > start_after]
         place = _AGENT.fullmatch(prefix)
         if place is None or place["rest"]:
             raise Invalid("a session repository cannot tell which sessions it has", prefix=prefix)
@@ -122,6 +130,9 @@ class RepositoryObjects:
     # Within.
 
     async def _read(self, key: str) -> bytes | None:
+        run = run_place(key)
+        if run is not None:
+            return await self._runs.read(run)
         place = _AGENT.fullmatch(key)
         if place is None:
             return await self._read_session(key)
@@ -151,6 +162,10 @@ class RepositoryObjects:
         return spelled({"session_id": session.session_id, "created_at": session.created_at})
 
     async def _write(self, key: str, body: bytes, *, new: bool) -> None:
+        run = run_place(key)
+        if run is not None:
+            await self._runs.write(run, body)
+            return
         place = _AGENT.fullmatch(key)
         if place is None:
             await self._write_session(key, body)

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from repertory.app.sessions import SessionPlace
     from repertory.app.spec import AgentSpec
     from repertory.core.events import TurnEvent
+    from repertory.core.interrupts import Interrupt
     from repertory.core.messages import Message, Prompt
     from repertory.core.result import AgentResult
     from repertory.runtime.report import DrainReport as ActorsReport
@@ -216,6 +217,11 @@ class HostedSession:
         """A copy of what the model is shown, oldest first."""
         async with self._host.session(self._blueprint) as session:
             return [copy_message(message) for message in session.messages()]
+
+    async def interrupts(self) -> list[Interrupt]:
+        """What a person was asked and has not answered; see `Agent.interrupts`."""
+        async with self._host.session(self._blueprint) as session:
+            return list(session.mirror.standing.waiting)
 
     async def history(self) -> list[Message]:
         """A copy of everything ever said, oldest first; see `Agent.history`."""

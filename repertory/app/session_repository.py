@@ -88,8 +88,22 @@ class SessionMessage:
         return _from_mapping(cls, values)
 
 
+@dataclass
+class SessionMultiAgent:
+    """A graph or swarm in a session: how far its run is."""
+
+    id: str
+    state: dict[str, Any]
+    """The run, as JSON."""
+
+    def serialize_state(self) -> dict[str, Any]:
+        """What is to be kept, and what `read_multi_agent` gives back."""
+        return self.state
+
+
 class SessionRepository:
-    """Where sessions are kept. Implement every method, either as a function or as a coroutine function.
+    """Where sessions are kept. Implement every method, either as a function or as a coroutine function; those of graphs
+    and swarms when there are any.
 
     Functions run in worker threads, one at a time. Whatever they raise reaches the caller of the agent as
     `SessionException`. Records are to be kept whole, whatever stands in them, and given back equal. A repository knows
@@ -135,6 +149,20 @@ class SessionRepository:
     ) -> Sequence[SessionMessage] | Awaitable[Sequence[SessionMessage]]:
         """The messages of an agent, oldest first, without the first `offset` ones, at most `limit`."""
         raise self._missing("list_messages")
+
+    def create_multi_agent(self, session_id: str, multi_agent: SessionMultiAgent) -> Awaitable[None] | None:
+        """Keep the run of a graph or swarm that has none yet. Only for who uses these, like the next two."""
+        raise self._missing("create_multi_agent")
+
+    def read_multi_agent(
+        self, session_id: str, multi_agent_id: str
+    ) -> dict[str, Any] | Awaitable[dict[str, Any] | None] | None:
+        """What was kept of it last; None when there is nothing."""
+        raise self._missing("read_multi_agent")
+
+    def update_multi_agent(self, session_id: str, multi_agent: SessionMultiAgent) -> Awaitable[None] | None:
+        """Keep the run as it is now."""
+        raise self._missing("update_multi_agent")
 
     def _missing(self, method: str) -> Invalid:
         return Invalid(f"a session repository has a method {method}", repository=type(self).__name__)

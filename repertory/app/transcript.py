@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
+from repertory.core.interrupts import Interrupt
 from repertory.core.messages import Message, ToolResult, ToolUse
-from repertory.core.opening import Interrupt
 
 SHORT = 100
 """Characters of a tool's input or result that are shown."""
@@ -46,6 +46,8 @@ def interrupt_line(interrupt: Interrupt) -> str:
     match interrupt.reason:
         case {"tool": str(name), "toolUseId": str(use_id), "input": given}:
             return tool_use_line({"toolUseId": use_id, "name": name, "input": given})
+        case None:
+            return harmless(interrupt.name)
         case reason:
             return f"{harmless(interrupt.name)}: {shortened(json.dumps(reason, ensure_ascii=False))}"
 

@@ -11,10 +11,13 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from repertory.core.interrupts import tool_scope
 from repertory.core.model_windows import window_of
 from repertory.core.tokens import estimate_tokens
+from repertory.errors import Invalid
 
 if TYPE_CHECKING:
+    from repertory.core.interrupts import Questions
     from repertory.core.journal.rows import Row
     from repertory.core.messages import Message, ToolResult, ToolSpec, ToolUse
     from repertory.core.state import AgentState
@@ -105,6 +108,24 @@ class ToolContext:
     """Shows a piece of the result, as it comes, to whoever streams the turn; None when nobody does."""
     on_exception: Callable[[Exception], None] | None = None
     """Notes what was raised, when that becomes an error result."""
+    questions: Questions | None = None
+    """What was asked and answered before; None where nobody can be asked."""
+
+    def interrupt(
+        self, name: str, reason: object = None, response: object = None, *, expires_s: float | None = None
+    ) -> Any:
+        """Ask a person: the first time the tool stops here and the turn waits, the second time the answer is returned.
+
+        The tool runs anew from its beginning when it has its answer, so ask before anything takes effect. `name` tells
+        the questions of one tool use apart; the same name is the same question. `reason` is shown to the person.
+        `response`: an answer that is known already. `expires_s`: seconds from now for which the question stands.
+        Errors: `Invalid` for what is no JSON, and for two different questions of one name. The exception by which the
+        tool stops, `InterruptException`, is not to be caught.
+        """
+        if self.questions is None:
+            raise Invalid("nobody can be asked here: the tool was not called by an agent", name=name)
+        scope = tool_scope(self.tool_use["toolUseId"])
+        return self.questions.ask(scope, name, reason, response, expires_s)
 
 
 class Tool(Protocol):

@@ -7,6 +7,7 @@
     {"tool_started": ToolUse}            a tool is about to run
     {"tool_stream_event": {"tool_use": ToolUse, "data": object}}   a piece of a tool's result, as it comes
     {"tool_finished": ToolResult}        a tool ended so
+    {"tool_interrupt_event": {"tool_use": ToolUse, "interrupts": list[Interrupt]}}   a person is asked about a tool
     {"model_retry": {"attempt": int, "delay_s": float, "error": Exception | None}}
                                          the model is asked again after that wait: what it streamed since the last
                                          message is void; `attempt` counts failed attempts from 1

@@ -2,54 +2,43 @@
 
 The last stored message says where the conversation stands. After an answer a prompt begins a turn. After a user
 message the turn was cut short before its answer. After a message with tool uses it was cut short among its tools, and
-each of these has one of three outcomes: finished (its recorded result is used), never started (it runs), or started
-with unknown outcome, which is decided by policy and never by running it again in silence.
+each of these has one of these outcomes: finished (its recorded result is used), never started (it runs), waiting for a
+person whom it has asked (it runs when it has its answer), or started with unknown outcome, which is decided by policy
+and never by running it again in silence.
+
+A question has its answer, or has none yet, or is over: nobody answered in time, or the caller goes on without an
+answer. What waited for a question that is over gets an error result that says so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from repertory.core.interrupts import Interrupt, held_up, is_about_outcome, outcome_id
 from repertory.core.messages import ContentBlock, Json, Message, ToolResult, ToolUse, error_result, tool_uses
 from repertory.core.prompt import Answers, Said
+from repertory.core.standing import Standing
 from repertory.core.turn import Began, Continued
-from repertory.errors import Invalid, NotFound
+from repertory.errors import InterruptExpired, InterruptNotFound, InterruptsWaiting, Invalid
 
 UnknownOutcome = Literal["ask", "retry", "fail"]
 
 NO_ANSWER_TEXT = "(This message was not answered: the turn ended early.)"
 NOT_RUN_TEXT = "Not run: the turn ended before this tool started."
+NOT_GONE_ON_TEXT = "Not finished: a person was asked, and the turn ended before this tool went on."
 UNKNOWN_TEXT = (
     "Outcome unknown: the process stopped while this tool was running. "
     "It may or may not have taken effect. Do not repeat it without checking or asking."
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Interrupt:
-    """The turn waits for a person. Answer with `{"interruptResponse": {"interruptId": id, "response": ...}}`."""
-
-    id: str
-    name: str
-    reason: Json
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """Where a conversation stands, as its journal says."""
-
-    last: Message | None
-    started: frozenset[str] = frozenset()
-    """Tool use ids of the last message that were started and have no recorded result."""
-    finished: Mapping[str, ToolResult] = field(default_factory=dict["str", "ToolResult"])
-    """Results recorded for tool uses of the last message."""
+EXPIRED_TEXT = "Not finished: a person was asked, and nobody answered in time."
+DROPPED_TEXT = "Not finished: a person was asked, and nobody answered."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """The call ends at once, asking a person about tools with unknown outcome."""
+    """The call ends at once: a person is to answer these first."""
 
     interrupts: tuple[Interrupt, ...]
 
@@ -60,14 +49,51 @@ Policy: TypeAlias = Callable[[ToolUse], UnknownOutcome]
 """What to do with a tool use of unknown outcome: idempotent tools answer `retry`."""
 
 
-def open_turn(standing: Standing, prompt: Said | Answers, policy: Policy) -> Opening:
-    """What the call begins with. Errors: `Invalid` when there is nothing to go on with or to answer."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tools:
+    """The tool uses that the last message asks for, and what is known of them."""
+
+    standing: Standing
+    uses: tuple[ToolUse, ...]
+    open: tuple[Interrupt, ...]
+    """What tools and hooks asked, and may still be answered."""
+    known: Mapping[str, ToolResult]
+    """The results by tool use id: those on record, and errors for what waited for a question that is over."""
+
+
+def open_turn(
+    standing: Standing, prompt: Said | Answers, policy: Policy, *, now: float = 0.0, drop: bool = False
+) -> Opening:
+    """What the call begins with. `now`: epoch seconds; with `drop` it goes on without the answers that are missing.
+
+    Errors: `Invalid` when there is nothing to go on with, and for an answer that makes no sense; `InterruptNotFound`
+    and `InterruptExpired` for answers to what nobody asks or asks no longer; `InterruptsWaiting` for a prompt while a
+    person is to answer first.
+    """
     uses = tuple(tool_uses(standing.last)) if standing.last is not None else ()
     if isinstance(prompt, Answers):
-        return _answered(standing, uses, prompt.responses)
-    if uses:
-        return _closed(standing, uses, prompt.messages) if prompt.messages else _resumed(standing, uses, policy)
-    return _began(standing.last, prompt.messages)
+        _check_answers(standing, uses, prompt.responses, now)
+        return _going_on(_tools(standing.answered(prompt.responses), uses, now, drop=drop), policy)
+    if not uses:
+        return _began(standing.last, prompt.messages)
+    tools = _tools(standing, uses, now, drop=drop)
+    return _closed(tools, prompt.messages) if prompt.messages else _going_on(tools, policy)
+
+
+def _tools(standing: Standing, uses: tuple[ToolUse, ...], now: float, *, drop: bool) -> _Tools:
+    known = dict(standing.finished)
+    waiting: list[Interrupt] = []
+    for question in standing.waiting:
+        if is_about_outcome(question):
+            continue
+        if not (drop or question.is_over(now)):
+            waiting.append(question)
+            continue
+        text = EXPIRED_TEXT if question.is_over(now) else DROPPED_TEXT
+        for use_id in held_up(question, uses):
+            if use_id not in standing.started:
+                known.setdefault(use_id, error_result(use_id, text))
+    return _Tools(standing=standing, uses=uses, open=tuple(waiting), known=known)
 
 
 def _began(last: Message | None, messages: tuple[Message, ...]) -> Began:
@@ -81,60 +107,78 @@ def _began(last: Message | None, messages: tuple[Message, ...]) -> Began:
     return Began(messages=(note, *messages))
 
 
-def _resumed(standing: Standing, uses: tuple[ToolUse, ...], policy: Policy) -> Continued | Ask:
+def _going_on(tools: _Tools, policy: Policy) -> Continued | Ask:
     """Go on among the tools: known results stay, the policy decides on each unknown outcome, the rest runs."""
-    known = dict(standing.finished)
-    interrupts: list[Interrupt] = []
-    for use in uses:
-        if use["toolUseId"] in known or use["toolUseId"] not in standing.started:
+    known, standing = dict(tools.known), tools.standing
+    interrupts = list(tools.open)
+    for use in tools.uses:
+        use_id = use["toolUseId"]
+        if use_id in known or use_id not in standing.started:
             continue
-        match policy(use):
-            case "retry":
-                pass
-            case "fail":
-                known[use["toolUseId"]] = error_result(use["toolUseId"], UNKNOWN_TEXT)
-            case "ask":
-                interrupts.append(interrupt_for(use))
+        answer = outcome_id(use_id)
+        decided = policy(use)
+        if answer in standing.responses:
+            result = _settled(use_id, standing.responses[answer])
+            if result is not None:
+                known[use_id] = result
+        elif decided == "fail":
+            known[use_id] = error_result(use_id, UNKNOWN_TEXT)
+        elif decided == "ask":
+            interrupts.append(interrupt_for(use))
     if interrupts:
         return Ask(interrupts=tuple(interrupts))
-    return Continued(uses=uses, known=known)
+    return Continued(uses=tools.uses, known=known)
 
 
-def _closed(standing: Standing, uses: tuple[ToolUse, ...], messages: tuple[Message, ...]) -> Began:
+def _closed(tools: _Tools, messages: tuple[Message, ...]) -> Began:
     """The caller moves on: give every open tool use a result that says what is known, in front of what was said."""
-    results: list[ContentBlock] = []
-    for use in uses:
-        use_id = use["toolUseId"]
-        unknown = UNKNOWN_TEXT if use_id in standing.started else NOT_RUN_TEXT
-        results.append({"toolResult": standing.finished.get(use_id) or error_result(use_id, unknown)})
+    if tools.open:
+        raise InterruptsWaiting(
+            "a person is to answer first: call with interrupt responses, or with drop_interrupts=True to go on without",
+            waiting={one.id: one.name for one in tools.open},
+        )
+    results: list[ContentBlock] = [{"toolResult": _closing(tools, use["toolUseId"])} for use in tools.uses]
     first, *rest = messages
     if first["role"] == "user":
         return Began(messages=({**first, "content": [*results, *first["content"]]}, *rest))
     return Began(messages=({"role": "user", "content": results}, *messages))
 
 
-def _answered(standing: Standing, uses: tuple[ToolUse, ...], responses: Mapping[str, Json]) -> Continued | Ask:
-    """A person said what to do about each unknown outcome: "retry", "fail", or {"result": text} when they know it."""
-    waiting = {
-        interrupt_for(use).id: use
+def _closing(tools: _Tools, use_id: str) -> ToolResult:
+    if use_id in tools.known:
+        return tools.known[use_id]
+    if use_id in tools.standing.started:
+        return error_result(use_id, UNKNOWN_TEXT)
+    return error_result(use_id, NOT_GONE_ON_TEXT if use_id in tools.standing.attempts else NOT_RUN_TEXT)
+
+
+def _check_answers(standing: Standing, uses: tuple[ToolUse, ...], responses: Mapping[str, Json], now: float) -> None:
+    """Errors: `InterruptNotFound`, `InterruptExpired`, `Invalid`."""
+    outcomes = {
+        outcome_id(use["toolUseId"]): use["toolUseId"]
         for use in uses
         if use["toolUseId"] in standing.started and use["toolUseId"] not in standing.finished
     }
-    for interrupt_id in responses:
-        if interrupt_id not in waiting:
-            raise NotFound("no such interrupt is waiting", interrupt=interrupt_id, waiting=sorted(waiting))
-    known = dict(standing.finished)
+    questions = {one.id: one for one in standing.questions if uses and not is_about_outcome(one)}
     for interrupt_id, response in responses.items():
-        result = _settled(waiting[interrupt_id]["toolUseId"], response)
-        if result is not None:
-            known[result["toolUseId"]] = result
-    unanswered = [interrupt_for(use) for interrupt_id, use in waiting.items() if interrupt_id not in responses]
-    if unanswered:
-        return Ask(interrupts=tuple(unanswered))
-    return Continued(uses=uses, known=known)
+        if interrupt_id in outcomes:
+            _settled(outcomes[interrupt_id], response)
+        elif interrupt_id not in questions:
+            waiting = sorted({*outcomes, *questions} - standing.responses.keys())
+            raise InterruptNotFound("no such interrupt is waiting", interrupt=interrupt_id, waiting=waiting)
+        elif interrupt_id in standing.responses:
+            if standing.responses[interrupt_id] != response:
+                raise Invalid("this interrupt has another answer already", interrupt=interrupt_id)
+        elif questions[interrupt_id].is_over(now):
+            raise InterruptExpired(
+                "nobody may answer this any more: call with a prompt, or with None, to go on without an answer",
+                interrupt=interrupt_id,
+                expires_at=questions[interrupt_id].expires_at,
+            )
 
 
 def _settled(use_id: str, response: Json) -> ToolResult | None:
+    """What a person says about an unknown outcome: "retry", "fail", or {"result": text} when they know it."""
     match response:
         case "retry":
             return None
@@ -150,7 +194,7 @@ def _settled(use_id: str, response: Json) -> ToolResult | None:
 def interrupt_for(use: ToolUse) -> Interrupt:
     """The interrupt that asks about a tool use of unknown outcome. The same use always gives the same id."""
     return Interrupt(
-        id=f"v1:unknown_outcome:{use['toolUseId']}",
+        id=outcome_id(use["toolUseId"]),
         name="unknown_tool_outcome",
         reason={"tool": use["name"], "toolUseId": use["toolUseId"], "input": use["input"]},
     )

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from repertory.core.messages import text_of
 
 if TYPE_CHECKING:
+    from repertory.core.interrupts import Interrupt
     from repertory.core.messages import Message, Usage
-    from repertory.core.opening import Interrupt
 
 
 class StepMetrics(NamedTuple):

@@ -13,6 +13,7 @@ going on.
     MODEL --Overflowed--> REDUCING    the window is full
     REDUCING --Reduced--> MODEL
     TOOLS --ToolsEnded--> MODEL | OVER
+    TOOLS --ToolsParked--> OVER       a person is asked first, unless the turn is to end anyway
     MODEL, REDUCING --Stopped | Erred--> OVER
     MODEL, REDUCING, TOOLS --Steered--> the same phase
     READY, MODEL, REDUCING, TOOLS --StopAsked--> the same phase
@@ -35,6 +36,7 @@ from repertory.core.messages import ContentBlock, Message, ToolResult, ToolUse, 
 from repertory.errors import MaxTokensReachedException, ModelRefused, StructuredOutputException
 
 if TYPE_CHECKING:
+    from repertory.core.interrupts import Interrupt
     from repertory.errors import ContextWindowOverflowException
 
 REFUSED = frozenset(("refusal", "content_filtered"))
@@ -117,6 +119,15 @@ class ToolsEnded:
     """The turn fails with this; what had not started did not run."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolsParked:
+    """Tools or hooks ask a person, so that the step cannot end now."""
+
+    park: Park
+    instead: ToolsEnded
+    """The end of the step for a turn that is to end: what asks has come to nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class Steered:
     """The caller added to a running turn."""
@@ -166,6 +177,7 @@ Event: TypeAlias = (
     | Overflowed
     | Reduced
     | ToolsEnded
+    | ToolsParked
     | Steered
     | StopAsked
     | Stopped
@@ -202,7 +214,7 @@ class Reduce:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunTools:
-    """Run tools. Leads to ToolsEnded with one result per use, whatever happens.
+    """Run tools. Leads to ToolsEnded with one result per use, whatever happens, or to ToolsParked.
 
     Uses in `known` have their result already and must not run. `invalid` holds the raw input of uses that was not JSON.
     """
@@ -210,6 +222,17 @@ class RunTools:
     uses: tuple[ToolUse, ...]
     known: Mapping[str, ToolResult]
     invalid: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Park:
+    """The turn is over for now, and waits for answers. Its step goes on from what is recorded here."""
+
+    interrupts: tuple[Interrupt, ...]
+    results: tuple[ToolResult, ...]
+    """Of the tools that ended and whose result is not on record."""
+    parked: Mapping[str, int]
+    """Ids of tool uses that had started on record and stopped in order to ask, with how often they started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +250,7 @@ class Fail:
     error: Exception
 
 
-Command: TypeAlias = "Append | CallModel | Reduce | RunTools | Finish | Fail"
+Command: TypeAlias = "Append | CallModel | Reduce | RunTools | Park | Finish | Fail"
 
 
 class Turn(NamedTuple):
@@ -388,6 +411,13 @@ def _tools_ended(turn: Turn, event: ToolsEnded) -> Step:
     return _next_step(turn, Append(message))
 
 
+def _tools_parked(turn: Turn, event: ToolsParked) -> Step:
+    """Wait for a person. What was steered in stays, for the driver to hand back to who said it."""
+    if turn.stop is not None or event.instead.stopped is not None:
+        return _tools_ended(turn, event.instead)
+    return turn._replace(phase=Phase.OVER), (event.park,)
+
+
 def _close(turn: Turn, content: tuple[ContentBlock, ...], *before: Command) -> Step:
     """End the turn with an answer that the model did not give."""
     answer: Message = {"role": "assistant", "content": list(content)}
@@ -435,6 +465,7 @@ _TRANSITIONS: Mapping[tuple[Phase, type], Callable[..., Step]] = {
     (Phase.REDUCING, Steered): _steered,
     (Phase.REDUCING, StopAsked): _stop_asked,
     (Phase.TOOLS, ToolsEnded): _tools_ended,
+    (Phase.TOOLS, ToolsParked): _tools_parked,
     (Phase.TOOLS, Steered): _steered,
     (Phase.TOOLS, StopAsked): _stop_asked,
 }

@@ -5,6 +5,7 @@ The services are peers on loopback, aimock and moto, which the standard AWS envi
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import boto3
 import pytest
 
-from repertory import Agent, FileSessionManager, S3SessionManager
+from repertory import Agent, FileSessionManager, Graph, S3SessionManager, Swarm
 from repertory.core.messages import text_of
 from tests.backends.conftest import aws_keys as aws_keys
 from tests.backends.models.aimock_server import aimock
@@ -24,6 +25,8 @@ FIXTURES: list[dict[str, Any]] = [
     {"match": {"userMessage": "Do you remember"}, "response": {"content": "You said hello."}},
     {"match": {"userMessage": "Can you elaborate"}, "response": {"content": "It stores objects."}},
     {"match": {"userMessage": "Tell me about"}, "response": {"content": "It is a service."}},
+    {"match": {"userMessage": "Research and write"}, "response": {"content": "AI is a field."}},
+    {"match": {"userMessage": "Coordinate the task"}, "response": {"content": "Done by one."}},
     {"match": {"userMessage": "ello"}, "response": {"content": "Hi there!"}},
 ]
 BUCKET = "my-agent-sessions"
@@ -124,3 +127,44 @@ def test_a_bucket_is_reached_with_a_session_of_boto3(bucket: Any) -> None:
     agent("Tell me about AWS S3")
 
     assert any(entry.key.startswith("production/session_user-456/agents/") for entry in bucket.objects.all())
+
+
+def test_a_graph_is_kept_in_a_folder(home: Path) -> None:
+    agent1 = Agent(name="researcher")
+    agent2 = Agent(name="writer")
+    session_manager = FileSessionManager(session_id="multi-agent-session")
+    graph = Graph(agents={"researcher": agent1, "writer": agent2}, session_manager=session_manager)
+    result = graph("Research and write about AI")
+
+    assert str(result) == "researcher: AI is a field.\nwriter: AI is a field."
+    kept = home / "sessions/session_multi-agent-session/multi_agents/multi_agent_default_graph/multi_agent.json"
+    assert json.loads(kept.read_text())["completed_nodes"] == ["researcher", "writer"]
+
+
+def test_an_agent_and_a_graph_have_managers_of_their_own(home: Path) -> None:
+    session_manager = FileSessionManager(session_id="user-123", storage_dir=home / "path/to/sessions")
+    agent = Agent(session_manager=session_manager)
+    agent("Hello, I'm a new user!")
+    agent1, agent2 = Agent(), Agent()
+
+    multi_session_manager = FileSessionManager(session_id="orchestrator-456", storage_dir=home / "path/to/sessions")
+    graph = Graph(agents={"agent1": agent1, "agent2": agent2}, session_manager=multi_session_manager)
+    graph("Research and write about AI")
+
+    assert (home / "path/to/sessions/session_orchestrator-456/multi_agents/multi_agent_default_graph").is_dir()
+
+
+def test_a_swarm_uses_the_manager_of_an_agent_in_a_bucket(bucket: Any) -> None:
+    session_manager = S3SessionManager(
+        session_id="user-456", bucket="my-agent-sessions", prefix="production/", region_name="us-west-2"
+    )
+    agent = Agent(session_manager=session_manager)
+    agent("Tell me about AWS S3")
+    agent1, agent2, agent3 = Agent(name="one"), Agent(name="two"), Agent(name="three")
+
+    swarm = Swarm(agents=[agent1, agent2, agent3], session_manager=session_manager)
+    result = swarm("Coordinate the task across agents")
+
+    assert str(result) == "one: Done by one."
+    keys = [item.key for item in bucket.objects.all()]
+    assert "production/session_user-456/multi_agents/multi_agent_default_swarm/multi_agent.json" in keys

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from repertory.core.interrupts import Interrupt
 from repertory.core.journal.appender import Appender
 from repertory.core.journal.fold import Fold
 from repertory.core.journal.image import Image
@@ -28,7 +29,6 @@ from repertory.core.journal.rows import Row
 from repertory.core.journal.shown import SUMMARY_SEQ, Shown
 from repertory.core.journal.view_change import message_with_view, view_change
 from repertory.core.messages import Json, Message, ToolResult, tool_results, tool_uses
-from repertory.core.opening import Interrupt
 from repertory.core.window.plan import WindowPlan
 
 COMMANDS = (
@@ -182,8 +182,10 @@ class Driver:
         self.append(StateChanged(at=self.at(), full={} if number % 4 == 0 else {"key": number}))
 
     def do_interrupt(self, number: int) -> None:
-        one = Interrupt(id=f"interrupt-{number % 4}", name="ask", reason={"n": number})
-        self.append(Interrupted(at=self.at(), interrupts=(one,)))
+        expires_at = None if number % 3 else float(number)
+        one = Interrupt(id=f"interrupt-{number % 4}", name="ask", reason={"n": number}, expires_at=expires_at)
+        parked = tuple(self.fold.open_tools)[: number % 2]
+        self.append(Interrupted(at=self.at(), interrupts=(one,), parked=parked))
 
     def do_resume(self, number: int) -> None:
         for interrupt in self.fold.interrupts[:1]:

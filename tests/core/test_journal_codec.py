@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from repertory.core.interrupts import Interrupt
 from repertory.core.journal.appender import Appender
 from repertory.core.journal.codec import at_of, decode, decode_all, decode_messages, encode
 from repertory.core.journal.fold import Fold
@@ -34,7 +35,6 @@ from repertory.core.journal.records import (
 from repertory.core.journal.restore import said_in
 from repertory.core.journal.rows import VERSION, Kind, Row
 from repertory.core.messages import Message
-from repertory.core.opening import Interrupt
 from repertory.errors import CorruptJournal, Invalid
 
 text = st.text(max_size=8) | st.sampled_from(["$bytes", "$$bytes", "a$bytes", "ends in $bytes", '"', "\ud83d"])
@@ -60,7 +60,8 @@ views = st.builds(
     manager=text,
     manager_state=mappings,
 )
-interrupts = st.lists(st.builds(Interrupt, id=text, name=text, reason=values), max_size=2).map(tuple)
+asked = st.builds(Interrupt, id=text, name=text, reason=values, expires_at=st.none() | ats)
+interrupts = st.lists(asked, max_size=2).map(tuple)
 names = st.lists(text, max_size=3).map(tuple)
 statuses = st.sampled_from(["started", "completed", "failed", "interrupted"])
 results = st.fixed_dictionaries(
@@ -93,7 +94,7 @@ RECORDS: Mapping[Kind, st.SearchStrategy[Record]] = {
         idempotency_token=st.none() | text,
         view=st.none() | views,
     ),
-    Kind.INTERRUPT: st.builds(Interrupted, at=ats, interrupts=interrupts),
+    Kind.INTERRUPT: st.builds(Interrupted, at=ats, interrupts=interrupts, parked=names),
     Kind.RESUME: st.builds(Resumed, at=ats, responses=mappings),
     Kind.NODE: st.builds(
         NodeChanged, at=ats, run=counts, node=text, status=statuses, frontier=names, result=values, data=mappings

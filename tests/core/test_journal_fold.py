@@ -6,6 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from repertory.core.interrupts import Interrupt
 from repertory.core.journal.appender import Appender
 from repertory.core.journal.fold import FINISHED_TURNS_MAX, Fold
 from repertory.core.journal.image import Image
@@ -28,7 +29,6 @@ from repertory.core.journal.rows import Row
 from repertory.core.journal.verify import verify
 from repertory.core.journal.view_change import view_change
 from repertory.core.messages import Message
-from repertory.core.opening import Interrupt
 from repertory.core.pairing import check_next
 from repertory.core.window.plan import WindowPlan
 from repertory.errors import CorruptJournal, Invalid, UnpairedTools

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import cast
 
 import pytest
 
-from repertory.core.messages import ContentBlock, Message, ToolResult, ToolUse
-from repertory.core.opening import NOT_RUN_TEXT, UNKNOWN_TEXT, Ask, Standing, UnknownOutcome, interrupt_for, open_turn
+from repertory.core.interrupts import STEP_SCOPE, Interrupt, hook_scope, outcome_id, question_id, tool_scope
+from repertory.core.messages import ContentBlock, Json, Message, ToolResult, ToolUse, tool_results
+from repertory.core.opening import (
+    DROPPED_TEXT,
+    EXPIRED_TEXT,
+    NOT_GONE_ON_TEXT,
+    NOT_RUN_TEXT,
+    UNKNOWN_TEXT,
+    Ask,
+    UnknownOutcome,
+    interrupt_for,
+    open_turn,
+)
 from repertory.core.pairing import check_next
 from repertory.core.prompt import Answers, Said, read_prompt
+from repertory.core.standing import Standing
 from repertory.core.turn import Began, Continued
-from repertory.errors import Invalid, NotFound
+from repertory.errors import InterruptExpired, InterruptsWaiting, Invalid, NotFound
 
 SAID: Message = {"role": "user", "content": [{"text": "pay the bill"}]}
 ANSWER: Message = {"role": "assistant", "content": [{"text": "paid"}]}
@@ -122,3 +135,120 @@ def test_a_prompt_of_no_known_form_is_refused(bad: object) -> None:
 def test_content_blocks_are_one_user_message() -> None:
     blocks: list[ContentBlock] = [{"text": "a"}, {"text": "b"}]
     assert read_prompt(blocks) == Said(messages=({"role": "user", "content": blocks},))
+
+
+# Questions that tools and hooks have asked.
+
+APPROVE = Interrupt(id=question_id(tool_scope("fresh"), "approve"), name="approve", expires_at=10.0)
+WIPE = Interrupt(id=question_id(hook_scope("unknown"), "wipe"), name="wipe")
+STEP = Interrupt(id=question_id(STEP_SCOPE, "all"), name="all")
+PARKED = Standing(last=ASKING, finished={"done": DONE}, attempts={"fresh": 1}, questions=(APPROVE, WIPE))
+
+
+def answers(**responses: Json) -> Answers:
+    ids = {"approve": APPROVE.id, "wipe": WIPE.id, "step": STEP.id, "outcome": outcome_id("unknown")}
+    return Answers(responses={ids[name]: response for name, response in responses.items()})
+
+
+def ask(use: ToolUse) -> UnknownOutcome:
+    return "ask"
+
+
+def texts_of(opening: object) -> dict[str, object]:
+    """Tool use id to the text that its result is known to have."""
+    if isinstance(opening, Continued):
+        return {use_id: result["content"][0]["text"] for use_id, result in opening.known.items()}
+    assert isinstance(opening, Began)
+    check_next(ASKING, opening.messages[0])
+    return {result["toolUseId"]: result["content"][0]["text"] for result in tool_results(opening.messages[0])}
+
+
+def test_nothing_goes_on_before_the_last_answer() -> None:
+    assert open_turn(PARKED, prompt(None), ask) == Ask(interrupts=(APPROVE, WIPE))
+    assert open_turn(PARKED, answers(wipe="yes"), ask) == Ask(interrupts=(APPROVE,))
+    half = PARKED.answered(answers(wipe="yes").responses)
+    assert half.waiting == (APPROVE,)
+    assert open_turn(half, answers(approve="yes"), ask) == Continued(uses=USES, known={"done": DONE})
+    whole = half.answered(answers(approve="yes").responses)
+    assert open_turn(whole, prompt(None), ask) == Continued(uses=USES, known={"done": DONE})
+
+
+def test_a_prompt_waits_for_the_answers_and_names_them() -> None:
+    with pytest.raises(InterruptsWaiting) as caught:
+        open_turn(PARKED.answered(answers(wipe="yes").responses), prompt("hello?"), ask)
+    assert caught.value.fields["waiting"] == {APPROVE.id: "approve"}
+    assert isinstance(caught.value, TypeError)
+
+
+def test_a_prompt_moves_on_when_asked_to() -> None:
+    opening = open_turn(PARKED, prompt("never mind"), ask, drop=True)
+    assert texts_of(opening) == {"done": "ok", "unknown": DROPPED_TEXT, "fresh": DROPPED_TEXT}
+
+
+def test_answers_that_came_are_used_when_the_others_are_dropped() -> None:
+    opening = open_turn(PARKED, answers(wipe="yes"), ask, drop=True)
+    assert texts_of(opening) == {"done": "ok", "fresh": DROPPED_TEXT}
+    assert isinstance(opening, Continued)
+
+
+def test_what_has_its_answer_and_did_not_go_on_says_so_when_the_caller_moves_on() -> None:
+    answered = PARKED.answered(answers(approve="yes", wipe="yes").responses)
+    assert texts_of(open_turn(answered, prompt("leave it"), ask)) == {
+        "done": "ok",
+        "unknown": NOT_RUN_TEXT,
+        "fresh": NOT_GONE_ON_TEXT,
+    }
+
+
+def test_a_question_that_is_over_does_not_hold_the_turn_up() -> None:
+    assert open_turn(PARKED, answers(wipe="yes"), ask, now=9.9) == Ask(interrupts=(APPROVE,))
+    opening = open_turn(PARKED, answers(wipe="yes"), ask, now=10.0)
+    assert texts_of(opening) == {"done": "ok", "fresh": EXPIRED_TEXT}
+    alone = replace(PARKED, questions=(APPROVE,))
+    assert texts_of(open_turn(alone, prompt(None), ask, now=10.0)) == {"done": "ok", "fresh": EXPIRED_TEXT}
+    assert texts_of(open_turn(alone, prompt("and?"), ask, now=10.0))["fresh"] == EXPIRED_TEXT
+
+
+def test_a_late_answer_is_refused_and_takes_the_others_with_it() -> None:
+    with pytest.raises(InterruptExpired):
+        open_turn(PARKED, answers(approve="yes", wipe="yes"), ask, now=10.0)
+    in_time = PARKED.answered(answers(approve="yes").responses)
+    again = open_turn(in_time, answers(approve="yes", wipe="yes"), ask, now=10.0)
+    assert texts_of(again) == {"done": "ok"}
+
+
+def test_another_answer_to_what_is_answered_is_refused() -> None:
+    with pytest.raises(Invalid, match="another answer already"):
+        open_turn(PARKED.answered(answers(wipe="yes").responses), answers(wipe="no"), ask)
+
+
+def test_a_question_about_the_step_holds_up_all_that_has_no_result() -> None:
+    standing = Standing(last=ASKING, finished={"done": DONE}, questions=(STEP,))
+    opening = open_turn(standing, prompt(None), ask, drop=True)
+    assert texts_of(opening) == {"done": "ok", "unknown": DROPPED_TEXT, "fresh": DROPPED_TEXT}
+
+
+def test_questions_and_unknown_outcomes_wait_beside_each_other() -> None:
+    standing = replace(CRASHED, questions=(APPROVE,))
+    outcome = interrupt_for(USES[1])
+    assert open_turn(standing, prompt(None), ask) == Ask(interrupts=(APPROVE, outcome))
+    told = standing.asked((outcome,))
+    assert open_turn(told, answers(outcome="fail"), ask) == Ask(interrupts=(APPROVE,))
+    kept = told.answered(answers(outcome="fail").responses)
+    opening = open_turn(kept, answers(approve="yes"), ask)
+    assert texts_of(opening) == {"done": "ok", "unknown": UNKNOWN_TEXT}
+    with pytest.raises(InterruptsWaiting):
+        open_turn(told, prompt("hello?"), ask)
+    dropped = open_turn(told, prompt("never mind"), ask, drop=True)
+    assert texts_of(dropped) == {"done": "ok", "unknown": UNKNOWN_TEXT, "fresh": DROPPED_TEXT}
+
+
+def test_only_the_questions_of_tools_hold_a_prompt_up() -> None:
+    """A prompt moves on from unknown outcomes, as after any crash."""
+    told = CRASHED.asked((interrupt_for(USES[1]),))
+    assert isinstance(open_turn(told, prompt("leave it"), ask), Began)
+
+
+def test_an_answer_about_an_outcome_that_makes_no_sense_is_refused() -> None:
+    with pytest.raises(Invalid, match="an unknown tool outcome is answered with"):
+        open_turn(CRASHED, answers(outcome="perhaps"), ask)

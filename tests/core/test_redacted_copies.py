@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import random
 
+from repertory.core.interrupts import Interrupt
 from repertory.core.journal.copies import Texts, only_in
 from repertory.core.journal.records import Interrupted, NodeChanged, StateChanged, ToolFinished, ToolStarted
 from repertory.core.journal.redaction import redact, redacted
 from repertory.core.journal.restore import restore
 from repertory.core.messages import Message
-from repertory.core.opening import Interrupt
 from repertory.core.window.plan import WindowPlan
 from tests.core.journal_driver import COMMANDS, Driver
 

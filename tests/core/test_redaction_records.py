@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from repertory.core.interrupts import Interrupt
 from repertory.core.journal.appender import Appender
 from repertory.core.journal.fold import Fold
 from repertory.core.journal.records import Interrupted, MessageAdded, Record, Resumed, ToolFinished, ToolStarted
@@ -13,7 +14,6 @@ from repertory.core.journal.redaction import redact, redacted
 from repertory.core.journal.restore import restore
 from repertory.core.journal.rows import Row
 from repertory.core.messages import Message, ToolResult
-from repertory.core.opening import Interrupt
 
 NO = "[no]"
 IMAGE: dict[str, Any] = {"image": {"format": "png", "source": {"bytes": b"\x89"}}}

@@ -15,8 +15,9 @@ from typing import Any
 
 
 def main() -> None:
-    from strands import Agent, tool
+    from strands import Agent, ToolContext, tool
     from strands.agent.conversation_manager import NullConversationManager, SlidingWindowConversationManager
+    from strands.hooks import BeforeToolCallEvent
     from strands.models import Model
     from strands.session.file_session_manager import FileSessionManager
 
@@ -64,6 +65,23 @@ def main() -> None:
         """Add two numbers."""
         return str(a + b)
 
+    # The package reads this annotation where it cannot see the names of a function.
+    def pay(amount: int, tool_context: Any) -> str:
+        """Pay an amount, when a person agrees."""
+        return f"paid {amount}: {tool_context.interrupt('approve', reason={'amount': amount})}"
+
+    pay.__annotations__["tool_context"] = ToolContext
+    paying = tool(context=True)(pay)
+
+    @tool
+    def wipe(disk: str) -> str:
+        """Wipe a disk."""
+        return f"wiped {disk}"
+
+    def gate(event: BeforeToolCallEvent) -> None:
+        if event.tool_use["name"] == "wipe" and event.interrupt("wipe", reason=event.tool_use["input"]) != "yes":
+            event.cancel_tool = "not allowed"
+
     agents: dict[str, tuple[Any, Scripted]] = {}
     for line in sys.stdin:
         command = json.loads(line)
@@ -92,12 +110,13 @@ def main() -> None:
                     session = FileSessionManager(command["session"], command["folder"])
                 agent = Agent(
                     model,
-                    tools=[add],
+                    tools=[add, paying, wipe],
                     callback_handler=None,
                     session_manager=session,
                     agent_id=command.get("agent", "default"),
                     **({"conversation_manager": manager} if manager else {}),
                 )
+                agent.hooks.add_callback(BeforeToolCallEvent, gate)
                 agents["it"] = agent, model
                 answer: Any = {"messages": agent.messages, "state": agent.state.get()}
             elif command["do"] == "say":
@@ -108,8 +127,10 @@ def main() -> None:
                 prompt = command["prompt"]
                 if isinstance(prompt, list):
                     prompt = [_with_bytes(block) for block in prompt]
-                agent(prompt)
-                answer = {"messages": agent.messages, "asked": model.asked[-1]}
+                said = agent(prompt)
+                interrupts = [interrupt.to_dict() for interrupt in said.interrupts or ()]
+                asked = model.asked[-1] if model.asked else None
+                answer = {"messages": agent.messages, "asked": asked, "interrupts": interrupts}
             elif command["do"] == "redact":
                 agent, _ = agents["it"]
                 instead = {"role": "assistant", "content": [{"text": command["text"]}]}

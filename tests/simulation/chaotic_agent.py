@@ -28,6 +28,7 @@ from repertory import (
     HookRegistry,
     MessageAddedEvent,
     Model,
+    ToolContext,
     tool,
 )
 from repertory.errors import ContextWindowOverflowException, ModelFailed, Throttled, Unavailable
@@ -131,7 +132,7 @@ class ChaoticModel(Model):
 
 
 def tools_of(chaos: Chaos) -> list[Any]:
-    """Tools that end well, slowly, badly or never, and one that ends the turn."""
+    """Tools that end well, slowly, badly or never, one that ends the turn, and one that asks a person."""
 
     @tool
     async def work() -> str:
@@ -162,7 +163,15 @@ def tools_of(chaos: Chaos) -> list[Any]:
             agent.cancel(chaos.rng.choice([None, "stopped"]), after_current_tools=chaos.chance(0.5))
         return "stopping"
 
-    return [work, look, hang, stop]
+    @tool(effects=chaos.rng.random() < 0.5)
+    async def ask(tool_context: ToolContext) -> str:
+        """Ask a person, perhaps twice."""
+        if chaos.chance(0.7):
+            tool_context.interrupt("one", expires_s=chaos.rng.choice([None, 1e-9, 3600]))
+        await chaos.wait()
+        return f"told {tool_context.interrupt('two')}" if chaos.chance(0.5) else "not asked"
+
+    return [work, look, hang, stop, ask]
 
 
 class ChaoticHooks:
@@ -198,6 +207,7 @@ class ChaoticHooks:
 
     def _steer(self, event: Any) -> None:
         """Change what happens next, as the event allows it."""
+        chaos = self._chaos
         match event:
             case AfterInvocationEvent():
                 event.resume = "and then?"
@@ -205,6 +215,8 @@ class ChaoticHooks:
                 event.retry = True
             case AfterToolsEvent():
                 event.end_turn = "enough"
+            case BeforeToolCallEvent() | BeforeToolsEvent() if chaos.chance(0.6):
+                event.interrupt(chaos.rng.choice("ab"), reason=chaos.rng.choice([None, 1]))
             case BeforeToolCallEvent():
                 event.cancel_tool = True
             case MessageAddedEvent():

@@ -52,6 +52,8 @@ def options_of(chaos: Chaos) -> dict[str, Any]:
         options["timeout_s"] = rng.randint(1, 10) * chaos.unit_s
     if rng.random() < 0.4:
         options["idempotency_token"] = rng.choice("abc")
+    if rng.random() < 0.2:
+        options["drop_interrupts"] = True
     if rng.random() < 0.3:
         options["busy"] = rng.choice(["queue", "reject", "interrupt", "steer"])
     return options
@@ -59,7 +61,10 @@ def options_of(chaos: Chaos) -> dict[str, Any]:
 
 async def one_call(agent: Agent, chaos: Chaos) -> None:
     """A call in one of the ways in which calls are made. It may fail, though only with an error that is ours."""
-    prompt = chaos.rng.choice(["go", [{"text": "go"}], None])
+    prompt: Any = chaos.rng.choice(["go", [{"text": "go"}], None])
+    if chaos.asked and agent.interrupts and chaos.chance(0.8):
+        some = chaos.rng.sample(agent.interrupts, chaos.rng.randint(1, len(agent.interrupts)))
+        prompt = [{"interruptResponse": {"interruptId": one.id, "response": "yes"}} for one in some]
     try:
         if chaos.rng.random() < 0.5:
             result = await agent.invoke_async(prompt, **options_of(chaos))
@@ -104,7 +109,7 @@ async def turn_after_turn(agent: Agent, chaos: Chaos) -> None:
         chaos.on = True
         await some_calls(agent, chaos)
         chaos.on = False
-        result = await agent.invoke_async("are you well?")
+        result = await agent.invoke_async("are you well?", drop_interrupts=True)
         assert (str(result), result.stop_reason) == ("ok", "end_turn")
         check_whole(await agent.history())
 
@@ -122,6 +127,7 @@ async def live(agent: Agent, chaos: Chaos) -> None:
 async def test_agents_in_memory_survive_whatever_their_hooks_tools_and_models_do(seed: int) -> None:
     """Thirty agents, and more where chance has left out something that this campaign is there to reach."""
     outcomes = {"end_turn", "cancelled", "limit_turns", "HookFailed", "Throttled", "ModelFailed", "redacted"}
+    outcomes |= {"interrupt", "InterruptsWaiting"}
     missing = {kind.__name__ for kind in KINDS} | outcomes
     for number in range(AGENTS_AT_MOST):
         if number >= AGENTS_IN_MEMORY and not missing:

@@ -9,15 +9,19 @@ from typing import TYPE_CHECKING
 
 from repertory.app.operations.lineages import Ancestry, ancestry_of
 from repertory.app.operations.reading import aside, chosen_agent, info_of, journal_of, sound_info_of
+from repertory.core.interrupts import Interrupt
 from repertory.core.journal.lineage import Lineage, Told, before_fork, copies_end, origin_of, told
 from repertory.core.journal.records import MessageAdded
 from repertory.core.journal.timeline import Happening, timeline
 from repertory.core.journal.whole_journal import position_named
 from repertory.core.messages import Json, Message
-from repertory.core.opening import Interrupt
+from repertory.core.orchestration.document import document_of
+from repertory.core.orchestration.journals import orchestrator_in
+from repertory.core.orchestration.run import Run
 
 if TYPE_CHECKING:
     from repertory.backends.ports import SessionInfo, SessionStore
+    from repertory.core.journal.fold import Fold
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +68,8 @@ class StoredAgent:
     snapshots: Sequence[StoredSnapshot]
     waits_for: Sequence[Interrupt]
     """What a person is asked, when the last turn waits for that."""
+    run: Mapping[str, object] | None
+    """How far a graph or swarm is, as `multi_agent.json` says it; None for an agent, and before the first run."""
     forked_from: str | None
     """`session/agent` that it is a fork of."""
     lost_source: str | None = None
@@ -148,9 +154,15 @@ def _agent(ancestry: Ancestry) -> StoredAgent:
             for seq, taken in journal.snapshots()
         ],
         waits_for=fold.interrupts,
+        run=_run(journal.agent_id, fold),
         forked_from=origin.source if origin is not None else None,
         lost_source=ancestry.lost,
     )
+
+
+def _run(journal: str, fold: Fold) -> Mapping[str, object] | None:
+    orchestrator, run = orchestrator_in(journal), Run.of(fold.nodes.values(), fold.frontier)
+    return document_of(run, orchestrator) if orchestrator is not None and run.number else None
 
 
 def _messages(lineage: Lineage, shown: Collection[int]) -> list[StoredMessage]:

@@ -225,7 +225,7 @@ class AgentCoreJournal:
             at.agent_known = True
         fold, messages = at.fold, at.next_number - at.first_number
         removed = offset_of(fold.shown.view.first_shown, at.numbers, messages, at.next_number - 1)
-        body = agent_document(self._agent_id, fold.state, fold.shown.view, removed, at.agent, self._means.wall())
+        body = agent_document(self._agent_id, fold, removed, at.agent, self._means.wall())
         payload: list[PayloadItem] = [{"blob": spelled(read(body), indent=None).decode()}]
         metadata = {STATE_TYPE: "AGENT", AGENT_ID: agent_value(self._agent_id)}
         event_id = await self._owned.create("agent", payload, metadata)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import anyio
 from anyio.lowlevel import checkpoint
@@ -21,6 +21,7 @@ from repertory.backends.sessions.message_tree_journal import TreeJournal, TreeSe
 from repertory.backends.sessions.message_tree_lease import HeldLease, TreeLeases, lost
 from repertory.backends.sessions.message_tree_names import SESSIONS, AgentNames, SessionNames, id_in
 from repertory.backends.sessions.message_tree_reading import JournalPlace
+from repertory.backends.sessions.message_tree_runs import OrchestratorJournal, seen_run_rows
 from repertory.backends.sessions.message_tree_salvage import salvage_agent, strays_in
 from repertory.backends.sessions.object_quarantine import copy_aside, names_aside, remove_aside
 from repertory.backends.sessions.object_requests import Requests
@@ -29,6 +30,7 @@ from repertory.core.journal.codec import at_of
 from repertory.core.message_tree.documents import read_message
 from repertory.core.message_tree.head import read_head
 from repertory.core.message_tree.spelling import read
+from repertory.core.orchestration.journals import journal_of
 from repertory.errors import AlreadyExists, Corrupt, Invalid, LeaseLost, NotFound, RepertoryError, SessionBusy
 
 if TYPE_CHECKING:
@@ -36,6 +38,9 @@ if TYPE_CHECKING:
     from repertory.backends.sessions.proof_of_life import ProofOfLife
     from repertory.core.journal.appender import Entropy
     from repertory.core.journal.rows import Row
+
+
+_Journal: TypeAlias = TreeJournal | OrchestratorJournal
 
 
 @dataclass(slots=True)
@@ -46,7 +51,7 @@ class _Session:
     users: int = 0
     """Calls that hold the lock or wait for it."""
     held: HeldLease | None = None
-    journals: dict[str, TreeJournal] = field(default_factory=dict[str, TreeJournal])
+    journals: dict[str, _Journal] = field(default_factory=dict[str, "_Journal"])
 
 
 class MessageTreeStore:
@@ -157,7 +162,7 @@ class MessageTreeStore:
                 if not whole:
                     return rows
             place = JournalPlace(self._objects, names.of_agent(agent_id), session_id, agent_id)
-            return await seen_rows(place, self._wall, self._entropy, whole=whole, owned=agent_id in session.journals)
+            return await self._seen(place, whole=whole, owned=agent_id in session.journals)
 
     async def sessions(self, session_id: str | None = None) -> Sequence[SessionInfo]:
         """Every session that holds records, the most recently changed first; or that one alone. An agent that is
@@ -197,9 +202,8 @@ class MessageTreeStore:
         rows: list[Row] = []
         damages: list[Damage] = []
         keys = [info.key for info in await self._objects.list(names.folder)]
-        for folder in names.agent_folders(keys):
-            of_agent = AgentNames(f"{names.folder}agents/{folder}/")
-            agent_id = names.agent_id_in(folder) or await self._told(of_agent.agent, "agent_id")
+        for of_agent in names.journals_in(keys):
+            agent_id = of_agent.journal or await self._journal_told(of_agent)
             if agent_id is not None:
                 place = JournalPlace(self._objects, of_agent, session_id, agent_id)
                 had, wrong = await salvage_agent(place, self._wall, self._entropy)
@@ -237,7 +241,7 @@ class MessageTreeStore:
         names = SessionNames(check_id(session_id, "session id"))
         self._refuse_closed()
         keys = [info.key for info in await self._objects.list(names.folder)]
-        unreadable = [AgentNames(f"{names.folder}agents/{folder}/").unreadable for folder in names.agent_folders(keys)]
+        unreadable = [of_agent.unreadable for of_agent in names.journals_in(keys)]
         found = [folder for folder in unreadable if any(key.startswith(folder) for key in keys)]
         return [*await names_aside(Requests(self._objects), names.folder.removesuffix("/")), *found]
 
@@ -324,15 +328,14 @@ class MessageTreeStore:
                 heads[agent_id] = head.spelled()
         await self._leases.release(names, held, heads)
 
-    async def _open(self, names: SessionNames, held: HeldLease, agent_id: str) -> tuple[TreeJournal, list[Row]]:
+    async def _open(self, names: SessionNames, held: HeldLease, agent_id: str) -> tuple[_Journal, list[Row]]:
         """The agent's journal, with what others have added; and the rows that opening it needs."""
-        journal = TreeJournal(
-            JournalPlace(self._objects, names.of_agent(agent_id), names.session_id, agent_id),
-            held.lease.generation,
-            self._wall,
-            self._entropy,
-            self._settings,
-        )
+        place = JournalPlace(self._objects, names.of_agent(agent_id), names.session_id, agent_id)
+        generation, wall, entropy = held.lease.generation, self._wall, self._entropy
+        if place.names.orchestrator:
+            journal: _Journal = OrchestratorJournal(place, generation, wall, entropy)
+        else:
+            journal = TreeJournal(place, generation, wall, entropy, self._settings)
         head = read_head(agent_id, held.heads.pop(agent_id, None)) if self._settings.keep_heads else None
         return journal, await journal.open_at(head)
 
@@ -396,15 +399,14 @@ class MessageTreeStore:
         agents: dict[str, int] = {}
         times: list[float] = []
         damaged = False
-        for name in names.agent_folders(keys):
-            of_agent = AgentNames(f"{folder}/agents/{name}/")
-            agent_id = names.agent_id_in(name) or await self._told(of_agent.agent, "agent_id")
+        for of_agent in names.journals_in(keys):
+            agent_id = of_agent.journal or await self._journal_told(of_agent)
             if agent_id is None:
                 continue
             place = JournalPlace(self._objects, of_agent, session_id, agent_id)
             rows: list[Row] = []
             try:
-                rows = await seen_rows(place, self._wall, self._entropy)
+                rows = await self._seen(place)
             except Corrupt:
                 damaged = True
             if rows:
@@ -428,6 +430,11 @@ class MessageTreeStore:
             damaged=damaged,
         )
 
+    async def _seen(self, place: JournalPlace, *, whole: bool = False, owned: bool = False) -> list[Row]:
+        """The rows for somebody who only looks."""
+        seen = seen_run_rows if place.names.orchestrator else seen_rows
+        return await seen(place, self._wall, self._entropy, whole=whole, owned=owned)
+
     async def _first_at(self, names: AgentNames, keys: Sequence[str]) -> float | None:
         """When the agent's first message was made."""
         sources = names.sources(key for key in keys if key.startswith(names.folder))
@@ -437,6 +444,13 @@ class MessageTreeStore:
             return read_message((await self._objects.get(names.key(sources[0]))).body).at
         except NotFound:
             return None
+
+    async def _journal_told(self, names: AgentNames) -> str | None:
+        """The id of a journal as its document has it."""
+        if not names.orchestrator:
+            return await self._told(names.agent, "agent_id")
+        orchestrator = await self._told(names.agent, "id")
+        return None if orchestrator is None else journal_of(orchestrator)
 
     async def _told(self, key: str, name: str) -> str | None:
         """An id as a document has it, whose folder's name may be shortened."""

@@ -16,12 +16,22 @@ from repertory.backends.sessions.message_tree_reading import (
     read_journal,
     side_by_side,
 )
+from repertory.core.interrupt_state import asks_somebody
 from repertory.core.journal.appender import Entropy
 from repertory.core.journal.codec import at_of, decode
 from repertory.core.journal.fold import Fold
-from repertory.core.journal.records import Branched, MessageAdded, Record, StateChanged, ViewChanged
+from repertory.core.journal.records import (
+    Branched,
+    Interrupted,
+    MessageAdded,
+    Record,
+    Resumed,
+    StateChanged,
+    ViewChanged,
+)
 from repertory.core.journal.restore import restore
 from repertory.core.journal.rows import Kind, Row
+from repertory.core.journal.standing import standing_of
 from repertory.core.message_tree.assembly import Fault, Source
 from repertory.core.message_tree.chapters import parts_of, shown_instead
 from repertory.core.message_tree.documents import (
@@ -86,6 +96,8 @@ class Standing:
     agent: AgentFile | None = None
     state_due: bool = False
     view_due: bool = False
+    asks: bool = False
+    """Whether the agent's document says that the turn waits for a person."""
 
 
 async def seen_rows(
@@ -174,7 +186,8 @@ class TreeJournal:
             agent=reading.agent,
             agent_version=reading.agent_version,
             state_due=reading.agent is None and bool(found.rows or numbers),
-            view_due=reading.agent is None or reading.agent.foreign or _misnamed(reading.agent, opened.fold),
+            view_due=reading.agent is None or reading.agent.foreign or _outdated(reading.agent, opened.fold),
+            asks=reading.agent is not None and reading.agent.asks,
         )
         await self._put_aside(reading.unreadable)
         if opened.made:
@@ -191,15 +204,7 @@ class TreeJournal:
         """As `open`, from the head alone when nobody has written since it was made."""
         if head is None:
             return await self.open()
-        found = _Behind()
-
-        async def look_behind() -> None:
-            found.written = await self._is_there(Source(head.next_number))
-
-        async def look_at_agent() -> None:
-            found.agent, found.version = await read_agent_file(self._place)
-
-        await side_by_side([look_behind, look_at_agent])
+        found = await self._look_behind(head.next_number)
         if found.written or found.version != head.agent_version:
             return await self.open()
         self._at = Standing(
@@ -211,6 +216,7 @@ class TreeJournal:
             fold=restore(head.rows, session_id=self._place.session_id).fold,
             agent=found.agent,
             agent_version=found.version,
+            asks=found.agent is not None and found.agent.asks,
         )
         return self._keep(list(head.rows))
 
@@ -227,6 +233,19 @@ class TreeJournal:
             tail=at.tail,
             agent_version=at.agent_version,
         )
+
+    async def _look_behind(self, number: int) -> _Behind:
+        """Whether there is a message of that number, and the agent's document."""
+        found = _Behind()
+
+        async def look_at_message() -> None:
+            found.written = await self._is_there(Source(number))
+
+        async def look_at_agent() -> None:
+            found.agent, found.version = await read_agent_file(self._place)
+
+        await side_by_side([look_at_message, look_at_agent])
+        return found
 
     async def _is_there(self, source: Source) -> bool:
         try:
@@ -246,6 +265,10 @@ class TreeJournal:
         """
         at = self._at
         parts = parts_of(rows)
+        if any(row.kind == Kind.RESUME for row in rows):  # Tools run on these, which others may have run meanwhile.
+            found = await self._look_behind(at.next_number)
+            if found.written or found.version != at.agent_version:
+                return self._others_added(self._names.agent)
         if parts and not at.last_seq and not at.messages:
             await self._create(parts)
         batch = (rows[0].seq, rows[-1].seq) if len(parts) > 1 and self._settings.mark_batches else None
@@ -264,16 +287,17 @@ class TreeJournal:
                 else:
                     await self._put_message(chapter, message)
             except AlreadyExists as error:
-                msg = "somebody else has added to the session; open it again to take that in"
-                return LeaseLost(
-                    msg, session=self._place.session_id, agent=self._agent_id, file=error.fields.get("key")
-                )
+                return self._others_added(error.fields.get("key"))
             self._follow(part)
         if erase:
             await self._erase(erase)
         if at.state_due:
             await self.put_agent()
         return None
+
+    def _others_added(self, file: object) -> LeaseLost:
+        msg = "somebody else has added to the session; open it again to take that in"
+        return LeaseLost(msg, session=self._place.session_id, agent=self._agent_id, file=file)
 
     @property
     def due(self) -> bool:
@@ -294,9 +318,10 @@ class TreeJournal:
         fold = at.fold
         removed = offset_of(fold.shown.view.first_shown, at.numbers, at.messages, at.next_number - 1)
         now = self._wall()
-        body = agent_document(self._agent_id, fold.state, fold.shown.view, removed, at.agent, now)
+        body = agent_document(self._agent_id, fold, removed, at.agent, now)
         at.agent_version = await self._objects.put(self._names.agent, body, Overwrite())
         at.state_due = at.view_due = False
+        at.asks = asks_somebody(standing_of(fold))
 
     # Within.
 
@@ -340,7 +365,7 @@ class TreeJournal:
     async def _create(self, parts: Sequence[tuple[Sequence[Row], Message | None]]) -> None:
         """The agent's document comes before its messages: others take messages without one for their own to write."""
         fold = self._at.fold or Fold()
-        body = agent_document(self._agent_id, fold.state, fold.shown.view, 0, self._at.agent, self._wall())
+        body = agent_document(self._agent_id, fold, 0, self._at.agent, self._wall())
         with suppress(AlreadyExists):
             self._at.agent_version = await self._objects.put(self._names.agent, body, Create())
         if self._settings.keep_folders and not any(message is not None for _, message in parts):
@@ -385,7 +410,9 @@ class TreeJournal:
 
     def _note(self, record: Record | None) -> None:
         match record:
-            case StateChanged() | Branched():
+            case StateChanged() | Branched() | Interrupted() | Resumed():
+                self._at.state_due = True
+            case MessageAdded() if self._at.asks:
                 self._at.state_due = True
             case ViewChanged():
                 self._at.view_due = True
@@ -403,10 +430,13 @@ def _applied(fold: Fold, seq: int, record: Record | None) -> Fold | None:
     return fold
 
 
-def _misnamed(agent: AgentFile, fold: Fold) -> bool:
-    """Whether the agent's document names another manager than the journal: somebody was cut off before it was told."""
+def _outdated(agent: AgentFile, fold: Fold) -> bool:
+    """Whether the agent's document names another manager than the journal, or is wrong about whether the turn waits for
+    a person: somebody was cut off before it was told.
+    """
     named = fold.shown.view.manager
-    return bool(named) and agent.manager.get("__name__") != named
+    misnamed = bool(named) and agent.manager.get("__name__") != named
+    return misnamed or agent.asks != asks_somebody(standing_of(fold))
 
 
 def _made_at(rows: Sequence[Row]) -> float | None:

@@ -9,9 +9,11 @@ from hashlib import blake2b
 
 from repertory.core.ids import ID_BYTES_MAX
 from repertory.core.message_tree.assembly import Source
+from repertory.core.orchestration.journals import journal_of, orchestrator_in
 
 SESSIONS = "session_"
-_AGENTS = "agent_"
+_AGENTS = "agents/agent_"
+_ORCHESTRATORS = "multi_agents/multi_agent_"
 _MESSAGE = re.compile(r"messages/message_(0|[1-9][0-9]{0,17})\.json")
 _ROWS = re.compile(r"repertory/rows_([0-9]{16})\.json")
 
@@ -37,14 +39,24 @@ def id_in(folder: str, prefix: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class AgentNames:
-    """The keys of one agent."""
+    """The keys of one agent, or of one orchestrator."""
 
     folder: str
     """With a slash behind it."""
+    orchestrator: bool = False
 
     @property
     def agent(self) -> str:
-        return f"{self.folder}agent.json"
+        """Of the document that tells others how things stand."""
+        return f"{self.folder}{'multi_agent' if self.orchestrator else 'agent'}.json"
+
+    @property
+    def journal(self) -> str | None:
+        """The id that the folder is named by, of an agent or of an orchestrator's journal; None when the document must
+        be asked.
+        """
+        found = id_in(self.folder.split("/")[-2], (_ORCHESTRATORS if self.orchestrator else _AGENTS).split("/")[1])
+        return journal_of(found) if self.orchestrator and found is not None else found
 
     @property
     def placeholder(self) -> str:
@@ -65,6 +77,11 @@ class AgentNames:
     def quarantined(self, number: int) -> str:
         """Where a message's document goes that cannot be read."""
         return f"{self.unreadable}message_{number}.json"
+
+    @property
+    def quarantined_run(self) -> str:
+        """Where an orchestrator's document goes that cannot be read."""
+        return f"{self.unreadable}multi_agent.json"
 
     def sources(self, keys: Iterable[str]) -> list[Source]:
         """The documents among these keys, the messages by number and then the others; strays are left out."""
@@ -98,15 +115,18 @@ class SessionNames:
         return f"{self.folder}repertory.json"
 
     def of_agent(self, agent_id: str) -> AgentNames:
-        return AgentNames(f"{self.folder}agents/{named(_AGENTS, agent_id)}/")
+        """Of an agent's journal, or of an orchestrator's."""
+        orchestrator = orchestrator_in(agent_id)
+        kind, prefix = (_AGENTS if orchestrator is None else _ORCHESTRATORS).split("/")
+        name = named(prefix, agent_id if orchestrator is None else orchestrator)
+        return AgentNames(f"{self.folder}{kind}/{name}/", orchestrator is not None)
 
     @staticmethod
-    def agent_folders(keys: Iterable[str]) -> list[str]:
-        """The folders of agents that any of these keys lies in, in order."""
-        found = (key.split("/")[2] for key in keys if key.count("/") > 2 and key.split("/")[1] == "agents")
-        return sorted({folder for folder in found if folder.startswith(_AGENTS)})
-
-    @staticmethod
-    def agent_id_in(folder: str) -> str | None:
-        """The agent that a folder is named by; None when its document must be asked."""
-        return id_in(folder, _AGENTS)
+    def journals_in(keys: Iterable[str]) -> list[AgentNames]:
+        """The agents in whose folders any of these keys of one session lies, then the orchestrators, in order."""
+        found: set[tuple[bool, str]] = set()
+        for session, kind, folder, *_ in (key.split("/") for key in keys if key.count("/") > 2):
+            for prefix in (_AGENTS, _ORCHESTRATORS):
+                if f"{kind}/{folder}".startswith(prefix):
+                    found.add((prefix == _ORCHESTRATORS, f"{session}/{kind}/{folder}/"))
+        return [AgentNames(folder, orchestrator) for orchestrator, folder in sorted(found)]

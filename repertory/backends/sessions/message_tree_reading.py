@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 import anyio
 
@@ -13,10 +13,10 @@ from repertory.backends.sessions.message_tree_names import AgentNames
 from repertory.backends.worker_threads import run_in_thread
 from repertory.core.message_tree.assembly import Assembled, Source, assemble, check_chain
 from repertory.core.message_tree.documents import AgentFile, Read, read_agent, read_message, read_rows
-from repertory.errors import Invalid, NotFound, RepertoryError
+from repertory.errors import CorruptJournal, Invalid, NotFound, RepertoryError
 
 if TYPE_CHECKING:
-    from repertory.backends.ports import ObjectStore
+    from repertory.backends.ports import ObjectStore, StoredObject
 
 READS_AT_ONCE_MAX = 32
 """Documents that are read side by side at most."""
@@ -37,9 +37,22 @@ class Reading:
     """The numbers of all documents of messages, in order."""
     unreadable: Sequence[int] = ()
     """The numbers of those, among the ones that were read, that nobody can read."""
+    document: StoredObject | None = None
+    """What tells others how things stand, as it was found."""
     agent: AgentFile | None = None
-    agent_version: str | None = None
-    """Of the agent's document, when there is one."""
+    """That document of an agent; None when there is none, or nobody can read it."""
+
+    @property
+    def agent_version(self) -> str | None:
+        """Of that document, when there is one."""
+        return None if self.document is None else self.document.version
+
+
+class _Told(TypedDict):
+    """What says how things stand."""
+
+    document: StoredObject | None
+    agent: AgentFile | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +74,7 @@ async def read_journal(place: JournalPlace, *, whole: bool) -> Reading:
     keys = [info.key for info in await objects.list(names.folder)]
     sources = names.sources(keys)
     if not sources:
-        agent, version = await read_agent_file(place) if names.agent in keys else (None, None)
-        return Reading(agent=agent, agent_version=version)
+        return Reading(**await _told(place, keys))
     messages = [source for source in sources if source.number is not None]
     rows = sources[len(messages) :]
     documents: dict[Source, Read] = {}
@@ -80,8 +92,9 @@ async def read_journal(place: JournalPlace, *, whole: bool) -> Reading:
         if assembled.rows and assembled.begins <= assembled.rows[-1].low and not whole:
             break
         take *= 2
-    agent, version = await read_agent_file(place) if names.agent in keys else (None, None)
     numbers = [source.number for source in sources if source.number is not None]
+    if names.orchestrator:
+        _check_rows(place, documents)
     if not assembled.rows or assembled.begins > (1 if whole else assembled.rows[-1].low):
         check_chain(assembled, {number: names.key(Source(number)) for number in numbers}, place.session_id)
     unreadable = [source.number for source, read in documents.items() if read.fault and source.number is not None]
@@ -90,18 +103,37 @@ async def read_journal(place: JournalPlace, *, whole: bool) -> Reading:
         documents=documents,
         messages=numbers,
         unreadable=sorted(unreadable),
-        agent=agent,
-        agent_version=version,
+        **await _told(place, keys),
     )
+
+
+async def _told(place: JournalPlace, keys: Collection[str]) -> _Told:
+    """What others are told."""
+    document = await find_document(place) if place.names.agent in keys else None
+    agent = None if document is None or place.names.orchestrator else read_agent(document.body)
+    return _Told(document=document, agent=agent)
+
+
+def _check_rows(place: JournalPlace, documents: Mapping[Source, Read]) -> None:
+    """Raise `CorruptJournal` for a document of rows that cannot be read, where there is nothing else to go by."""
+    for source, read in documents.items():
+        if read.fault is not None:
+            where = {"session": place.session_id, "agent": place.agent_id, "file": place.names.key(source)}
+            raise CorruptJournal("a document of rows cannot be read", **where, cause=read.fault)
 
 
 async def read_agent_file(place: JournalPlace) -> tuple[AgentFile | None, str | None]:
     """The agent's document, None when nobody can read it, and its version, None when there is none."""
+    stored = await find_document(place)
+    return (None, None) if stored is None else (read_agent(stored.body), stored.version)
+
+
+async def find_document(place: JournalPlace) -> StoredObject | None:
+    """What tells others how things stand, if it is there."""
     try:
-        stored = await place.objects.get(place.names.agent)
+        return await place.objects.get(place.names.agent)
     except NotFound:
-        return None, None
-    return read_agent(stored.body), stored.version
+        return None
 
 
 async def side_by_side(requests: Sequence[Callable[[], Awaitable[None]]]) -> None:

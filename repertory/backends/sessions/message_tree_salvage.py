@@ -7,14 +7,16 @@ stand, and the agent's document. So nothing is lost that a person could read in 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from repertory.backends.mending_ports import Damage
 from repertory.backends.sessions.message_tree_journal import seen_rows
-from repertory.backends.sessions.message_tree_names import AgentNames, SessionNames
+from repertory.backends.sessions.message_tree_names import SessionNames
 from repertory.backends.sessions.message_tree_reading import JournalPlace, read_agent_file, side_by_side
+from repertory.backends.sessions.message_tree_runs import salvaged_run_rows, seen_run_rows
 from repertory.core.message_tree.assembly import Assembled, Source
 from repertory.core.message_tree.documents import Read, read_message
 from repertory.core.message_tree.opening import open_agent
@@ -27,14 +29,14 @@ if TYPE_CHECKING:
     from repertory.core.journal.rows import Row
 
 _OURS = ("session.json", "repertory.json")
-_OTHERS = "multi_agents/"
-"""Where others keep what is no agent's."""
 
 
 async def salvage_agent(
     place: JournalPlace, wall: Callable[[], float], entropy: Entropy
 ) -> tuple[Sequence[Row], Sequence[Damage]]:
     """Every row that can be proved or, when some cannot, new ones for all that can be read; and what is wrong."""
+    if place.names.orchestrator:
+        return await _salvage_orchestrator(place, wall, entropy)
     try:
         return await seen_rows(place, wall, entropy, whole=True), ()
     except Corrupt as error:
@@ -54,11 +56,22 @@ async def salvage_agent(
 def strays_in(folder: str, keys: Sequence[str]) -> list[str]:
     """The keys in a session's folder that are no part of the layout."""
     known = {f"{folder}/{name}" for name in _OURS}
-    for agent in SessionNames.agent_folders(keys):
-        names = AgentNames(f"{folder}/agents/{agent}/")
+    for names in SessionNames.journals_in(keys):
         known |= {names.agent, names.placeholder, *map(names.key, names.sources(keys))}
         known |= {key for key in keys if key.startswith(names.unreadable)}
-    return [key for key in keys if key not in known and not key.startswith(f"{folder}/{_OTHERS}")]
+    return [key for key in keys if key not in known]
+
+
+async def _salvage_orchestrator(
+    place: JournalPlace, wall: Callable[[], float], entropy: Entropy
+) -> tuple[Sequence[Row], Sequence[Damage]]:
+    try:
+        return await seen_run_rows(place, wall, entropy, whole=True), ()
+    except Corrupt as error:
+        damages = [Damage(where=place.names.folder, what=str(error))]
+    with suppress(Corrupt, NotFound):
+        return await salvaged_run_rows(place, wall, entropy), damages
+    return (), damages
 
 
 async def _messages(place: JournalPlace) -> dict[Source, Read]:

@@ -150,7 +150,7 @@ class AgentSnapshots:
         assert found.snapshot is not None
         made = await rows_for(self._location, rows, found.snapshot, self._entropy, self._wall(), self.published)
         if holds_more(found.snapshot, found.document):
-            await self._set_aside(found, "it holds what is not taken in: a turn that waits, or stashed content")
+            await self._set_aside(found, "it holds what may not be taken in: a turn that waits, or stashed content")
         if made:
             _log.info("a snapshot was taken in file=%r records=%r", found.place, len(made))
         return await self._appended(rows, made)

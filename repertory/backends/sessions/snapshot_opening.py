@@ -51,7 +51,9 @@ async def rows_for(
 
 
 def holds_more(snapshot: ReadSnapshot, document: Mapping[str, object]) -> bool:
-    """Whether a snapshot says something that no journal says: a turn that waits for a person, or stashed content."""
+    """Whether a snapshot may say something that no journal says: beside a turn that waits for a person, or stashed
+    content.
+    """
     data = document.get("data")
     return bool(snapshot.content.interrupt_state.get("activated")) or (isinstance(data, Mapping) and "stash" in data)
 

@@ -18,6 +18,7 @@ from repertory.backends.tools.docstring import read_docstring
 from repertory.backends.tools.parameters import Parameters, read_parameters
 from repertory.backends.tools.schema_library import load_schema_library, schema_class
 from repertory.backends.tools.threads import tool_threads
+from repertory.core.interrupts import InterruptException
 from repertory.core.messages import ToolResult, ToolSpec, ToolUse, error_result
 from repertory.core.tool_results import exception_text, tool_result
 from repertory.errors import Invalid
@@ -150,7 +151,8 @@ class FunctionTool(Generic[P, R]):
         Input that does not fit, exceptions of the function and results that JSON cannot say are results with status
         `error`, and `context.on_exception` is told. All but the first (and any other `Invalid`: the model's mistakes)
         are logged with their traceback. Cancellation is never swallowed: an asynchronous function is cancelled where it
-        waits; a synchronous one cannot be, so its thread runs on and its result is thrown away.
+        waits; a synchronous one cannot be, so its thread runs on and its result is thrown away. Nor is
+        `InterruptException`, by which the function asks a person.
         """
         use_id = tool_use["toolUseId"]
         if not self._declaration.has_schema:
@@ -158,6 +160,8 @@ class FunctionTool(Generic[P, R]):
         try:
             arguments = self._arguments(tool_use["input"], context)
             return tool_result(use_id, await self._carry_out(arguments, context.on_partial))
+        except InterruptException:
+            raise
         except Invalid as error:
             _log.info("tool input refused", extra={"tool": self.name, "tool_use_id": use_id})
             return _failed(use_id, error, context)

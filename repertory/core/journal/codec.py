@@ -12,6 +12,7 @@ from dataclasses import MISSING, fields
 from itertools import combinations
 from typing import TypeAlias, TypeVar, cast
 
+from repertory.core.interrupts import Interrupt
 from repertory.core.journal.plain_json import dump, load, load_all
 from repertory.core.journal.records import (
     Branched,
@@ -32,7 +33,6 @@ from repertory.core.journal.records import (
 )
 from repertory.core.journal.rows import VERSION, Kind, Row
 from repertory.core.messages import Message
-from repertory.core.opening import Interrupt
 from repertory.errors import CorruptJournal
 
 _Fields: TypeAlias = dict[str, object]
@@ -183,8 +183,17 @@ def _view_spelled(view: View) -> _Fields:
 
 def _spell_interrupts(record: object) -> _Fields:
     asked = cast("Interrupted", record)
-    interrupts = [{"id": one.id, "name": one.name, "reason": one.reason} for one in asked.interrupts]
-    return {"at": asked.at, "interrupts": interrupts}
+    said: _Fields = {"at": asked.at, "interrupts": [_interrupt_spelled(one) for one in asked.interrupts]}
+    if asked.parked:
+        said["parked"] = asked.parked
+    return said
+
+
+def _interrupt_spelled(asked: Interrupt) -> _Fields:
+    said: _Fields = {"id": asked.id, "name": asked.name, "reason": asked.reason}
+    if asked.expires_at is not None:
+        said["expires_at"] = asked.expires_at
+    return said
 
 
 def _read_view(said: _Fields) -> _Fields:
@@ -222,7 +231,8 @@ def _view_read(said: object) -> View:
 
 def _read_interrupts(said: _Fields) -> _Fields:
     interrupts = cast("list[_Fields]", said["interrupts"])
-    return {**said, "interrupts": tuple(_build(Interrupt, one) for one in interrupts)}
+    parked = tuple(cast("list[str]", said.get("parked", ())))
+    return {**said, "interrupts": tuple(_build(Interrupt, one) for one in interrupts), "parked": parked}
 
 
 def _read_state(said: _Fields) -> _Fields:
@@ -294,7 +304,7 @@ _TYPES: Mapping[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("reason", "node", "status", "label", "digest", "source", "source_link", "owner"), str),
     **dict.fromkeys(("message", "view", "summary", "manager_state", "set", "full", "responses", "data"), dict),
     **dict.fromkeys(("metadata", "state", "positions", "kept"), dict),
-    **dict.fromkeys(("pinned", "replaced", "hidden", "delete", "interrupts", "frontier", "copied"), list),
+    **dict.fromkeys(("pinned", "replaced", "hidden", "delete", "interrupts", "parked", "frontier", "copied"), list),
     "patch": bool,
     "result": object,
 }

@@ -15,6 +15,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import assert_never
 
+from repertory.core.interrupts import Interrupt, outcome_id
 from repertory.core.journal.image import Anchors, FinishedTurn, Image
 from repertory.core.journal.records import (
     Branched,
@@ -35,7 +36,6 @@ from repertory.core.journal.records import (
 )
 from repertory.core.journal.shown import Shown, shown_at
 from repertory.core.messages import Json, Message, ToolResult, tool_uses
-from repertory.core.opening import Interrupt
 from repertory.core.pairing import check_next
 from repertory.errors import Invalid
 
@@ -66,7 +66,8 @@ class Fold:
         self._state = dict(image.state)
         self._open_tools = dict(image.open_tools)
         self._finished_tools = dict(image.finished_tools)
-        self._interrupts = {interrupt.id: interrupt for interrupt in image.interrupts}
+        self._parked = dict(image.parked)
+        self._questions = {question.id: question for question in image.questions}
         self._responses = dict(image.responses)
         self._run = image.run
         self._nodes = dict(image.nodes)
@@ -134,9 +135,19 @@ class Fold:
         return MappingProxyType(self._finished_tools)
 
     @property
+    def parked(self) -> Mapping[str, ToolStarted]:
+        """Tool use id to the last start of a tool that stopped in order to ask a person, and has not run since."""
+        return MappingProxyType(self._parked)
+
+    @property
+    def questions(self) -> tuple[Interrupt, ...]:
+        """What was asked in the running turn, answered or not, in that order."""
+        return tuple(self._questions.values())
+
+    @property
     def interrupts(self) -> tuple[Interrupt, ...]:
         """What the turn waits for, in the order asked."""
-        return tuple(self._interrupts.values())
+        return tuple(one for one in self._questions.values() if one.id not in self._responses)
 
     @property
     def responses(self) -> Mapping[str, Json]:
@@ -225,7 +236,8 @@ class Fold:
             state=dict(self._state),
             open_tools=dict(self._open_tools),
             finished_tools=dict(self._finished_tools),
-            interrupts=self.interrupts,
+            parked=dict(self._parked),
+            questions=self.questions,
             responses=dict(self._responses),
             nodes=dict(self._nodes),
             frontier=self._frontier,
@@ -373,11 +385,12 @@ class Fold:
         """What a turn waited for is settled by the message that follows."""
         self._open_tools.clear()
         self._finished_tools.clear()
+        self._parked.clear()
         self._forget_waiting()
         self._tools_at = 0
 
     def _forget_waiting(self) -> None:
-        self._interrupts.clear()
+        self._questions.clear()
         self._responses.clear()
         self._waiting_at = 0
 
@@ -406,13 +419,23 @@ class Fold:
 
     def _on_tool_started(self, seq: int, record: ToolStarted) -> None:
         self._finished_tools.pop(record.tool_use_id, None)
+        self._parked.pop(record.tool_use_id, None)
+        self._settle_outcome(record.tool_use_id)
         self._open_tools[record.tool_use_id] = record
         self._tools_at = self._tools_at or seq
 
     def _on_tool_finished(self, seq: int, record: ToolFinished) -> None:
         self._open_tools.pop(record.tool_use_id, None)
+        self._parked.pop(record.tool_use_id, None)
+        self._settle_outcome(record.tool_use_id)
         self._finished_tools[record.tool_use_id] = record.result
         self._tools_at = self._tools_at or seq
+
+    def _settle_outcome(self, use_id: str) -> None:
+        """Whatever somebody said of an earlier start is no answer about this one."""
+        asked = outcome_id(use_id)
+        self._questions.pop(asked, None)
+        self._responses.pop(asked, None)
 
     def _on_redacted(self, record: Redacted) -> None:
         self._shown.redact(record.target, record.message)
@@ -425,11 +448,15 @@ class Fold:
     def _on_waiting(self, seq: int, record: Interrupted | Resumed) -> None:
         self._waiting_at = self._waiting_at or seq
         if isinstance(record, Interrupted):
-            self._interrupts.update((interrupt.id, interrupt) for interrupt in record.interrupts)
+            for interrupt in record.interrupts:
+                self._questions[interrupt.id] = interrupt
+                self._responses.pop(interrupt.id, None)
+            for use_id in record.parked:
+                started = self._open_tools.pop(use_id, None)
+                if started is not None:
+                    self._parked[use_id] = started
             return
-        for interrupt_id, response in record.responses.items():
-            self._interrupts.pop(interrupt_id, None)
-            self._responses[interrupt_id] = response
+        self._responses.update(record.responses)
 
     def _on_node(self, seq: int, record: NodeChanged) -> None:
         if record.run < max(1, self._run):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from repertory.core.interrupts import Interrupt
 from repertory.core.journal.records import NodeChanged, ToolStarted, View
 from repertory.core.journal.shown import SUMMARY_SEQ
 from repertory.core.messages import Json, Message, ToolResult
-from repertory.core.opening import Interrupt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,8 +70,10 @@ class Image:
     """Tool use id to a start without an end, since the last message."""
     finished_tools: Mapping[str, ToolResult] = field(default_factory=dict[str, ToolResult])
     """Tool use id to a result that no message holds yet."""
-    interrupts: tuple[Interrupt, ...] = ()
-    """What the turn waits for, in the order asked."""
+    parked: Mapping[str, ToolStarted] = field(default_factory=dict[str, ToolStarted])
+    """Tool use id to the last start of a tool that stopped in order to ask a person, and has not run since."""
+    questions: tuple[Interrupt, ...] = ()
+    """What was asked in the running turn, answered or not, in that order."""
     responses: Mapping[str, Json] = field(default_factory=dict[str, Json])
     """Answers to interrupts of the running turn, by interrupt id."""
     nodes: Mapping[str, NodeChanged] = field(default_factory=dict[str, NodeChanged])
@@ -87,6 +89,11 @@ class Image:
     run: int = 0
     """The orchestrator's current run; 0 before the first one."""
     anchors: Anchors = Anchors()
+
+    @property
+    def interrupts(self) -> tuple[Interrupt, ...]:
+        """What the turn waits for, in the order asked."""
+        return tuple(one for one in self.questions if one.id not in self.responses)
 
     @property
     def shown(self) -> Iterator[tuple[int, Message]]:

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+from repertory.core.interrupts import Interrupt
 from repertory.core.messages import Json, Message, ToolResult
-from repertory.core.opening import Interrupt
 
 NodeStatus = Literal["started", "completed", "failed", "interrupted"]
 
@@ -120,10 +120,12 @@ class Redacted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interrupted:
-    """The turn waits for a person. Adds to interrupts that wait already; the same id replaces."""
+    """The turn waits for a person. Adds to interrupts that wait already; the same id replaces, and drops its answer."""
 
     at: float
     interrupts: tuple[Interrupt, ...]
+    parked: tuple[str, ...] = ()
+    """Ids of tool uses that were started and stopped in order to ask: they run again when they have their answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,6 @@
-"""What a turn or a run still depends on, as records: for who states anew where a journal stands."""
+"""What a turn or a run still depends on: as records, for who states anew where a journal stands; as a value, for who
+goes on from there.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +9,37 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from repertory.core.journal.records import Interrupted, Record, Resumed, ToolFinished
+from repertory.core.standing import Standing
 
 if TYPE_CHECKING:
     from repertory.core.journal.fold import Fold
+    from repertory.core.journal.image import Image
 
 
 def standing_records(fold: Fold, at: float) -> Iterator[Record]:
-    """The nodes of the run, tools without a result or whose result no message holds, answers, and what is waited for.
+    """The nodes of the run, tools without a result or whose result no message holds, what was asked, and the answers.
 
     To follow a `Branched`, which forgets them. Idempotency tokens cannot be said again.
     """
     yield from (replace(node, frontier=fold.frontier) for node in fold.nodes.values())
     yield from fold.open_tools.values()
+    yield from fold.parked.values()
     for use_id, result in fold.finished_tools.items():
         yield ToolFinished(at=at, tool_use_id=use_id, result=result)
+    if fold.questions or fold.parked:
+        yield Interrupted(at=at, interrupts=fold.questions, parked=tuple(fold.parked))
     if fold.responses:
         yield Resumed(at=at, responses=dict(fold.responses))
-    if fold.interrupts:
-        yield Interrupted(at=at, interrupts=fold.interrupts)
+
+
+def standing_of(at: Fold | Image) -> Standing:
+    """Where the conversation stands among the tools of its last message."""
+    starts = {**at.open_tools, **at.parked}
+    return Standing(
+        last=at.last_message,
+        started=frozenset(at.open_tools),
+        finished=dict(at.finished_tools),
+        attempts={use_id: started.attempt for use_id, started in starts.items()},
+        questions=at.questions,
+        responses=dict(at.responses),
+    )

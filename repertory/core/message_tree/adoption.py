@@ -10,16 +10,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
+from repertory.core.interrupt_state import read_state, records_between
 from repertory.core.journal.appender import Appender, Entropy
 from repertory.core.journal.codec import encode
 from repertory.core.journal.fold import is_answer
 from repertory.core.journal.plain_json import load
 from repertory.core.journal.records import MessageAdded, Redacted, StateChanged, ViewChanged
 from repertory.core.journal.rows import SALT_BYTES, VERSION, Row, digest_of, header_of, next_link
+from repertory.core.journal.standing import standing_of
 from repertory.core.message_tree.assembly import Fault
 from repertory.core.message_tree.documents import AgentFile, Read
 from repertory.core.message_tree.kept_rows import message_in
-from repertory.core.messages import ContentBlock, Message, error_result, tool_results, tool_uses
+from repertory.core.messages import ContentBlock, Json, Message, error_result, tool_results, tool_uses
 from repertory.core.pairing import INTERRUPTED_TEXT, check_message, check_next, repair
 from repertory.errors import Invalid, UnpairedTools
 
@@ -70,12 +72,13 @@ def adopt(appender: Appender, added: Sequence[tuple[int, Read]], at: float) -> A
 
 
 def adopt_agent(
-    appender: Appender, found: AgentFile, shown_from: int | None, at: float, *, first_turn: bool
+    appender: Appender, found: AgentFile, shown_from: int | None, at: float, *, session: str, first_turn: bool
 ) -> list[Row]:
-    """The records for an agent's document that somebody else has written: its state, and what is shown.
+    """The records for an agent's document that somebody else has written: its state, what is shown, and what is asked.
 
-    `shown_from`: the sequence number of the first message that is shown; None when it lies before those that are known.
-    `first_turn`: there is nothing of ours yet, so that whatever the document says is new.
+    `session` names session and agent. `shown_from`: the sequence number of the first message that is shown; None when
+    it lies before those that are known. `first_turn`: there is nothing of ours yet, so that whatever the document says
+    is new.
     """
     rows: list[Row] = []
     fold = appender.fold
@@ -103,7 +106,20 @@ def adopt_agent(
             },
         )
         rows.append(appender.append(ViewChanged(at=at, view=changed, reason="shown elsewhere")))
-    return rows
+    return rows + adopt_questions(appender, found.interrupts, at, session)
+
+
+def adopt_questions(appender: Appender, found: Mapping[str, Json], at: float, session: str) -> list[Row]:
+    """The records for a turn that waits elsewhere for a person, as a document says (`core/interrupt_state.py`).
+
+    None for what nobody can read. `session` names session and agent.
+    """
+    fold = appender.fold
+    try:
+        wanted = read_state(found, fold.last_message)
+    except Invalid:
+        return []
+    return appender.append_all(list(records_between(standing_of(fold), wanted, at, session)))
 
 
 def _added(appender: Appender, message: Message, why: str | None, at: float) -> Row | None:

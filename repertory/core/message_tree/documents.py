@@ -13,13 +13,14 @@ documented session layout, as strands-agents 1.62.0 writes it.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
+from repertory.core.interrupt_state import documented_state
 from repertory.core.journal.plain_json import dump
-from repertory.core.journal.records import View
 from repertory.core.journal.rows import Row
+from repertory.core.journal.standing import standing_of
 from repertory.core.message_tree.kept_rows import Kept, Line, entry, read_entry, tracked
 from repertory.core.message_tree.spelling import epoch, iso, read, spelled
 from repertory.core.messages import Json, Message
@@ -27,11 +28,12 @@ from repertory.core.pairing import check_message
 from repertory.core.window.plan import DEFAULT_MANAGER
 from repertory.errors import Invalid
 
+if TYPE_CHECKING:
+    from repertory.core.journal.fold import Fold
+
 OURS = "repertory"
 FORMAT = 1
 ERASED_TEXT = "[erased]"
-
-_NO_INTERRUPTS: Mapping[str, object] = {"interrupts": {}, "context": {}, "activated": False}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,9 +78,16 @@ class AgentFile:
     state: Mapping[str, Json]
     manager: Mapping[str, Json]
     model_state: Mapping[str, Json]
+    interrupts: Mapping[str, Json] = field(default_factory=dict[str, "Json"])
+    """Where a turn that waits for a person stands; see `core/interrupt_state.py`."""
     created_at: str
     foreign: bool
     """Whether somebody else has written it last."""
+
+    @property
+    def asks(self) -> bool:
+        """Whether it says that the turn waits for a person."""
+        return bool(self.interrupts.get("activated"))
 
 
 def session_document(session_id: str, at: float) -> bytes:
@@ -122,15 +131,9 @@ def rows_fields(chapter: Chapter, files: Mapping[int, tuple[int, Message]]) -> d
     return {"next": chapter.next_number, **_chapter(chapter, entries)}
 
 
-def agent_document(
-    agent_id: str,
-    state: Mapping[str, Json],
-    view: View,
-    removed: int,
-    found: AgentFile | None,
-    at: float,
-) -> bytes:
+def agent_document(agent_id: str, fold: Fold, removed: int, found: AgentFile | None, at: float) -> bytes:
     """`agent.json`. `removed`: documents of messages before the first one that is shown."""
+    view, state = fold.shown.view, dict(fold.state)
     manager: dict[str, object] = {"__name__": view.manager or _manager_of(found), "removed_message_count": removed}
     calls = view.manager_state.get("model_call_count")
     if manager["__name__"] == DEFAULT_MANAGER:
@@ -141,9 +144,9 @@ def agent_document(
     return spelled(
         {
             "agent_id": agent_id,
-            "state": dict(state),
+            "state": state,
             "conversation_manager_state": manager,
-            "_internal_state": {"interrupt_state": _NO_INTERRUPTS, "model_state": model_state},
+            "_internal_state": {"interrupt_state": documented_state(standing_of(fold)), "model_state": model_state},
             "created_at": found.created_at if found is not None else iso(at),
             "updated_at": iso(at),
             OURS: {"format": FORMAT, "state": _digest(_mapping(read(spelled({"state": state}))["state"]))},
@@ -198,11 +201,12 @@ def read_agent(body: bytes) -> AgentFile | None:
     except ValueError:
         return None
     state, manager = _mapping(fields.get("state")), _mapping(fields.get("conversation_manager_state"))
-    ours = _mapping(fields.get(OURS))
+    ours, internal = _mapping(fields.get(OURS)), _mapping(fields.get("_internal_state"))
     return AgentFile(
         state=state,
         manager=manager,
-        model_state=_mapping(_mapping(fields.get("_internal_state")).get("model_state")),
+        model_state=_mapping(internal.get("model_state")),
+        interrupts=_mapping(internal.get("interrupt_state")),
         created_at=str(fields.get("created_at")),
         foreign=ours.get("state") != _digest(state),
     )

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import TYPE_CHECKING, cast
 
+from repertory.core.interrupt_state import NO_INTERRUPTS, documented_state
+from repertory.core.journal.standing import standing_of
 from repertory.core.message_tree.documents import OURS
 from repertory.core.message_tree.spelling import decoded, encoded, epoch, zulu
 from repertory.core.pairing import check_message
@@ -29,7 +31,6 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = "1.0"
 SCOPE = "agent"
 FORMAT = 1
-NO_INTERRUPTS: Mapping[str, Json] = {"interrupts": {}, "context": {}, "activated": False}
 _DIGEST = "sha256"
 
 
@@ -165,6 +166,7 @@ def content_of(fold: Fold, found: SnapshotContent | None, manager: str) -> Snaps
         state=dict(fold.state),
         manager=said,
         model_state=found.model_state if found is not None else {},
+        interrupt_state=documented_state(standing_of(fold)),
         app_data=found.app_data if found is not None else {},
     )
 

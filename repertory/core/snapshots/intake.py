@@ -16,7 +16,7 @@ from repertory.core.journal.plain_json import dump
 from repertory.core.journal.records import MessageAdded, StateChanged, ViewChanged
 from repertory.core.journal.shown import SUMMARY_SEQ
 from repertory.core.journal.view_change import view_change
-from repertory.core.message_tree.adoption import adopt
+from repertory.core.message_tree.adoption import adopt, adopt_questions
 from repertory.core.message_tree.documents import Read
 from repertory.core.messages import Message, error_result, tool_uses
 from repertory.core.pairing import INTERRUPTED_TEXT, check_message
@@ -93,7 +93,7 @@ def taken_in(appender: Appender, found: SnapshotContent, at: float, published: P
     unchanged = published is not None and state == dict(published.state)
     if state != dict(fold.state) and not unchanged:
         rows.append(appender.append(StateChanged(at=at, full=state)))
-    return rows
+    return rows + adopt_questions(appender, found.interrupt_state, at, appender.agent_id)
 
 
 def _met(ours: Sequence[bytes], theirs: Sequence[bytes]) -> _Meeting:

@@ -8,32 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
+from repertory.core.interrupt_state import read_state, records_between
 from repertory.core.journal.fold import is_answer
-from repertory.core.journal.records import Branched, Interrupted, MessageAdded, Record, ToolFinished, ToolStarted, View
+from repertory.core.journal.records import Branched, MessageAdded, Record, View
 from repertory.core.journal.shown import SUMMARY_SEQ
-from repertory.core.messages import tool_results, tool_uses
-from repertory.core.opening import Interrupt, Standing
-from repertory.core.pairing import check_result, repair
+from repertory.core.messages import tool_results
+from repertory.core.pairing import repair
+from repertory.core.standing import Standing
 from repertory.core.window.summary import is_summary
-from repertory.errors import Invalid
 
 if TYPE_CHECKING:
     from repertory.core.journal.image import Image
     from repertory.core.messages import Json, Message
     from repertory.core.snapshots.portable import SnapshotFields
-
-NO_INTERRUPTS: Mapping[str, Json] = {"interrupts": {}, "context": {}, "activated": False}
-
-
-def interrupt_state_of(standing: Standing) -> dict[str, Json]:
-    """What a snapshot says of a turn that was cut off among its tools."""
-    uses = {use["toolUseId"] for use in tool_uses(standing.last)} if standing.last is not None else set[str]()
-    if not (uses and (standing.started or standing.finished)):
-        return dict(NO_INTERRUPTS)
-    context = {"started": sorted(standing.started), "finished": dict(standing.finished)}
-    return {"interrupts": {}, "context": cast("Json", context), "activated": True}
 
 
 def restoring(image: Image, wanted: SnapshotFields, at: float, session: str) -> list[Record]:
@@ -60,7 +49,8 @@ def restoring(image: Image, wanted: SnapshotFields, at: float, session: str) -> 
     before = messages[kept - 1] if kept else None
     added = list(_added(image, before, messages[kept:], at))
     end = messages[-1] if messages else None
-    return [branched, *added, *_standing(end, wanted.interrupts, at, session)]
+    standing = read_state(wanted.interrupts, end)
+    return [branched, *added, *records_between(Standing(last=end), standing, at, session)]
 
 
 def _in_common(image: Image, messages: Sequence[Message]) -> tuple[int, int]:
@@ -106,32 +96,6 @@ def _added(image: Image, before: Message | None, messages: Sequence[Message], at
             turn += 1
         yield MessageAdded(at=at, message=message, turn=turn, index=index)
         before, index = message, index + 1
-
-
-def _standing(last: Message | None, interrupts: Mapping[str, Json] | None, at: float, session: str) -> Iterator[Record]:
-    """What the turn that was cut off among the tools of its last message depends on."""
-    context = (interrupts or {}).get("context")
-    uses = {use["toolUseId"]: use for use in tool_uses(last)} if last is not None else {}
-    if not uses or not isinstance(context, dict):
-        return
-    started, finished = context.get("started"), context.get("finished")
-    for use_id in started if isinstance(started, list) else ():
-        if isinstance(use_id, str) and use_id in uses:
-            name = uses[use_id]["name"]
-            yield ToolStarted(at=at, tool_use_id=use_id, name=name, idempotency_key=f"{session}/{use_id}")
-    for use_id, result in (finished if isinstance(finished, dict) else {}).items():
-        if use_id in uses:
-            yield ToolFinished(at=at, tool_use_id=use_id, result=check_result(result))
-    asked = (interrupts or {}).get("interrupts")
-    waiting = [_interrupt(said) for said in (asked if isinstance(asked, dict) else {}).values()]
-    if waiting:
-        yield Interrupted(at=at, interrupts=tuple(waiting))
-
-
-def _interrupt(said: Json) -> Interrupt:
-    if not isinstance(said, dict) or not isinstance(said.get("id"), str) or not isinstance(said.get("name"), str):
-        raise Invalid("an interrupt has an id and a name", got=repr(said)[:200])
-    return Interrupt(id=str(said["id"]), name=str(said["name"]), reason=said.get("reason"))
 
 
 def _split_summary(messages: list[Message], manager: Mapping[str, Json] | None) -> tuple[Message | None, list[Message]]:

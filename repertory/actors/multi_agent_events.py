@@ -1,0 +1,77 @@
+"""The moments of an orchestrator's life that callbacks are told of, as events.
+
+    MultiAgentInitialized
+    BeforeMultiAgentInvocation, (BeforeNodeCall, AfterNodeCall)*, AfterMultiAgentInvocation
+
+Nodes that run at the same time have their events in any order. Names and fields are those of the SDK whose users we
+serve.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from repertory.actors.hook_events import Asking, HookEvent
+from repertory.core.interrupts import node_scope
+
+if TYPE_CHECKING:
+    from repertory.core.interrupts import Questions
+
+
+@dataclass(kw_only=True)
+class MultiAgentEvent(HookEvent):
+    """What every event of an orchestrator has."""
+
+    agent: Any = None
+    """None: it happens to no single agent."""
+    source: Any
+    """The orchestrator that it happens to."""
+    invocation_state: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+@dataclass(kw_only=True)
+class MultiAgentInitializedEvent(MultiAgentEvent):
+    """The orchestrator is built. Its callbacks are synchronous."""
+
+
+@dataclass(kw_only=True)
+class BeforeMultiAgentInvocationEvent(MultiAgentEvent):
+    """A call is about to begin a run, or to go on with one."""
+
+    guards = True
+
+
+@dataclass(kw_only=True)
+class AfterMultiAgentInvocationEvent(MultiAgentEvent):
+    """A call is over, whichever way."""
+
+    cleanup = True
+
+
+@dataclass(kw_only=True)
+class BeforeNodeCallEvent(Asking, MultiAgentEvent):
+    """A node is about to run, or to go on after a person was asked. `interrupt` asks a person about it.
+
+    `cancel_node`: True or a text fails the node with that, and it does not run.
+    """
+
+    writable = frozenset(("cancel_node",))
+    guards = True
+
+    node_id: str
+    cancel_node: bool | str = False
+    questions: Questions | None = field(default=None, repr=False)
+    scope: str = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.scope = node_scope(self.node_id)
+
+
+@dataclass(kw_only=True)
+class AfterNodeCallEvent(MultiAgentEvent):
+    """A node has ended, whichever way; what it led to is on its way to the store."""
+
+    cleanup = True
+
+    node_id: str

@@ -1,0 +1,298 @@
+"""The orchestrator of one session: takes calls, works on one run at a time, and lets the rest wait.
+
+State: the run, the call that works on it, the calls that wait. Fails: when the store refuses (with the persister, which
+restarts it) or by a bug; it then starts again from the journal. Pace: its nodes', which are sessions of their own; runs
+are worked on in a job, so that a cancellation is heard at once. Supervised by its session, as its last child.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import assert_never
+
+import anyio
+
+from repertory.actors.agent_messages import (
+    Abandon,
+    AgentMessage,
+    CancelTurn,
+    FinishTurns,
+    Invoke,
+    InvokeStreaming,
+    KeepProgress,
+    ShowSnapshot,
+    TimeUp,
+)
+from repertory.actors.backlog import Backlog
+from repertory.actors.call import Call, Invocation, SinkOutlet, SlotOutlet
+from repertory.actors.caller_context import OPEN_TURNS, OpenTurn, in_context
+from repertory.actors.hook_calls import fire
+from repertory.actors.ledger import Ledger
+from repertory.actors.multi_agent_events import AfterMultiAgentInvocationEvent, BeforeMultiAgentInvocationEvent
+from repertory.actors.persister import ReadImage
+from repertory.actors.run_driver import OrchestratorParts, RunDriver
+from repertory.core.orchestration.calls import BeginRun, GoOn, Replay, decide_call, waiting
+from repertory.core.orchestration.frontier import frontier_of
+from repertory.core.orchestration.results import MultiAgentResult, Status
+from repertory.core.orchestration.run import Run, leading_to
+from repertory.core.prompt import read_prompt
+from repertory.errors import AgentBusy, Invalid, NodeFailed, RepertoryError, Unavailable
+from repertory.runtime.actor import Actor
+from repertory.runtime.exit import ExitReason
+from repertory.runtime.next import Next, carry_on, refuse
+
+Finished = Callable[[Run, MultiAgentResult], MultiAgentResult]
+"""Makes what callers get of what is known of every run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrchestratorSettings:
+    """What an orchestrator is, apart from its components."""
+
+    session_id: str
+    orchestrator_id: str
+    reject: bool = False
+    """Whether a call is refused while another one works."""
+    waiting_max: int = 1000
+    durable: bool = True
+
+
+class OrchestratorActor(Actor[AgentMessage]):
+    """One run at a time. What it knows of the run lies in `_run`."""
+
+    def __init__(
+        self,
+        settings: OrchestratorSettings,
+        parts: OrchestratorParts,
+        finished: Finished,
+        backlog: Backlog,
+        wall: Callable[[], float],
+    ) -> None:
+        """`backlog` is what this orchestrator's persister could not store."""
+        self._settings = settings
+        self._parts = parts
+        self._finished = finished
+        self._backlog = backlog
+        self._wall = wall
+        self._waiting: deque[Call] = deque()
+        self._running: Call | None = None
+        self._driver: RunDriver | None = None
+        self._busy = False
+        self._called: anyio.Event | None = None
+        self._closing: list[Callable[[], None]] = []
+        self._refusing = False
+        self._run = Run()
+
+    def summary(self) -> object:
+        run = self._run
+        return {"run": run.number, "owing": len(run.frontier), "waiting": len(self._waiting), "running": self._busy}
+
+    async def on_start(self) -> None:
+        persister = self.context.sibling("persister")
+        image = await persister.ask(ReadImage(), timeout_s=math.inf)
+        durable, backlog = self._settings.durable, self._backlog
+        self._ledger = Ledger(persister, image.last_seq, self._wall, backlog=backlog, durable=durable)
+        self._run = Run.of(image.nodes.values(), image.frontier)
+
+    async def on_stop(self, reason: ExitReason) -> None:
+        """What is on record goes to the persister, which stops after this actor."""
+        del reason
+        self._ledger.hand_over(soon=True)
+
+    async def handle(self, message: AgentMessage) -> Next:
+        match message:
+            case Invoke(invocation=invocation):
+                return self._take(invocation, SlotOutlet)
+            case InvokeStreaming(invocation=invocation):
+                return self._take(invocation, SinkOutlet)
+            case CancelTurn():
+                if self._driver is not None:
+                    self._driver.stop("cancelled")
+                return carry_on()
+            case Abandon(invocation=invocation):
+                self._abandon(invocation)
+                return carry_on()
+            case FinishTurns(at_once=at_once):
+                return self._finish(at_once)
+            case TimeUp(invocation=invocation):
+                self._time_up(invocation)
+                return carry_on()
+            case ShowSnapshot() | KeepProgress():
+                return refuse(Invalid("an orchestrator does not do this", message=type(message).__name__))
+            case _:
+                assert_never(message)
+
+    def _take(self, invocation: Invocation, outlet: type[SlotOutlet] | type[SinkOutlet]) -> Next:
+        if self._refusing:
+            return refuse(self._closed())
+        try:
+            prompt = read_prompt(invocation.prompt)
+        except Invalid as error:
+            return refuse(error)
+        if self._would_wait_for_itself(invocation):
+            text = "the call comes from a node of the run that is worked on, so it would wait for itself"
+            return refuse(AgentBusy(text, orchestrator=self._settings.orchestrator_id))
+        full = len(self._waiting) >= self._settings.waiting_max
+        if self._busy and (full or (invocation.busy == "reject" if invocation.busy else self._settings.reject)):
+            return refuse(AgentBusy("a run is worked on", orchestrator=self._settings.orchestrator_id))
+        call = Call(invocation=invocation, prompt=prompt, outlet=outlet(self.context))
+        call.outlet.on_left(lambda: self._abandon(invocation))
+        if self._busy and invocation.deadline < math.inf:
+            left_s = max(invocation.deadline - anyio.current_time(), 0.0)
+            self.context.after(left_s, TimeUp(invocation=invocation), key=invocation)
+        self._waiting.append(call)
+        self._busy = True
+        if self._called is None:
+            self._called = anyio.Event()
+            self.context.job(self._work, name="runs")
+        self._called.set()
+        return carry_on()
+
+    def _would_wait_for_itself(self, invocation: Invocation) -> bool:
+        running = self._running
+        return running is not None and any(
+            turn.call is running.invocation for turn in invocation.context.get(OPEN_TURNS, ())
+        )
+
+    def _abandon(self, invocation: Invocation) -> None:
+        """A caller has gone: what works for it stops, and can be gone on with."""
+        if self._running is not None and self._running.invocation is invocation:
+            if self._driver is not None:
+                self._driver.stop("cancelled")
+            return
+        for call in tuple(self._waiting):
+            if call.invocation is invocation:
+                self._waiting.remove(call)
+
+    def _time_up(self, invocation: Invocation) -> None:
+        """Refuse a call that still waits. One that works ends by itself."""
+        for call in tuple(self._waiting):
+            if call.invocation is invocation:
+                self._waiting.remove(call)
+                text = "other calls took all the time of this one"
+                call.outlet.fail(AgentBusy(text, orchestrator=self._settings.orchestrator_id))
+
+    def _finish(self, at_once: bool) -> Next:
+        """Take no more calls; what nodes do is done to its end, unless it has to be over `at_once`."""
+        self._refusing = True
+        while self._waiting:
+            self._waiting.popleft().fail(self._closed())
+        if self._driver is not None:
+            if at_once:
+                self._driver.stop("shutdown")
+            else:
+                self._driver.halt()
+        slot = self.context.defer()
+        if self._busy:
+            self._closing.append(lambda: slot.reply(None))
+        else:
+            slot.reply(None)
+        return carry_on()
+
+    def _closed(self) -> Unavailable:
+        return Unavailable(
+            "the orchestrator is shutting down; its run goes on with the next call",
+            orchestrator=self._settings.orchestrator_id,
+        )
+
+    async def _work(self) -> None:
+        """Call after call."""
+        while True:
+            while self._waiting:
+                await self._serve(self._waiting.popleft())
+            self._busy = False
+            while self._closing:
+                self._closing.pop()()
+            self._called = anyio.Event()
+            await self._called.wait()
+
+    async def _serve(self, call: Call) -> None:
+        self._running = call
+        try:
+            turn = OpenTurn(self.context.self_ref, call.invocation)
+            outcome = await in_context(call.invocation.context, turn, self._call(call))
+        except RepertoryError as error:
+            await call.end(error)
+        else:
+            await call.end(outcome)
+        finally:
+            self._running = self._driver = None
+            with anyio.CancelScope(shield=True):
+                await self._parts.runner.rest()
+
+    async def _call(self, call: Call) -> MultiAgentResult:
+        await self._ledger.catch_up()
+        invocation, hooks = call.invocation, self._parts.hooks
+        owner, state = self._parts.owner, invocation.invocation_state
+        decision = decide_call(
+            self._run, call.prompt, now=self._wall(), token=invocation.idempotency_token, resume=invocation.resume
+        )
+        if isinstance(decision, Replay):
+            return self._result(resumed=False, replayed=True)
+        if hooks.callbacks_for(BeforeMultiAgentInvocationEvent):
+            await fire(hooks, BeforeMultiAgentInvocationEvent(source=owner, invocation_state=state))
+        try:
+            return await self._go(call, decision)
+        finally:
+            if hooks.callbacks_for(AfterMultiAgentInvocationEvent):
+                event = AfterMultiAgentInvocationEvent(source=owner, invocation_state=state)
+                await fire(hooks, event, observed=True)
+
+    async def _go(self, call: Call, decision: BeginRun | GoOn) -> MultiAgentResult:
+        invocation = call.invocation
+        if isinstance(decision, BeginRun):
+            plan, token = self._parts.plan, invocation.idempotency_token
+            record = self._run.begun(decision.task, plan.entries, at=self._wall(), kind=plan.kind, token=token)
+            record = leading_to(record, record.frontier, plan.startable(frontier_of(record.frontier)))
+            self._run = Run.of([record], record.frontier)
+            self._ledger.add(record)
+            await self._ledger.commit()  # Nodes name what they do by the run, so there must be no other one like it.
+        self._check_nodes()
+        driver = RunDriver(self._parts, self._run, self._ledger, invocation, call.outlet.publish)
+        self._driver = driver
+        await driver.drive(decision if isinstance(decision, GoOn) else GoOn())
+        await self._ledger.commit(closing=True)
+        if driver.error is not None:
+            if isinstance(driver.error, NodeFailed):
+                driver.error.result = self._result(resumed=isinstance(decision, GoOn))
+            raise driver.error
+        if self._refusing and not self._run.over and self._run.status is not Status.INTERRUPTED:
+            raise self._closed()
+        return self._result(resumed=isinstance(decision, GoOn), reason=driver.reason)
+
+    def _check_nodes(self) -> None:
+        """A run of another kind, or one that owes work to a node that is not there any more, cannot be gone on with."""
+        kind = self._run.kind
+        if kind != self._parts.plan.kind:
+            raise Invalid(f"the unfinished run is that of a {kind}; use another id, or pass resume=False")
+        missing = sorted(set(self._run.frontier) - set(self._parts.plan.nodes))
+        if missing:
+            raise Invalid(
+                "the run goes on with nodes that this orchestrator does not have; add them, or pass resume=False",
+                missing=missing,
+                run=self._run.number,
+            )
+
+    def _result(self, *, resumed: bool, replayed: bool = False, reason: str | None = None) -> MultiAgentResult:
+        run = self._run
+        interrupts = tuple(interrupt for asked in waiting(run).values() for interrupt in asked)
+        status = run.status
+        if status is Status.EXECUTING:  # Somebody has stopped it.
+            status = Status.INTERRUPTED
+        result = MultiAgentResult(
+            status=status,
+            results=run.results,
+            accumulated_usage=run.usage,
+            accumulated_metrics={"latencyMs": run.latency_ms},
+            execution_count=run.executions,
+            execution_time=run.elapsed_ms,
+            interrupts=interrupts,
+            run=run.number,
+            resumed=resumed,
+            replayed=replayed,
+            reason=run.reason or reason,
+        )
+        return self._finished(run, result)

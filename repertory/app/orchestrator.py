@@ -1,0 +1,356 @@
+"""What graphs and swarms have in common for those who call them.
+
+It decides nothing about runs. It brings the orchestrator's actors to life for as long as a call (or `async with`)
+lasts, and passes on what was said.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
+
+import anyio
+from anyio.lowlevel import RunVar, current_token
+
+from repertory.actors.agent_parts import AgentSettings
+from repertory.actors.call import Busy, Invocation
+from repertory.actors.caller_context import OPEN_TURNS
+from repertory.actors.hook_calls import fire_sync
+from repertory.actors.hook_registry import HookRegistry
+from repertory.actors.memory_journal import MemoryJournal
+from repertory.actors.multi_agent_events import MultiAgentInitializedEvent
+from repertory.app.call_options import read_call
+from repertory.app.claim import Claim
+from repertory.app.host import Host, HostSettings, Key, ambient_host
+from repertory.app.multi_agent_plugin import LateInits, check_multi_agent_plugins
+from repertory.app.node_runner import NodePlace, SessionNodeRunner
+from repertory.app.orchestrator_blueprint import OrchestratorBlueprint
+from repertory.app.orchestrator_nodes import node_of
+from repertory.core.ids import check_id
+from repertory.core.orchestration.journals import journal_of, node_journal
+from repertory.core.orchestration.results import MultiAgentResult
+from repertory.errors import AgentBusy, Invalid
+
+if TYPE_CHECKING:
+    from repertory.actors.hook_registry import EventTypes, HookCallback, HookProvider
+    from repertory.actors.run_driver import OrchestratorParts
+    from repertory.app.active_session import ActiveSession
+    from repertory.app.multi_agent_plugin import MultiAgentPlugin
+    from repertory.app.node_runner import Node, RunnerSettings
+    from repertory.app.sessions import SessionPlacement
+    from repertory.backends.ports import OutputForm
+    from repertory.core.events import TurnEvent
+    from repertory.core.messages import Prompt
+    from repertory.core.orchestration.run import Run
+    from repertory.core.snapshots.portable import SnapshotFields
+
+_IDLE_S = 3600.0
+"""In a block around many calls, nodes whose conversation is stored stay alive for that long."""
+
+
+class RunOptions(TypedDict, total=False):
+    """What every form of a call of an orchestrator takes beside the task and the invocation state. None means the same
+    as leaving it out.
+    """
+
+    idempotency_token: str | None
+    """Names the run: the same token again goes on with it, or gives its result once more."""
+    resume: bool | None
+    """What to do when a run is unfinished. True goes on with it, whatever the task; False gives it up and begins
+    another. None goes on when there is no task or it is the same one, and refuses another with `RunUnfinished`."""
+    timeout_s: float | None
+    """Seconds for the whole call. Then it returns with status `interrupted` and reason `limit_time`; the run can be
+    gone on with."""
+    busy: Busy | None
+    """What to do when another call works: `queue` or `reject`; None means what it was built with."""
+
+
+class MultiAgentBase(ABC):
+    """Anything that runs several agents for one task, and can be a node itself."""
+
+    id: str
+
+    @abstractmethod
+    async def invoke_async(
+        self, task: Prompt = None, invocation_state: dict[str, Any] | None = None, **options: Unpack[RunOptions]
+    ) -> MultiAgentResult:
+        """Work on the task, or go on with it."""
+
+    async def stream_async(
+        self, task: Prompt = None, invocation_state: dict[str, Any] | None = None, **options: Unpack[RunOptions]
+    ) -> AsyncGenerator[TurnEvent]:
+        """The same, with what happens on the way; the last event holds the result."""
+        yield {"type": "multiagent_result", "result": await self.invoke_async(task, invocation_state, **options)}
+
+
+class Orchestrator(MultiAgentBase):
+    """An orchestrator whose runs are kept: every node is a session of its own under the orchestrator's.
+
+    A call returns when the run is over, or waits for somebody, and everything about it is durable. A process may be
+    killed at any moment: the next call with the same task, or with None, goes on where it was.
+    """
+
+    kind = "multiagent"
+    handler = None
+
+    def __init__(
+        self,
+        id: str,
+        nodes: Mapping[str, object],
+        *,
+        session_manager: SessionPlacement | None,
+        hooks: Sequence[HookProvider],
+        plugins: Sequence[MultiAgentPlugin],
+        busy: Busy,
+        no_sessions: str,
+    ) -> None:
+        """`no_sessions`: what to say of a node that keeps its conversation itself. Errors: `Invalid`."""
+        self.id = check_id(id, "orchestrator id")
+        self.session_manager = session_manager
+        if busy not in ("queue", "reject"):
+            raise Invalid("busy is 'queue' or 'reject'", got=busy)
+        self._busy = busy
+        self.hooks = HookRegistry()
+        for provider in hooks:
+            self.hooks.add_hook(provider)
+        self._node_map: dict[str, Node] = {name: node_of(name, node, no_sessions) for name, node in nodes.items()}
+        _check_once(nodes)
+        self._memory = MemoryJournal()
+        self._unsaved_id = f"unsaved-{secrets.token_hex(8)}"
+        self._claim = Claim()
+        self._held: tuple[Host, object] | None = None
+        self._active: ActiveSession | None = None
+        for plugin in (checked := check_multi_agent_plugins(plugins)):
+            for callback in plugin.hooks:
+                self.hooks.add_callback(None, callback)
+        self._late = LateInits(self, checked)
+        fire_sync(self.hooks, MultiAgentInitializedEvent(source=self))
+
+    def add_hook(
+        self, callback: HookCallback, event_type: EventTypes = None, order: float = 0, *, guard: bool | None = None
+    ) -> None:
+        """Have `callback` called at each event of that type; see `HookRegistry.add_callback`."""
+        self.hooks.add_callback(event_type, callback, order=order, guard=guard)
+
+    @property
+    def session_id(self) -> str | None:
+        """The session's id; None when runs are not kept."""
+        return self.session_manager.session_id if self.session_manager is not None else None
+
+    @property
+    def form(self) -> OutputForm | None:
+        """As a node it fills nothing in."""
+        return None
+
+    def initial(self) -> SnapshotFields | None:
+        """As a node it begins each execution anew anyway."""
+        return None
+
+    def __call__(
+        self, task: Prompt = None, invocation_state: dict[str, Any] | None = None, **options: Unpack[RunOptions]
+    ) -> MultiAgentResult:
+        """Work on a task from sync code; takes what `invoke_async` takes. Blocks until it is durable."""
+        from repertory.app.blocking import blocking_host  # the event loop of sync code, loaded by the first sync call
+
+        return blocking_host().run(self.invoke_async, task, invocation_state, **options)
+
+    async def invoke_async(
+        self, task: Prompt = None, invocation_state: dict[str, Any] | None = None, **options: Unpack[RunOptions]
+    ) -> MultiAgentResult:
+        """Work on a task, or go on with the run that is unfinished; `RunOptions` says what may stand beside it.
+
+        `invocation_state`: values for conditions, and for the hooks and tools of every node, which share this very
+        dictionary. It is not stored: a call that goes on with a run brings its own.
+
+        Errors: `RunUnfinished`, `NodeFailed` (which has the result so far), `AgentBusy`; what the store, guards and
+        conditions raise. Cancelled, nodes that run are cut short, and the run can be gone on with.
+        """
+        invocation = _read(task, invocation_state, options)
+        async with self._session(invocation) as session:
+            return cast("MultiAgentResult", await session.invoke(invocation))
+
+    async def stream_async(
+        self, task: Prompt = None, invocation_state: dict[str, Any] | None = None, **options: Unpack[RunOptions]
+    ) -> AsyncGenerator[TurnEvent]:
+        """The same, with what happens on the way: `multiagent_node_start`, `multiagent_node_stream` (whose `event` is
+        the node's own), `multiagent_node_stop`, `multiagent_node_interrupt`, `multiagent_node_cancel` and
+        `multiagent_handoff`, by `type`; the last event holds the `result`. Leaving early cancels the call.
+        """
+        invocation = _read(task, invocation_state, options)
+        async with self._session(invocation) as session, session.stream(invocation) as events:
+            async for event in events:
+                yield {"type": "multiagent_result", **event} if "type" not in event else event
+
+    def cancel(self) -> None:
+        """End the running call early, if one runs; from any thread. The run can be gone on with."""
+        if self._active is not None and self._active.alive:
+            self._active.cancel()
+
+    async def __aenter__(self) -> Orchestrator:
+        """Keep its actors, and its nodes whose conversations are stored, alive until the end of the block."""
+        if self._held is not None:
+            raise Invalid("the orchestrator is open already", orchestrator=self.id)
+        if ambient_host() is None:
+            host = Host(HostSettings(ambient=False, idle_timeout_s=_IDLE_S))
+            await host.__aenter__()
+            self._held = host, current_token().native_token
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        held, self._held = self._held, None
+        if held is not None:
+            await held[0].__aexit__(*exc_info)
+
+    @asynccontextmanager
+    async def _session(self, invocation: Invocation) -> AsyncGenerator[ActiveSession]:
+        """The orchestrator, alive for as long as the block."""
+        await self._late.finish()
+        blueprint = self.blueprint(None)
+        host = ambient_host() or self._held_here()
+        if host is not None:
+            async with host.session(blueprint) as session:
+                yield session
+            return
+        active = self._active
+        if active is not None and any(turn.agent is active.agent for turn in OPEN_TURNS.get()):
+            yield active  # A node of the run that is worked on calls: it is told so.
+            return
+        async with (
+            _alone(blueprint.key, invocation.deadline, reject=(invocation.busy or self._busy) == "reject", id=self.id),
+            Host(HostSettings(ambient=False)) as own,
+            own.session(blueprint) as session,
+        ):
+            yield session
+
+    def _held_here(self) -> Host | None:
+        if self._held is None:
+            return None
+        host, token = self._held
+        if token is not current_token().native_token:
+            raise Invalid("the orchestrator is open in another event loop or thread; call it there", id=self.id)
+        return host
+
+    def blueprint(self, place: NodePlace | None) -> OrchestratorBlueprint:
+        """What brings it to life: in its own session, or as a node in that of another one."""
+        manager = self.session_manager
+        if place is None and manager is not None:
+            place = NodePlace(
+                session_id=manager.session_id, agent_id=self.id, sessions=manager.sessions, takeover=manager.takeover
+            )
+        where = place or NodePlace(session_id=self._unsaved_id, agent_id=self.id, sessions=None)
+
+        def place_of(node: str) -> NodePlace | None:
+            return None if place is None else _beneath(place, node)
+
+        return OrchestratorBlueprint(
+            agent=AgentSettings(
+                session_id=where.session_id,
+                agent_id=check_id(journal_of(where.agent_id), "orchestrator id"),
+                durable=where.sessions is not None,
+            ),
+            parts_on=lambda host: self._parts(where.agent_id, SessionNodeRunner(host, self._runner(place_of))),
+            finished=self._finished,
+            reject=self._busy == "reject",
+            sessions=where.sessions,
+            memory=self._memory,
+            own=place is None,
+            takeover=where.takeover,
+            opened=self._joined,
+            claim=self._claim,
+        )
+
+    def _joined(self, session: ActiveSession) -> None:
+        self._active = session
+
+    @abstractmethod
+    def _parts(self, orchestrator_id: str, runner: SessionNodeRunner) -> OrchestratorParts:
+        """What it is made of."""
+
+    @abstractmethod
+    def _runner(self, place_of: Callable[[str], NodePlace | None]) -> RunnerSettings:
+        """How its nodes are run."""
+
+    @abstractmethod
+    def _finished(self, run: Run, result: MultiAgentResult) -> MultiAgentResult:
+        """What callers get."""
+
+
+def _beneath(place: NodePlace, node: str) -> NodePlace:
+    """A node's journal lies in the same session; its name says whose node it is."""
+    return NodePlace(
+        session_id=place.session_id,
+        agent_id=check_id(node_journal(place.agent_id, node), "node id"),
+        sessions=place.sessions,
+        takeover=place.takeover,
+    )
+
+
+def _read(task: Prompt, state: dict[str, Any] | None, options: RunOptions) -> Invocation:
+    unknown = sorted(options.keys() - RunOptions.__annotations__.keys())
+    if unknown:
+        msg = f"a call takes {', '.join(RunOptions.__annotations__)}, not {', '.join(unknown)}"
+        raise TypeError(msg)
+    resume = options.get("resume")
+    if resume is not None and not isinstance(cast("object", resume), bool):
+        raise Invalid("resume is True, False or None", got=resume)
+    busy = options.get("busy")
+    if busy not in (None, "queue", "reject"):
+        raise Invalid("busy is 'queue' or 'reject'", got=busy)
+    rest = {name: value for name, value in options.items() if name != "resume"}
+    return replace(read_call(task, cast("Any", {**rest, "invocation_state": state}), None), resume=resume)
+
+
+def seconds(value: object, what: str) -> float:
+    """The same, known to be a time. Errors: `Invalid`."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise Invalid(f"{what} is a positive number of seconds", got=value)
+    return float(value)
+
+
+def positive(value: object, what: str) -> int:
+    """The same, known to be a count. Errors: `Invalid`."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise Invalid(f"{what} is a positive number", got=value)
+    return value
+
+
+def _check_once(nodes: Mapping[str, object]) -> None:
+    if len({id(node) for node in nodes.values()}) < len(nodes):
+        raise Invalid("Duplicate node instance detected. Each node must have a unique object instance.")
+
+
+_locks: RunVar[dict[Key, tuple[anyio.Lock, list[int]]]] = RunVar("repertory_orchestrators")
+
+
+@asynccontextmanager
+async def _alone(key: Key, deadline: float, *, reject: bool, id: str) -> AsyncGenerator[None]:
+    """One call at a time hosts an orchestrator in an event loop; the others wait until their deadline, or are refused.
+
+    Errors: `AgentBusy`.
+    """
+    locks = _locks.get(None)
+    if locks is None:
+        locks = dict[Key, tuple[anyio.Lock, list[int]]]()
+        _locks.set(locks)
+    lock, users = locks.setdefault(key, (anyio.Lock(), [0]))
+    if reject and lock.locked():
+        raise AgentBusy("a run is worked on", orchestrator=id)
+    users[0] += 1
+    try:
+        with anyio.CancelScope(deadline=deadline) as waiting:
+            await lock.acquire()
+        if waiting.cancelled_caught:
+            raise AgentBusy("other calls took all the time of this one", orchestrator=id)
+        try:
+            yield
+        finally:
+            lock.release()
+    finally:
+        users[0] -= 1
+        if not users[0]:
+            locks.pop(key, None)

@@ -1,0 +1,79 @@
+"""Agents as nodes of an orchestrator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
+
+from repertory.app.agent import Agent
+from repertory.app.call_options import output_form
+from repertory.app.node_runner import Askable, CustomNode, Node
+from repertory.core.snapshots.portable import SnapshotFields
+from repertory.errors import Invalid
+
+if TYPE_CHECKING:
+    from repertory.app.blueprint import Blueprint
+    from repertory.app.callbacks import CallbackHandler
+    from repertory.app.node_runner import NodePlace
+    from repertory.backends.ports import OutputForm, Tool
+    from repertory.core.messages import Json
+
+
+def node_of(name: str, executor: object, no_sessions: str) -> Node:
+    """The node that this object is. Errors: `Invalid` for one that cannot be one, or that keeps its conversation
+    itself.
+    """
+    if isinstance(executor, Agent):
+        if executor.session_manager is not None:
+            raise Invalid(no_sessions)
+        return AgentNode(executor)
+    if hasattr(executor, "blueprint") and hasattr(executor, "session_manager"):
+        if cast("Any", executor).session_manager is not None:
+            raise Invalid(no_sessions)
+        return cast("Node", executor)
+    if isinstance(executor, type) or not isinstance(executor, Askable):
+        raise Invalid("a node is an agent, a graph, a swarm, or has invoke_async", node=name, got=executor)
+    return CustomNode(executor)
+
+
+class AgentNode:
+    """An agent, as a node."""
+
+    kind = "agent"
+
+    def __init__(self, agent: Agent, tool: Callable[[], Tool] | None = None) -> None:
+        """`tool`: makes one more tool for it."""
+        self.agent = agent
+        self._tool = tool
+        self._first_state = cast("Mapping[str, Json]", agent.state.get())
+
+    def blueprint(self, place: NodePlace | None) -> Blueprint:
+        """See `SessionNode`."""
+        own = self.agent.blueprint()
+        if self._tool is not None:
+            own = replace(own, parts=replace(own.parts, tools=own.parts.tools.also(self._tool())))
+        if place is None:
+            return own
+        settings = replace(
+            own.agent,
+            session_id=place.session_id,
+            agent_id=place.agent_id,
+            durable=place.sessions is not None,
+        )
+        return replace(own, agent=settings, sessions=place.sessions, own=False, takeover=place.takeover)
+
+    @property
+    def form(self) -> OutputForm | None:
+        """See `SessionNode`."""
+        return output_form(self.agent.structured_output_model)
+
+    @property
+    def handler(self) -> CallbackHandler | None:
+        """See `SessionNode`."""
+        return self.agent.callback_handler
+
+    def initial(self) -> SnapshotFields:
+        """See `SessionNode`."""
+        messages = self.agent.blueprint().agent.initial
+        return SnapshotFields(messages=messages, state=self._first_state, names=frozenset(("messages", "state")))

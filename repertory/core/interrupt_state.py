@@ -1,0 +1,136 @@
+"""Where a turn that waits for a person stands, as a document that others can go on from, and back, whoever wrote it.
+
+    {"interrupts": {ID: {"id", "name", "reason", "response"}}, "context": {}, "activated": true,
+     "pending_tool_execution": {"assistant_message": MESSAGE, "completed_tool_results": [RESULT, ...]}}
+
+An answer of null counts as none there. In snapshots of ours the context says what nobody else needs: which tools were
+started how often, and until when a question stands.
+
+Source: the documented session layout, as strands-agents 1.62.0 writes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import cast
+
+from repertory.core.interrupts import Interrupt, is_about_outcome
+from repertory.core.journal.records import Interrupted, Record, Resumed, ToolFinished, ToolStarted
+from repertory.core.messages import Json, Message, tool_uses
+from repertory.core.pairing import check_message, check_result
+from repertory.core.standing import Standing
+from repertory.errors import Invalid
+
+NO_INTERRUPTS: Mapping[str, Json] = {"interrupts": {}, "context": {}, "activated": False}
+
+
+def asks_somebody(standing: Standing) -> bool:
+    """Whether tools or hooks have asked a person, so that others see a turn that waits."""
+    return any(not is_about_outcome(question) for question in standing.questions)
+
+
+def documented_state(standing: Standing) -> dict[str, Json]:
+    """What the documented layouts say."""
+    if standing.last is None or not asks_somebody(standing):
+        return dict(NO_INTERRUPTS)
+    interrupts: dict[str, Json] = {}
+    for one in standing.questions:
+        if not is_about_outcome(one):
+            answer = standing.responses.get(one.id)
+            interrupts[one.id] = {"id": one.id, "name": one.name, "reason": one.reason, "response": answer}
+    pending = {"assistant_message": standing.last, "completed_tool_results": list(standing.finished.values())}
+    return {
+        "interrupts": interrupts,
+        "context": {},
+        "activated": True,
+        "pending_tool_execution": cast("Json", pending),
+    }
+
+
+def snapshot_state(standing: Standing) -> dict[str, Json]:
+    """What a snapshot of ours says: the same, and where the tools stand, also those that a crash has cut off."""
+    uses = {use["toolUseId"] for use in tool_uses(standing.last)} if standing.last is not None else set[str]()
+    if not (uses and (standing.attempts or standing.finished or standing.questions)):
+        return dict(NO_INTERRUPTS)
+    context: dict[str, object] = {
+        "started": sorted(standing.started),
+        "finished": dict(standing.finished),
+        "attempts": dict(standing.attempts),
+        "answered": sorted(standing.responses),
+        "expires_at": {one.id: one.expires_at for one in standing.questions if one.expires_at is not None},
+    }
+    return {**documented_state(standing), "context": cast("Json", context), "activated": True}
+
+
+def read_state(state: Mapping[str, Json] | None, last: Message | None) -> Standing:
+    """Where a turn stands whose last message is `last`, as far as the document is about its tools.
+
+    Errors: `Invalid` for what no such document says.
+    """
+    nothing = Standing(last=last)
+    uses = {use["toolUseId"] for use in tool_uses(last)} if last is not None else set[str]()
+    if not (uses and state and state.get("activated")):
+        return nothing
+    context, pending = _mapping(state.get("context")), _mapping(state.get("pending_tool_execution"))
+    if pending:
+        waiting = {use["toolUseId"] for use in tool_uses(check_message(pending.get("assistant_message")))}
+        if waiting != uses:
+            return nothing
+    results = [*_mapping(context.get("finished")).values(), *_list(pending.get("completed_tool_results"))]
+    finished = {result["toolUseId"]: result for result in map(check_result, results) if result["toolUseId"] in uses}
+    started = {use_id for use_id in _list(context.get("started")) if isinstance(use_id, str) and use_id in uses}
+    counts = {**dict.fromkeys(started, 1), **_mapping(context.get("attempts"))}
+    attempts = {use_id: count for use_id, count in counts.items() if use_id in uses and isinstance(count, int)}
+    expires = _mapping(context.get("expires_at"))
+    said = [_mapping(one) for one in _mapping(state.get("interrupts")).values()]
+    answered = set(filter(lambda one: isinstance(one, str), _list(context.get("answered"))))
+    questions = tuple(_question(one, expires) for one in said)
+    answers = {str(one["id"]): one.get("response") for one in said}
+    return Standing(
+        last=last,
+        started=frozenset(started - finished.keys()),
+        finished=finished,
+        attempts={use_id: count for use_id, count in attempts.items() if use_id not in finished},
+        questions=questions,
+        responses={key: answer for key, answer in answers.items() if answer is not None or key in answered},
+    )
+
+
+def records_between(known: Standing, wanted: Standing, at: float, session: str) -> Iterator[Record]:
+    """The records by which a journal that stands at `known` stands at `wanted` as well. Nothing is taken back.
+
+    `session` names session and agent, for the keys of tools that were started.
+    """
+    names = {use["toolUseId"]: use["name"] for use in tool_uses(wanted.last)} if wanted.last is not None else {}
+    begun = {use_id: count for use_id, count in wanted.attempts.items() if use_id not in known.attempts}
+    for use_id, count in begun.items():
+        key = f"{session}/{use_id}"
+        yield ToolStarted(at=at, tool_use_id=use_id, name=names[use_id], idempotency_key=key, attempt=count)
+    for use_id, result in wanted.finished.items():
+        if use_id not in known.finished:
+            yield ToolFinished(at=at, tool_use_id=use_id, result=result)
+    asked = {one.id for one in known.questions}
+    questions = tuple(one for one in wanted.questions if one.id not in asked)
+    parked = tuple(use_id for use_id in begun if use_id not in wanted.started)
+    if questions or parked:
+        yield Interrupted(at=at, interrupts=questions, parked=parked)
+    responses = known.new_answers(wanted.responses)
+    if responses:
+        yield Resumed(at=at, responses=responses)
+
+
+def _question(said: Mapping[str, Json], expires: Mapping[str, Json]) -> Interrupt:
+    interrupt_id, name = said.get("id"), said.get("name")
+    if not isinstance(interrupt_id, str) or not isinstance(name, str):
+        raise Invalid("an interrupt has an id and a name", got=repr(said)[:200])
+    until = expires.get(interrupt_id)
+    expires_at = float(until) if isinstance(until, int | float) else None
+    return Interrupt(id=interrupt_id, name=name, reason=said.get("reason"), expires_at=expires_at)
+
+
+def _mapping(value: object) -> dict[str, Json]:
+    return cast("dict[str, Json]", value) if isinstance(value, dict) else {}
+
+
+def _list(value: object) -> list[Json]:
+    return cast("list[Json]", value) if isinstance(value, list) else []

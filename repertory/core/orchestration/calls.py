@@ -1,0 +1,130 @@
+"""What a call of an orchestrator does: go on with a run, begin a new one, or give what a run led to once more.
+
+    no run, or one that is over     a task begins the next one; None is refused
+    a run that owes work            None, or its own task again, goes on with it; another task is refused, unless the
+                                    caller says that the run is to be given up (`resume=False`) or gone on with
+                                    whatever the task (`resume=True`)
+    one that waits for people       answers go on with it; None gives what it waits for once more; a task is refused
+    the same idempotency token      the run of that token: gone on with, or its result once more
+
+So nobody's task is dropped in silence, and no run is continued by mistake.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+from repertory.core.orchestration.results import Status
+from repertory.core.prompt import Answers, Said
+from repertory.errors import InterruptExpired, InterruptNotFound, InterruptsWaiting, Invalid, RunUnfinished
+
+if TYPE_CHECKING:
+    from repertory.core.interrupts import Interrupt
+    from repertory.core.messages import Json
+    from repertory.core.orchestration.node_input import Task
+    from repertory.core.orchestration.run import Run
+
+
+@dataclass(frozen=True, slots=True)
+class BeginRun:
+    """Begin a new run."""
+
+    task: Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoOn:
+    """Go on with the run that is there."""
+
+    answers: Mapping[str, Mapping[str, Json]] = field(default_factory=dict[str, "Mapping[str, Json]"])
+    """By node, responses by interrupt id."""
+    expired: frozenset[str] = frozenset()
+    """Nodes that have waited for answers that nobody may give any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """Give the result of the run that is over."""
+
+
+Decision: TypeAlias = BeginRun | GoOn | Replay
+
+
+def decide_call(
+    run: Run, said: Said | Answers, *, now: float, token: str | None = None, resume: bool | None = None
+) -> Decision:
+    """What the call does; `now` in epoch seconds.
+
+    Errors: `RunUnfinished` for another task while a run owes work; `InterruptsWaiting` for no answers while nothing
+    else can be done; `Invalid` for no task when there is nothing to go on with; `InterruptNotFound` and
+    `InterruptExpired` for answers to what nobody asks, or not any more.
+    """
+    if isinstance(said, Answers):
+        return GoOn(answers=_answers(run, said, now), expired=_expired(run, now))
+    task = _task(said)
+    if token is not None and token == run.token and resume is not False:
+        return Replay() if run.over else GoOn(expired=_expired(run, now))
+    if resume is False or (resume is None and run.over):
+        if task is None:
+            raise Invalid("there is no run to go on with; pass a task", run=run.number)
+        return BeginRun(task)
+    if run.over:
+        raise Invalid("there is no run to go on with", run=run.number)
+    if resume is None and task is not None and task != run.task:
+        raise RunUnfinished(
+            "a run is unfinished: pass None to go on with it, resume=False to give it up",
+            run=run.number,
+            task=str(run.task)[:200],
+            owing=list(run.frontier),
+        )
+    expired = _expired(run, now)
+    if task is not None and not expired:
+        _refuse_while_waiting(run)
+    return GoOn(expired=expired)
+
+
+def waiting(run: Run) -> dict[str, tuple[Interrupt, ...]]:
+    """What nodes wait for, in the order in which they came to their work."""
+    return {
+        node: run.notes[node].result.interrupts
+        for node in run.frontier
+        if node in run.notes and run.notes[node].status is Status.INTERRUPTED
+    }
+
+
+def _refuse_while_waiting(run: Run) -> None:
+    asked = waiting(run)
+    if asked and all(node in asked for node in run.frontier):
+        ids = {interrupt.id: interrupt.name for interrupts in asked.values() for interrupt in interrupts}
+        raise InterruptsWaiting("the run waits for answers to its interrupts", run=run.number, waiting=ids)
+
+
+def _expired(run: Run, now: float) -> frozenset[str]:
+    return frozenset(node for node, asked in waiting(run).items() if all(each.is_over(now) for each in asked))
+
+
+def _answers(run: Run, said: Answers, now: float) -> dict[str, dict[str, Json]]:
+    asked = {interrupt.id: (node, interrupt) for node, asked in waiting(run).items() for interrupt in asked}
+    found: dict[str, dict[str, Json]] = {}
+    for interrupt_id, response in said.responses.items():
+        if interrupt_id not in asked:
+            raise InterruptNotFound("no such interrupt is waiting", interrupt=interrupt_id, waiting=sorted(asked))
+        node, interrupt = asked[interrupt_id]
+        if interrupt.is_over(now):
+            raise InterruptExpired("nobody may answer this any more", interrupt=interrupt_id, at=interrupt.expires_at)
+        found.setdefault(node, {})[interrupt_id] = response
+    return found
+
+
+def _task(said: Said) -> Task | None:
+    """A task is one user message."""
+    messages = list(said.messages)
+    if not messages:
+        return None
+    if len(messages) > 1 or messages[0]["role"] != "user":
+        raise Invalid("a task is text or content blocks, not a conversation", messages=len(messages))
+    content = messages[0]["content"]
+    text = content[0].get("text") if len(content) == 1 else None
+    return content if text is None else text

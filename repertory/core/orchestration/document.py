@@ -1,0 +1,286 @@
+"""A run as the document that others read and write, and back, whoever wrote it.
+
+    {"type": "graph", "id", "status", "completed_nodes", "failed_nodes", "interrupted_nodes",
+     "node_results": {NODE: RESULT}, "next_nodes_to_execute", "current_task", "execution_order",
+     "accumulated_usage", "accumulated_metrics", "execution_count", "execution_time",
+     "_internal_state": {"interrupt_state"}}
+    {"type": "swarm", "id", "status", "node_history", "node_results", "next_nodes_to_execute", "current_task",
+     "accumulated_usage", "accumulated_metrics", "execution_time",
+     "context": {"shared_context": {NODE: VALUES}, "handoff_node", "handoff_message"}, "_internal_state"}
+
+It cannot say which run this is, by which token, why it ended, what waits for what is to be done next, and what a node
+used that ran several times. What a node has asked stands in its own conversation, which others keep elsewhere: a node
+that they have left waiting for somebody owes its work from the beginning.
+
+Source: the documented session layout, as strands-agents 1.62.0 writes it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, cast
+
+from repertory.core.interrupt_state import NO_INTERRUPTS
+from repertory.core.orchestration.results import NodeResult, Status, sum_of
+from repertory.core.orchestration.run import PLACES_MAX, RUN, Ended, KeptResult, NodeNote, Run
+from repertory.core.pairing import check_message
+from repertory.errors import Corrupt, Invalid
+
+if TYPE_CHECKING:
+    from repertory.core.journal.records import NodeChanged
+    from repertory.core.messages import Json
+    from repertory.core.orchestration.node_input import Task
+    from repertory.core.orchestration.run import Kind
+
+ENDED_ELSEWHERE = "It ended where it was run last, before its work was done"
+"""Why a run has failed that others have ended."""
+_OF_RESULTS = {
+    "agent_result": ("type", "message", "stop_reason"),
+    "multiagent_result": ("type", "status"),
+    "exception": ("type", "message"),
+}
+"""What everybody keeps of a result."""
+_OF_INTERRUPTS = ("id", "name", "reason", "response")
+
+
+def document_of(run: Run, orchestrator_id: str) -> dict[str, object]:
+    """The document. Raw bytes in messages and in the task stay bytes."""
+    order = [node for node, _ in _work_done(run)]
+    task = run.task if isinstance(run.task, str) else list(run.task)
+    said: dict[str, object] = {"type": run.kind, "id": orchestrator_id, "status": run.status.value}
+    if run.kind == "graph":
+        for status in (Status.COMPLETED, Status.FAILED, Status.INTERRUPTED):
+            said[f"{status.value}_nodes"] = list(run.with_status(status))
+    else:
+        said["node_history"] = order
+    said["node_results"] = {node: _plain(result.to_dict()) for node, result in run.results.items()}
+    said |= {"next_nodes_to_execute": list(run.ready), "current_task": task}
+    if run.kind == "graph":
+        said["execution_order"] = order
+    said |= {"accumulated_usage": dict(run.usage), "accumulated_metrics": {"latencyMs": run.latency_ms}}
+    if run.kind == "graph":
+        said["execution_count"] = run.executions
+    said["execution_time"] = run.elapsed_ms
+    if run.kind == "swarm":
+        shared = {node: dict(note.context) for node, note in run.notes.items() if note.context}
+        said["context"] = {"shared_context": shared, "handoff_node": None, "handoff_message": _words(run)}
+    return {**said, "_internal_state": {"interrupt_state": dict(NO_INTERRUPTS)}}
+
+
+def records_from(said: Mapping[str, Json], before: Run, *, at: float) -> list[NodeChanged]:
+    """The records by which a journal that stands at `before` says what the document says. None, when it does already.
+
+    A document that goes on with an unfinished run is the same run: nodes that are as they were stay as they are, with
+    all that the document cannot say. Otherwise it is the next run. Errors: `Corrupt` for what is no such document.
+    """
+    try:
+        return _records(_read(said), before, at)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError, Invalid) as error:
+        raise Corrupt("not the document of a graph or swarm", cause=repr(error)) from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Told:
+    """What a document says."""
+
+    kind: Kind
+    status: Status
+    task: Task
+    results: Mapping[str, NodeResult]
+    order: Sequence[str]
+    following: tuple[str, ...]
+    usage: Mapping[str, int]
+    latency_ms: float
+    executions: int
+    elapsed_ms: int
+    context: Mapping[str, Mapping[str, Json]]
+    words: str | None
+
+
+def _read(said: Mapping[str, Json]) -> _Told:
+    kind: Kind = "swarm" if said["type"] == "swarm" else "graph"
+    if said["type"] != kind:
+        raise ValueError(said["type"])
+    status, task = Status(said["status"]), said["current_task"]
+    context = _fields(said["context"]) if kind == "swarm" else {}
+    results = {node: NodeResult.from_dict(_fields(each)) for node, each in _fields(said["node_results"]).items()}
+    for each in (each for result in results.values() for each in result.get_agent_results()):
+        if each.message is not None:
+            check_message(each.message)
+    failed = [results[node].status for node in _names(said.get("failed_nodes")) if node in results]
+    if status is Status.FAILED and failed and all(each is Status.COMPLETED for each in failed):
+        status = Status.COMPLETED  # Others count a run as failed for good, even if the node was run again.
+    order = _names(said["execution_order" if kind == "graph" else "node_history"])
+    told = _Told(
+        kind=kind,
+        status=status,
+        task=task if isinstance(task, str) else _blocks(task),
+        results=results,
+        order=order,
+        following=tuple(_names(said["next_nodes_to_execute"])),
+        usage=sum_of({}, _fields(said.get("accumulated_usage"))),
+        latency_ms=_number(_fields(said.get("accumulated_metrics")).get("latencyMs")),
+        executions=int(_number(said.get("execution_count", len(order)))),
+        elapsed_ms=int(_number(said.get("execution_time"))),
+        context={node: _fields(values) for node, values in _fields(context.get("shared_context")).items()},
+        words=cast("str | None", context.get("handoff_message")) or None,
+    )
+    if RUN in (*results, *told.order, *told.following):
+        raise ValueError("a node without a name")
+    return told
+
+
+def _fields(value: Json) -> dict[str, Json]:
+    """The same, known to be an object; nothing is an empty one. Errors: `TypeError`."""
+    if value is not None and not isinstance(value, dict):
+        raise TypeError(value)
+    return value or {}
+
+
+def _names(value: Json) -> list[str]:
+    """The same, known to be a list of names. Errors: `TypeError`."""
+    if value is not None and not isinstance(value, list):
+        raise TypeError(value)
+    return [str(name) for name in value or ()]
+
+
+def _number(value: Json) -> float:
+    """The same, known to be a number; nothing is 0. Errors: `TypeError`."""
+    if value is not None and not isinstance(value, int | float):
+        raise TypeError(value)
+    return value or 0
+
+
+def _blocks(task: Json) -> Task:
+    return check_message({"role": "user", "content": task})["content"] if task else ""
+
+
+def _records(told: _Told, before: Run, at: float) -> list[NodeChanged]:
+    if told.status is Status.PENDING and not (told.results or told.following):
+        return []
+    same = _goes_on(told, before)
+    notes = before.notes if same else {}
+    changed = [node for node in told.results if not (node in notes and _is_as_it_was(told, node, notes[node]))]
+    changed = [node for node in changed if told.results[node].status is not Status.INTERRUPTED]
+    frontier = _frontier(told, before) if same else told.following
+    run = Run()
+    run.number, run.kind, run.task = before.number if same else before.number + 1, told.kind, told.task
+    run.token, run.begun_at = (before.token, before.begun_at) if same else (None, at)
+    made: list[NodeChanged] = []
+    if not same or (frontier != before.frontier and not changed):
+        begun = Run.begun(before, told.task, frontier, at=at, kind=told.kind, token=run.token)
+        made.append(replace(begun, run=run.number))
+    kept = [note for node, note in notes.items() if node not in changed]
+    for node, note in sorted(_notes(told, changed, kept).items(), key=lambda item: item[1].places[-1:] or (math.inf,)):
+        end = run.ended(node, Ended(result=note.result), frontier, at=at, elapsed_ms=told.elapsed_ms)
+        made.append(replace(end, data={**note.said(), "elapsed_ms": told.elapsed_ms}))
+    if told.status is Status.FAILED and not frontier:
+        made.append(run.stopped(ENDED_ELSEWHERE, at=at, elapsed_ms=told.elapsed_ms))
+    return made
+
+
+def _goes_on(told: _Told, before: Run) -> bool:
+    """Whether it is the run that was unfinished, further on or just where it was."""
+    done = [node for node, _ in _work_done(before)]
+    alike = (told.kind, told.task) == (before.kind, before.task) and list(told.order[: len(done)]) == done
+    return alike and not before.over
+
+
+def _frontier(told: _Told, before: Run) -> tuple[str, ...]:
+    """What owes work: what the document says, and what still waits for that."""
+    if not told.following:
+        return ()
+    if set(told.following) == set(before.ready):
+        return before.frontier
+    waiting = [node for node in before.frontier if node not in before.ready and node not in told.following]
+    done = {node: note.visits for node, note in before.notes.items()}
+    return (*told.following, *(node for node in waiting if told.order.count(node) == done.get(node, 0)))
+
+
+def _is_as_it_was(told: _Told, node: str, note: NodeNote) -> bool:
+    found = told.results[node]
+    same = found.status is note.result.status and told.order.count(node) == note.visits
+    theirs, ours = (_known(_fields(each.to_dict()["result"])) for each in (found, note.result))
+    return same and theirs == ours
+
+
+def _known(result: Mapping[str, Json]) -> dict[str, Json]:
+    """A result as far as everybody keeps it."""
+    known = {name: result.get(name) for name in _OF_RESULTS[str(result["type"])]}
+    inner = {node: _known(_fields(_fields(each)["result"])) for node, each in _fields(result.get("results")).items()}
+    return {**known, "results": cast("Json", inner)}
+
+
+def _plain(said: Mapping[str, Json]) -> dict[str, Json]:
+    """A result whose interrupts have no fields but those that everybody knows: others refuse the rest."""
+    plain = dict(said)
+    if "interrupts" in plain:
+        asked = [_fields(each) for each in cast("list[Json]", plain["interrupts"])]
+        plain["interrupts"] = [{name: each.get(name) for name in _OF_INTERRUPTS} for each in asked]
+    if "result" in plain:
+        plain["result"] = _plain(_fields(plain["result"]))
+    if "results" in plain:
+        plain["results"] = {node: _plain(_fields(each)) for node, each in _fields(plain["results"]).items()}
+    return plain
+
+
+def _notes(told: _Told, nodes: Sequence[str], kept: Sequence[NodeNote]) -> dict[str, NodeNote]:
+    """What there is to know of these nodes, given what is known of the others."""
+    places: dict[str, list[int]] = {node: [] for node in nodes}
+    for place, node in enumerate(told.order, 1):
+        if node in places:
+            places[node].append(place)
+    handed = (told.following[0], told.words) if told.following and told.words is not None else None
+    made: dict[str, NodeNote] = {}
+    for node, done in places.items():
+        result = told.results[node]
+        made[node] = NodeNote(
+            kept=KeptResult(result),
+            status=result.status,
+            visits=len(done),
+            places=tuple(done[-PLACES_MAX:]),
+            usage=sum_of({}, result.accumulated_usage),
+            latency_ms=float(result.accumulated_metrics.get("latencyMs", 0)),
+            executions=result.execution_count,
+            context=told.context.get(node, {}),
+            handed=handed if done and told.order[-1] == node else None,
+        )
+    return _with_the_rest(made, kept, told)
+
+
+def _with_the_rest(made: dict[str, NodeNote], kept: Sequence[NodeNote], told: _Told) -> dict[str, NodeNote]:
+    """What the run used beyond what each node used the last time, it has used in the one that ran most often."""
+    if not made:
+        return made
+    used: dict[str, int] = {}
+    for note in (*made.values(), *kept):
+        used = sum_of(used, note.usage)
+    busiest = max(made, key=lambda node: made[node].visits)
+    note = made[busiest]
+    latency_ms = told.latency_ms - sum(each.latency_ms for each in (*made.values(), *kept))
+    executions = told.executions - sum(each.executions for each in (*made.values(), *kept))
+    rest = {name: max(0, count - used.get(name, 0)) for name, count in told.usage.items()}
+    made[busiest] = replace(
+        note,
+        usage=sum_of(note.usage, rest),
+        latency_ms=note.latency_ms + max(0.0, latency_ms),
+        executions=note.executions + max(0, executions),
+    )
+    return made
+
+
+def _work_done(run: Run) -> list[tuple[str, int]]:
+    """Who has done its work, and in which place: one entry for each time, in order."""
+    done: list[tuple[str, int]] = []
+    for node, note in run.notes.items():
+        done += [(node, place) for place in note.places]
+    return sorted(done, key=lambda entry: entry[1])
+
+
+def _words(run: Run) -> str | None:
+    """What was said by whoever handed over last."""
+    done = _work_done(run)
+    handed = run.notes[done[-1][0]].handed if done else None
+    return None if handed is None else handed[1]

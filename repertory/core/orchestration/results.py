@@ -1,0 +1,278 @@
+"""What a node, and a whole run, led to: for callers, and as JSON for journals and documents.
+
+The JSON is that of the SDK whose users we serve, so that either can read what the other wrote; what is ours stands
+beside it (`structured_output`, `metrics` and `state` of an agent's result, `reason`, `cause`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import TypeAlias, cast
+
+from repertory.core.interrupts import Interrupt
+from repertory.core.messages import Json, Message, Usage, copy_message
+from repertory.core.result import AgentResult, StepMetrics, TurnMetrics
+from repertory.errors import Corrupt, Failed
+
+NO_USAGE: Usage = {"inputTokens": 0, "outputTokens": 0, "totalTokens": 0}
+
+
+class Status(Enum):
+    """How far a node or a run is."""
+
+    PENDING = "pending"
+    EXECUTING = "executing"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    INTERRUPTED = "interrupted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeResult:
+    """What one node led to. `str(result)` is its text."""
+
+    result: AgentResult | MultiAgentResult | Exception
+    """The error, when it failed."""
+    status: Status
+    execution_time: int = 0
+    """Milliseconds."""
+    accumulated_usage: Usage = field(default_factory=lambda: NO_USAGE)
+    """Tokens of everything below it, in every attempt."""
+    accumulated_metrics: Mapping[str, float] = field(default_factory=lambda: {"latencyMs": 0})
+    execution_count: int = 1
+    """Agents' turns below it."""
+    interrupts: tuple[Interrupt, ...] = ()
+    """What it waits for."""
+
+    def get_agent_results(self) -> list[AgentResult]:
+        """The results of every agent below it, in order."""
+        match self.result:
+            case AgentResult():
+                return [self.result]
+            case MultiAgentResult():
+                return [found for node in self.result.results.values() for found in node.get_agent_results()]
+            case _:
+                return []
+
+    def to_dict(self) -> dict[str, Json]:
+        """As JSON; raw bytes in messages stay bytes."""
+        return {
+            "result": _said(self.result),
+            "execution_time": self.execution_time,
+            "status": self.status.value,
+            "accumulated_usage": cast("Json", dict(self.accumulated_usage)),
+            "accumulated_metrics": cast("Json", dict(self.accumulated_metrics)),
+            "execution_count": self.execution_count,
+            "interrupts": _interrupts_said(self.interrupts),
+        }
+
+    @classmethod
+    def from_dict(cls, said: Mapping[str, Json]) -> NodeResult:
+        """What `to_dict` gave. Errors: `Corrupt` for anything else."""
+        try:
+            return _node_result(said)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise Corrupt("not the result of a node", cause=repr(error)) from error
+
+    def __str__(self) -> str:
+        return str(self.result)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MultiAgentResult:
+    """The end of a run, or where it waits. `str(result)` is what each node said, named."""
+
+    status: Status
+    results: Mapping[str, NodeResult] = field(default_factory=dict[str, NodeResult])
+    """What each node led to when it ran last, in the order in which they ran first."""
+    accumulated_usage: Usage = field(default_factory=lambda: NO_USAGE)
+    accumulated_metrics: Mapping[str, float] = field(default_factory=lambda: {"latencyMs": 0})
+    execution_count: int = 0
+    execution_time: int = 0
+    """Milliseconds that somebody worked on it, over all calls of the run."""
+    interrupts: tuple[Interrupt, ...] = ()
+    """What it waits for."""
+    run: int = 0
+    """The number of the run, from 1."""
+    resumed: bool = False
+    """Whether this call went on with a run that an earlier one had begun."""
+    replayed: bool = False
+    """Whether the run was over before this call, which had its idempotency token; nothing ran again."""
+    reason: str | None = None
+    """Why it ended before its work was done."""
+
+    def to_dict(self) -> dict[str, Json]:
+        """As JSON; raw bytes in messages stay bytes."""
+        said: dict[str, Json] = {
+            "type": "multiagent_result",
+            "status": self.status.value,
+            "results": {node: result.to_dict() for node, result in self.results.items()},
+            "accumulated_usage": cast("Json", dict(self.accumulated_usage)),
+            "accumulated_metrics": cast("Json", dict(self.accumulated_metrics)),
+            "execution_count": self.execution_count,
+            "execution_time": self.execution_time,
+            "interrupts": _interrupts_said(self.interrupts),
+        }
+        if self.reason is not None:
+            said["reason"] = self.reason
+        return said
+
+    def __str__(self) -> str:
+        if self.interrupts:
+            return str(_interrupts_said(self.interrupts))
+        texts = {node: str(result).removesuffix("\n") for node, result in self.results.items()}
+        return "\n".join(f"{node}: {text}" for node, text in texts.items() if text)
+
+
+Outcome: TypeAlias = AgentResult | MultiAgentResult | Exception
+
+
+def node_result_of(outcome: Outcome, execution_time: int) -> NodeResult:
+    """The result of a node that came to this."""
+    if isinstance(outcome, MultiAgentResult):
+        return NodeResult(
+            result=outcome,
+            status=outcome.status,
+            execution_time=execution_time,
+            accumulated_usage=outcome.accumulated_usage,
+            accumulated_metrics=outcome.accumulated_metrics,
+            execution_count=outcome.execution_count,
+            interrupts=outcome.interrupts,
+        )
+    if isinstance(outcome, Exception):
+        return NodeResult(result=outcome, status=Status.FAILED, execution_time=execution_time)
+    status = Status.COMPLETED
+    if outcome.stop_reason == "interrupt":
+        status = Status.INTERRUPTED
+    elif outcome.stop_reason == "cancelled":
+        status = Status.FAILED
+    return NodeResult(
+        result=replace(outcome, message=None if outcome.message is None else copy_message(outcome.message)),
+        status=status,
+        execution_time=execution_time,
+        accumulated_usage=outcome.metrics.usage,
+        accumulated_metrics=outcome.metrics.accumulated_metrics,
+        interrupts=outcome.interrupts,
+    )
+
+
+def sum_of(usages: Mapping[str, int], more: Mapping[str, object]) -> dict[str, int]:
+    """Token counts added up; keys that only one of them has count as they are."""
+    total = dict(usages)
+    for name, count in more.items():
+        if isinstance(count, int):
+            total[name] = total.get(name, 0) + count
+    return total
+
+
+def _said(outcome: Outcome) -> dict[str, Json]:
+    if isinstance(outcome, MultiAgentResult):
+        return outcome.to_dict()
+    if isinstance(outcome, Exception):
+        return {"type": "exception", "message": str(outcome), "cause": type(outcome).__name__}
+    said: dict[str, Json] = {
+        "type": "agent_result",
+        "message": cast("Json", outcome.message),
+        "stop_reason": outcome.stop_reason,
+        "checkpoint": None,
+    }
+    if outcome.metrics.steps:
+        said["metrics"] = {
+            "usage": cast("Json", dict(outcome.metrics.usage)),
+            "latency_ms": outcome.metrics.model_latency_ms,
+            "duration_s": outcome.metrics.duration_s,
+        }
+    return said
+
+
+def _interrupts_said(interrupts: tuple[Interrupt, ...]) -> list[Json]:
+    return [interrupt.to_dict() for interrupt in interrupts]
+
+
+_Fields: TypeAlias = "Mapping[str, Json]"
+
+
+def _node_result(said: _Fields) -> NodeResult:
+    return NodeResult(
+        result=_outcome(_inside(said["result"])),
+        status=Status(said.get("status", "pending")),
+        execution_time=_whole(said.get("execution_time", 0)),
+        accumulated_usage=_usage(said),
+        accumulated_metrics=_metrics(said),
+        execution_count=_whole(said.get("execution_count", 0)),
+        interrupts=_interrupts(said),
+    )
+
+
+def _outcome(said: _Fields) -> Outcome:
+    match said["type"]:
+        case "agent_result":
+            message = cast("Message | None", said["message"])
+            return AgentResult(stop_reason=str(said["stop_reason"]), message=message, metrics=_sums(said))
+        case "multiagent_result":
+            reason = said.get("reason")
+            return MultiAgentResult(
+                status=Status(said["status"]),
+                results={node: _node_result(_inside(each)) for node, each in _inside(said["results"]).items()},
+                accumulated_usage=_usage(said),
+                accumulated_metrics=_metrics(said),
+                execution_count=_whole(said.get("execution_count", 0)),
+                execution_time=_whole(said.get("execution_time", 0)),
+                interrupts=_interrupts(said),
+                reason=None if reason is None else str(reason),
+            )
+        case "exception":
+            return Failed(str(said.get("message", "the node failed")))
+        case other:
+            raise ValueError(other)
+
+
+def _sums(said: _Fields) -> TurnMetrics:
+    """What is kept of an agent's metrics: the sums, as one step."""
+    kept = said.get("metrics")
+    if kept is None:
+        return TurnMetrics()
+    fields = _inside(kept)
+    duration_s = _number(fields["duration_s"])
+    usage, latency_ms = cast("Usage", _inside(fields["usage"])), _number(fields["latency_ms"])
+    return TurnMetrics(cycles=(StepMetrics(usage, latency_ms, duration_s, 1),), duration_s=duration_s)
+
+
+def _usage(said: _Fields) -> Usage:
+    return cast("Usage", said.get("accumulated_usage") or NO_USAGE)
+
+
+def _metrics(said: _Fields) -> Mapping[str, float]:
+    return cast("Mapping[str, float]", said.get("accumulated_metrics") or {"latencyMs": 0})
+
+
+def _interrupts(said: _Fields) -> tuple[Interrupt, ...]:
+    return tuple(_interrupt(_inside(each)) for each in cast("list[Json]", said.get("interrupts") or ()))
+
+
+def _interrupt(said: _Fields) -> Interrupt:
+    until = said.get("expires_at")
+    return Interrupt(
+        id=str(said["id"]),
+        name=str(said["name"]),
+        reason=said.get("reason"),
+        expires_at=None if until is None else _number(until),
+    )
+
+
+def _inside(value: Json) -> _Fields:
+    if not isinstance(value, dict):
+        raise TypeError(value)
+    return value
+
+
+def _number(value: Json) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(value)
+    return value
+
+
+def _whole(value: Json) -> int:
+    return int(_number(value))

@@ -1,0 +1,345 @@
+"""One run of an orchestrator, as the records of its journal say it: the task, what ended how, and what owes work.
+
+    begun            node "", status started     the task and the first frontier
+    a node ended     its id and status            its result, and the frontier after it
+    stopped          node "", status failed       a limit ended the run: the frontier is empty
+
+A run is over when its frontier is empty. The end of a node and what follows from it are one record, so a crash never
+lies between them. What runs is on no record: a node that owes work is begun again under the same token, and its own
+journal knows how far it had got. A node's latest record has the sums of all that it did in the run, so the latest ones
+are enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal, cast
+
+from repertory.core.journal.records import NodeChanged
+from repertory.core.orchestration.results import NO_USAGE, NodeResult, Status, sum_of
+from repertory.errors import CorruptJournal
+
+if TYPE_CHECKING:
+    from repertory.core.journal.records import NodeStatus
+    from repertory.core.messages import ContentBlock, Json, Usage
+    from repertory.core.orchestration.node_input import Task
+
+Kind = Literal["graph", "swarm"]
+"""What an orchestrator is, by the name that documents have for it."""
+RUN = ""
+"""What stands in place of a node's id in records of the run itself."""
+PLACES_MAX = 64
+"""Of a node that runs very often, the places of this many executions are kept."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """What one execution of a node led to."""
+
+    result: NodeResult
+    done: bool = True
+    """Whether its work is done, well or badly; else it owes it still."""
+    context: Mapping[str, Json] = field(default_factory=dict[str, "Json"])
+    """What it leaves for others."""
+    handed: tuple[str, str] | None = None
+    """Whom it gives control to, and with which words."""
+
+
+class KeptResult:
+    """The result of a node, as it is or as a record has it: reading that takes longer than all the rest of opening a
+    run, and is often for nothing.
+    """
+
+    __slots__ = ("_result", "_said")
+
+    def __init__(self, result: NodeResult | Mapping[str, Json]) -> None:
+        self._result = result if isinstance(result, NodeResult) else None
+        self._said = None if isinstance(result, NodeResult) else result
+
+    def read(self) -> NodeResult:
+        """The result. Errors: `Corrupt`."""
+        if self._result is None:
+            self._result, self._said = NodeResult.from_dict(self._said or {}), None
+        return self._result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeNote:
+    """What a run knows of one node that has ended once at least."""
+
+    kept: KeptResult
+    """What the last time led to."""
+    status: Status
+    """Of the last time."""
+    visits: int = 0
+    """How often it has done its work."""
+    places: tuple[int, ...] = ()
+    """Where in the order of all work that is done it stands, from 1: the latest ones."""
+    usage: Mapping[str, int] = field(default_factory=lambda: cast("dict[str, int]", dict(NO_USAGE)))
+    """Tokens, all times together."""
+    latency_ms: float = 0.0
+    executions: int = 0
+    """Agents' turns below it, all times together."""
+    context: Mapping[str, Json] = field(default_factory=dict[str, "Json"])
+    """What it has left for others."""
+    handed: tuple[str, str] | None = None
+    """Whom it gave control to, and with which words."""
+
+    @property
+    def result(self) -> NodeResult:
+        """Of the last time. Errors: `Corrupt` for one that no release of ours has written."""
+        return self.kept.read()
+
+    def next(self, end: Ended, place: int) -> NodeNote:
+        """After it has ended once more."""
+        result = end.result
+        return NodeNote(
+            kept=KeptResult(result),
+            status=result.status,
+            visits=self.visits + end.done,
+            places=(*self.places, place)[-PLACES_MAX:] if end.done else self.places,
+            usage=sum_of(self.usage, result.accumulated_usage),
+            latency_ms=self.latency_ms + result.accumulated_metrics.get("latencyMs", 0),
+            executions=self.executions + result.execution_count,
+            context={**self.context, **end.context},
+            handed=end.handed,
+        )
+
+    def said(self) -> dict[str, Json]:
+        """What a record says of it besides the result."""
+        said: dict[str, Json] = {
+            "visits": self.visits,
+            "places": list(self.places),
+            "usage": dict(self.usage),
+            "latency_ms": self.latency_ms,
+            "executions": self.executions,
+        }
+        if self.context:
+            said["context"] = dict(self.context)
+        if self.handed is not None:
+            said["handed"] = list(self.handed)
+        return said
+
+
+class _Results(Mapping[str, "NodeResult"]):
+    """The results of nodes, each read when it is asked for."""
+
+    def __init__(self, notes: Mapping[str, NodeNote]) -> None:
+        self._notes = notes
+
+    def __getitem__(self, node: str) -> NodeResult:
+        return self._notes[node].result
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._notes)
+
+    def __len__(self) -> int:
+        return len(self._notes)
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
+
+
+class Run:
+    """What is known of a run. `apply` is the only way in, for records that were just made and for stored ones."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        """From 1; 0 before the first one."""
+        self.begun_at = 0.0
+        """Epoch seconds. With the number it tells the run from any other one."""
+        self.kind: Kind = "graph"
+        """Of the orchestrator that it is a run of."""
+        self.task: Task = ""
+        self.token: str | None = None
+        """What its caller named it."""
+        self.frontier: tuple[str, ...] = ()
+        """The nodes that owe work; one that owes it twice stands here twice."""
+        self.ready: tuple[str, ...] = ()
+        """Those of them that wait for nothing when the run is gone on with."""
+        self.responses: dict[str, Json] = {}
+        """What people answered to hooks that asked before a node, by interrupt id. Nobody edits it."""
+        self.notes: dict[str, NodeNote] = {}
+        """By node, in the order in which they ended first. Nobody edits it."""
+        self.elapsed_ms = 0
+        """How long somebody has worked on it."""
+        self.reason: str | None = None
+        """Why it ended before its work was done."""
+
+    @classmethod
+    def of(cls, records: Iterable[NodeChanged], frontier: tuple[str, ...]) -> Run:
+        """The run whose latest word on each node this is, in the order in which they were mentioned first."""
+        run, ready = cls(), dict[tuple[str, ...], tuple[str, ...]]()
+        for record in records:
+            run.apply(record)
+            ready[run.frontier] = run.ready
+        run.frontier, run.ready = frontier, ready.get(frontier, frontier)
+        return run
+
+    @property
+    def over(self) -> bool:
+        """Whether there is nothing left to do."""
+        return not self.frontier
+
+    @property
+    def status(self) -> Status:
+        """How far it is. One that owes work is `executing`, even when nobody works on it."""
+        if not self.number:
+            return Status.PENDING
+        if self.reason is not None:
+            return Status.FAILED
+        owing = {note.status for node, note in self.notes.items() if node in self.frontier}
+        for status in (Status.INTERRUPTED, Status.FAILED):
+            if status in owing:
+                return status
+        return Status.COMPLETED if self.over else Status.EXECUTING
+
+    @property
+    def results(self) -> Mapping[str, NodeResult]:
+        """What each node led to when it ended last."""
+        return _Results(dict(self.notes))
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """The nodes whose work is done, one entry for each time, in order."""
+        places = {place: node for node, note in self.notes.items() for place in note.places}
+        return tuple(places[place] for place in sorted(places))
+
+    @property
+    def ends(self) -> int:
+        """How often nodes have done their work."""
+        return max((note.places[-1] for note in self.notes.values() if note.places), default=0)
+
+    @property
+    def last(self) -> NodeNote | None:
+        """What is known of the node that did its work last."""
+        done = (note for note in self.notes.values() if note.places)
+        return max(done, key=lambda note: note.places[-1], default=None)
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens, of everything that was done in it."""
+        total = cast("dict[str, int]", dict(NO_USAGE))
+        for note in self.notes.values():
+            total = sum_of(total, note.usage)
+        return cast("Usage", total)
+
+    @property
+    def latency_ms(self) -> float:
+        """Of all model calls in it, as the providers measured."""
+        return sum(note.latency_ms for note in self.notes.values())
+
+    @property
+    def executions(self) -> int:
+        """Agents' turns in it."""
+        return sum(note.executions for note in self.notes.values())
+
+    def with_status(self, status: Status) -> tuple[str, ...]:
+        """The nodes that ended so when they ended last."""
+        return tuple(node for node, note in self.notes.items() if note.status is status)
+
+    def begun(
+        self, task: Task, entries: tuple[str, ...], *, at: float, kind: Kind, token: str | None = None
+    ) -> NodeChanged:
+        """The record of a new run after this one."""
+        said = _said(task, kind, token, at)
+        return NodeChanged(at=at, run=self.number + 1, node=RUN, status="started", frontier=entries, data=said)
+
+    def ended(self, node: str, end: Ended, frontier: tuple[str, ...], *, at: float, elapsed_ms: int) -> NodeChanged:
+        """The record of a node that has ended."""
+        first = NodeNote(kept=KeptResult(end.result), status=end.result.status)
+        note = self.notes.get(node, first).next(end, self.ends + 1)
+        return NodeChanged(
+            at=at,
+            run=self.number,
+            node=node,
+            status=_STATUS[end.result.status],
+            frontier=frontier,
+            result=end.result.to_dict(),
+            data={**note.said(), "elapsed_ms": elapsed_ms},
+        )
+
+    def restated(
+        self, *, at: float, responses: Mapping[str, Json] | None = None, elapsed_ms: int | None = None
+    ) -> NodeChanged:
+        """The record of answers to what hooks asked before nodes, and of the time that was worked on it."""
+        spent_ms = self.elapsed_ms if elapsed_ms is None else elapsed_ms
+        said: dict[str, Json] = {"responses": {**self.responses, **(responses or {})}, "elapsed_ms": spent_ms}
+        said |= _said(self.task, self.kind, self.token, self.begun_at)
+        record = NodeChanged(at=at, run=self.number, node=RUN, status="started", data=said)
+        return leading_to(record, self.frontier, self.ready)
+
+    def stopped(self, reason: str, *, at: float, elapsed_ms: int) -> NodeChanged:
+        """The record of a run that ends here."""
+        said = {**_said(self.task, self.kind, self.token, self.begun_at), "reason": reason, "elapsed_ms": elapsed_ms}
+        return NodeChanged(at=at, run=self.number, node=RUN, status="failed", data=said)
+
+    def apply(self, record: NodeChanged, result: NodeResult | None = None) -> None:
+        """Take the next record in. `result`: what it says, where that is at hand: JSON cannot say all of it.
+
+        Errors: `CorruptJournal` for one that no release of ours has written.
+        """
+        try:
+            if record.node == RUN:
+                self._on_run(record)
+            else:
+                self.notes[record.node] = _note(record, result)
+            self.frontier = record.frontier
+            self.ready = tuple(cast("list[str]", record.data.get("ready", record.frontier)))
+            self.elapsed_ms = max(self.elapsed_ms, _whole(record.data.get("elapsed_ms", 0)))
+        except (KeyError, TypeError, ValueError) as error:
+            raise CorruptJournal("a node's record cannot be read", node=record.node, cause=repr(error)) from error
+
+    def _on_run(self, record: NodeChanged) -> None:
+        if record.run != self.number:
+            self.notes, self.elapsed_ms = {}, 0
+        self.number = record.run
+        self.task = cast("str | list[ContentBlock]", record.data["task"])
+        self.begun_at = cast("float", record.data.get("begun_at", 0.0))
+        self.kind = "swarm" if record.data.get("kind") == "swarm" else "graph"
+        self.token = cast("str | None", record.data.get("token"))
+        self.reason = cast("str | None", record.data.get("reason"))
+        self.responses = dict(cast("Mapping[str, Json]", record.data.get("responses", {})))
+
+
+_STATUS: Mapping[Status, NodeStatus] = {
+    Status.COMPLETED: "completed",
+    Status.FAILED: "failed",
+    Status.INTERRUPTED: "interrupted",
+}
+
+
+def leading_to(record: NodeChanged, frontier: tuple[str, ...], ready: tuple[str, ...]) -> NodeChanged:
+    """The record with what owes work after it, and what of that waits for nothing."""
+    more: dict[str, Json] = {} if ready == frontier else {"ready": list(ready)}
+    return replace(record, frontier=frontier, data={**record.data, **more})
+
+
+def _said(task: Task, kind: Kind, token: str | None, begun_at: float) -> dict[str, Json]:
+    """What every record of the run itself says."""
+    told = cast("Json", task if isinstance(task, str) else list(task))
+    said: dict[str, Json] = {"task": told, "kind": kind, "begun_at": begun_at}
+    return said if token is None else {**said, "token": token}
+
+
+def _note(record: NodeChanged, result: NodeResult | None) -> NodeNote:
+    said = record.data
+    handed = cast("list[str] | None", said.get("handed"))
+    return NodeNote(
+        kept=KeptResult(result or cast("Mapping[str, Json]", record.result)),
+        status=Status(record.status),
+        visits=_whole(said["visits"]),
+        places=tuple(_whole(place) for place in cast("list[Json]", said["places"])),
+        usage=cast("Mapping[str, int]", said["usage"]),
+        latency_ms=cast("float", said["latency_ms"]),
+        executions=_whole(said["executions"]),
+        context=cast("Mapping[str, Json]", said.get("context", {})),
+        handed=None if handed is None else (handed[0], handed[1]),
+    )
+
+
+def _whole(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(value)
+    return value

@@ -1,0 +1,173 @@
+"""Swarms: who gets control, what each agent is told, and when a run ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from repertory import (
+    Agent,
+    Graph,
+    MultiAgentResult,
+    NodeFailed,
+    ScriptedModel,
+    Status,
+    Swarm,
+    tool,
+)
+from repertory.app.sessions import PlacedSession
+from repertory.backends.tools.schema_library import schema_class
+from repertory.core.orchestration.handoff import handoff_in
+from repertory.errors import Invalid
+from repertory.testing.memory_sessions import MemorySessionStore, SessionShelf
+
+pytestmark = pytest.mark.anyio
+schema_class()  # Loading it takes a thread, and time on these clocks stands still or jumps.
+
+
+def handing(to: str, message: str = "please", **context: Any) -> Any:
+    given = {"agent_name": to, "message": message, **({"context": context} if context else {})}
+    return {"toolUse": {"name": "handoff_to_agent", "input": given}}
+
+
+def agent(name: str, *replies: Any, **more: Any) -> Agent:
+    return Agent(ScriptedModel(replies or ("fine",), loop=True), name=name, callback_handler=None, **more)
+
+
+def history(result: MultiAgentResult) -> list[str]:
+    return [node.node_id for node in result.node_history]  # type: ignore[attr-defined]
+
+
+def told(node: Agent) -> str:
+    block = next(message for message in node.messages if message["role"] == "user")["content"][0]
+    assert "text" in block
+    return block["text"]
+
+
+async def test_whoever_has_control_may_hand_it_over_with_words_and_values() -> None:
+    first = agent("first", handing("second", "You know this", part="roof"), "handed over")
+    second = agent("second", "all done", description="Knows roofs")
+    result = await Swarm([first, second]).invoke_async("Mend the shed")
+    assert (result.status, history(result)) == (Status.COMPLETED, ["first", "second"])
+    assert str(result) == "first: handed over\nsecond: all done"
+    assert "Agent name: second. Agent description: Knows roofs" in told(first)
+    assert told(second).startswith("Context:\nHandoff Message: You know this\n\nUser Request: Mend the shed\n\n")
+    assert "Previous agents who worked on this: first\n" in told(second)
+    assert "• first: {'part': 'roof'}" in told(second)
+
+
+async def test_a_swarm_begins_with_its_entry_point() -> None:
+    last = agent("b")
+    assert history(await Swarm(nodes=[agent("a"), last], entry_point=last).invoke_async("Go")) == ["b"]
+    assert history(await Swarm(agents=[agent("a"), agent("b")]).invoke_async("Go")) == ["a"]
+
+
+async def test_handing_over_to_nobody_is_an_error_for_the_model() -> None:
+    lone = agent("a", handing("zed"), "then I do it")
+    result = await Swarm([lone]).invoke_async("Go")
+    assert (history(result), str(result)) == (["a"], "a: then I do it")
+    assert "not found in swarm" in str(lone.messages[2])
+
+
+async def test_an_agent_begins_anew_each_time_and_its_whole_history_stays() -> None:
+    shelf = SessionShelf()
+
+    class Place:
+        key = f"shelf {id(shelf)}"
+
+        def open_store(self) -> MemorySessionStore:
+            return MemorySessionStore(shelf)
+
+    first = agent("a", handing("b"), "one", handing("b"), "two")
+    second = agent("b", handing("a"), "back", "over")
+    swarm = Swarm([first, second], session_manager=PlacedSession("s", Place()))
+    result = await swarm.invoke_async("Go")
+    assert history(result) == ["a", "b", "a", "b"]
+    assert len(first.messages) == 4
+    kept = [row for row in shelf.sessions["s"].journals["default_swarm.a"] if row.kind == 1]
+    assert len(kept) == 8
+
+
+@pytest.mark.parametrize(
+    ("limits", "reason", "count"),
+    [
+        ({"max_handoffs": 3}, "Max handoffs reached: 3", 3),
+        ({"max_iterations": 4}, "Max iterations reached: 4", 4),
+        (
+            {"repetitive_handoff_detection_window": 4, "repetitive_handoff_min_unique_agents": 3},
+            "Repetitive handoff: 2 unique nodes out of 4 recent iterations",
+            4,
+        ),
+    ],
+    ids=["handoffs", "iterations", "circles"],
+)
+async def test_a_swarm_that_does_not_end_is_ended(limits: dict[str, int], reason: str, count: int) -> None:
+    circle = [agent("a", *[handing("b"), "to b"] * 9), agent("b", *[handing("a"), "to a"] * 9)]
+    result = await Swarm(circle, **limits).invoke_async("Go")
+    assert (result.status, result.reason, len(history(result))) == (Status.FAILED, reason, count)
+
+
+async def test_an_agent_that_takes_too_long_fails_the_run_which_can_be_gone_on_with() -> None:
+    slow = Agent(ScriptedModel(["late"], delay_s=100), name="b", callback_handler=None)
+    first = agent("a", handing("b", k=1), "handed")
+    swarm = Swarm([first, slow], node_timeout=30)
+    with pytest.raises(NodeFailed, match="timed out after 30s"):
+        await swarm.invoke_async("Go")
+    slow.model = ScriptedModel(["quick"])
+    result = await swarm.invoke_async("Go")
+    assert (result.status, result.resumed, str(result)) == (Status.COMPLETED, True, "a: handed\nb: quick")
+    assert "• a: {'k': 1}" in told(slow)
+
+
+async def test_a_swarm_is_a_node_of_a_graph() -> None:
+    team = Swarm([agent("a", handing("b"), "one"), agent("b", "two")])
+    last = agent("last", "three")
+    result = await Graph({"team": team, "last": last}).invoke_async("Go")
+    assert result.execution_count == 3
+    assert "  - Agent: two" in [block.get("text") for block in last.messages[0]["content"]]
+
+
+async def test_what_was_handed_over_is_told_on_the_way() -> None:
+    swarm = Swarm([agent("a", handing("b", "do it"), "one"), agent("b")])
+    events = [event async for event in swarm.stream_async("Go") if event["type"] == "multiagent_handoff"]
+    assert events == [{"type": "multiagent_handoff", "from_node_ids": ["a"], "to_node_ids": ["b"], "message": "do it"}]
+
+
+def test_only_a_handoff_of_the_last_turn_that_was_carried_out_counts() -> None:
+    def turn(use: Any, status: Any = "success") -> list[Any]:
+        return [
+            {"role": "user", "content": [{"text": "go"}]},
+            {"role": "assistant", "content": [{"toolUse": {**use["toolUse"], "toolUseId": "t"}}]},
+            {"role": "user", "content": [{"toolResult": {"toolUseId": "t", "status": status, "content": []}}]},
+            {"role": "assistant", "content": [{"text": "fine"}]},
+        ]
+
+    assert handoff_in([*turn(handing("a")), *turn(handing("b", x=1))], ["a", "b"]) == ({"x": 1}, ("b", "please"))
+    assert handoff_in([*turn(handing("a")), *turn(handing("b"), "error")], ["a", "b"]) == ({}, None)
+    assert handoff_in(turn(handing("c")), ["a", "b"]) == ({}, None)
+    assert handoff_in([], ["a"]) == ({}, None)
+
+
+def test_what_is_no_swarm_is_refused() -> None:
+    @tool(name="handoff_to_agent")
+    async def mine() -> str:
+        """Mine."""
+        return ""
+
+    kept = agent("a", session_manager=PlacedSession("s", None))
+    twice = agent("a")
+    for make, what in [
+        (lambda: Swarm(), "made of nodes"),
+        (lambda: Swarm([]), "at least one agent"),
+        (lambda: Swarm([kept]), "Session persistence is not supported for Swarm agents yet"),
+        (lambda: Swarm([agent("a"), agent("a")]), "not unique"),
+        (lambda: Swarm([twice, twice]), "not unique"),
+        (lambda: Swarm([agent("a", tools=[mine])]), "handoff_to_agent"),
+        (lambda: Swarm([agent("a")], entry_point=agent("b")), "Entry point agent not found"),
+        (lambda: Swarm(["a"]), "made of agents"),  # type: ignore[list-item]
+        (lambda: Swarm([agent("a")], max_handoffs=0), "max_handoffs"),
+        (lambda: Swarm([agent("a")], node_timeout=-1), "node_timeout"),
+    ]:
+        with pytest.raises(Invalid, match=what):
+            make()

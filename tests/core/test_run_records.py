@@ -1,0 +1,215 @@
+"""A run is what its records say: restored, it equals the one that made them, wherever it is cut off."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from repertory.core.interrupts import Interrupt
+from repertory.core.journal.codec import decode, encode
+from repertory.core.journal.fold import Fold
+from repertory.core.journal.records import NodeChanged
+from repertory.core.journal.rows import VERSION
+from repertory.core.orchestration.calls import BeginRun, GoOn, Replay, decide_call
+from repertory.core.orchestration.results import MultiAgentResult, NodeResult, Status, node_result_of
+from repertory.core.orchestration.run import RUN, Ended, Run
+from repertory.core.prompt import read_prompt
+from repertory.core.result import AgentResult, StepMetrics, TurnMetrics
+from repertory.errors import (
+    Corrupt,
+    CorruptJournal,
+    InterruptExpired,
+    InterruptNotFound,
+    InterruptsWaiting,
+    Invalid,
+    NodeFailed,
+    RunUnfinished,
+)
+
+NODES = ("a", "b", "c")
+
+
+def answer(rng: random.Random, text: str) -> AgentResult:
+    usage: Any = {"inputTokens": rng.randint(1, 9), "outputTokens": rng.randint(1, 9), "totalTokens": 18}
+    step = StepMetrics(usage=usage, latency_ms=float(rng.randint(0, 9)), duration_s=0.5, attempts=1)
+    content: Any = [{"text": text}, {"image": {"format": "png", "source": {"bytes": b"\x89"}}}]
+    message: Any = {"role": "assistant", "content": content}
+    return AgentResult(stop_reason="end_turn", message=message, metrics=TurnMetrics(cycles=(step,), duration_s=0.5))
+
+
+def some_result(rng: random.Random) -> NodeResult:
+    match rng.randint(0, 4):
+        case 0:
+            return node_result_of(NodeFailed("no", node="x"), 5)
+        case 1:
+            question = Interrupt(id=f"i{rng.random()}", name="ask", reason={"n": 1}, expires_at=rng.choice([None, 9.0]))
+            return node_result_of(AgentResult(stop_reason="interrupt", message=None, interrupts=(question,)), 5)
+        case 2:
+            inner = {"x": node_result_of(answer(rng, "inner"), 3)}
+            usage: Any = inner["x"].accumulated_usage
+            nested = MultiAgentResult(
+                status=Status.COMPLETED, results=inner, accumulated_usage=usage, execution_count=1, reason="why"
+            )
+            return node_result_of(nested, 4)
+        case _:
+            return node_result_of(answer(rng, "fine"), 2)
+
+
+def seen(run: Run) -> dict[str, Any]:
+    """Everything that can be seen of a run, as JSON where JSON is what is kept."""
+    return {
+        "number": run.number,
+        "task": run.task,
+        "begun": run.begun_at,
+        "token": run.token,
+        "frontier": run.frontier,
+        "status": run.status,
+        "order": run.order,
+        "ends": run.ends,
+        "usage": run.usage,
+        "latency": run.latency_ms,
+        "executions": run.executions,
+        "elapsed": run.elapsed_ms,
+        "reason": run.reason,
+        "responses": run.responses,
+        "notes": {node: (note.visits, note.context, note.handed) for node, note in run.notes.items()},
+        "results": {node: {**said(result)} for node, result in run.results.items()},
+    }
+
+
+def said(result: NodeResult) -> dict[str, Any]:
+    """An error comes back as another class of error."""
+    found: dict[str, Any] = result.to_dict()
+    if found["result"]["type"] == "exception":
+        found["result"].pop("cause")
+    return found
+
+
+def test_a_run_that_is_restored_equals_the_one_that_was_live(seed: int) -> None:
+    rng = random.Random(seed)
+    for _ in range(60):
+        run, fold = Run(), Fold()
+        for seq in range(1, rng.randint(2, 26)):
+            record, result = step(rng, run)
+            run.apply(record, result)
+            kind, body = encode(record)
+            fold.apply(seq, decode(kind, VERSION, body))
+            image = fold.image()
+            restored = Run.of(image.nodes.values(), image.frontier)
+            assert seen(restored) == seen(run), seed
+
+
+def step(rng: random.Random, run: Run) -> tuple[NodeChanged, NodeResult | None]:
+    at, elapsed = float(rng.randint(1, 99)), run.elapsed_ms + rng.randint(0, 9)
+    some = tuple(node for node in NODES if rng.random() < 0.6)
+    chance = rng.random()
+    if not run.number or chance < 0.1:
+        task: Any = rng.choice(["Go", [{"text": "Look"}, {"image": {"source": {"bytes": b"x"}}}]])
+        return run.begun(task, some or ("a",), at=at, kind="graph", token=rng.choice([None, "t"])), None
+    if chance < 0.15:
+        return run.stopped("too long", at=at, elapsed_ms=elapsed), None
+    if chance < 0.2:
+        return run.restated(at=at, responses={f"q{rng.randint(0, 3)}": "yes"}, elapsed_ms=elapsed), None
+    result = some_result(rng)
+    handed = ("b", "yours") if rng.random() < 0.3 else None
+    done = rng.random() < 0.7
+    end = Ended(result=result, done=done, context={"k": rng.randint(0, 3)} if rng.random() < 0.3 else {}, handed=handed)
+    return run.ended(rng.choice(NODES), end, some, at=at, elapsed_ms=elapsed), result
+
+
+def test_a_record_that_nobody_wrote_is_refused() -> None:
+    for data in ({}, {"task": "x", "elapsed_ms": "soon"}):
+        with pytest.raises(CorruptJournal):
+            Run().apply(NodeChanged(at=1.0, run=1, node=RUN, status="started", data=data))  # type: ignore[arg-type]
+    run, odd = unfinished(), NodeChanged(at=1.0, run=1, node="a", status="completed")
+    with pytest.raises(CorruptJournal):
+        run.apply(odd)
+    data: Any = {"visits": 1, "places": [1], "usage": {}, "latency_ms": 0.0, "executions": 1}
+    run.apply(replace(odd, data=data, result={"result": {"type": "odd"}}))
+    with pytest.raises(Corrupt):
+        str(run.results["a"])
+
+
+def unfinished(*questions: Interrupt) -> Run:
+    """A run that owes work; when it asks something, that is all it waits for."""
+    run = Run()
+    run.apply(run.begun("Go", ("a",), at=1.0, kind="graph", token="t"))
+    if questions:
+        result = node_result_of(AgentResult(stop_reason="interrupt", message=None, interrupts=questions), 1)
+        run.apply(run.ended("a", Ended(result=result, done=False), ("a",), at=2.0, elapsed_ms=1), result)
+    return run
+
+
+def over() -> Run:
+    run = unfinished()
+    result = node_result_of(AgentResult(stop_reason="end_turn", message=None), 1)
+    run.apply(run.ended("a", Ended(result=result), (), at=2.0, elapsed_ms=1), result)
+    return run
+
+
+QUESTION = Interrupt(id="q", name="ok?", expires_at=10.0)
+ANSWER = [{"interruptResponse": {"interruptId": "q", "response": "yes"}}]
+
+
+@pytest.mark.parametrize(
+    ("run", "prompt", "options", "expected"),
+    [
+        (Run(), "Go", {}, BeginRun("Go")),
+        (Run(), [{"text": "Go"}], {}, BeginRun("Go")),
+        (over(), "Go", {}, BeginRun("Go")),
+        (over(), "Go", {"token": "t"}, Replay()),
+        (over(), "Go", {"token": "t", "resume": False}, BeginRun("Go")),
+        (unfinished(), "Go", {}, GoOn()),
+        (unfinished(), None, {}, GoOn()),
+        (unfinished(), "Else", {"resume": True}, GoOn()),
+        (unfinished(), "Else", {"resume": False}, BeginRun("Else")),
+        (unfinished(), "Else", {"token": "t"}, GoOn()),
+        (unfinished(QUESTION), None, {}, GoOn()),
+        (unfinished(QUESTION), ANSWER, {}, GoOn(answers={"a": {"q": "yes"}})),
+        (unfinished(QUESTION), "Go", {"now": 10.0}, GoOn(expired=frozenset("a"))),
+        (Run(), None, {}, Invalid),
+        (over(), None, {}, Invalid),
+        (over(), "Go", {"resume": True}, Invalid),
+        (unfinished(), None, {"resume": False}, Invalid),
+        (unfinished(), "Else", {}, RunUnfinished),
+        (unfinished(QUESTION), "Go", {}, InterruptsWaiting),
+        (unfinished(QUESTION), ANSWER, {"now": 10.0}, InterruptExpired),
+        (unfinished(), ANSWER, {}, InterruptNotFound),
+        (over(), ANSWER, {}, InterruptNotFound),
+    ],
+    ids=[
+        "none",
+        "none, blocks",
+        "over",
+        "over, its token",
+        "over, its token, another run",
+        "unfinished, its task",
+        "unfinished, nothing",
+        "unfinished, going on",
+        "unfinished, given up",
+        "unfinished, its token",
+        "waiting, nothing",
+        "waiting, answers",
+        "waiting, too late",
+        "none, nothing",
+        "over, nothing",
+        "over, going on",
+        "unfinished, given up for nothing",
+        "unfinished, another task",
+        "waiting, a task",
+        "waiting, answers too late",
+        "unfinished, answers",
+        "over, answers",
+    ],
+)
+def test_a_call_goes_on_with_a_run_or_begins_one_and_never_drops_a_task(
+    run: Run, prompt: Any, options: dict[str, Any], expected: Any
+) -> None:
+    if isinstance(expected, type):
+        with pytest.raises(expected):
+            decide_call(run, read_prompt(prompt), **{"now": 5.0, **options})
+    else:
+        assert decide_call(run, read_prompt(prompt), **{"now": 5.0, **options}) == expected
