@@ -119,6 +119,7 @@ if TYPE_CHECKING:
     from repertory.backends.ports import ToolContext as ToolContext
     from repertory.backends.sessions.snapshot_port import SnapshotStorage as SnapshotStorage
     from repertory.backends.tools.decorator import tool as tool
+    from repertory.core.budget import Budget as Budget
     from repertory.core.interrupts import Interrupt as Interrupt
     from repertory.core.interrupts import InterruptException as InterruptException
     from repertory.core.journal.marks import Mark as Mark
@@ -196,6 +197,7 @@ _HOMES = {
     "BeforeSnapshotEvent": "repertory.actors.hook_events",
     "BeforeToolCallEvent": "repertory.actors.hook_events",
     "BeforeToolsEvent": "repertory.actors.hook_events",
+    "Budget": "repertory.core.budget",
     "ConcurrencyException": "repertory.errors",
     "ContextInjector": "repertory.app.context_injector",
     "ContextOffloader": "repertory.app.context_offloader",
@@ -351,6 +353,7 @@ __all__ = [
     "BeforeSnapshotEvent",
     "BeforeToolCallEvent",
     "BeforeToolsEvent",
+    "Budget",
     "ConcurrencyException",
     "ContextInjector",
     "ContextOffloader",

@@ -396,7 +396,7 @@ class AgentActor(Actor[AgentMessage]):
         self._parts.wish.take()  # It was for a turn that is over.
         outcome: AgentResult | RepertoryError
         try:
-            turn = OpenTurn(self.context.self_ref, call.invocation)
+            turn = OpenTurn(self.context.self_ref, call.invocation, call.invocation.budget)
             outcome = await in_context(call.invocation.context, turn, self._drive(call))
         except RepertoryError as error:
             outcome = error

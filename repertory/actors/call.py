@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias, cast
 
 from repertory.backends.ports import OutputForm
+from repertory.core.budget import Budget
 from repertory.core.events import TurnEvent
 from repertory.core.limits import NO_LIMITS, TurnLimits
 from repertory.core.messages import ContentBlock, Prompt, ToolUse
@@ -38,6 +39,8 @@ class Invocation:
     """Names the turn: the same token again gives the same answer, and nothing runs twice."""
     form: OutputForm | None = None
     """What the model is to fill in."""
+    budget: Budget | None = None
+    """What everything that is done for the call may use together."""
     resume: bool | None = None
     """Of an orchestrator: whether to go on with its unfinished run; None goes on when the task is the same."""
     drop_interrupts: bool = False

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from repertory.runtime.origin import ORIGIN, Origin
 
 if TYPE_CHECKING:
+    from repertory.core.budget import Budget
     from repertory.runtime.ref import ActorRef
 
 T = TypeVar("T")
@@ -26,10 +27,18 @@ class OpenTurn(NamedTuple):
     agent: ActorRef[object]
     call: object
     """What names the call; compared by identity."""
+    budget: Budget | None = None
+    """What its caller has given it."""
 
 
 OPEN_TURNS: ContextVar[tuple[OpenTurn, ...]] = ContextVar("repertory_open_turns", default=())
 """The turns in which the code that runs here was called, the innermost last. None of them ends before it does."""
+
+
+def budgets() -> tuple[Budget, ...]:
+    """The budgets that what is used here counts towards, the caller's first."""
+    found = [turn.budget for turn in OPEN_TURNS.get() if turn.budget is not None]
+    return tuple(budget for place, budget in enumerate(found) if budget not in found[:place])
 
 
 @types.coroutine

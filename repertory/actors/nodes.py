@@ -50,7 +50,9 @@ class NodeEnd:
     """What an execution led to."""
 
     outcome: Outcome | None
-    """None: it was cut short by a shutdown, and still owes its work."""
+    """None: it was cut short, by a shutdown or a budget, and still owes its work."""
+    stopped: str | None = None
+    """Which bound of a budget has cut it short."""
     context: Mapping[str, Json] = field(default_factory=dict[str, "Json"])
     """What it leaves for other nodes."""
     handed: tuple[str, str] | None = None

@@ -95,7 +95,7 @@ class OrchestratorActor(Actor[AgentMessage]):
         image = await persister.ask(ReadImage(), timeout_s=math.inf)
         durable, backlog = self._settings.durable, self._backlog
         self._ledger = Ledger(persister, image.last_seq, self._wall, backlog=backlog, durable=durable)
-        self._run = Run.of(image.nodes.values(), image.frontier)
+        self._run = Run.of(image.nodes.values(), image.frontier, image.run)
 
     async def on_stop(self, reason: ExitReason) -> None:
         """What is on record goes to the persister, which stops after this actor."""
@@ -212,7 +212,7 @@ class OrchestratorActor(Actor[AgentMessage]):
     async def _serve(self, call: Call) -> None:
         self._running = call
         try:
-            turn = OpenTurn(self.context.self_ref, call.invocation)
+            turn = OpenTurn(self.context.self_ref, call.invocation, call.invocation.budget)
             outcome = await in_context(call.invocation.context, turn, self._call(call))
         except RepertoryError as error:
             await call.end(error)

@@ -86,6 +86,8 @@ class RunDriver:
         self._elapsed_before = run.elapsed_ms
         self._halted = False
         """Nothing else starts."""
+        self._ends_with: str | None = None
+        """The limit that ends the run."""
         self.reason: str | None = None
         """Why the call ended before the run was over."""
         self.error: RepertoryError | None = None
@@ -108,8 +110,8 @@ class RunDriver:
                 self._end_run(f"Execution timed out: {plan.time_max_s:g}s")
             else:
                 self.reason = "limit_time"
-        elif self.reason is not None and self._halted and not self._scope.cancel_called:
-            self._end_run(self.reason)
+        elif self._ends_with is not None and not self._scope.cancel_called:
+            self._end_run(self._ends_with)
         elapsed_ms = self._elapsed_ms()
         if not run.over and elapsed_ms > run.elapsed_ms:
             self._put(run.restated(at=self._ledger.wall(), elapsed_ms=elapsed_ms))
@@ -150,7 +152,7 @@ class RunDriver:
                 continue
             reason = self._parts.plan.end_reason(self._run, len(self._frontier.running))
             if reason is not None:
-                self.reason, self._halted = reason, True
+                self._ends_with, self._halted = reason, True
                 break
             self._frontier = self._frontier.started(node)
             assert self._group is not None
@@ -166,7 +168,7 @@ class RunDriver:
             end = NodeEnd(outcome=error)
         if end.outcome is None:
             self._frontier = self._frontier.stopped(node)
-            self._halted = True
+            self._halted, self.reason = True, self.reason or end.stopped
             return
         result = node_result_of(end.outcome, round((anyio.current_time() - began) * 1000))
         following = self._note_end(node, result, end)

@@ -15,6 +15,7 @@ import anyio
 
 from repertory.actors.agent_parts import AgentParts, AgentSettings, Footing, Means
 from repertory.actors.call import Invocation, request_state
+from repertory.actors.caller_context import budgets
 from repertory.actors.conversation import PrepareCall, ReduceView, Settle, Tidy
 from repertory.actors.hook_calls import TurnHooks
 from repertory.actors.hook_events import (
@@ -130,6 +131,7 @@ class TurnDriver:
                 stop=self._stop,
             )
         )
+        self._budgets = budgets()
         self._injected_tokens = 0
         """What was added to the last request takes about so many."""
 
@@ -254,6 +256,7 @@ class TurnDriver:
         try:
             if command.after_s:
                 await self._stop.unless(lambda: anyio.sleep(command.after_s))
+            self._look_at_budgets()
             request = None if self._stop.heard() else await self._request(form_only=command.form_only)
             if request is None or self._stop.heard():
                 return self._stopped()
@@ -268,6 +271,17 @@ class TurnDriver:
             return await self._answered(answer, form_only=command.form_only)
         except RepertoryError as error:
             return Erred(error)
+
+    def _look_at_budgets(self) -> None:
+        """End the turn when what it may use with others is used up. Errors: `Invalid` for a model without a price."""
+        for budget in self._budgets:
+            reason = budget.reached(self._model_id)
+            if reason is not None:
+                self.stop(Stop(reason=reason))
+
+    @property
+    def _model_id(self) -> str:
+        return str(self._parts.model.get_config().get("model_id", "")) if self._budgets else ""
 
     async def _answer_instead(self, request: Request) -> str | None:
         """What a hook wants the answer to be, without asking the model."""
@@ -360,6 +374,8 @@ class TurnDriver:
             self._injected_tokens = 0
         attempt = self._meter.attempts
         self._meter.answered(answer)
+        for budget in self._budgets:
+            budget.charge(self._settings.agent_id, self._model_id, answer.usage)
         again = await self._asked_again(answer, None, retry=False)
         if again is None:
             return self._stopped()

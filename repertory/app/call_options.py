@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, cast
 import anyio
 
 from repertory.actors.call import Busy, Invocation
+from repertory.core.budget import Budget
 from repertory.core.ids import check_id
 from repertory.core.limits import Limits, read_limits
 from repertory.errors import Invalid
@@ -35,6 +36,8 @@ class CallOptions(TypedDict, total=False):
     other turns is refused with `AgentBusy`."""
     drop_interrupts: bool | None
     """Whether to go on without answers that a person has not given: what waits for them gets an error result."""
+    budget: Budget | None
+    """What everything that is done for this call may use together; see `Budget`."""
     busy: Busy | None
     """What to do when a turn runs already; None means what the agent was built with."""
 
@@ -74,7 +77,14 @@ def read_call(prompt: Prompt, options: CallOptions, default_form: type[Any] | No
         idempotency_token=None if token is None else check_id(token, "idempotency_token"),
         drop_interrupts=bool(options.get("drop_interrupts")),
         form=output_form(options.get("structured_output_model") or default_form),
+        budget=_budget(options.get("budget")),
     )
+
+
+def _budget(budget: object) -> Budget | None:
+    if budget is None or isinstance(budget, Budget):
+        return budget
+    raise Invalid("budget is a Budget", got=type(budget).__name__)
 
 
 def output_form(kind: type[Any] | None) -> OutputForm | None:

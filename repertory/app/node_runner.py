@@ -15,6 +15,7 @@ import anyio
 from repertory.actors.call import Invocation
 from repertory.actors.nodes import NodeCall, NodeEnd
 from repertory.app.callbacks import CallbackHandler, call_handler
+from repertory.core.budget import LIMITED_BY_BUDGET
 from repertory.core.orchestration.results import MultiAgentResult
 from repertory.core.result import AgentResult
 from repertory.core.snapshots.portable import SnapshotFields
@@ -138,6 +139,9 @@ class SessionNodeRunner:
             return NodeEnd(outcome=error)
         if self._host.refusing and isinstance(outcome, AgentResult) and outcome.stop_reason == "cancelled":
             return NodeEnd(outcome=None)
+        reason = outcome.stop_reason if isinstance(outcome, AgentResult) else getattr(outcome, "reason", None)
+        if reason in LIMITED_BY_BUDGET:
+            return NodeEnd(outcome=None, stopped=reason)
         if self._settings.end_of is None:
             return NodeEnd(outcome=outcome)
         context, handed = self._settings.end_of(alive.session.messages())

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from repertory.app.node_runner import Node, RunnerSettings
     from repertory.app.sessions import SessionPlacement
     from repertory.backends.ports import OutputForm
+    from repertory.core.budget import Budget
     from repertory.core.events import TurnEvent
     from repertory.core.messages import Prompt
     from repertory.core.orchestration.run import Run
@@ -66,6 +67,9 @@ class RunOptions(TypedDict, total=False):
     timeout_s: float | None
     """Seconds for the whole call. Then it returns with status `interrupted` and reason `limit_time`; the run can be
     gone on with."""
+    budget: Budget | None
+    """What all nodes may use together, in this call. When it is used up the call returns with status `interrupted` and
+    the reason; the run can be gone on with."""
     busy: Busy | None
     """What to do when another call works: `queue` or `reject`; None means what it was built with."""
 

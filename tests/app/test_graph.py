@@ -26,6 +26,7 @@ from repertory import (
     Runtime,
     RunUnfinished,
     ScriptedModel,
+    Sessions,
     Status,
     hook,
     tool,
@@ -284,6 +285,15 @@ async def test_every_nodes_conversation_is_kept_and_goes_on_in_the_next_run() ->
         "default_graph.a",
         "default_graph.b",
     }
+
+
+async def test_a_graph_whose_journal_was_gone_back_in_begins_the_next_run() -> None:
+    shelf = Shelf()
+    graph = Graph({"a": agent("A")}, session_manager=PlacedSession("s", shelf))
+    assert [(await graph.invoke_async("Go")).run for _ in range(2)] == [1, 2]
+    await Sessions(shelf).rewind("s", 2, agent="multi_agent.default_graph")
+    result = await graph.invoke_async("Go")
+    assert (result.run, result.resumed, str(result)) == (3, False, "a: A")
 
 
 async def test_graphs_are_nodes_of_graphs() -> None:

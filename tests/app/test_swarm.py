@@ -118,6 +118,7 @@ async def test_an_agent_that_takes_too_long_fails_the_run_which_can_be_gone_on_w
     result = await swarm.invoke_async("Go")
     assert (result.status, result.resumed, str(result)) == (Status.COMPLETED, True, "a: handed\nb: quick")
     assert "• a: {'k': 1}" in told(slow)
+    assert told(slow).startswith("Context:\nHandoff Message: please\n")
 
 
 async def test_a_swarm_is_a_node_of_a_graph() -> None:

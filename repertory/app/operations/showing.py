@@ -161,7 +161,7 @@ def _agent(ancestry: Ancestry) -> StoredAgent:
 
 
 def _run(journal: str, fold: Fold) -> Mapping[str, object] | None:
-    orchestrator, run = orchestrator_in(journal), Run.of(fold.nodes.values(), fold.frontier)
+    orchestrator, run = orchestrator_in(journal), Run.of(fold.nodes.values(), fold.frontier, fold.run)
     return document_of(run, orchestrator) if orchestrator is not None and run.number else None
 
 

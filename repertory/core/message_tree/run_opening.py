@@ -42,7 +42,7 @@ def open_run(
 
 def run_of(fold: Fold) -> Run:
     """The run that an orchestrator's journal amounts to."""
-    return Run.of(fold.nodes.values(), fold.frontier)
+    return Run.of(fold.nodes.values(), fold.frontier, fold.run)
 
 
 def _is_taken_in(fold: Fold, document: RunFile) -> bool:

@@ -168,13 +168,16 @@ class Run:
         """Why it ended before its work was done."""
 
     @classmethod
-    def of(cls, records: Iterable[NodeChanged], frontier: tuple[str, ...]) -> Run:
-        """The run whose latest word on each node this is, in the order in which they were mentioned first."""
+    def of(cls, records: Iterable[NodeChanged], frontier: tuple[str, ...], last: int = 0) -> Run:
+        """The run whose latest word on each node this is, in the order in which they were mentioned first. `last`: the
+        highest number that a run had: after a rewind there may be nothing left of it.
+        """
         run, ready = cls(), dict[tuple[str, ...], tuple[str, ...]]()
         for record in records:
             run.apply(record)
             ready[run.frontier] = run.ready
         run.frontier, run.ready = frontier, ready.get(frontier, frontier)
+        run.number = max(run.number, last)
         return run
 
     @property

@@ -1,0 +1,131 @@
+"""What everything that is done for one call may use together, and who used it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from repertory.errors import Invalid
+
+if TYPE_CHECKING:
+    from repertory.core.messages import Usage
+
+LIMITED_BY_BUDGET = frozenset(("limit_total_tokens", "limit_output_tokens", "limit_cost"))
+"""The stop reasons of a budget that is used up."""
+ANY_MODEL = "*"
+"""In place of a model's id among prices: every model that is not named."""
+
+
+class Spent(NamedTuple):
+    """What was used."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    total_tokens: int = 0
+    cost: float = 0.0
+    """In the unit of the prices."""
+    calls: int = 0
+    """Answered model calls."""
+
+    def and_also(self, usage: Usage, cost: float) -> Spent:
+        """After one more call."""
+        return Spent(
+            self.input_tokens + usage["inputTokens"],
+            self.output_tokens + usage["outputTokens"],
+            self.total_tokens + usage["totalTokens"],
+            self.cost + cost,
+            self.calls + 1,
+        )
+
+
+class Budget:
+    """Bounds that a call shares with everything that is done for it: nodes, agents that are tools, agents that tools
+    and hooks call, and what these do in turn.
+
+    Pass one as `budget=`; within that call another call may get a smaller one of its own, which counts towards both.
+    What one of them leaves unused is there for the others. It is looked at before each model call, so the last call may
+    exceed it; then turns end with stop reason `limit_total_tokens`, `limit_output_tokens` or `limit_cost`, and a run
+    can be gone on with under another budget. Counted is what the models of turns use: not summaries, nor what memory
+    makes of what was said, which are done behind the answers.
+
+    `spent` is what was used in all, `by` the same for each agent that asked, by its `agent_id` (of a node whose
+    conversation is kept: `graph.node`).
+    """
+
+    def __init__(
+        self,
+        *,
+        total_tokens: int | None = None,
+        output_tokens: int | None = None,
+        cost: float | None = None,
+        prices: Mapping[str, tuple[float, float]] | None = None,
+    ) -> None:
+        """`prices`: model id, or `*` for any other, to the price of a million input tokens and of a million output
+        tokens, in the unit of `cost`.
+
+        Errors: `Invalid` for bounds or prices that make no sense, and for a cost without prices.
+        """
+        self._total = _bound(total_tokens, "total_tokens")
+        self._output = _bound(output_tokens, "output_tokens")
+        self._cost = _bound(cost, "cost")
+        self._prices = {model: _price(model, price) for model, price in (prices or {}).items()}
+        if cost is not None and not self._prices:
+            raise Invalid("a budget with a cost needs prices")
+        self._by: dict[str, Spent] = {}
+        self._spent = Spent()
+
+    @property
+    def spent(self) -> Spent:
+        """What was used until now."""
+        return self._spent
+
+    @property
+    def by(self) -> Mapping[str, Spent]:
+        """The same by who used it."""
+        return dict(self._by)
+
+    def reached(self, model: str) -> str | None:
+        """The stop reason of the first bound that is reached; None when the model may be asked.
+
+        Errors: `Invalid` for a model without a price, when there is a bound on the cost.
+        """
+        if self._cost < math.inf:
+            self._price_of(model)
+        spent = self._spent
+        if spent.total_tokens >= self._total:
+            return "limit_total_tokens"
+        if spent.output_tokens >= self._output:
+            return "limit_output_tokens"
+        return "limit_cost" if spent.cost >= self._cost else None
+
+    def charge(self, who: str, model: str, usage: Usage) -> None:
+        """A model has answered."""
+        cost = 0.0
+        if self._prices and (model in self._prices or ANY_MODEL in self._prices):
+            per_input, per_output = self._price_of(model)
+            cost = (usage["inputTokens"] * per_input + usage["outputTokens"] * per_output) / 1e6
+        self._spent = self._spent.and_also(usage, cost)
+        self._by[who] = self._by.get(who, Spent()).and_also(usage, cost)
+
+    def _price_of(self, model: str) -> tuple[float, float]:
+        price = self._prices.get(model, self._prices.get(ANY_MODEL))
+        if price is None:
+            raise Invalid("the budget has no price for this model", model=model, prices=sorted(self._prices))
+        return price
+
+
+def _bound(value: object, what: str) -> float:
+    if value is None:
+        return math.inf
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise Invalid(f"{what} is a positive number", got=value)
+    return value
+
+
+def _price(model: str, price: object) -> tuple[float, float]:
+    match price:
+        case (int() | float() as per_input, int() | float() as per_output) if per_input >= 0 <= per_output:
+            return float(per_input), float(per_output)
+        case _:
+            raise Invalid("a price is two numbers, for a million input and output tokens", model=model, got=price)

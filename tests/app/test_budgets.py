@@ -1,0 +1,137 @@
+"""Budgets: one for everything that is done for a call, looked at before each model call, and gone on without."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from repertory import Agent, Budget, Graph, GraphBuilder, ScriptedModel, Status, Swarm, tool
+from repertory.backends.tools.schema_library import schema_class
+from repertory.core.budget import Spent
+from repertory.core.orchestration.results import MultiAgentResult
+from repertory.errors import Invalid
+
+pytestmark = pytest.mark.anyio
+schema_class()  # Loading it uses a thread, which a clock that jumps would pass.
+
+
+def agent(*replies: Any, name: str = "a", **more: Any) -> Agent:
+    return Agent(
+        ScriptedModel(replies or ("fine",), loop=True), name=name, agent_id=name, callback_handler=None, **more
+    )
+
+
+def asking(tool_name: str, **given: Any) -> Any:
+    return {"toolUse": {"name": tool_name, "input": given}}
+
+
+def order(result: MultiAgentResult) -> list[str]:
+    return [node.node_id for node in result.execution_order]  # type: ignore[attr-defined]
+
+
+async def test_a_turn_ends_when_its_budget_is_used_up_and_goes_on_under_another() -> None:
+    @tool(name="look")
+    async def look() -> str:
+        """Look."""
+        return "nothing"
+
+    seeker = agent(asking("look"), asking("look"), "found", tools=[look])
+    budget = Budget(output_tokens=1)
+    result = await seeker.invoke_async("Seek", budget=budget)
+    assert (result.stop_reason, result.message, budget.spent.calls) == ("limit_output_tokens", None, 1)
+    spent = budget.spent
+    result = await seeker.invoke_async(budget=budget)
+    assert (result.stop_reason, budget.spent) == ("limit_output_tokens", spent)
+    assert str(await seeker.invoke_async()) == "found"
+
+
+async def test_agents_that_are_tools_and_that_tools_call_count_towards_it() -> None:
+    third = agent("deep", name="third")
+
+    @tool(name="call")
+    async def call() -> str:
+        """Call the third."""
+        return str(await third.invoke_async("Go", budget=own))
+
+    own = Budget(total_tokens=10_000)
+    second = agent(asking("call"), "second", name="second", tools=[call])
+    first = agent(asking("second", input="Go"), "first", name="first", tools=[second])
+    budget = Budget(total_tokens=10_000)
+    await first.invoke_async("Go", budget=budget)
+    assert {who: spent.calls for who, spent in budget.by.items()} == {"first": 2, "second": 2, "third": 1}
+    assert (own.by.keys(), own.spent) == ({"third"}, budget.by["third"])
+    assert sum(spent.total_tokens for spent in budget.by.values()) == budget.spent.total_tokens
+    before = budget.spent
+    await first.invoke_async("Go")
+    assert budget.spent == before
+
+
+async def test_nodes_share_a_budget_and_the_run_goes_on_under_another() -> None:
+    builder = GraphBuilder()
+    for name in ("root", "left", "right", "join"):
+        builder.add_node(agent(name, name=name), name)
+    for source, target in (("root", "left"), ("root", "right"), ("left", "join"), ("right", "join")):
+        builder.add_edge(source, target)
+    graph = builder.build()
+    budget = Budget(total_tokens=1)
+    result = await graph.invoke_async("Go", budget=budget)
+    assert (result.status, result.reason, order(result)) == (Status.INTERRUPTED, "limit_total_tokens", ["root"])
+    result = await graph.invoke_async("Go", budget=Budget(total_tokens=10_000))
+    assert (result.status, result.resumed, sorted(order(result))) == (
+        Status.COMPLETED,
+        True,
+        ["join", "left", "right", "root"],
+    )
+
+
+async def test_nested_orchestrators_share_it_too() -> None:
+    team = Swarm([agent(asking("handoff_to_agent", agent_name="b", message="x"), "one"), agent("two", name="b")])
+    graph = Graph({"team": team, "last": agent("three", name="last")})
+    result = await graph.invoke_async("Go", budget=Budget(total_tokens=1))
+    assert (result.status, result.reason, order(result)) == (Status.INTERRUPTED, "limit_total_tokens", [])
+    budget = Budget(total_tokens=100_000)
+    result = await graph.invoke_async("Go", budget=budget)
+    assert (result.status, result.execution_count) == (Status.COMPLETED, 3)
+    assert budget.spent.calls == 3
+
+
+async def test_a_budget_may_bound_the_cost() -> None:
+    budget = Budget(cost=0.0001, prices={"*": (0.0, 100.0)})
+    clerk = agent("one token or more")
+    first = await clerk.invoke_async("Go", budget=budget)
+    second = await clerk.invoke_async("Go", budget=budget)
+    assert (first.stop_reason, second.stop_reason) == ("end_turn", "limit_cost")
+    assert budget.spent.cost == pytest.approx(budget.spent.output_tokens / 10_000)
+
+
+async def test_a_model_without_a_price_is_not_asked_when_the_cost_is_bounded() -> None:
+    clerk = agent()
+    with pytest.raises(Invalid, match="no price for this model"):
+        await clerk.invoke_async("Go", budget=Budget(cost=1.0, prices={"other": (1.0, 1.0)}))
+    unbounded = Budget(prices={"other": (1.0, 1.0)})
+    await clerk.invoke_async("Go", budget=unbounded)
+    assert (unbounded.spent.calls, unbounded.spent.cost) == (1, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("make", "what"),
+    [
+        (lambda: Budget(total_tokens=0), "total_tokens"),
+        (lambda: Budget(output_tokens=True), "output_tokens"),
+        (lambda: Budget(cost=float("inf")), "cost"),
+        (lambda: Budget(cost=1.0), "needs prices"),
+        (lambda: Budget(prices={"m": (1.0,)}), "two numbers"),  # type: ignore[dict-item]
+        (lambda: Budget(prices={"m": (-1.0, 1.0)}), "two numbers"),
+    ],
+    ids=["nothing", "no number", "endless", "no prices", "one price", "negative"],
+)
+def test_what_is_no_budget_is_refused(make: Any, what: str) -> None:
+    with pytest.raises(Invalid, match=what):
+        make()
+
+
+async def test_only_a_budget_is_one() -> None:
+    with pytest.raises(Invalid, match="budget is a Budget"):
+        await agent().invoke_async("Go", budget=100)  # type: ignore[typeddict-item]
+    assert Spent().calls == 0
