@@ -287,13 +287,49 @@ async def test_every_nodes_conversation_is_kept_and_goes_on_in_the_next_run() ->
     }
 
 
-async def test_a_graph_whose_journal_was_gone_back_in_begins_the_next_run() -> None:
-    shelf = Shelf()
-    graph = Graph({"a": agent("A")}, session_manager=PlacedSession("s", shelf))
-    assert [(await graph.invoke_async("Go")).run for _ in range(2)] == [1, 2]
-    await Sessions(shelf).rewind("s", 2, agent="multi_agent.default_graph")
-    result = await graph.invoke_async("Go")
-    assert (result.run, result.resumed, str(result)) == (3, False, "a: A")
+async def test_a_run_may_be_gone_back_in_and_what_owed_work_then_is_done_anew() -> None:
+    shelf, calls = Shelf(), list[str]()
+
+    def graph() -> Graph:
+        nodes = {name: agent(lambda *_, name=name: calls.append(name) or name) for name in "abc"}
+        return Graph(nodes, session_manager=PlacedSession("s", shelf))
+
+    first = await graph().invoke_async("Go")
+    await graph().invoke_async("Go")
+    assert (first.run, calls) == (1, ["a", "b", "c"] * 2)
+    calls.clear()
+    await Sessions(shelf).rewind("s", 2, agent="multi_agent.default_graph")  # The first run, after its first node.
+    result = await graph().invoke_async("Go")
+    assert (result.run, result.resumed, order(result), calls) == (3, True, ["a", "b", "c"], ["b", "c"])
+    assert (await graph().invoke_async("Go")).run == 4
+    calls.clear()
+    await Sessions(shelf).rewind("s", 4, agent="multi_agent.default_graph")  # The end of the first run.
+    assert ((await graph().invoke_async("Go")).resumed, calls) == (False, ["a", "b", "c"])
+
+
+async def test_a_run_may_be_forked_and_both_go_on() -> None:
+    shelf, calls = Shelf(), list[str]()
+
+    def graph(session: str, last: Any = "c") -> Graph:
+        nodes = {name: agent(lambda *_, name=name: calls.append(name) or name) for name in "ab"}
+        nodes["c"] = agent(last, retry_strategy=None)
+        return Graph(nodes, session_manager=PlacedSession(session, shelf))
+
+    with pytest.raises(NodeFailed):
+        await graph("s", ValueError("no")).invoke_async("Go")
+    await Sessions(shelf).fork("s", "t")
+    for session in "ts":
+        made = graph(session, f"c of {session}")
+        result = await made.invoke_async("Go")
+        assert (result.status, result.resumed, str(result)) == (
+            Status.COMPLETED,
+            True,
+            f"a: a\nb: b\nc: c of {session}",
+        )
+    assert calls == ["a", "b"]
+    again = graph("t")
+    await again.invoke_async("More")
+    assert told(again.nodes["a"].executor) == ["Go"]
 
 
 async def test_graphs_are_nodes_of_graphs() -> None:

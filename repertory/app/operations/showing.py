@@ -161,8 +161,10 @@ def _agent(ancestry: Ancestry) -> StoredAgent:
 
 
 def _run(journal: str, fold: Fold) -> Mapping[str, object] | None:
-    orchestrator, run = orchestrator_in(journal), Run.of(fold.nodes.values(), fold.frontier, fold.run)
-    return document_of(run, orchestrator) if orchestrator is not None and run.number else None
+    orchestrator = orchestrator_in(journal)
+    if orchestrator is None or not fold.run:
+        return None
+    return document_of(Run.of(fold.nodes.values(), fold.frontier, fold.run), orchestrator)
 
 
 def _messages(lineage: Lineage, shown: Collection[int]) -> list[StoredMessage]:

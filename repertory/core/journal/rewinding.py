@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from repertory.core.journal.appender import Appender, Entropy
 from repertory.core.journal.records import Branched
 from repertory.core.journal.restore import Restored
+from repertory.core.journal.standing import nodes_again
 from repertory.core.messages import tool_uses
 from repertory.errors import Invalid
 
@@ -48,4 +49,6 @@ def go_back(then: Moment, now: Restored, *, at: float, entropy: Entropy, name: s
     )
     appender = Appender(then.agent_id, now.fold, now.link, entropy)
     history = {seq: added.message for seq, added in then.said.items()}
-    return [appender.rewind(record, history), *appender.restate(at)]
+    rows = [appender.rewind(record, history)]
+    rows += appender.append_all(list(nodes_again(then.fold, record.run + 1, at)))
+    return [*rows, *appender.restate(at)]

@@ -32,6 +32,15 @@ def standing_records(fold: Fold, at: float) -> Iterator[Record]:
         yield Resumed(at=at, responses=dict(fold.responses))
 
 
+def nodes_again(fold: Fold, run: int, at: float) -> Iterator[Record]:
+    """The nodes of the run as those of another one, which begins at that time and goes on from there: what owes work in
+    it is done anew. To follow a `Branched`.
+    """
+    for node in fold.nodes.values():
+        data = {**node.data, "begun_at": at} if "begun_at" in node.data else node.data
+        yield replace(node, at=at, run=run, frontier=fold.frontier, data=data)
+
+
 def standing_of(at: Fold | Image) -> Standing:
     """Where the conversation stands among the tools of its last message."""
     starts = {**at.open_tools, **at.parked}
