@@ -21,6 +21,7 @@ _MARKS = (
     "SELECT (SELECT application_id FROM pragma_application_id()), (SELECT user_version FROM pragma_user_version()),"
     " (SELECT count(*) FROM sqlite_schema)"
 )
+_TRIES = 50
 _UNUSABLE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_SCHEMA}
 
 
@@ -36,6 +37,25 @@ class Marks(NamedTuple):
 def read_marks(connection: sqlite3.Connection) -> Marks:
     """All as of one moment: another process may be making the database."""
     return Marks(*connection.execute(_MARKS).fetchone())
+
+
+def use_wal(connection: sqlite3.Connection) -> None:
+    """Have the database written through a log in front of it, from now on and for everybody.
+
+    SQLite does not wait for others here, whatever its timeout: while somebody else makes the same database, it says at
+    once that it is locked. A transaction does wait for them. Errors: those of SQLite.
+    """
+    for _ in range(_TRIES - 1):
+        try:
+            connection.execute("PRAGMA journal_mode = WAL").fetchone()
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+                raise
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("COMMIT")
+        else:
+            return
+    connection.execute("PRAGMA journal_mode = WAL").fetchone()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

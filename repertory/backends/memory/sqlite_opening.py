@@ -9,7 +9,7 @@ import sqlite3
 from pathlib import Path
 
 from repertory.backends.memory.sqlite_schema import create_tables, has_tables
-from repertory.backends.sqlite_files import MEMORY_ID, SESSIONS_ID, DatabaseKind, read_marks
+from repertory.backends.sqlite_files import MEMORY_ID, SESSIONS_ID, DatabaseKind, read_marks, use_wal
 from repertory.errors import Corrupt
 
 _KIND = DatabaseKind(name="memory database", entry="a memory")
@@ -28,7 +28,7 @@ def open_database(path: Path, *, busy_timeout_s: float) -> sqlite3.Connection:
         connection = _KIND.connect(path, busy_timeout_s=busy_timeout_s)
         try:
             if not _has_memory(connection, path):
-                connection.execute("PRAGMA journal_mode = WAL").fetchone()
+                use_wal(connection)
                 _write_schema(connection, path)
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute("PRAGMA secure_delete = ON")

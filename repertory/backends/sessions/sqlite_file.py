@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from repertory.backends.sessions.alongside import Alongside
-from repertory.backends.sqlite_files import MEMORY_ID, SESSIONS_ID, DatabaseKind, read_marks
+from repertory.backends.sqlite_files import MEMORY_ID, SESSIONS_ID, DatabaseKind, read_marks, use_wal
 from repertory.errors import Corrupt
 
 SCHEMA_VERSION = 2
@@ -81,11 +81,11 @@ def _prepare(connection: sqlite3.Connection, path: Path, alongside: Alongside | 
         _take_over_first_version(connection)
         _add_labels(connection)
     else:
-        _value(connection, "PRAGMA journal_mode = WAL")
+        use_wal(connection)
     if not (there and ready):
         _write_schema(connection, path, alongside)
     if _value(connection, "PRAGMA journal_mode") != "wal":
-        _value(connection, "PRAGMA journal_mode = WAL")
+        use_wal(connection)
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA wal_autocheckpoint = 0")
     connection.execute("PRAGMA secure_delete = ON")

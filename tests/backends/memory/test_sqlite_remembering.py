@@ -12,6 +12,7 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
+from threading import Barrier, Thread
 from typing import Any
 
 import anyio
@@ -19,9 +20,11 @@ import anyio.to_thread
 import pytest
 
 from repertory import SearchOptions, SQLiteMemoryStore, SQLiteSessions
+from repertory.backends.memory.sqlite_opening import open_database as open_memory
 from repertory.backends.mending_ports import Salvage
 from repertory.backends.ports import Batch, SessionStore
 from repertory.backends.sessions.sqlite import SQLiteSessionStore
+from repertory.backends.sessions.sqlite_journals import Journals
 from repertory.core.journal.codec import decode
 from repertory.core.journal.records import MessageAdded
 from repertory.core.journal.rows import Kind, Row
@@ -374,3 +377,33 @@ async def test_a_rule_that_fails_costs_its_session_alone(path: Path, rule: Calla
         assert [info.session_id for info in await store.sessions()] == ["good"]
         assert asked == ["good", "bad"]
         assert await in_memory(path) == set()
+
+
+def test_those_who_make_a_file_at_the_same_time_all_succeed(tmp_path: Path) -> None:
+    """SQLite says at once that a database is locked whose log somebody else is about to make."""
+    failed: list[BaseException] = []
+
+    def make(begin: Barrier, open_it: Callable[[], closing[Any]]) -> None:
+        begin.wait()
+        try:
+            with open_it():
+                pass
+        except Unavailable as error:
+            failed.append(error)
+
+    for number in range(60):
+        file = tmp_path / f"{number}.db"
+
+        def memory(file: Path = file) -> closing[Any]:
+            return closing(open_memory(file, busy_timeout_s=5.0))
+
+        def sessions(file: Path = file, owner: str = f"owner-{number}") -> closing[Any]:
+            return closing(Journals(file, owner, busy_timeout_s=5.0))
+
+        begin = Barrier(3)
+        threads = [Thread(target=make, args=(begin, each)) for each in (memory, memory, sessions)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert not failed
