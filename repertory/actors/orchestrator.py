@@ -80,6 +80,8 @@ class OrchestratorActor(Actor[AgentMessage]):
         self._waiting: deque[Call] = deque()
         self._running: Call | None = None
         self._driver: RunDriver | None = None
+        self._stop_asked: str | None = None
+        """Why the running call is to end, as somebody has said."""
         self._busy = False
         self._called: anyio.Event | None = None
         self._closing: list[Callable[[], None]] = []
@@ -109,8 +111,7 @@ class OrchestratorActor(Actor[AgentMessage]):
             case InvokeStreaming(invocation=invocation):
                 return self._take(invocation, SinkOutlet)
             case CancelTurn():
-                if self._driver is not None:
-                    self._driver.stop("cancelled")
+                self._stop("cancelled")
                 return carry_on()
             case Abandon(invocation=invocation):
                 self._abandon(invocation)
@@ -160,8 +161,7 @@ class OrchestratorActor(Actor[AgentMessage]):
     def _abandon(self, invocation: Invocation) -> None:
         """A caller has gone: what works for it stops, and can be gone on with."""
         if self._running is not None and self._running.invocation is invocation:
-            if self._driver is not None:
-                self._driver.stop("cancelled")
+            self._stop("cancelled")
             return
         for call in tuple(self._waiting):
             if call.invocation is invocation:
@@ -180,17 +180,22 @@ class OrchestratorActor(Actor[AgentMessage]):
         self._refusing = True
         while self._waiting:
             self._waiting.popleft().fail(self._closed())
-        if self._driver is not None:
-            if at_once:
-                self._driver.stop("shutdown")
-            else:
-                self._driver.halt()
+        if at_once:
+            self._stop("shutdown")
+        elif self._driver is not None:
+            self._driver.halt()
         slot = self.context.defer()
         if self._busy:
             self._closing.append(lambda: slot.reply(None))
         else:
             slot.reply(None)
         return carry_on()
+
+    def _stop(self, reason: str) -> None:
+        """End the running call, if one runs, also one that has not come to its nodes yet."""
+        self._stop_asked = reason
+        if self._driver is not None:
+            self._driver.stop(reason)
 
     def _closed(self) -> Unavailable:
         return Unavailable(
@@ -210,7 +215,7 @@ class OrchestratorActor(Actor[AgentMessage]):
             await self._called.wait()
 
     async def _serve(self, call: Call) -> None:
-        self._running = call
+        self._running, self._stop_asked = call, None
         try:
             turn = OpenTurn(self.context.self_ref, call.invocation, call.invocation.budget)
             outcome = await in_context(call.invocation.context, turn, self._call(call))
@@ -253,6 +258,8 @@ class OrchestratorActor(Actor[AgentMessage]):
         self._check_nodes()
         driver = RunDriver(self._parts, self._run, self._ledger, invocation, call.outlet.publish)
         self._driver = driver
+        if self._stop_asked is not None:
+            driver.stop(self._stop_asked)
         await driver.drive(decision if isinstance(decision, GoOn) else GoOn())
         await self._ledger.commit(closing=True)
         if driver.error is not None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 import anyio
@@ -100,13 +100,12 @@ class RunnerSettings:
     end_of: EndOf | None = None
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Alive:
     """A node that is alive."""
 
     blueprint: Blueprint | OrchestratorBlueprint
     session: ActiveSession
-    lock: anyio.Lock = field(default_factory=anyio.Lock)
 
 
 class SessionNodeRunner:

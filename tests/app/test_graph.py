@@ -524,6 +524,14 @@ async def test_a_run_may_be_cancelled() -> None:
     assert (result.status, result.reason) == (Status.INTERRUPTED, "cancelled")
 
 
+async def test_a_call_that_is_cancelled_before_its_first_node_does_nothing() -> None:
+    calls: list[str] = []
+    graph = Graph({"a": agent(lambda *_: calls.append("a") or "A")})
+    graph.add_hook(lambda event: graph.cancel(), BeforeMultiAgentInvocationEvent)
+    result = await graph.invoke_async("Go")
+    assert (result.status, result.reason, calls) == (Status.INTERRUPTED, "cancelled", [])
+
+
 async def test_a_run_that_a_shutdown_cuts_short_goes_on_at_the_next_start() -> None:
     shelf = Shelf()
 
