@@ -19,7 +19,15 @@ from repertory.core.budget import LIMITED_BY_BUDGET
 from repertory.core.orchestration.results import MultiAgentResult
 from repertory.core.result import AgentResult
 from repertory.core.snapshots.portable import SnapshotFields
-from repertory.errors import ActorDead, InterruptNotFound, InterruptsWaiting, Invalid, RepertoryError, Unavailable
+from repertory.errors import (
+    ActorDead,
+    InterruptNotFound,
+    InterruptsWaiting,
+    Invalid,
+    RepertoryError,
+    RunUnfinished,
+    Unavailable,
+)
 
 if TYPE_CHECKING:
     from repertory.app.active_session import ActiveSession
@@ -138,7 +146,7 @@ class SessionNodeRunner:
             return NodeEnd(outcome=error)
         if self._host.refusing and isinstance(outcome, AgentResult) and outcome.stop_reason == "cancelled":
             return NodeEnd(outcome=None)
-        reason = outcome.stop_reason if isinstance(outcome, AgentResult) else getattr(outcome, "reason", None)
+        reason = outcome.stop_reason if isinstance(outcome, AgentResult) else outcome.reason
         if reason in LIMITED_BY_BUDGET:
             return NodeEnd(outcome=None, stopped=reason)
         if self._settings.end_of is None:
@@ -180,24 +188,26 @@ async def _begin_anew(session: ActiveSession, node: SessionNode, call: NodeCall)
         await session.show(wanted)
 
 
-async def _invoked(session: ActiveSession, node: SessionNode, call: NodeCall) -> Outcome:
-    """The outcome of a turn.
+async def _invoked(session: ActiveSession, node: SessionNode, call: NodeCall) -> AgentResult | MultiAgentResult:
+    """The outcome of a turn, or of a run.
 
-    What an earlier run has asked, and was given up, is not waited for. Answers that came before a crash are there
-    already: the turn goes on.
+    What an earlier run has left undone, or has asked, is given up: this execution is another one. Answers that came
+    before a crash are there already: it goes on.
     """
     invocation = Invocation(
         prompt=call.prompt, invocation_state=call.invocation_state, idempotency_token=call.token, form=node.form
     )
     try:
         return await _followed(session, node, call, invocation)
-    except InterruptsWaiting:
-        return await _followed(session, node, call, replace(invocation, drop_interrupts=True))
+    except (InterruptsWaiting, RunUnfinished):
+        return await _followed(session, node, call, replace(invocation, drop_interrupts=True, resume=False))
     except InterruptNotFound:
         return await _followed(session, node, call, replace(invocation, prompt=None))
 
 
-async def _followed(session: ActiveSession, node: SessionNode, call: NodeCall, invocation: Invocation) -> Outcome:
+async def _followed(
+    session: ActiveSession, node: SessionNode, call: NodeCall, invocation: Invocation
+) -> AgentResult | MultiAgentResult:
     handler = node.handler
     if handler is None and call.publish is None:
         return await session.invoke(invocation)

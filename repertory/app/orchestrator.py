@@ -124,6 +124,7 @@ class Orchestrator(MultiAgentBase):
             self.hooks.add_hook(provider)
         self._node_map: dict[str, Node] = {name: node_of(name, node, no_sessions) for name, node in nodes.items()}
         _check_once(nodes)
+        _check_apart(self._node_map)
         self._memory = MemoryJournal()
         self._unsaved_id = f"unsaved-{secrets.token_hex(8)}"
         self._claim = Claim()
@@ -326,6 +327,17 @@ def positive(value: object, what: str) -> int:
 def _check_once(nodes: Mapping[str, object]) -> None:
     if len({id(node) for node in nodes.values()}) < len(nodes):
         raise Invalid("Duplicate node instance detected. Each node must have a unique object instance.")
+
+
+def _check_apart(nodes: Mapping[str, Node]) -> None:
+    """Refuse a node whose journal could be that of a node within another one."""
+    for outer, node in nodes.items():
+        beneath = node_journal(outer, "")
+        found = [name for name in nodes if isinstance(node, Orchestrator) and name.startswith(beneath)]
+        if found:
+            raise Invalid(
+                "nodes within this one could share a journal with others; rename one", node=outer, others=found
+            )
 
 
 _locks: RunVar[dict[Key, tuple[anyio.Lock, list[int]]]] = RunVar("repertory_orchestrators")

@@ -341,6 +341,19 @@ async def test_graphs_are_nodes_of_graphs() -> None:
     assert told(last)[2:] == ["\nFrom inner:", "  - Agent: X", "  - Agent: Y"]
 
 
+@pytest.mark.parametrize("task", ["Go", "Something else"])
+async def test_a_new_run_of_a_graph_does_not_go_on_with_what_a_graph_in_it_left_undone(task: str) -> None:
+    calls: list[str] = []
+    failing = agent(ValueError("no"), "Y", retry_strategy=None)
+    inner = Graph({"x": agent(lambda *_: calls.append("x") or "X"), "y": failing}, id="inner")
+    graph = Graph({"inner": inner})
+    with pytest.raises(NodeFailed):
+        await graph.invoke_async("Go")
+    result = await graph.invoke_async(task, resume=False)
+    assert (result.status, result.run, calls) == (Status.COMPLETED, 2, ["x", "x"])
+    assert result.execution_count == 2
+
+
 class Shouter(MultiAgentBase):
     """Somebody else's orchestrator."""
 
@@ -587,6 +600,7 @@ def test_an_agent_that_keeps_its_own_session_is_refused() -> None:
 @pytest.mark.parametrize(
     ("make", "what"),
     [
+        (lambda: Graph({"a": Graph({"b": agent()}), "a.b": agent()}), "share a journal"),
         (lambda: Graph(), "made of agents"),
         (lambda: Graph({}), "at least one node"),
         (lambda: Graph({"a": object()}), "a node is"),
@@ -600,6 +614,7 @@ def test_an_agent_that_keeps_its_own_session_is_refused() -> None:
         (lambda: builder("a").add_node(agent(), "a"), "already exists"),
     ],
     ids=[
+        "names",
         "nothing",
         "empty",
         "no agent",

@@ -33,11 +33,6 @@ schema_class()  # Loading it takes a thread, and time on these clocks stands sti
 TASK = "Build the shed"
 
 
-def answered(messages: Sequence[Message]) -> bool:
-    """Whether the tool that the model asked for has been run."""
-    return any("toolResult" in block for block in messages[-1]["content"])
-
-
 def worker(world: World, name: str, *, handing: str | None = None, asks: bool = False) -> Agent:
     """Does one thing outside, if a person agrees when it asks, then says so; may hand over in between."""
 

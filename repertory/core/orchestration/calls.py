@@ -5,7 +5,8 @@
                                     caller says that the run is to be given up (`resume=False`) or gone on with
                                     whatever the task (`resume=True`)
     one that waits for people       answers go on with it; None gives what it waits for once more; a task is refused
-    the same idempotency token      the run of that token: gone on with, or its result once more
+    an idempotency token            the run of that token: gone on with, or its result once more; an unfinished run of
+                                    another token is never the one that is meant
 
 So nobody's task is dropped in silence, and no run is continued by mistake.
 """
@@ -72,7 +73,8 @@ def decide_call(
         return BeginRun(task)
     if run.over:
         raise Invalid("there is no run to go on with", run=run.number)
-    if resume is None and task is not None and task != run.task:
+    named_otherwise = token is not None and run.token not in (None, token)
+    if resume is None and (named_otherwise or (task is not None and task != run.task)):
         raise RunUnfinished(
             "a run is unfinished: pass None to go on with it, resume=False to give it up",
             run=run.number,
