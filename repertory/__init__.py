@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from repertory.actors.multi_agent_events import MultiAgentInitializedEvent as MultiAgentInitializedEvent
     from repertory.app.agent import Agent as Agent
     from repertory.app.agent_snapshots import SnapshotLoaded as SnapshotLoaded
-    from repertory.app.agent_snapshots import Snapshottable as Snapshottable
     from repertory.app.agentcore_sessions import AgentCoreMemoryConfig as AgentCoreMemoryConfig
     from repertory.app.agentcore_sessions import AgentCoreMemorySessionManager as AgentCoreMemorySessionManager
     from repertory.app.agentcore_sessions import AgentCoreMemorySessions as AgentCoreMemorySessions
@@ -94,6 +93,7 @@ if TYPE_CHECKING:
     from repertory.app.snapshot_sessions import SessionManager as SessionManager
     from repertory.app.snapshot_sessions import SnapshotSessionManager as SnapshotSessionManager
     from repertory.app.snapshot_sessions import SnapshotSessions as SnapshotSessions
+    from repertory.app.snapshottable import Snapshottable as Snapshottable
     from repertory.app.spec import AgentSpec as AgentSpec
     from repertory.app.sqlite_memory import SQLiteMemoryStore as SQLiteMemoryStore
     from repertory.app.storages import FileStorage as FileStorage
@@ -301,7 +301,7 @@ _HOMES = {
     "SnapshotSessionManager": "repertory.app.snapshot_sessions",
     "SnapshotSessions": "repertory.app.snapshot_sessions",
     "SnapshotStorage": "repertory.backends.sessions.snapshot_port",
-    "Snapshottable": "repertory.app.agent_snapshots",
+    "Snapshottable": "repertory.app.snapshottable",
     "Status": "repertory.core.orchestration.results",
     "StoreFlush": "repertory.core.memory.flushed",
     "StorePatience": "repertory.core.store_patience",

@@ -55,7 +55,7 @@ BROAD_EXCEPTS: dict[str, str] = {
     "repertory/actors/native_count.py": "a model may be anybody's code; the estimate stays",
     "repertory/actors/tool_step.py": "a tool may be anybody's code; what it raises is an answer to the model",
     "repertory/app/agentcore_sessions.py": "a metadata provider is anybody's code; what it raises is the cause",
-    "repertory/app/agent_snapshots.py": "a plugin may be anybody's code; what it raises is the cause",
+    "repertory/app/snapshottable.py": "a plugin or a node may be anybody's code; what it raises is the cause",
     "repertory/app/extractors.py": "an extractor may be anybody's code; what it raises is the cause",
     "repertory/app/graph.py": "a condition is anybody's code; what it raises is the cause of `HookFailed`",
     "repertory/app/node_runner.py": "a node may be anybody's code; what it raises is its outcome",

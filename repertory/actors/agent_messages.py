@@ -9,7 +9,7 @@ from repertory.actors.call import Invocation
 from repertory.core.events import TurnEvent
 from repertory.core.messages import Json
 from repertory.core.result import AgentResult
-from repertory.core.snapshots.portable import SnapshotFields
+from repertory.core.snapshots.fields import SnapshotFields
 from repertory.runtime.message import Ask, Stream
 
 

@@ -65,7 +65,7 @@ class BeforeSnapshotEvent(HookEvent):
     one that raises keeps it from happening.
 
     `metadata`: what the caller gives to a snapshot that is taken; add to it, or assign another. `snapshot`: the one
-    that is loaded.
+    that is loaded. `source`: the orchestrator, when it is one's; `agent` is None then.
     """
 
     writable = frozenset(("metadata",))
@@ -74,13 +74,15 @@ class BeforeSnapshotEvent(HookEvent):
     action: str
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
     snapshot: Any = None
+    source: Any = None
 
 
 @dataclass(kw_only=True)
 class AfterSnapshotEvent(HookEvent):
     """A snapshot was taken or loaded. Callbacks are synchronous.
 
-    `loaded`: a `SnapshotLoaded`, when it was loaded.
+    `loaded`: a `SnapshotLoaded`, when it was loaded. `source`: the orchestrator, when it is one's; `agent` is None
+    then.
     """
 
     cleanup = True
@@ -88,6 +90,7 @@ class AfterSnapshotEvent(HookEvent):
     action: str
     snapshot: Any
     loaded: Any = None
+    source: Any = None
 
 
 @dataclass(kw_only=True)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from repertory.core.events import TurnEvent
     from repertory.core.messages import Json, Prompt
     from repertory.core.orchestration.results import Outcome
+    from repertory.core.snapshots.orchestrators import NodeFields
 
 OnFailure = Literal["fail", "skip"]
 """What a node that failed for good does to its run: `fail` ends the call with its error, and the run can be gone on
@@ -59,6 +60,20 @@ class NodeEnd:
     """Whom it gives control to, and with which words."""
 
 
+NameOf: TypeAlias = "Callable[[str, int], str]"
+"""The token of a node's execution, counted from 0."""
+VisitOf: TypeAlias = "Callable[[str, str], int | None]"
+"""Which execution of the node a token is; None when it is none of the run."""
+
+
+class Cut(Protocol):
+    """What nodes are at one moment."""
+
+    async def read(self) -> Mapping[str, object]:
+        """What a snapshot says of each node that has done anything. Errors: what opening a node meets."""
+        ...
+
+
 class NodeRunner(Protocol):
     """Runs nodes."""
 
@@ -70,6 +85,16 @@ class NodeRunner(Protocol):
         """Execute a node. Cancelled, its turn ends with a valid history and can be gone on with. Raises nothing: what
         went wrong is the outcome.
         """
+        ...
+
+    def cut(self, visit_of: VisitOf) -> Cut:
+        """What nodes are as of now. One that begins another execution before it was read is read first, so none is
+        further on than its end or its beginning in what the orchestrator knows now.
+        """
+        ...
+
+    async def load(self, nodes: Mapping[str, NodeFields], name_of: NameOf) -> None:
+        """Have each node be what a snapshot says of it, or what it was built with. Returns when that is durable."""
         ...
 
     async def rest(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -17,7 +17,6 @@ import anyio
 
 from repertory.actors.agent_messages import (
     Abandon,
-    AgentMessage,
     CancelTurn,
     FinishTurns,
     Invoke,
@@ -32,17 +31,22 @@ from repertory.actors.caller_context import OPEN_TURNS, OpenTurn, in_context
 from repertory.actors.hook_calls import fire
 from repertory.actors.ledger import Ledger
 from repertory.actors.multi_agent_events import AfterMultiAgentInvocationEvent, BeforeMultiAgentInvocationEvent
+from repertory.actors.nodes import Cut
+from repertory.actors.orchestrator_messages import LoadRun, OrchestratorMessage, SaveRun
 from repertory.actors.persister import ReadImage
 from repertory.actors.run_driver import OrchestratorParts, RunDriver
 from repertory.core.orchestration.calls import BeginRun, GoOn, Replay, decide_call, waiting
+from repertory.core.orchestration.executions import execution_token, visit_of
 from repertory.core.orchestration.frontier import frontier_of
 from repertory.core.orchestration.results import MultiAgentResult, Status
 from repertory.core.orchestration.run import Run, leading_to
 from repertory.core.prompt import read_prompt
+from repertory.core.snapshots.orchestrators import said_of_run
 from repertory.errors import AgentBusy, Invalid, NodeFailed, RepertoryError, Unavailable
 from repertory.runtime.actor import Actor
 from repertory.runtime.exit import ExitReason
 from repertory.runtime.next import Next, carry_on, refuse
+from repertory.runtime.reply import ReplySlot
 
 Finished = Callable[[Run, MultiAgentResult], MultiAgentResult]
 """Makes what callers get of what is known of every run."""
@@ -60,7 +64,7 @@ class OrchestratorSettings:
     durable: bool = True
 
 
-class OrchestratorActor(Actor[AgentMessage]):
+class OrchestratorActor(Actor[OrchestratorMessage]):
     """One run at a time. What it knows of the run lies in `_run`."""
 
     def __init__(
@@ -78,6 +82,9 @@ class OrchestratorActor(Actor[AgentMessage]):
         self._backlog = backlog
         self._wall = wall
         self._waiting: deque[Call] = deque()
+        self._loads: deque[tuple[LoadRun, ReplySlot[None]]] = deque()
+        self._saving = 0
+        """How many are told what it is."""
         self._running: Call | None = None
         self._driver: RunDriver | None = None
         self._stop_asked: str | None = None
@@ -104,7 +111,7 @@ class OrchestratorActor(Actor[AgentMessage]):
         del reason
         self._ledger.hand_over(soon=True)
 
-    async def handle(self, message: AgentMessage) -> Next:
+    async def handle(self, message: OrchestratorMessage) -> Next:
         match message:
             case Invoke(invocation=invocation):
                 return self._take(invocation, SlotOutlet)
@@ -121,6 +128,10 @@ class OrchestratorActor(Actor[AgentMessage]):
             case TimeUp(invocation=invocation):
                 self._time_up(invocation)
                 return carry_on()
+            case SaveRun():
+                return self._save()
+            case LoadRun():
+                return self._take_load(message)
             case ShowSnapshot() | KeepProgress():
                 return refuse(Invalid("an orchestrator does not do this", message=type(message).__name__))
             case _:
@@ -145,11 +156,44 @@ class OrchestratorActor(Actor[AgentMessage]):
             left_s = max(invocation.deadline - anyio.current_time(), 0.0)
             self.context.after(left_s, TimeUp(invocation=invocation), key=invocation)
         self._waiting.append(call)
+        self._wake()
+        return carry_on()
+
+    def _wake(self) -> None:
+        """There is something to do for the runs' job."""
         self._busy = True
         if self._called is None:
             self._called = anyio.Event()
             self.context.job(self._work, name="runs")
         self._called.set()
+
+    def _save(self) -> Next:
+        """What the run is now, and what its nodes are now: between the two nothing else happens."""
+        if self._refusing:
+            return refuse(self._closed())
+        run, own = self._run, self._parts.orchestrator_id
+        cut = self._parts.runner.cut(lambda node, token: visit_of(token, own, run, node))
+        said = said_of_run(own, self._parts.plan.kind, run, {})
+        self._saving += 1
+        self.context.job(self._read, said, cut, self.context.defer(), name="snapshot")
+        return carry_on()
+
+    async def _read(self, said: Mapping[str, object], cut: Cut, slot: ReplySlot[Mapping[str, object]]) -> None:
+        try:
+            nodes = await cut.read()
+        except RepertoryError as error:
+            slot.fail(error)
+        else:
+            slot.reply({**said, "nodes": nodes})
+        finally:
+            self._saving -= 1
+            self._close_if_idle()
+
+    def _take_load(self, message: LoadRun) -> Next:
+        if self._refusing:
+            return refuse(self._closed())
+        self._loads.append((message, self.context.defer()))
+        self._wake()
         return carry_on()
 
     def _would_wait_for_itself(self, invocation: Invocation) -> bool:
@@ -180,16 +224,20 @@ class OrchestratorActor(Actor[AgentMessage]):
         self._refusing = True
         while self._waiting:
             self._waiting.popleft().fail(self._closed())
+        while self._loads:
+            self._loads.popleft()[1].fail(self._closed())
         if at_once:
             self._stop("shutdown")
         elif self._driver is not None:
             self._driver.halt()
         slot = self.context.defer()
-        if self._busy:
-            self._closing.append(lambda: slot.reply(None))
-        else:
-            slot.reply(None)
+        self._closing.append(lambda: slot.reply(None))
+        self._close_if_idle()
         return carry_on()
+
+    def _close_if_idle(self) -> None:
+        while self._closing and not (self._busy or self._saving):
+            self._closing.pop()()
 
     def _stop(self, reason: str) -> None:
         """End the running call, if one runs, also one that has not come to its nodes yet."""
@@ -206,13 +254,43 @@ class OrchestratorActor(Actor[AgentMessage]):
     async def _work(self) -> None:
         """Call after call."""
         while True:
-            while self._waiting:
-                await self._serve(self._waiting.popleft())
+            while self._waiting or self._loads:
+                if self._loads:
+                    await self._load(*self._loads.popleft())
+                else:
+                    await self._serve(self._waiting.popleft())
             self._busy = False
-            while self._closing:
-                self._closing.pop()()
+            self._close_if_idle()
             self._called = anyio.Event()
             await self._called.wait()
+
+    async def _load(self, load: LoadRun, slot: ReplySlot[None]) -> None:
+        """Go on from a snapshot: the run, as a new one, and then every node. Until all of them stand where it says, the
+        run says that they do not, for whoever finds it after a crash.
+        """
+        try:
+            await self._ledger.catch_up()
+            run, own = load.wanted.run(), self._parts.orchestrator_id
+            run.number, run.begun_at, run.loading = self._run.number + 1, self._wall(), True
+            if load.token is not None:
+                run.token = load.token
+            for record in run.records(at=run.begun_at):
+                self._ledger.add(record)
+            self._run = run
+            await self._ledger.commit()
+            runner = self._parts.runner
+            try:
+                await runner.load(load.wanted.nodes, lambda node, visit: execution_token(own, run, node, visit))
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await runner.rest()
+            run.loading = False
+            self._ledger.add(run.records(at=self._wall())[0])
+            await self._ledger.commit(closing=True)
+        except RepertoryError as error:
+            slot.fail(error)
+        else:
+            slot.reply(None)
 
     async def _serve(self, call: Call) -> None:
         self._running, self._stop_asked = call, None

@@ -20,6 +20,7 @@ from repertory.actors.multi_agent_events import AfterNodeCallEvent, BeforeNodeCa
 from repertory.actors.nodes import NodeCall, NodeEnd, NodePolicy
 from repertory.core.interrupts import Questions, is_about_node
 from repertory.core.orchestration.calls import GoOn, waiting
+from repertory.core.orchestration.executions import execution_token
 from repertory.core.orchestration.frontier import frontier_of
 from repertory.core.orchestration.results import NodeResult, Status, node_result_of
 from repertory.core.orchestration.run import Ended, leading_to
@@ -267,7 +268,7 @@ class RunDriver:
         return NodeCall(
             node=node,
             prompt=None if node in self._expired else responses or told,
-            token=f"{self._parts.orchestrator_id}:{run.number}@{run.begun_at}:{node}:{visits}",
+            token=execution_token(self._parts.orchestrator_id, run, node, visits),
             invocation_state=state,
             again=visits > 0,
             answers=bool(responses),

@@ -22,6 +22,7 @@ from repertory.actors.agent_messages import (
 from repertory.actors.call import Invocation
 from repertory.actors.memory_messages import FinishMemory, FlushMemory, MemoryMessage
 from repertory.actors.mirror import Mirror
+from repertory.actors.orchestrator_messages import LoadRun, OrchestratorMessage, SaveRun
 from repertory.actors.persister import PersisterMessage
 from repertory.actors.persister_messages import Hurry, ReadHistory, ReadImage
 from repertory.actors.registry import ToolRegistry
@@ -38,7 +39,8 @@ if TYPE_CHECKING:
     from repertory.core.memory.flushed import StoreFlush
     from repertory.core.messages import Message
     from repertory.core.result import AgentResult
-    from repertory.core.snapshots.portable import SnapshotFields
+    from repertory.core.snapshots.fields import SnapshotFields
+    from repertory.core.snapshots.orchestrators import RunFields
     from repertory.runtime.ref import ActorRef
 
 
@@ -50,6 +52,8 @@ class ActiveSession:
     """Ends when the session cannot go on."""
     persister: ActorRef[PersisterMessage]
     agent: ActorRef[AgentMessage]
+    orchestrator: ActorRef[OrchestratorMessage] | None = None
+    """The same as `agent`, when it is an orchestrator."""
     memory: ActorRef[MemoryMessage] | None = None
     """None when the agent remembers nothing across conversations."""
     mirror: Mirror = field(default_factory=Mirror)
@@ -111,6 +115,18 @@ class ActiveSession:
         """Go on from a snapshot; returns when that is durable. Errors: `Invalid`, and those of the store."""
         await self.agent.ask(ShowSnapshot(wanted=wanted), timeout_s=math.inf)
 
+    async def save_run(self) -> Mapping[str, object]:
+        """What a snapshot says of the orchestrator and its nodes now. Errors: what opening a node meets."""
+        assert self.orchestrator is not None
+        return await self.orchestrator.ask(SaveRun(), timeout_s=math.inf)
+
+    async def load_run(self, wanted: RunFields, token: str | None = None) -> None:
+        """Have the orchestrator and its nodes go on from a snapshot; returns when that is durable. `token`: what the
+        run is called from now on. Errors: those of the store.
+        """
+        assert self.orchestrator is not None
+        await self.orchestrator.ask(LoadRun(wanted=wanted, token=token), timeout_s=math.inf)
+
     async def history(self) -> History:
         """Everything ever said in its journal."""
         return await self.persister.ask(ReadHistory(), timeout_s=math.inf)
@@ -132,7 +148,7 @@ def active_session(
     """
     persister, agent, memory = refs["persister"], refs["agent"], refs.get("memory")
     if parts is None:
-        return ActiveSession(watched=watched, persister=persister, agent=agent)
+        return ActiveSession(watched=watched, persister=persister, agent=agent, orchestrator=agent)
     return ActiveSession(
         watched=watched,
         persister=persister,

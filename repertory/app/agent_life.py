@@ -13,7 +13,7 @@ from repertory.actors.caller_context import OPEN_TURNS
 from repertory.app.active_session import ActiveSession
 from repertory.app.blueprint import Blueprint
 from repertory.app.seat import hosted
-from repertory.core.snapshots.portable import SnapshotFields
+from repertory.core.snapshots.fields import SnapshotFields
 from repertory.errors import Invalid
 
 

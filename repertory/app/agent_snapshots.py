@@ -4,40 +4,25 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from repertory.actors.hook_calls import fire_sync
 from repertory.actors.hook_events import AfterSnapshotEvent, BeforeSnapshotEvent
 from repertory.app.event_loop import inside_event_loop
+from repertory.app.snapshottable import load_components, saved_components
 from repertory.app.tracing import span
 from repertory.core.interrupt_state import read_state, snapshot_state
 from repertory.core.pairing import repair
-from repertory.core.snapshots.portable import Preset, Snapshot, SnapshotFields, fields_wanted, read_fields, snapshot_of
-from repertory.errors import AgentBusy, Invalid, NotReady, RepertoryError, SnapshotException
+from repertory.core.snapshots.fields import Preset, SnapshotFields, fields_wanted
+from repertory.core.snapshots.portable import Snapshot, read_fields, snapshot_of
+from repertory.errors import AgentBusy, Invalid, NotReady
 
 if TYPE_CHECKING:
     from repertory.actors.mirror import Mirror
     from repertory.app.agent_life import AgentLife
-    from repertory.core.messages import Json
     from repertory.core.state import AgentState
-
-
-@runtime_checkable
-class Snapshottable(Protocol):
-    """Something whose state belongs into snapshots: agents, orchestrators, and plugins that own data.
-
-    An agent's snapshot holds those of its plugins that have these methods, under the plugin's name.
-    """
-
-    def save_snapshot(self) -> Mapping[str, Any]:
-        """What to keep, as JSON. It must not change afterwards."""
-        ...
-
-    def load_snapshot(self, snapshot: Any) -> object:
-        """Go on from what `save_snapshot` gave, perhaps in another process and an earlier release."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,11 +30,13 @@ class SnapshotLoaded:
     """What loading a snapshot has done."""
 
     fields: tuple[str, ...]
-    """The fields that the snapshot held, which the agent has now."""
+    """The fields that the snapshot held, which the agent has now; of an orchestrator, its nodes."""
     missing_tools: tuple[str, ...] = ()
     """Tools that were enabled and that this agent does not have."""
     missing_components: tuple[str, ...] = ()
     """Plugins whose data the snapshot holds and that this agent does not have."""
+    missing_nodes: tuple[str, ...] = ()
+    """Nodes that the snapshot holds and that this orchestrator does not have."""
 
 
 class Moment(NamedTuple):
@@ -160,7 +147,7 @@ def _save(moment: Moment, wanted: Collection[str], metadata: Mapping[str, Any] |
     with span("repertory.snapshot.save", {"agent.id": agent.agent_id}):
         fire_sync(agent.hooks, before)
         manager = agent.conversation_manager
-        components = _saved(agent) if "components" in wanted else {}
+        components = saved_components(agent) if "components" in wanted else {}
         fields: dict[str, object] = {
             "messages": mirror.messages(),
             "state": moment.state.get(),
@@ -189,15 +176,8 @@ def _load(
         messages = moment.mirror.messages() if fields.messages is None else repair(fields.messages)
         standing = read_state(fields.interrupts, messages[-1] if messages else None)
         fire_sync(agent.hooks, BeforeSnapshotEvent(agent=agent, action="load", snapshot=snapshot))
-        plugins = dict(_snapshottable(agent))
-        for name, data in fields.components.items():
-            if name in plugins:
-                _restored(name, plugins[name], data)
-        missing: tuple[str, ...] = ()
-        if "enabled_tools" in fields.names:
-            known, names = set(agent.tool_names), fields.enabled_tools
-            agent.enabled_tools = None if names is None else [name for name in names if name in known]
-            missing = tuple(name for name in names or () if name not in known)
+        missing_components = load_components(agent, fields.components)
+        missing = enable_tools(agent, fields)
         if "system_prompt" in fields.names:
             agent.system_prompt = fields.system_prompt
         if fields.messages is not None:
@@ -208,35 +188,16 @@ def _load(
         loaded = SnapshotLoaded(
             fields=tuple(sorted(fields.names)),
             missing_tools=missing,
-            missing_components=tuple(name for name in fields.components if name not in plugins),
+            missing_components=missing_components,
         )
         fire_sync(agent.hooks, AfterSnapshotEvent(agent=agent, action="load", snapshot=snapshot, loaded=loaded))
     return fields, loaded
 
 
-def _snapshottable(agent: Any) -> Iterator[tuple[str, Snapshottable]]:
-    for plugin in agent.plugins:
-        name = plugin.name
-        if isinstance(plugin, Snapshottable):
-            yield name, plugin
-
-
-def _saved(agent: Any) -> dict[str, Json]:
-    saved: dict[str, Json] = {}
-    for name, component in _snapshottable(agent):
-        try:
-            saved[name] = dict(component.save_snapshot())
-        except RepertoryError:
-            raise
-        except Exception as error:
-            raise SnapshotException("a plugin gave no snapshot", plugin=name, cause=repr(error)) from error
-    return saved
-
-
-def _restored(name: str, component: Snapshottable, data: Json) -> None:
-    try:
-        component.load_snapshot(data)
-    except RepertoryError:
-        raise
-    except Exception as error:
-        raise SnapshotException("a plugin did not take its snapshot", plugin=name, cause=repr(error)) from error
+def enable_tools(agent: Any, fields: SnapshotFields) -> tuple[str, ...]:
+    """Enable the tools that a snapshot names, if it names any; gives those that the agent does not have."""
+    if "enabled_tools" not in fields.names:
+        return ()
+    known, names = set(agent.tool_names), fields.enabled_tools
+    agent.enabled_tools = None if names is None else [name for name in names if name in known]
+    return tuple(name for name in names or () if name not in known)

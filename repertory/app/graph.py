@@ -114,6 +114,8 @@ class Graph(Orchestrator):
     Errors: `Invalid` (a ValueError) for what is no graph; from calls see `Orchestrator.invoke_async`.
     """
 
+    kind_of_run = "graph"
+
     def __init__(
         self,
         agents: Mapping[str, object] | None = None,

@@ -5,8 +5,8 @@ A node stays alive from its first execution in a call to the end of the call, an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
@@ -15,10 +15,13 @@ import anyio
 from repertory.actors.call import Invocation
 from repertory.actors.nodes import NodeCall, NodeEnd
 from repertory.app.callbacks import CallbackHandler, call_handler
+from repertory.app.node_cut import NodeCut
+from repertory.app.snapshottable import Snapshottable, loaded_by, saved_by
 from repertory.core.budget import LIMITED_BY_BUDGET
 from repertory.core.orchestration.results import MultiAgentResult
 from repertory.core.result import AgentResult
-from repertory.core.snapshots.portable import SnapshotFields
+from repertory.core.snapshots.fields import SnapshotFields
+from repertory.core.snapshots.orchestrators import OtherInRun
 from repertory.errors import (
     ActorDead,
     InterruptNotFound,
@@ -30,6 +33,7 @@ from repertory.errors import (
 )
 
 if TYPE_CHECKING:
+    from repertory.actors.nodes import NameOf, VisitOf
     from repertory.app.active_session import ActiveSession
     from repertory.app.blueprint import Blueprint
     from repertory.app.orchestrator_blueprint import NodeHost, OrchestratorBlueprint
@@ -37,6 +41,7 @@ if TYPE_CHECKING:
     from repertory.backends.ports import OutputForm
     from repertory.core.messages import Json, Message
     from repertory.core.orchestration.results import Outcome
+    from repertory.core.snapshots.orchestrators import NodeFields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +76,16 @@ class SessionNode(Protocol):
 
     def initial(self) -> SnapshotFields | None:
         """What an execution that begins anew begins with; None when it cannot."""
+        ...
+
+    async def saved(self, session: ActiveSession, visit_of: Callable[[str], int | None]) -> Mapping[str, object] | None:
+        """What a snapshot says of it; None when it has done nothing. `visit_of`: which execution a token is."""
+        ...
+
+    async def load(self, session: ActiveSession, wanted: NodeFields | None, name_of: Callable[[int], str]) -> None:
+        """Be what a snapshot says of it, or what it was built with; returns when that is durable. `name_of`: the token
+        of an execution.
+        """
         ...
 
 
@@ -123,6 +138,8 @@ class SessionNodeRunner:
         self._host = host
         self._settings = settings
         self._alive: dict[str, _Alive] = {}
+        self._cuts: list[NodeCut] = []
+        """Those that are being read."""
 
     def kind_of(self, node: str) -> str:
         """`agent` or `multiagent`."""
@@ -133,6 +150,8 @@ class SessionNodeRunner:
         """See `NodeRunner`."""
         node = self._settings.nodes[call.node]
         call.invocation_state.setdefault("request_state", {})
+        for cut in tuple(self._cuts):
+            await cut.keep(call.node)
         if isinstance(node, CustomNode):
             return NodeEnd(outcome=await _asked(node.executor, call))
         try:
@@ -153,6 +172,55 @@ class SessionNodeRunner:
             return NodeEnd(outcome=outcome)
         context, handed = self._settings.end_of(alive.session.messages())
         return NodeEnd(outcome=outcome, context=context, handed=handed)
+
+    def cut(self, visit_of: VisitOf) -> NodeCut:
+        """See `NodeRunner`."""
+
+        async def read(name: str) -> object:
+            node = self._settings.nodes[name]
+            if isinstance(node, CustomNode):
+                own = saved_by(name, node.executor) if isinstance(node.executor, Snapshottable) else None
+                return None if own is None else {"type": "other", "state": own}
+            async with self._reached(name, node) as session:
+                return await node.saved(session, lambda token: visit_of(name, token))
+
+        cut = NodeCut(self._settings.nodes, read, self._cuts.remove)
+        self._cuts.append(cut)
+        return cut
+
+    async def load(self, nodes: Mapping[str, NodeFields], name_of: NameOf) -> None:
+        """See `NodeRunner`."""
+        errors: list[RepertoryError] = []
+
+        async def load(name: str) -> None:
+            try:
+                await self._load(name, nodes.get(name), name_of)
+            except RepertoryError as error:
+                errors.append(error)
+
+        async with anyio.create_task_group() as group:
+            for name in self._settings.nodes:
+                group.start_soon(load, name)
+        if errors:
+            raise errors[0]
+
+    async def _load(self, name: str, wanted: NodeFields | None, name_of: NameOf) -> None:
+        node = self._settings.nodes[name]
+        if not isinstance(node, CustomNode):
+            async with self._reached(name, node) as session:
+                await node.load(session, wanted, lambda visit: name_of(name, visit))
+        elif isinstance(wanted, OtherInRun) and isinstance(node.executor, Snapshottable):
+            loaded_by(name, node.executor, wanted.state)
+
+    @asynccontextmanager
+    async def _reached(self, name: str, node: SessionNode) -> AsyncGenerator[ActiveSession]:
+        """The node, alive for as long as the block."""
+        blueprint = node.blueprint(self._settings.place_of(name))
+        session = await self._host.enter(blueprint)
+        try:
+            yield session
+        finally:
+            await self._host.leave(blueprint)
 
     async def rest(self) -> None:
         """Put every node to rest, side by side."""

@@ -10,9 +10,9 @@ import math
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, cast
 
 import anyio
 from anyio.lowlevel import RunVar, current_token
@@ -28,12 +28,14 @@ from repertory.app.call_options import read_call
 from repertory.app.claim import Claim
 from repertory.app.host import Host, HostSettings, Key, ambient_host
 from repertory.app.multi_agent_plugin import LateInits, check_multi_agent_plugins
-from repertory.app.node_runner import NodePlace, SessionNodeRunner
+from repertory.app.node_runner import CustomNode, NodePlace, SessionNodeRunner
 from repertory.app.orchestrator_blueprint import OrchestratorBlueprint
 from repertory.app.orchestrator_nodes import node_of
+from repertory.app.orchestrator_snapshots import OrchestratorSnapshots
 from repertory.core.ids import check_id
 from repertory.core.orchestration.journals import journal_of, node_journal
 from repertory.core.orchestration.results import MultiAgentResult
+from repertory.core.snapshots.orchestrators import RunFields, RunShape, token_of
 from repertory.errors import AgentBusy, Invalid
 
 if TYPE_CHECKING:
@@ -47,8 +49,9 @@ if TYPE_CHECKING:
     from repertory.core.budget import Budget
     from repertory.core.events import TurnEvent
     from repertory.core.messages import Prompt
-    from repertory.core.orchestration.run import Run
-    from repertory.core.snapshots.portable import SnapshotFields
+    from repertory.core.orchestration.run import Kind, Run
+    from repertory.core.snapshots.fields import SnapshotFields
+    from repertory.core.snapshots.orchestrators import NodeFields
 
 _IDLE_S = 3600.0
 """In a block around many calls, nodes whose conversation is stored stay alive for that long."""
@@ -92,7 +95,7 @@ class MultiAgentBase(ABC):
         yield {"type": "multiagent_result", "result": await self.invoke_async(task, invocation_state, **options)}
 
 
-class Orchestrator(MultiAgentBase):
+class Orchestrator(OrchestratorSnapshots, MultiAgentBase):
     """An orchestrator whose runs are kept: every node is a session of its own under the orchestrator's.
 
     A call returns when the run is over, or waits for somebody, and everything about it is durable. A process may be
@@ -100,6 +103,7 @@ class Orchestrator(MultiAgentBase):
     """
 
     kind = "multiagent"
+    kind_of_run: Kind
     handler = None
 
     def __init__(
@@ -130,6 +134,8 @@ class Orchestrator(MultiAgentBase):
         self._claim = Claim()
         self._held: tuple[Host, object] | None = None
         self._active: ActiveSession | None = None
+        self._active_in: object = None
+        """The event loop that it lives in."""
         for plugin in (checked := check_multi_agent_plugins(plugins)):
             for callback in plugin.hooks:
                 self.hooks.add_callback(None, callback)
@@ -176,7 +182,7 @@ class Orchestrator(MultiAgentBase):
         conditions raise. Cancelled, nodes that run are cut short, and the run can be gone on with.
         """
         invocation = _read(task, invocation_state, options)
-        async with self._session(invocation) as session:
+        async with self._session(invocation.deadline, reject=self._rejects(invocation)) as session:
             return cast("MultiAgentResult", await session.invoke(invocation))
 
     async def stream_async(
@@ -187,7 +193,8 @@ class Orchestrator(MultiAgentBase):
         `multiagent_handoff`, by `type`; the last event holds the `result`. Leaving early cancels the call.
         """
         invocation = _read(task, invocation_state, options)
-        async with self._session(invocation) as session, session.stream(invocation) as events:
+        alive = self._session(invocation.deadline, reject=self._rejects(invocation))
+        async with alive as session, session.stream(invocation) as events:
             async for event in events:
                 yield {"type": "multiagent_result", **event} if "type" not in event else event
 
@@ -211,8 +218,11 @@ class Orchestrator(MultiAgentBase):
         if held is not None:
             await held[0].__aexit__(*exc_info)
 
+    def _rejects(self, invocation: Invocation) -> bool:
+        return (invocation.busy or self._busy) == "reject"
+
     @asynccontextmanager
-    async def _session(self, invocation: Invocation) -> AsyncGenerator[ActiveSession]:
+    async def _session(self, deadline: float = math.inf, *, reject: bool = False) -> AsyncGenerator[ActiveSession]:
         """The orchestrator, alive for as long as the block."""
         await self._late.finish()
         blueprint = self.blueprint(None)
@@ -226,11 +236,20 @@ class Orchestrator(MultiAgentBase):
             yield active  # A node of the run that is worked on calls: it is told so.
             return
         async with (
-            _alone(blueprint.key, invocation.deadline, reject=(invocation.busy or self._busy) == "reject", id=self.id),
+            _alone(blueprint.key, deadline, reject=reject, id=self.id),
             Host(HostSettings(ambient=False)) as own,
             own.session(blueprint) as session,
         ):
             yield session
+
+    def _opened(self) -> AbstractAsyncContextManager[ActiveSession]:
+        return self._session()
+
+    @property
+    def _working(self) -> ActiveSession | None:
+        active = self._active
+        here = active is not None and active.alive and self._active_in is current_token().native_token
+        return active if here else None
 
     def _held_here(self) -> Host | None:
         if self._held is None:
@@ -270,7 +289,26 @@ class Orchestrator(MultiAgentBase):
         )
 
     def _joined(self, session: ActiveSession) -> None:
-        self._active = session
+        self._active, self._active_in = session, current_token().native_token
+
+    @property
+    def shape(self) -> RunShape:
+        """See `OrchestratorSnapshots`."""
+        return RunShape(kind=self.kind_of_run, nodes={name: _shape_of(node) for name, node in self._node_map.items()})
+
+    async def saved(self, session: ActiveSession, visit_of: Callable[[str], int | None]) -> Mapping[str, object] | None:
+        """See `SessionNode`."""
+        said = await session.save_run()
+        visit = None if (token := token_of(said)) is None else visit_of(token)
+        turn = {} if visit is None else {"turn": {"visit": visit}}
+        return {"type": "multiAgent", **said, **turn} if said["run"] or said["nodes"] else None
+
+    async def load(self, session: ActiveSession, wanted: NodeFields | None, name_of: Callable[[int], str]) -> None:
+        """See `SessionNode`."""
+        if isinstance(wanted, RunFields):
+            await session.load_run(wanted, None if wanted.visit is None else name_of(wanted.visit))
+        elif (await session.image()).last_seq:
+            await session.load_run(RunFields(orchestrator_id=self.id, kind=self.kind_of_run))
 
     @abstractmethod
     def _parts(self, orchestrator_id: str, runner: SessionNodeRunner) -> OrchestratorParts:
@@ -283,6 +321,12 @@ class Orchestrator(MultiAgentBase):
     @abstractmethod
     def _finished(self, run: Run, result: MultiAgentResult) -> MultiAgentResult:
         """What callers get."""
+
+
+def _shape_of(node: Node) -> RunShape | Literal["agent", "other"]:
+    if isinstance(node, Orchestrator):
+        return node.shape
+    return "other" if isinstance(node, CustomNode) else "agent"
 
 
 def _beneath(place: NodePlace, node: str) -> NodePlace:

@@ -7,17 +7,22 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from repertory.app.agent import Agent
+from repertory.app.agent_snapshots import enable_tools
 from repertory.app.call_options import output_form
 from repertory.app.node_runner import Askable, CustomNode, Node
-from repertory.core.snapshots.portable import SnapshotFields
+from repertory.app.snapshottable import load_components, saved_components
+from repertory.core.snapshots.fields import SnapshotFields
+from repertory.core.snapshots.orchestrators import AgentInRun, last_turn, said_of_agent
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:
+    from repertory.app.active_session import ActiveSession
     from repertory.app.blueprint import Blueprint
     from repertory.app.callbacks import CallbackHandler
     from repertory.app.node_runner import NodePlace
     from repertory.backends.ports import OutputForm, Tool
     from repertory.core.messages import Json
+    from repertory.core.snapshots.orchestrators import NodeFields
 
 
 def node_of(name: str, executor: object, no_sessions: str) -> Node:
@@ -77,3 +82,28 @@ class AgentNode:
         """See `SessionNode`."""
         messages = self.agent.blueprint().agent.initial
         return SnapshotFields(messages=messages, state=self._first_state, names=frozenset(("messages", "state")))
+
+    async def saved(self, session: ActiveSession, visit_of: Callable[[str], int | None]) -> Mapping[str, object] | None:
+        """See `SessionNode`."""
+        image, own = await session.image(), saved_components(self.agent)
+        if not (image.last_seq or own):
+            return None
+        said = said_of_agent(image)
+        turn = last_turn(image)
+        visit = None if turn is None else visit_of(turn.token)
+        if turn is not None and visit is not None:
+            said["turn"] = {"visit": visit, "messages": turn.messages}
+        if own:
+            said["components"] = own
+        if self.agent.enabled_tools is not None:
+            said["enabled_tools"] = self.agent.enabled_tools
+        return said
+
+    async def load(self, session: ActiveSession, wanted: NodeFields | None, name_of: Callable[[int], str]) -> None:
+        """See `SessionNode`."""
+        if isinstance(wanted, AgentInRun):
+            await session.show(wanted.under(None if wanted.visit is None else name_of(wanted.visit)))
+            load_components(self.agent, wanted.fields.components)
+            enable_tools(self.agent, wanted.fields)
+        elif (await session.image()).last_seq:
+            await session.show(self.initial())

@@ -67,6 +67,8 @@ class Swarm(Orchestrator):
     Errors: `Invalid` (a ValueError); from calls see `Orchestrator.invoke_async`.
     """
 
+    kind_of_run = "swarm"
+
     def __init__(
         self,
         nodes: Sequence[Agent] | None = None,

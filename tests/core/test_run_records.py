@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -13,9 +14,10 @@ from repertory.core.journal.codec import decode, encode
 from repertory.core.journal.fold import Fold
 from repertory.core.journal.records import NodeChanged
 from repertory.core.journal.rows import VERSION
+from repertory.core.journal.standing import nodes_again, standing_records
 from repertory.core.orchestration.calls import BeginRun, GoOn, Replay, decide_call
 from repertory.core.orchestration.results import MultiAgentResult, NodeResult, Status, node_result_of
-from repertory.core.orchestration.run import RUN, Ended, Run
+from repertory.core.orchestration.run import RUN, Ended, Run, leading_to
 from repertory.core.prompt import read_prompt
 from repertory.core.result import AgentResult, StepMetrics, TurnMetrics
 from repertory.errors import (
@@ -100,6 +102,34 @@ def test_a_run_that_is_restored_equals_the_one_that_was_live(seed: int) -> None:
             image = fold.image()
             restored = Run.of(image.nodes.values(), image.frontier)
             assert seen(restored) == seen(run), seed
+            assert seen(Run.of(run.records(at=1.0), run.frontier)) == seen(run), seed
+            assert seen(Run.of(restored.records(at=1.0), run.frontier)) == seen(run), seed
+
+
+def test_a_run_that_is_gone_back_in_says_what_may_begin() -> None:
+    run, fold, seq = Run(), Fold(), 0
+    ended = Ended(result=node_result_of(NodeFailed("no", node="x"), 5))
+    for node, owing, ready in ((RUN, "a", "a"), ("a", "bc", "b"), ("b", "ac", "a"), ("a", "c", "c")):
+        if node == RUN:
+            record = run.begun("Go", ("a",), at=1.0, kind="graph")
+        else:
+            record = leading_to(run.ended(node, ended, (), at=1.0, elapsed_ms=0), tuple(owing), tuple(ready))
+        run.apply(record)
+        fold.apply(seq := seq + 1, record)
+    for records in (standing_records(fold, 2.0), nodes_again(fold, 2, 2.0)):
+        again = Run.of(cast("Iterator[NodeChanged]", records), fold.frontier)
+        assert (again.frontier, again.ready) == (run.frontier, run.ready) == (("c",), ("c",))
+
+
+def test_a_run_that_came_with_half_a_snapshot_is_not_gone_on_with() -> None:
+    run = unfinished()
+    run.loading = True
+    run = Run.of(run.records(at=1.0), run.frontier)
+    task: Any = run.task
+    for said, resume in (("Go", None), (task, None), (None, None), (None, True)):
+        with pytest.raises(RunUnfinished, match="load it again"):
+            decide_call(run, read_prompt(said), now=1.0, resume=resume)
+    assert isinstance(decide_call(run, read_prompt("Go"), now=1.0, resume=False), BeginRun)
 
 
 def step(rng: random.Random, run: Run) -> tuple[NodeChanged, NodeResult | None]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from repertory.core.journal.records import Interrupted, Record, Resumed, ToolFinished
+from repertory.core.journal.records import Interrupted, NodeChanged, Record, Resumed, ToolFinished
 from repertory.core.standing import Standing
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def standing_records(fold: Fold, at: float) -> Iterator[Record]:
 
     To follow a `Branched`, which forgets them. Idempotency tokens cannot be said again.
     """
-    yield from (replace(node, frontier=fold.frontier) for node in fold.nodes.values())
+    yield from _nodes(fold)
     yield from fold.open_tools.values()
     yield from fold.parked.values()
     for use_id, result in fold.finished_tools.items():
@@ -36,9 +36,17 @@ def nodes_again(fold: Fold, run: int, at: float) -> Iterator[Record]:
     """The nodes of the run as those of another one, which begins at that time and goes on from there: what owes work in
     it is done anew. To follow a `Branched`.
     """
-    for node in fold.nodes.values():
+    for node in _nodes(fold):
         data = {**node.data, "begun_at": at} if "begun_at" in node.data else node.data
-        yield replace(node, at=at, run=run, frontier=fold.frontier, data=data)
+        yield replace(node, at=at, run=run, data=data)
+
+
+def _nodes(fold: Fold) -> Iterator[NodeChanged]:
+    """The latest word on each node, all of it as of now: each says what owes work now, and what of that may begin."""
+    ready = next((node.data.get("ready") for node in fold.nodes.values() if node.frontier == fold.frontier), None)
+    for node in fold.nodes.values():
+        data = {name: value for name, value in node.data.items() if name != "ready"}
+        yield replace(node, frontier=fold.frontier, data=data if ready is None else {**data, "ready": ready})
 
 
 def standing_of(at: Fold | Image) -> Standing:

@@ -5,6 +5,8 @@
                                     caller says that the run is to be given up (`resume=False`) or gone on with
                                     whatever the task (`resume=True`)
     one that waits for people       answers go on with it; None gives what it waits for once more; a task is refused
+    one whose snapshot was not      refused, unless it is to be given up: its nodes are partly elsewhere
+    loaded to its end
     an idempotency token            the run of that token: gone on with, or its result once more; an unfinished run of
                                     another token is never the one that is meant
 
@@ -58,10 +60,16 @@ def decide_call(
 ) -> Decision:
     """What the call does; `now` in epoch seconds.
 
-    Errors: `RunUnfinished` for another task while a run owes work; `InterruptsWaiting` for no answers while nothing
-    else can be done; `Invalid` for no task when there is nothing to go on with; `InterruptNotFound` and
-    `InterruptExpired` for answers to what nobody asks, or not any more.
+    Errors: `RunUnfinished` for another task while a run owes work, and for one that came with half a snapshot;
+    `InterruptsWaiting` for no answers while nothing else can be done; `Invalid` for no task when there is nothing to go
+    on with; `InterruptNotFound` and `InterruptExpired` for answers to what nobody asks, or not any more.
     """
+    if run.loading and resume is not False:
+        raise RunUnfinished(
+            "a snapshot was not loaded to its end: load it again, or pass resume=False to begin another run",
+            run=run.number,
+            owing=list(run.frontier),
+        )
     if isinstance(said, Answers):
         return GoOn(answers=_answers(run, said, now), expired=_expired(run, now))
     task = _task(said)

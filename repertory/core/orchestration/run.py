@@ -63,6 +63,10 @@ class KeptResult:
             self._result, self._said = NodeResult.from_dict(self._said or {}), None
         return self._result
 
+    def said(self) -> Mapping[str, Json]:
+        """The result as a record has it."""
+        return self._said if self._said is not None else self.read().to_dict()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeNote:
@@ -166,6 +170,8 @@ class Run:
         """How long somebody has worked on it."""
         self.reason: str | None = None
         """Why it ended before its work was done."""
+        self.loading = False
+        """Whether it came with a snapshot whose nodes do not all stand where it says yet."""
 
     @classmethod
     def of(cls, records: Iterable[NodeChanged], frontier: tuple[str, ...], last: int = 0) -> Run:
@@ -278,6 +284,26 @@ class Run:
         said = {**_said(self.task, self.kind, self.token, self.begun_at), "reason": reason, "elapsed_ms": elapsed_ms}
         return NodeChanged(at=at, run=self.number, node=RUN, status="failed", data=said)
 
+    def records(self, *, at: float) -> list[NodeChanged]:
+        """The latest word on each node, all of it as of now: what `of` makes this run of again. None before the first
+        run.
+        """
+        if not self.number:
+            return []
+        said = _said(self.task, self.kind, self.token, self.begun_at)
+        said |= {"responses": dict(self.responses), "elapsed_ms": self.elapsed_ms}
+        if self.reason is not None:
+            said["reason"] = self.reason
+        if self.loading:
+            said["loading"] = True
+        status: NodeStatus = "started" if self.reason is None else "failed"
+        made = [NodeChanged(at=at, run=self.number, node=RUN, status=status, data=said)]
+        for node, note in self.notes.items():
+            result, data = cast("Json", note.kept.said()), {**note.said(), "elapsed_ms": self.elapsed_ms}
+            status = _STATUS[note.status]
+            made.append(NodeChanged(at=at, run=self.number, node=node, status=status, result=result, data=data))
+        return [leading_to(record, self.frontier, self.ready) for record in made]
+
     def apply(self, record: NodeChanged, result: NodeResult | None = None) -> None:
         """Take the next record in. `result`: what it says, where that is at hand: JSON cannot say all of it.
 
@@ -303,6 +329,7 @@ class Run:
         self.kind = "swarm" if record.data.get("kind") == "swarm" else "graph"
         self.token = cast("str | None", record.data.get("token"))
         self.reason = cast("str | None", record.data.get("reason"))
+        self.loading = record.data.get("loading") is True
         self.responses = dict(cast("Mapping[str, Json]", record.data.get("responses", {})))
 
 

@@ -22,7 +22,7 @@ from repertory.core.window.summary import is_summary
 if TYPE_CHECKING:
     from repertory.core.journal.image import Image
     from repertory.core.messages import Json, Message
-    from repertory.core.snapshots.portable import SnapshotFields
+    from repertory.core.snapshots.fields import SnapshotFields
 
 
 def restoring(image: Image, wanted: SnapshotFields, at: float, session: str) -> list[Record]:
@@ -32,7 +32,8 @@ def restoring(image: Image, wanted: SnapshotFields, at: float, session: str) -> 
     """
     messages = list(repair(wanted.messages)) if wanted.messages is not None else [said for _, said in image.shown]
     summary, messages = _split_summary(messages, wanted.manager)
-    kept, last = _in_common(image, messages) if image.view.summary == summary else (0, 0)
+    named = len(messages) if wanted.turn is None else max(len(messages) - wanted.turn.messages, 0)
+    kept, last = _in_common(image, messages[:named]) if image.view.summary == summary else (0, 0)
     view = _view(image, summary, last, wanted.manager)
     state = image.state if wanted.state is None else wanted.state
     branched = Branched(
@@ -47,7 +48,9 @@ def restoring(image: Image, wanted: SnapshotFields, at: float, session: str) -> 
         name="a snapshot",
     )
     before = messages[kept - 1] if kept else None
-    added = list(_added(image, before, messages[kept:], at))
+    added = list(_added(image, before, messages[kept:named], at))
+    if wanted.turn is not None:
+        added += _named_turn(image, added, messages[named:], wanted.turn.token, at)
     end = messages[-1] if messages else None
     standing = read_state(wanted.interrupts, end)
     return [branched, *added, *records_between(Standing(last=end), standing, at, session)]
@@ -96,6 +99,17 @@ def _added(image: Image, before: Message | None, messages: Sequence[Message], at
             turn += 1
         yield MessageAdded(at=at, message=message, turn=turn, index=index)
         before, index = message, index + 1
+
+
+def _named_turn(
+    image: Image, added: Sequence[MessageAdded], messages: Sequence[Message], token: str, at: float
+) -> Iterator[MessageAdded]:
+    """The last turn, which can be asked for again by its name."""
+    last = added[-1] if added else None
+    turn, index = (image.turns, image.message_count) if last is None else (last.turn, last.index + 1)
+    for place, message in enumerate(messages):
+        name = None if place else token
+        yield MessageAdded(at=at, message=message, turn=turn + 1, index=index + place, idempotency_token=name)
 
 
 def _split_summary(messages: list[Message], manager: Mapping[str, Json] | None) -> tuple[Message | None, list[Message]]:
