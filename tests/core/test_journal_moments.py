@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
 from repertory.core.journal.appender import Appender
 from repertory.core.journal.forking import fork, tells_enough
-from repertory.core.journal.image import Image
+from repertory.core.journal.image import Anchors, Image
 from repertory.core.journal.marks import Mark, mark_rows
 from repertory.core.journal.moment import Moment, moment_and_end, moment_of, tells
 from repertory.core.journal.paths import path_to, within
 from repertory.core.journal.pruning import PrunePolicy, prune
 from repertory.core.journal.restore import Restored, restore
 from repertory.core.journal.rewinding import go_back, rewind
-from repertory.core.journal.rows import Row
+from repertory.core.journal.rows import Kind, Row
 from repertory.core.journal.whole_journal import WholeJournal, read_whole
 from repertory.core.messages import tool_uses
 from repertory.errors import Invalid
 from tests.core.journal_driver import COMMANDS, Driver
 
 QUIET = tuple(name for name in COMMANDS if name != "redact")
+REPEATING = (*COMMANDS, "truncate", "truncate", "rewind", "redact", "summarise", "state_full")
+"""Messages are repeated in views and rewinds, and erased there."""
 
 
 def entropy(count: int) -> bytes:
@@ -58,16 +61,85 @@ def test_any_position_is_what_was_live_then(rng: random.Random) -> None:
                 assert any(row.erased for row in driver.rows)
                 refused += 1
                 continue
-            try:
-                expected = journal.fold_at(position).image()
-            except Invalid:  # Read whole, it depends on a row that was erased, and on fewer rows it does not.
-                refused += 1
-                continue
             told += 1
-            assert moment.fold.image() == expected
+            assert moment.fold.image() == journal.fold_at(position).image()
             assert moment.fold.shown.messages() == [message for _, message in image.shown]
             assert dict(moment.fold.state) == dict(image.state)
             assert moment.link == driver.rows[position - 1].link
+
+
+class Remembering(Driver):
+    """One that still has what it erased."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.originals: dict[int, Row] = {}
+
+    def do_redact(self, number: int) -> None:
+        self.originals |= {row.seq: row for row in self.rows if not row.erased}
+        super().do_redact(number)
+
+    def as_if_nothing_was_erased(self) -> WholeJournal:
+        rows = [self.originals.get(row.seq, row) if row.erased else row for row in self.rows]
+        return read_whole(rows, session_id="source", agent_id="agent")
+
+
+def test_what_is_told_of_a_position_is_what_it_was_before_anything_was_erased(rng: random.Random) -> None:
+    """Whichever way it is read. What tools and questions left behind reads as if it had not been there."""
+    told = refused = 0
+    while told < 500 or refused < 50:
+        driver = Remembering()
+        driver.run([("prompt", 1)])
+        driver.run([(rng.choice(REPEATING), rng.randrange(1000)) for _ in range(rng.randint(1, 60))])
+        journal, true = whole(driver), driver.as_if_nothing_was_erased()
+        erased = (row.seq for row in driver.rows if row.erased and row.kind != Kind.MESSAGE)
+        for position in range(next(erased, journal.last_seq), journal.last_seq + 1):
+            moment = few(driver.rows, position)
+            try:
+                image = journal.fold_at(position).image()
+            except Invalid:
+                assert moment is None
+                refused += 1
+                continue
+            told += 1
+            assert moment is None or moment.fold.image() == image
+            assert without_tools(image) == without_tools(true.fold_at(position).image())
+
+
+def without_tools(image: Image) -> Image:
+    return replace(image, open_tools={}, finished_tools={}, parked={}, questions=(), responses={}, anchors=Anchors())
+
+
+def test_a_view_that_was_erased_does_not_matter_behind_a_patch_that_says_as_much() -> None:
+    driver = Driver()
+    driver.run([("prompt", 1), ("truncate", 0), ("answer", 1)])
+    driver.plan_drop(1)
+    was, position = driver.image(), driver.fold.last_seq
+    driver.run([("redact", 0)])
+    assert [row.seq for row in driver.rows if row.erased] == [1, 2]
+    journal, moment = whole(driver), few(driver.rows, position)
+    assert moment is not None
+    assert moment.fold.image() == journal.fold_at(position).image() == was
+    rows = go_back(moment, restore(driver.rows), at=5.0, entropy=entropy)
+    assert rows == rewind(journal, position, at=5.0, entropy=entropy)
+    assert fork(moment, at=5.0, entropy=entropy) == fork(journal.moment(position), at=5.0, entropy=entropy)
+    with pytest.raises(Invalid, match="what was shown at that position was erased"):
+        journal.fold_at(position - 1)
+
+
+def test_after_a_rewind_that_was_erased_a_full_view_and_state_do_not_tell_what_was_said_last() -> None:
+    driver = Driver()
+    driver.run([("prompt", 1), ("truncate", 0), ("answer", 1), ("prompt", 2), ("rewind", 2)])
+    driver.run([("summarise", 2), ("state_full", 1)])
+    position, last = driver.fold.last_seq, driver.fold.last_message
+    driver.run([("redact", 0)])
+    assert [row.seq for row in driver.rows if row.erased] == [1, 2, 5]
+    journal = whole(driver)
+    assert few(driver.rows, position) is None
+    with pytest.raises(Invalid, match="where the conversation had gone back to at that position was erased") as error:
+        journal.fold_at(position)
+    assert error.value.fields["known_before"] == 1
+    assert journal.fold_at(journal.last_seq).last_message == last
 
 
 def test_going_back_and_forking_make_the_same_rows_from_few(rng: random.Random) -> None:

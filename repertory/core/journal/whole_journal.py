@@ -6,10 +6,11 @@ earlier positions as well, so what they amounted to may be unknown; then they ar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from repertory.core.journal.fold import Fold
+from repertory.core.journal.image import Image
 from repertory.core.journal.moment import Moment
 from repertory.core.journal.records import Branched, MessageAdded, Record, SnapshotTaken, StateChanged, ViewChanged
 from repertory.core.journal.restore import records_of, replay
@@ -17,8 +18,8 @@ from repertory.core.journal.rows import Kind, Row
 from repertory.core.journal.verify import verify
 from repertory.errors import Invalid, NotFound
 
-_SHOWN, _STATE = "what was shown", "the state"
-_ERASED = {Kind.VIEW: {_SHOWN}, Kind.STATE: {_STATE}, Kind.BRANCH: {_SHOWN, _STATE}}
+_SHOWN, _STATE, _WAY = "what was shown", "the state", "where the conversation had gone back to"
+_ERASED: Mapping[int, str] = {Kind.VIEW: _SHOWN, Kind.STATE: _STATE, Kind.BRANCH: _WAY}
 """What is unknown after a row of this kind whose content is gone."""
 
 
@@ -51,13 +52,21 @@ class WholeJournal:
 
     def fold_at(self, position: int) -> Fold:
         """What the journal amounted to. Errors: `Invalid` when some of that was erased since; `CorruptJournal`."""
+        first = 1
         unknown, since = self._unknown_at(position)
+        if unknown:
+            # It does not matter when opening there reads only rows behind it: a patch may say as much as a full view.
+            # Then these rows alone are folded, since those before them lack what the erased one had changed.
+            low = self.rows[position - 1].low
+            first = low + 1 if low > 1 else 1
+            unknown, _ = self._unknown_at(position, first)
         if unknown:
             msg = f"{' and '.join(sorted(unknown))} at that position was erased together with a message"
             raise Invalid(msg, at=position, session=self.session_id, agent=self.agent_id, known_before=since)
-        fold = Fold()
+        fold = Fold(Image(last_seq=first - 1), partial=first > 1)
         # Branches look messages up in all records: those behind them do not count.
-        replay(fold, self.rows[:position], self.records[:position], session_id=self.session_id)
+        stretch = slice(first - 1, position)
+        replay(fold, self.rows[stretch], self.records[stretch], session_id=self.session_id)
         return fold
 
     def moment(self, position: int) -> Moment:
@@ -94,14 +103,15 @@ class WholeJournal:
         """Sequence number and record of each snapshot."""
         return [(seq, record) for seq, record in self.records if isinstance(record, SnapshotTaken)]
 
-    def _unknown_at(self, position: int) -> tuple[set[str], int]:
-        """What nobody can tell any more, and the last position before that."""
+    def _unknown_at(self, position: int, first: int = 1) -> tuple[set[str], int]:
+        """What the records from the first one on cannot tell, and the last position before that."""
         unknown: set[str] = set()
         since = 0
-        for row, (_, record) in zip(self.rows[:position], self.records[:position], strict=True):
+        stretch = slice(first - 1, position)
+        for row, (_, record) in zip(self.rows[stretch], self.records[stretch], strict=True):
             if record is None and row.kind in _ERASED:
                 since = since if unknown else row.seq - 1
-                unknown |= _ERASED[Kind(row.kind)]
+                unknown.add(_ERASED[row.kind])
             elif isinstance(record, Branched):
                 unknown.clear()
             elif isinstance(record, ViewChanged) and not record.patch:
