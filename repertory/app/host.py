@@ -27,6 +27,7 @@ from repertory.app.open_memories import OpenMemories
 from repertory.app.open_stores import OpenStores
 from repertory.app.orchestrator_blueprint import OrchestratorBlueprint, orchestrator_specs
 from repertory.app.phases import CLOSE, COMMIT, MEMORY, REFUSE, TURNS, drain_phases
+from repertory.app.snapshot_marking import choose_for_run
 from repertory.app.tool_servers import ServerUse, ToolServers, reason_of
 from repertory.core.store_patience import DEFAULT_PATIENCE, StorePatience
 from repertory.errors import StartFailed, Unavailable
@@ -208,6 +209,7 @@ class Host:
             else:
                 keeper = place.memory = place.memory or blueprint.memory
             if isinstance(blueprint, OrchestratorBlueprint):
+                choose_for_run(blueprint, keeper)
                 specs = orchestrator_specs(blueprint, keeper, self)
             else:
                 specs = await self._equipped(place, blueprint, keeper)

@@ -93,6 +93,11 @@ def _happened(each: Happening) -> str:
             return f"#{each.position} redacted"
         case "view":
             return f"what is shown changed{f': {each.text}' if each.text else ''}"
+        case "run":
+            return f"run {each.run}{'' if each.status == 'started' else ' ended early'}: {each.text}"
+        case "node":
+            ended = "waits for an answer" if each.status == "interrupted" else each.status
+            return f"{each.node} {ended}: {each.text}" + (f" ({each.tokens} tokens)" if each.tokens else "")
         case _:
             assert_never(each.what)
 

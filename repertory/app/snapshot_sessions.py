@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
 from repertory.app.journal_sessions import LEASE_S
@@ -14,7 +14,15 @@ from repertory.backends.sessions.snapshot_choices import LoadOnce, SnapshotChoic
 from repertory.backends.sessions.snapshot_port import SnapshotStorage
 from repertory.core.ids import check_id
 from repertory.core.snapshots.location import check_snapshot_id, number_of
-from repertory.core.snapshots.trigger import SAVE_LATEST_ON, SaveLatestOn, SnapshotEvery, Trigger, wanted_by
+from repertory.core.snapshots.trigger import (
+    MULTI_AGENT_SAVE_LATEST_ON,
+    SAVE_LATEST_ON,
+    MultiAgentSaveLatestOn,
+    SaveLatestOn,
+    SnapshotEvery,
+    Trigger,
+    wanted_by,
+)
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:
@@ -42,11 +50,16 @@ class SnapshotSessions:
         storage: SnapshotPlace | Mapping[str, Any] | None = None,
         *,
         save_latest_on: SaveLatestOn = "message",
+        multi_agent_save_latest_on: MultiAgentSaveLatestOn = "node",
         snapshot_trigger: Trigger | None = None,
     ) -> None:
+        _check_one_of(SAVE_LATEST_ON, "save_latest_on", save_latest_on)
+        _check_one_of(MULTI_AGENT_SAVE_LATEST_ON, "multi_agent_save_latest_on", multi_agent_save_latest_on)
         self.storage = _storage(storage)
         self.snapshot_trigger = _trigger(snapshot_trigger)
-        self.choices = SnapshotChoices(save_latest_on=_save_latest_on(save_latest_on))
+        self.choices = SnapshotChoices(
+            save_latest_on=save_latest_on, multi_agent_save_latest_on=multi_agent_save_latest_on
+        )
 
     @property
     def key(self) -> str:
@@ -62,6 +75,12 @@ class SnapshotSessions:
         from repertory.app.snapshot_trigger import triggered_by  # loaded when used
 
         return triggered_by(self.choices, self.snapshot_trigger, blueprint, keeper)
+
+    def choose_for_run(self, session_id: str, journal: str, keeper: Durable | MemoryJournal) -> None:
+        """Say how the snapshot of an orchestrator is wanted that is about to come to life."""
+        from repertory.app.snapshot_trigger import choose_for_run  # loaded when used
+
+        choose_for_run(self.choices, (session_id, journal), keeper)
 
     async def list(self) -> Sequence[SessionInfo]:
         """Every session, the most recently changed first; empty when there is nothing yet.
@@ -115,6 +134,8 @@ class SnapshotSessionManager:
     `{"snapshot": storage}`. `FileStorage()` when None.
     `save_latest_on`: `message` saves the latest snapshot after each message that was committed, `invocation` after each
     turn, `never` (also named `trigger`) when a numbered snapshot is taken.
+    `multi_agent_save_latest_on`: `node` saves the snapshot of a graph or swarm each time that a node has ended,
+    `invocation` when the run has ended or waits for somebody.
     `snapshot_trigger`: asked after each turn whether to take a numbered snapshot; a function or coroutine function that
     takes those of `turn_count`, `last_snapshot_at` and `agent_data` that it names, or a `SnapshotEvery`. When it
     raises, that is logged and the latest snapshot is saved.
@@ -130,6 +151,7 @@ class SnapshotSessionManager:
     _: KW_ONLY
     storage: SnapshotPlace | Mapping[str, Any] | None = None
     save_latest_on: SaveLatestOn = "message"
+    multi_agent_save_latest_on: MultiAgentSaveLatestOn = "node"
     snapshot_trigger: Trigger | None = None
     load_snapshot_id: str | int | None = None
     takeover: bool = False
@@ -139,11 +161,14 @@ class SnapshotSessionManager:
     def __post_init__(self) -> None:
         check_id(self.session_id, "session_id")
         sessions = SnapshotSessions(
-            self.storage, save_latest_on=self.save_latest_on, snapshot_trigger=self.snapshot_trigger
+            self.storage,
+            save_latest_on=self.save_latest_on,
+            multi_agent_save_latest_on=self.multi_agent_save_latest_on,
+            snapshot_trigger=self.snapshot_trigger,
         )
         if self.load_snapshot_id is not None:
             load = LoadOnce(check_snapshot_id(self.load_snapshot_id))
-            sessions.choices = SnapshotChoices(save_latest_on=self.save_latest_on, load=load)
+            sessions.choices = replace(sessions.choices, load=load)
         object.__setattr__(self, "sessions", sessions)
 
     async def list_snapshot_ids(
@@ -204,10 +229,10 @@ def _key(storage: SnapshotPlace) -> str:
     return cast("Storage", storage).key if _keeps_objects(storage) else f"{id(storage):x}"
 
 
-def _save_latest_on(given: SaveLatestOn) -> SaveLatestOn:
-    if given not in SAVE_LATEST_ON:
-        raise Invalid(f"save_latest_on must be one of {', '.join(SAVE_LATEST_ON)}", got=given)
-    return given
+def _check_one_of(known: Sequence[str], name: str, given: str) -> None:
+    """Errors: `Invalid` for an argument of that name that has none of the values that are known."""
+    if given not in known:
+        raise Invalid(f"{name} must be one of {', '.join(known)}", got=given)
 
 
 def _trigger(given: Trigger | None) -> Trigger | None:

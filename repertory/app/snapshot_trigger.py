@@ -1,4 +1,4 @@
-"""Asking the user's trigger, after each turn, whether a numbered snapshot is due."""
+"""Telling a store how snapshots are wanted, and asking the user's trigger whether a numbered one is due."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from repertory.backends.sessions.snapshot_storage_sessions import StorageSession
 from repertory.core.journal.codec import at_of
 from repertory.core.messages import copy_message
 from repertory.core.snapshots.trigger import AgentData, EndedTurn, SnapshotEvery, Trigger, wanted_by
+from repertory.errors import Invalid
 
 if TYPE_CHECKING:
     from repertory.actors.agent_parts import MarkTurn
@@ -44,6 +45,18 @@ def triggered_by(
     key = blueprint.agent.session_id, blueprint.agent.agent_id
     store.snapshots.use(*key, replace(choices, manager=blueprint.manager.name))
     return None if trigger is None else _TriggeredSnapshots(store, key, trigger)
+
+
+def choose_for_run(choices: SnapshotChoices, key: tuple[str, str], keeper: Durable | MemoryJournal) -> None:
+    """Say how the snapshot of an orchestrator is wanted that is about to come to life. `key`: its session and journal.
+
+    A storage of the user's own saves it with every commit. Errors: `Invalid` for an earlier one that is to be loaded.
+    """
+    if choices.load is not None:
+        msg = "load_snapshot_id is for agents: a graph has no numbered snapshots; Sessions.rewind goes back in it"
+        raise Invalid(msg, session=key[0])
+    if isinstance(keeper, Durable) and isinstance(keeper.store, SnapshotSessionStore):
+        keeper.store.runs.use(*key, choices)
 
 
 class _TriggeredSnapshots:

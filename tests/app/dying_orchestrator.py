@@ -1,6 +1,6 @@
 """A process that is killed in the middle of a run: the second node's model does it, once the first one's end is stored.
 
-python -m tests.app.dying_orchestrator graph|swarm FOLDER TASK
+python -m tests.app.dying_orchestrator graph|swarm FOLDER TASK [snapshots]
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from typing import Any
 
 import anyio
 
-from repertory import Agent, FileSessionManager, Graph, ScriptedModel, Swarm
+from repertory import Agent, FileSessionManager, FileStorage, Graph, ScriptedModel, SessionManager, Swarm
+from repertory.backends.sessions import object_sessions
+
+object_sessions.LINGER_S = 0.05  # Nobody need wait ten seconds for the record of a node's end.
 
 
 class DyingModel(ScriptedModel):
@@ -28,18 +31,19 @@ class DyingModel(ScriptedModel):
         del args, options
         while True:
             await anyio.sleep(0.01)
-            if any("A ours" in path.read_text() for path in self._folder.rglob("multi_agent.json")):
+            documents = [*self._folder.rglob("multi_agent.json"), *self._folder.glob("s/scopes/multiAgent/**/*.json")]
+            if any("A ours" in path.read_text() for path in documents):
                 os.kill(os.getpid(), signal.SIGKILL)
         yield
 
 
 def main() -> None:
-    kind, folder, task = sys.argv[1:]
+    kind, folder, task, *layout = sys.argv[1:]
     told = {"agent_name": "b", "message": "over to you", "context": {"found": 7}}
     handing: list[Any] = [{"toolUse": {"name": "handoff_to_agent", "input": told}}, "A ours"]
     models = {"a": ScriptedModel(handing if kind == "swarm" else ["A ours"]), "b": DyingModel(folder)}
     nodes = {name: Agent(model, name=name, callback_handler=None) for name, model in models.items()}
-    manager = FileSessionManager("s", folder)
+    manager = SessionManager("s", storage=FileStorage(folder)) if layout else FileSessionManager("s", folder)
     if kind == "swarm":
         Swarm([*nodes.values()], session_manager=manager)(task)
     else:

@@ -97,11 +97,7 @@ def _swarm(command: dict[str, Any], models: dict[str, Any]) -> Any:
 
 def _session(command: dict[str, Any]) -> Any:
     if command.get("snapshots"):
-        from strands.session.snapshot_session_manager import SnapshotSessionManager
-        from strands.storage.local_file_storage import LocalFileStorage
-
-        storage = LocalFileStorage(command["folder"]).namespace(command["snapshots"])
-        return SnapshotSessionManager(command["session"], storage=storage)
+        return _snapshot_session(command)
     if command.get("endpoint"):
         from strands.session.s3_session_manager import S3SessionManager
 
@@ -115,6 +111,20 @@ def _session(command: dict[str, Any]) -> Any:
     from strands.session.file_session_manager import FileSessionManager
 
     return FileSessionManager(command["session"], command["folder"])
+
+
+def _snapshot_session(command: dict[str, Any]) -> Any:
+    """In a bucket below `session/`, in a folder below a namespace."""
+    from strands.session.snapshot_session_manager import SnapshotSessionManager
+    from strands.storage.local_file_storage import LocalFileStorage
+    from strands.storage.s3_storage import S3Storage
+
+    if command.get("endpoint"):
+        os.environ["AWS_ENDPOINT_URL_S3"] = command["endpoint"]
+        storage: Any = S3Storage(command["bucket"], prefix=command["prefix"], region_name="us-east-1")
+    else:
+        storage = LocalFileStorage(command["folder"]).namespace(command["snapshots"])
+    return SnapshotSessionManager(command["session"], storage=storage)
 
 
 if __name__ == "__main__":

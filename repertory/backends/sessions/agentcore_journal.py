@@ -30,6 +30,7 @@ from repertory.core.message_tree.documents import AgentFile, Chapter, agent_docu
 from repertory.core.message_tree.kept_rows import Line
 from repertory.core.message_tree.opening import Opened, needed_of, open_agent
 from repertory.core.message_tree.spelling import read, spelled
+from repertory.core.orchestration.journals import orchestrator_in
 from repertory.errors import CorruptJournal, Unavailable
 
 ROWS_MAX = 100
@@ -111,6 +112,8 @@ class AgentCoreJournal:
         self._means = owned.means
         self._agent_id = agent_id
         self._names = (owned.lease.session_id, agent_id)
+        self._is_agent = orchestrator_in(agent_id) is None
+        """Else others are not told: they know no records of orchestrators."""
         self._at = JournalState()
 
     @property
@@ -126,7 +129,7 @@ class AgentCoreJournal:
     @property
     def due(self) -> bool:
         """Whether there is anything to tell others in the end."""
-        return bool(self._at.last_seq) and (self._at.view_due or self._at.state_due)
+        return self._is_agent and bool(self._at.last_seq) and (self._at.view_due or self._at.state_due)
 
     async def open(self) -> tuple[list[Row], Sequence[int]]:
         """Read, and take in what others wrote.
@@ -216,6 +219,8 @@ class AgentCoreJournal:
 
     async def put_agent(self) -> None:
         """Write the agent's record as of now."""
+        if not self._is_agent:
+            return
         at = self._at
         if at.fold is None:
             rows = await self.stored_rows(whole=False)

@@ -14,6 +14,7 @@ from repertory.backends.sessions.agentcore_layout import Found, Said, Seen, read
 from repertory.backends.worker_threads import run_in_thread
 from repertory.core.message_tree.assembly import Assembled, Source, assemble, standing_rows
 from repertory.core.message_tree.documents import AgentFile, Read
+from repertory.core.orchestration.journals import orchestrator_in
 
 ASSEMBLED_AT_ONCE_MAX = 100
 """Documents that are put together on the event loop, which takes some milliseconds; more are in a thread."""
@@ -210,7 +211,11 @@ def _link(found: Found) -> bytes:
 
 
 def _for_others(log: EventLog, agent_id: str) -> set[str]:
-    """The places of messages that belong to another agent: that whose record others have written next, or else last."""
+    """The places of messages that belong to another agent: that whose record others have written next, or else last.
+    To an orchestrator nobody talks.
+    """
+    if orchestrator_in(agent_id) is not None:
+        return {said.ref for seen in log.seen for said in seen.said}
     records = [seen.agent[0] for seen in log.seen if seen.agent is not None and seen.mark is None]
     found: set[str] = set()
     owner = records[0] if records else agent_id

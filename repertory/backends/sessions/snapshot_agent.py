@@ -7,17 +7,16 @@ the agent waits for that.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-import anyio
-
 from repertory.backends.ports import Batch, Position
 from repertory.backends.sessions.object_requests import side_by_side
+from repertory.backends.sessions.snapshot_agent_maker import SnapshotMaker
 from repertory.backends.sessions.snapshot_history import AgentHistory, mark_in
+from repertory.backends.sessions.snapshot_latest import LatestSnapshot, OwnedPlace, WrittenElsewhere
 from repertory.backends.sessions.snapshot_opening import (
     find_history,
     holds_more,
@@ -26,43 +25,21 @@ from repertory.backends.sessions.snapshot_opening import (
     rows_for,
     unreadable,
 )
-from repertory.backends.sessions.snapshot_shelf import SnapshotMaker
 from repertory.core.journal.fold import is_answer
 from repertory.core.message_tree.kept_rows import message_in
 from repertory.core.snapshots.location import number_of
 from repertory.core.snapshots.redaction import redacted
-from repertory.errors import AlreadyExists, LeaseLost, PreconditionFailed, RepertoryError, Unavailable
+from repertory.errors import LeaseLost, RepertoryError
 
 if TYPE_CHECKING:
-    from repertory.backends.ports import Lease, SessionStore
     from repertory.backends.sessions.snapshot_choices import SnapshotChoices
     from repertory.backends.sessions.snapshot_shelf import Found
-    from repertory.backends.sessions.snapshot_tree import SnapshotTree
-    from repertory.core.journal.appender import Entropy
     from repertory.core.journal.rows import Row
     from repertory.core.messages import Message
-    from repertory.core.snapshots.document import Standing
+    from repertory.core.snapshots.document import ReadSnapshot
     from repertory.core.snapshots.intake import Published
-    from repertory.core.snapshots.location import SnapshotLocation
 
 _log = logging.getLogger("repertory.sessions")
-_TRIES_MAX = 8
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OwnedPlace:
-    """Where an agent's journal and snapshots lie, as its owner reaches them."""
-
-    journal: SessionStore
-    tree: SnapshotTree
-    lease: Lease
-    location: SnapshotLocation
-    wall: Callable[[], float]
-    entropy: Entropy
-
-
-class WrittenElsewhere(LeaseLost):
-    """Somebody who knows no leases has written the latest snapshot. Open the session again to take that in."""
 
 
 class AgentSnapshots:
@@ -77,23 +54,16 @@ class AgentSnapshots:
         self._wall = place.wall
         self._entropy = place.entropy
         self._choices = choices
+        self._latest = LatestSnapshot(place, place.tree.latest)
         self._maker = SnapshotMaker(place.location, place.lease.generation, choices.manager)
         self.history = AgentHistory(place.tree, place.location, self._maker, place.wall)
         self.published = published
-        self._version: str | None = None
-        """Of the latest snapshot, as it was read or written last."""
-        self._latest_seq = 0
-        """The last record that it shows."""
         self._wanted_seq = 0
-        """The last record that it is to show."""
+        """The last record that the latest snapshot is to show."""
         self._seen_seq = 0
         """The last record in which marks were looked for."""
         self._wanted_anyway = False
         """Whether it is to be saved with the next records, whatever was chosen."""
-        self._foreign = False
-        """Whether somebody else has written it meanwhile."""
-        self._over = False
-        self.lock = anyio.Lock()
         self._read = partial(self._journal.load, place.location.session_id, place.location.scope_id)
 
     # Opening.
@@ -105,27 +75,26 @@ class AgentSnapshots:
         a snapshot to go on from; those of journal and objects.
         """
         rows: list[Row] = []
-        latest: list[Found | None] = []
+        latest: list[Found[ReadSnapshot] | None] = []
 
         async def read_rows() -> None:
             rows.extend(await self._read())
 
         async def find_latest() -> None:
-            latest.append(await self._tree.latest(self._location))
+            latest.append(await self._latest.find())
 
-        async with self.lock:
+        async with self._latest.lock:
             await side_by_side([read_rows, find_latest, self.history.read])
             await self._open(rows, latest[0])
 
-    async def _open(self, rows: list[Row], found: Found | None) -> None:
+    async def _open(self, rows: list[Row], found: Found[ReadSnapshot] | None) -> None:
         load_id = self._choices.load.pending(self._location.scope_id) if self._choices.load is not None else None
-        self._foreign, self._latest_seq = False, 0
-        self._version = found.version if found is not None else None
+        self._latest.begin(found)
         replaced = False
         if found is not None and found.snapshot is None:
             if not rows and load_id is None:
                 raise await unreadable(self._tree, self._location, found)
-            await self._set_aside(found, f"it cannot be read: {found.fault}")
+            await self._latest.set_aside(found, f"it cannot be read: {found.fault}")
             replaced = True
         elif found is not None and found.snapshot is not None:
             standing = found.snapshot.standing
@@ -134,23 +103,24 @@ class AgentSnapshots:
             if replaced:
                 rows = await self._take_in(found, rows)
             elif standing is not None:
-                self._latest_seq = standing.seq
+                self._latest.seq = standing.seq
             self.published = found.published
-        self._seen_seq = max(self._latest_seq, self.history.numbering.mark)
+        self._seen_seq = max(self._latest.seq, self.history.numbering.mark)
         await self._find_marks(rows)
         if load_id is not None:
             rows = await self._go_back(load_id, rows)
         last = rows[-1].seq if rows else 0
         self._seen_seq = max(self._seen_seq, last)
-        behind = self.history.due or self.history.numbering.taken > self._latest_seq
+        behind = self.history.due or self.history.numbering.taken > self._latest.seq
         if last and (replaced or behind or not self._choices.only_when_triggered):
             self._wanted_seq = last
 
-    async def _take_in(self, found: Found, rows: list[Row]) -> list[Row]:
+    async def _take_in(self, found: Found[ReadSnapshot], rows: list[Row]) -> list[Row]:
         assert found.snapshot is not None
         made = await rows_for(self._location, rows, found.snapshot, self._entropy, self._wall(), self.published)
         if holds_more(found.snapshot, found.document):
-            await self._set_aside(found, "it holds what may not be taken in: a turn that waits, or stashed content")
+            why = "it holds what may not be taken in: a turn that waits, or stashed content"
+            await self._latest.set_aside(found, why)
         if made:
             _log.info("a snapshot was taken in file=%r records=%r", found.place, len(made))
         return await self._appended(rows, made)
@@ -185,10 +155,6 @@ class AgentSnapshots:
         self._choices.load.done(self._location.scope_id)
         return rows
 
-    async def _set_aside(self, found: Found, why: str) -> None:
-        copy = await self._tree.set_aside(self._location)
-        _log.warning("a snapshot was set aside file=%r copy=%r why=%r", found.place, copy, why)
-
     # While it is open.
 
     async def before(self, rows: Sequence[Row]) -> Sequence[Row] | None:
@@ -215,11 +181,12 @@ class AgentSnapshots:
     @property
     def due(self) -> bool:
         """Whether there is anything to put."""
-        return not (self._over or self._foreign) and (self.history.due or self._wanted_seq > self._latest_seq)
+        idle = self._latest.over or self._latest.foreign
+        return not idle and (self.history.due or self._wanted_seq > self._latest.seq)
 
     async def publish(self) -> None:
         """Put what is due: numbered snapshots first, then the latest. Errors: `LeaseLost`, and those of the objects."""
-        async with self.lock:
+        async with self._latest.lock:
             await self._publish()
 
     async def _publish(self) -> None:
@@ -232,60 +199,20 @@ class AgentSnapshots:
 
     async def _put_latest(self) -> None:
         rows = await self._read()
-        made = await self._maker.made(rows)
-        for _ in range(_TRIES_MAX):
-            if self._over or not rows:
-                return
-            try:
-                version = await self._tree.put_latest(self._location, made.document, made.size_bytes, self._version)
-            except (AlreadyExists, PreconditionFailed):
-                await self._look_at_latest()
-                continue
-            self._version, self.published = version, made.published
-            self._latest_seq = rows[-1].seq
-            self._wanted_seq = max(self._wanted_seq, self._latest_seq)
+        if not rows:
             return
-        raise Unavailable("the latest snapshot could not be put", session=self._location.session_id)
-
-    async def _look_at_latest(self) -> None:
-        """Another latest snapshot is there. A put of ours may have been done after all; else somebody wrote it.
-
-        Errors: `LeaseLost`, `WrittenElsewhere`.
-        """
-        found = await self._tree.latest(self._location)
-        if found is not None and found.snapshot is None:
-            await self._set_aside(found, f"it cannot be read: {found.fault}")
-        elif found is not None and found.snapshot is not None:
-            self._check_ours(found, found.snapshot.standing)
-        self._version = found.version if found is not None else None
-
-    def _check_ours(self, found: Found, standing: Standing | None) -> None:
-        if standing is not None:
-            self._foreign = False
-        else:
-            if not self._foreign:
-                _log.warning("somebody else has written the latest snapshot file=%r", found.place)
-            self._foreign = True
-            msg = "somebody else has written the latest snapshot; open the session again to take that in"
-            raise WrittenElsewhere(msg, session=self._location.session_id, file=found.place)
-        if standing.generation > self._lease.generation:
-            self._over = True
-            raise LeaseLost("the session has another owner now", session=self._location.session_id)
+        made = await self._maker.made(rows)
+        if await self._latest.put(made, rows[-1].seq):
+            self.published = made.published
+            self._wanted_seq = max(self._wanted_seq, self._latest.seq)
 
     async def check_unchanged(self) -> None:
-        """Look whether somebody else has written the latest snapshot, unless it is just being put.
-
-        Errors: `WrittenElsewhere`, and those of the objects.
-        """
-        if self.lock.locked():
-            return
-        async with self.lock:
-            if self._foreign or await self._tree.changed(self._location, self._version):
-                await self._look_at_latest()
+        """Look whether somebody else has written the latest snapshot. Errors: see `LatestSnapshot`."""
+        await self._latest.check_unchanged()
 
     async def redact(self, instead: Mapping[bytes, Message]) -> None:
         """Put other messages in the place of those, in every snapshot. Errors: those of the objects."""
-        async with self.lock:
+        async with self._latest.lock:
             await self.history.publish()
             for snapshot_id in await self._tree.ids(self._location):
                 found = await self._tree.history(self._location, snapshot_id)
@@ -296,12 +223,12 @@ class AgentSnapshots:
             changed = redacted(found.document, instead) if found is not None else None
             if found is not None and changed is not None:
                 version = await self._tree.put_latest(self._location, changed, 0, found.version)
-                self._version = version if found.version == self._version else self._version
+                self._latest.version = version if found.version == self._latest.version else self._latest.version
             self._wanted_anyway = True
 
     async def remove(self, numbers: Iterable[int]) -> None:
         """Remove these numbered snapshots, whose marks are about to go. Errors: those of the objects."""
-        async with self.lock:
+        async with self._latest.lock:
             await self.history.publish()
             for number in numbers:
                 await self._tree.remove_history(self._location, str(number))
@@ -312,7 +239,7 @@ class AgentSnapshots:
         What cannot be put now is put at the next opening. What somebody else has written is taken in, behind what was
         said here.
         """
-        if self._over:
+        if self._latest.over:
             return
         try:
             await self._close()
@@ -323,14 +250,14 @@ class AgentSnapshots:
             _log.warning("snapshots are not up to date session=%r agent=%r why=%r", *fields)
 
     async def _close(self) -> None:
-        async with self.lock:
+        async with self._latest.lock:
             rows = await self._read()
             await self._find_marks(rows)
             if rows and (self.history.due or not self._choices.only_when_triggered):
                 self._wanted_seq = max(self._wanted_seq, rows[-1].seq)
         with suppress(WrittenElsewhere):
             await self.publish()
-        if self._foreign:
+        if self._latest.foreign:
             await self.open()
             await self.publish()
         if rows and rows[0].seq > self.history.numbering.mark + 1:
@@ -340,12 +267,12 @@ class AgentSnapshots:
 
     def forget(self) -> None:
         """The session is not ours any more."""
-        self._over = True
+        self._latest.over = True
 
     async def stop(self) -> None:
         """The same, and nothing is being put any more."""
-        self._over = True
-        async with self.lock:
+        self._latest.over = True
+        async with self._latest.lock:
             pass
 
 

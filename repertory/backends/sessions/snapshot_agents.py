@@ -1,4 +1,4 @@
-"""The agents whose snapshots a store looks after, and what is done for them in the background."""
+"""Those whose snapshots a store looks after, agents or orchestrators, and what is done for them in the background."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from repertory.errors import LeaseLost, RepertoryError, Retryable
 
 if TYPE_CHECKING:
     from repertory.backends.sessions.snapshot_choices import SnapshotChoices
-    from repertory.backends.sessions.snapshot_history import AgentHistory
 
 _log = logging.getLogger("repertory.sessions")
 _RETRY_S = 5.0
@@ -22,12 +21,7 @@ _AT_ONCE = 8
 
 
 class SnapshotAgent(Protocol):
-    """An agent whose snapshots are put from its journal."""
-
-    @property
-    def history(self) -> AgentHistory:
-        """Its numbered snapshots."""
-        ...
+    """An agent or orchestrator whose snapshots are put from its journal."""
 
     @property
     def due(self) -> bool:
@@ -36,10 +30,6 @@ class SnapshotAgent(Protocol):
 
     async def publish(self) -> None:
         """Put what is due."""
-        ...
-
-    def want_latest(self) -> None:
-        """Save the latest snapshot with the next records, whatever was chosen."""
         ...
 
     def forget(self) -> None:

@@ -1,4 +1,4 @@
-"""The journal of one agent, carried in its latest snapshot: where there is no other place for it.
+"""The journal of one agent or orchestrator, carried in its latest snapshot: where there is no other place for it.
 
 Every commit saves the latest snapshot, with all rows packed into a field that others leave out. Such a place has no
 conditional writes, so an owner looks before each commit whether the snapshot is still the one that it knows.
@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, Generic, NamedTuple, cast
 
 import anyio
 
@@ -19,12 +19,12 @@ from repertory.backends.ports import Position
 from repertory.backends.sessions.object_format import pack, unpack
 from repertory.backends.sessions.snapshot_history import AgentHistory, mark_in, number_in
 from repertory.backends.sessions.snapshot_opening import find_history, is_of, rows_back_to, rows_for, unreadable
-from repertory.backends.sessions.snapshot_shelf import Found, SnapshotMaker, aside, found_in
+from repertory.backends.sessions.snapshot_shelf import Found, Maker, S, aside
 from repertory.backends.sessions.snapshot_storage import StorageShelf, place_of
 from repertory.core.journal.rows import Row
 from repertory.core.journal.verify import verify
 from repertory.core.message_tree.documents import OURS
-from repertory.core.snapshots.location import number_of
+from repertory.core.snapshots.location import AGENT_SCOPE, RUN_SCOPE, SnapshotLocation, number_of
 from repertory.core.snapshots.redaction import redacted, replacements
 from repertory.errors import CorruptJournal, LeaseLost, RepertoryError
 
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from repertory.core.journal.appender import Entropy
     from repertory.core.messages import Json, Message
     from repertory.core.snapshots.intake import Published
-    from repertory.core.snapshots.location import SnapshotLocation
 
 _log = logging.getLogger("repertory.sessions")
 _ROWS = "rows"
@@ -60,7 +59,7 @@ class Kept(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CarriedPlace:
-    """Where an agent's snapshots lie, as its owner reaches them."""
+    """Where snapshots lie, as their owner reaches them."""
 
     shelf: StorageShelf
     lease: Lease
@@ -69,10 +68,10 @@ class CarriedPlace:
     entropy: Entropy
 
 
-class CarriedAgent:
-    """One agent's journal and snapshots. After an error it is unknown where it stands: open a new one."""
+class CarriedJournal(Generic[S]):
+    """A journal and its snapshots. After an error it is unknown where it stands: open a new one."""
 
-    def __init__(self, place: CarriedPlace, choices: SnapshotChoices, kept: Kept | None) -> None:
+    def __init__(self, place: CarriedPlace, choices: SnapshotChoices, maker: Maker[S], kept: Kept | None) -> None:
         """`kept`: what is remembered of when it was open here last."""
         self._shelf = place.shelf
         self._lease = place.lease
@@ -81,7 +80,7 @@ class CarriedAgent:
         self._entropy = place.entropy
         self._choices = choices
         self._kept = kept
-        self._maker = SnapshotMaker(place.location, 0, choices.manager)
+        self._maker = maker
         self.history = AgentHistory(place.shelf, place.location, self._maker, place.wall)
         self.rows: list[Row] = []
         """All of them."""
@@ -107,7 +106,7 @@ class CarriedAgent:
         load_id = load.pending(self._location.scope_id) if load is not None else None
         document = await self._shelf.latest(self._location)
         await self.history.read()
-        found = None if document is None else found_in(document, f"{place_of(self._location)}/latest")
+        found = None if document is None else self._maker.found_in(document, f"{place_of(self._location)}/latest")
         self._known, self._mark = known_in(document), _number(_ours_in(document).get(_MARK))
         self._maker.generation = (self._known.generation if self._known is not None else 0) + 1
         made = await self._found(document, found, load_id)
@@ -119,9 +118,10 @@ class CarriedAgent:
         if load_id is not None and load is not None:
             load.done(self._location.scope_id)
 
-    async def _found(self, document: object, found: Found | None, load_id: str | None) -> list[Row]:
+    async def _found(self, document: object, found: Found[S] | None, load_id: str | None) -> list[Row]:
         """Take over what is there; the rows that were made of what others wrote."""
-        rows = await rows_in(document, self._location, damaged=load_id is not None)
+        carrying = document if document is not None else await earlier_latest(self._shelf, self._location)
+        rows = await rows_in(carrying, self._location, damaged=load_id is not None)
         ours = found is not None and found.snapshot is not None and is_of(found.snapshot.standing, rows)
         if not ours and not rows and self._kept is not None:
             rows = list(self._kept.rows)
@@ -137,7 +137,7 @@ class CarriedAgent:
         published, self.published = self.published, found.published
         if ours:
             return []
-        made = await rows_for(self._location, self._window(), found.snapshot, self._entropy, self._wall(), published)
+        made = await self._maker.rows_for(self._window(), found.snapshot, self._entropy, self._wall(), published)
         self.rows += made
         return made
 
@@ -172,7 +172,7 @@ class CarriedAgent:
         """Errors: `LeaseLost` when somebody else has saved the latest snapshot meanwhile; those of the storage."""
         if known_in(await self._shelf.latest(self._location)) != self._known:
             self._over = True
-            fields = {"session": self._location.session_id, "agent": self._location.scope_id}
+            fields = {"session": self._location.session_id, "agent": self._location.journal}
             raise LeaseLost("somebody else has saved the session; open it again to take that in", **fields)
 
     async def append(self, added: Sequence[Row], erase: Sequence[int]) -> Position | RepertoryError:
@@ -189,7 +189,7 @@ class CarriedAgent:
                     await self._append(added, gone)
             except RepertoryError as error:
                 return error
-            return Position(agent_id=self._location.scope_id, seq=self.last_seq)
+            return Position(agent_id=self._location.journal, seq=self.last_seq)
 
     async def _append(self, added: Sequence[Row], erase: set[int]) -> None:
         rows = [*self.rows, *added]
@@ -251,6 +251,19 @@ class CarriedAgent:
     def forget(self) -> None:
         """The session is not ours any more."""
         self._over = True
+
+
+async def latest_carrying(shelf: StorageShelf, location: SnapshotLocation) -> object:
+    """The latest snapshot that carries the journal."""
+    document = await shelf.latest(location)
+    return document if document is not None else await earlier_latest(shelf, location)
+
+
+async def earlier_latest(shelf: StorageShelf, location: SnapshotLocation) -> object:
+    """The same where earlier releases had it: orchestrators among the agents. None for an agent."""
+    if location.scope != RUN_SCOPE:
+        return None
+    return await shelf.latest(SnapshotLocation(location.session_id, AGENT_SCOPE, location.journal))
 
 
 def known_in(document: object) -> Known | None:

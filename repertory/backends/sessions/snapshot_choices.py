@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from repertory.core.snapshots.trigger import SaveLatestOn
+from repertory.core.snapshots.trigger import MultiAgentSaveLatestOn, SaveLatestOn
 
 
 class LoadOnce:
@@ -28,6 +28,7 @@ class SnapshotChoices:
     """When the latest snapshot is saved, and what to begin with."""
 
     save_latest_on: SaveLatestOn = "message"
+    multi_agent_save_latest_on: MultiAgentSaveLatestOn = "node"
     load: LoadOnce | None = None
     manager: str = ""
     """The name of the agent's conversation manager."""

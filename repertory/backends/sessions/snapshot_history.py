@@ -10,7 +10,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from repertory.core.journal.codec import decode
 from repertory.core.journal.records import SnapshotTaken
@@ -20,7 +20,7 @@ from repertory.core.snapshots.manifest import Numbering
 from repertory.errors import CorruptJournal
 
 if TYPE_CHECKING:
-    from repertory.backends.sessions.snapshot_shelf import HistoryShelf, SnapshotMaker
+    from repertory.backends.sessions.snapshot_shelf import HistoryShelf, Maker
     from repertory.core.snapshots.location import SnapshotLocation
 
 _log = logging.getLogger("repertory.sessions")
@@ -43,7 +43,7 @@ class AgentHistory:
     """The numbered snapshots of an agent whose session is owned."""
 
     def __init__(
-        self, shelf: HistoryShelf, location: SnapshotLocation, maker: SnapshotMaker, wall: Callable[[], float]
+        self, shelf: HistoryShelf, location: SnapshotLocation, maker: Maker[Any], wall: Callable[[], float]
     ) -> None:
         self._shelf = shelf
         self._location = location

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from repertory.backends.sessions.snapshot_shelf import Found, HistoryShelf, aside
+from repertory.backends.sessions.snapshot_shelf import Found, HistoryShelf, S, aside
 from repertory.core.journal.appender import Appender, Entropy
 from repertory.core.journal.restore import restore
 from repertory.core.journal.rewinding import rewind
@@ -58,7 +58,7 @@ def holds_more(snapshot: ReadSnapshot, document: Mapping[str, object]) -> bool:
     return bool(snapshot.content.interrupt_state.get("activated")) or (isinstance(data, Mapping) and "stash" in data)
 
 
-async def unreadable(shelf: HistoryShelf, location: SnapshotLocation, found: Found) -> SnapshotException:
+async def unreadable(shelf: HistoryShelf, location: SnapshotLocation, found: Found[S]) -> SnapshotException:
     """The error for a latest snapshot that nobody can read, where there is no journal to go on from."""
     ids = await shelf.ids(location)
     hint = f"open the session with load_snapshot_id={ids[-1]!r}" if ids else "there is no numbered snapshot either"

@@ -16,14 +16,17 @@ import anyio
 
 from repertory.backends.ports import Position, SessionInfo
 from repertory.backends.sessions.object_requests import side_by_side
-from repertory.backends.sessions.snapshot_agent import AgentSnapshots, OwnedPlace, WrittenElsewhere
+from repertory.backends.sessions.snapshot_agent import AgentSnapshots
 from repertory.backends.sessions.snapshot_agents import SnapshotAgents
 from repertory.backends.sessions.snapshot_history import numbers_in
+from repertory.backends.sessions.snapshot_latest import OwnedPlace, WrittenElsewhere
 from repertory.backends.sessions.snapshot_opening import is_of, rows_for
+from repertory.backends.sessions.snapshot_run_maker import RunMaker
+from repertory.backends.sessions.snapshot_runs import RunSnapshots
 from repertory.backends.sessions.snapshot_tree import SnapshotTree
 from repertory.core.ids import check_id
-from repertory.core.snapshots.document import SCOPE
-from repertory.core.snapshots.location import SnapshotLocation
+from repertory.core.orchestration.journals import orchestrator_in
+from repertory.core.snapshots.location import RUN_SCOPE, SnapshotLocation
 from repertory.core.snapshots.redaction import replacements
 from repertory.errors import Invalid, LeaseLost, NotFound, RepertoryError
 
@@ -64,6 +67,7 @@ class SnapshotSessionStore:
         self._published: dict[tuple[str, str], Published] = {}
         """What others could see of journals that were open here before and may be opened again."""
         self.snapshots: SnapshotAgents[AgentSnapshots] = SnapshotAgents(choices)
+        self.runs: SnapshotAgents[RunSnapshots] = SnapshotAgents(choices)
 
     @property
     def name(self) -> str:
@@ -129,7 +133,7 @@ class SnapshotSessionStore:
             await self._opened(lease, agent_id)
             return await self._journal.load(session_id, agent_id, whole=whole)
         rows = list(await self._journal.load(session_id, agent_id, whole=whole))
-        return await self._with_what_others_wrote(SnapshotLocation(session_id, SCOPE, agent_id), rows)
+        return await self._with_what_others_wrote(SnapshotLocation.of(session_id, agent_id), rows)
 
     async def sessions(self, session_id: str | None = None) -> Sequence[SessionInfo]:
         """Every session, the most recently changed first; or that one alone. Those that only others have written have
@@ -139,7 +143,7 @@ class SnapshotSessionStore:
         theirs: dict[str, dict[str, float]] = {}
         for location, info in (await self._tree.locations(session_id)).items():
             if location.session_id not in infos:
-                theirs.setdefault(location.session_id, {})[location.scope_id] = info.modified_at
+                theirs.setdefault(location.session_id, {})[location.journal] = info.modified_at
         for name, agents in theirs.items():
             infos[name] = SessionInfo(
                 session_id=name,
@@ -159,8 +163,8 @@ class SnapshotSessionStore:
                 await self._journal.delete(session_id)
             except NotFound:
                 there = False
-            for _, agent in self.snapshots.of(session_id):
-                await agent.stop()
+            for each in self._open_in(session_id):
+                await each.stop()
             self._drop(session_id, given_up=True)
             if not await self._tree.remove(session_id) and not there:
                 raise NotFound("no such session", session=session_id)
@@ -189,6 +193,7 @@ class SnapshotSessionStore:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._journal.tend)
             tasks.start_soon(self.snapshots.run)
+            tasks.start_soon(self.runs.run)
 
     async def aclose(self) -> None:
         """Put what is due, then close. Calling it twice is allowed."""
@@ -203,10 +208,10 @@ class SnapshotSessionStore:
 
     async def list_snapshot_ids(self, session_id: str, agent_id: str) -> list[str]:
         """The ids of an agent's numbered snapshots, oldest first."""
-        return await self._tree.ids(SnapshotLocation(session_id, SCOPE, agent_id))
+        return await self._tree.ids(SnapshotLocation.of(session_id, agent_id))
 
     async def _close(self, session_id: str) -> None:
-        await side_by_side([agent.close for _, agent in self.snapshots.of(session_id)])
+        await side_by_side([each.close for each in self._open_in(session_id)])
 
     def _drop(self, session_id: str, *, given_up: bool) -> None:
         self._leases.pop(session_id, None)
@@ -214,29 +219,53 @@ class SnapshotSessionStore:
             self._opening.pop((session_id, agent_id), None)
             if agent.published is not None and not given_up:
                 self._published[session_id, agent_id] = agent.published
+        for journal, _ in self.runs.of(session_id):
+            self._opening.pop((session_id, journal), None)
         self.snapshots.drop(session_id, given_up=given_up)
+        self.runs.drop(session_id, given_up=given_up)
 
-    async def _opened(self, lease: Lease, agent_id: str) -> AgentSnapshots:
-        """The agent's snapshots, opened when they are not."""
-        session_id = lease.session_id
-        async with self._opening.setdefault((session_id, agent_id), anyio.Lock()):
-            agent = self.snapshots.find(session_id, agent_id)
-            if agent is None:
-                place = OwnedPlace(
-                    journal=self._journal,
-                    tree=self._tree,
-                    lease=lease,
-                    location=SnapshotLocation(session_id, SCOPE, agent_id),
-                    wall=self._wall,
-                    entropy=self._entropy,
-                )
-                chosen = self.snapshots.chosen(session_id, agent_id)
-                agent = AgentSnapshots(place, chosen, self._published.get((session_id, agent_id)))
-                with anyio.CancelScope(shield=True):
-                    await agent.open()
-                self._published.pop((session_id, agent_id), None)
-                self.snapshots.add(session_id, agent_id, agent)
-            return agent
+    def _open_in(self, session_id: str) -> list[AgentSnapshots | RunSnapshots]:
+        """What is open of a session."""
+        agents = [agent for _, agent in self.snapshots.of(session_id)]
+        return [*agents, *(run for _, run in self.runs.of(session_id))]
+
+    async def _opened(self, lease: Lease, agent_id: str) -> AgentSnapshots | RunSnapshots:
+        """The snapshots of an agent or orchestrator, opened when they are not."""
+        async with self._opening.setdefault((lease.session_id, agent_id), anyio.Lock()):
+            if orchestrator_in(agent_id) is not None:
+                return await self._opened_run(lease, agent_id)
+            return await self._opened_agent(lease, agent_id)
+
+    async def _opened_agent(self, lease: Lease, agent_id: str) -> AgentSnapshots:
+        key = lease.session_id, agent_id
+        agent = self.snapshots.find(*key)
+        if agent is None:
+            agent = AgentSnapshots(self._place(lease, agent_id), self.snapshots.chosen(*key), self._published.get(key))
+            with anyio.CancelScope(shield=True):
+                await agent.open()
+            self._published.pop(key, None)
+            self.snapshots.add(*key, agent)
+        return agent
+
+    async def _opened_run(self, lease: Lease, journal: str) -> RunSnapshots:
+        key = lease.session_id, journal
+        run = self.runs.find(*key)
+        if run is None:
+            run = RunSnapshots(self._place(lease, journal), self.runs.chosen(*key).multi_agent_save_latest_on)
+            with anyio.CancelScope(shield=True):
+                await run.open()
+            self.runs.add(*key, run)
+        return run
+
+    def _place(self, lease: Lease, journal: str) -> OwnedPlace:
+        return OwnedPlace(
+            journal=self._journal,
+            tree=self._tree,
+            lease=lease,
+            location=SnapshotLocation.of(lease.session_id, journal),
+            wall=self._wall,
+            entropy=self._entropy,
+        )
 
     async def _append(self, batches: Sequence[Batch], outcomes: dict[int, Position | RepertoryError]) -> None:
         before: dict[tuple[int, str], Sequence[Row] | None] = {}
@@ -264,6 +293,7 @@ class SnapshotSessionStore:
         for place in good:
             self._follow(batches[place], outcomes[place], place, before)
         self.snapshots.look()
+        self.runs.look()
         outcomes.update(refused)
 
     async def _prepare(
@@ -277,8 +307,10 @@ class SnapshotSessionStore:
             return None
         try:
             for agent_id in {row.agent_id: None for row in batch.rows}:
-                agent = await self._opened(batch.lease, agent_id)
-                before[place, agent_id] = await agent.before([row for row in batch.rows if row.agent_id == agent_id])
+                opened = await self._opened(batch.lease, agent_id)
+                if isinstance(opened, AgentSnapshots):
+                    rows = [row for row in batch.rows if row.agent_id == agent_id]
+                    before[place, agent_id] = await opened.before(rows)
             for agent_id in {agent_id: None for agent_id, _ in batch.erase}:
                 await self._redact(batch, agent_id)
         except RepertoryError as error:
@@ -286,17 +318,19 @@ class SnapshotSessionStore:
         return None
 
     async def _redact(self, batch: Batch, agent_id: str) -> None:
+        opened = await self._opened(batch.lease, agent_id)
+        if isinstance(opened, RunSnapshots):
+            await opened.catch_up()
+            return
         seqs = {seq for erased_id, seq in batch.erase if erased_id == agent_id}
         rows = await self._journal.load(batch.lease.session_id, agent_id, whole=True)
         erased = [row for row in (*rows, *batch.rows) if row.agent_id == agent_id and row.seq in seqs]
         instead = replacements(erased, [row for row in batch.rows if row.agent_id == agent_id])
         if instead:
-            agent = await self._opened(batch.lease, agent_id)
-            await agent.redact(instead)
+            await opened.redact(instead)
         going = numbers_in(erased) - numbers_in(row for row in rows if row.seq not in seqs)
         if going:
-            agent = await self._opened(batch.lease, agent_id)
-            await agent.remove(sorted(going))
+            await opened.remove(sorted(going))
 
     def _follow(
         self,
@@ -310,10 +344,12 @@ class SnapshotSessionStore:
             return
         if isinstance(outcome, Position):
             for agent_id in {row.agent_id: None for row in batch.rows}:
-                agent = self.snapshots.find(session_id, agent_id)
+                rows = [row for row in batch.rows if row.agent_id == agent_id]
+                agent, run = self.snapshots.find(session_id, agent_id), self.runs.find(session_id, agent_id)
                 if agent is not None:
-                    rows = [row for row in batch.rows if row.agent_id == agent_id]
                     agent.after(before.get((place, agent_id)), rows)
+                if run is not None:
+                    run.after(rows)
 
     async def _changed(self, batch: Batch) -> LeaseLost | None:
         """The refusal of a batch that proves a lease, when somebody else has written a snapshot of its session."""
@@ -330,9 +366,17 @@ class SnapshotSessionStore:
 
     async def _with_what_others_wrote(self, location: SnapshotLocation, rows: list[Row]) -> list[Row]:
         """The rows for somebody who only looks, as the next owner will have them."""
+        if location.scope == RUN_SCOPE:
+            return await self._with_their_run(location, rows)
         found = await self._tree.latest(location)
         if found is None or found.snapshot is None or is_of(found.snapshot.standing, rows):
             return rows
         with suppress(Invalid):
             rows += await rows_for(location, rows, found.snapshot, self._entropy, self._wall())
         return rows
+
+    async def _with_their_run(self, location: SnapshotLocation, rows: list[Row]) -> list[Row]:
+        found = await self._tree.latest_run(location)
+        if found is None or found.snapshot is None or is_of(found.snapshot.standing, rows):
+            return rows
+        return rows + await RunMaker(location, 0).rows_for(rows, found.snapshot, self._entropy, self._wall())

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 
-from repertory.backends.sessions.snapshot_shelf import Found, found_in
+from repertory.backends.sessions.snapshot_agent_maker import found_in
+from repertory.backends.sessions.snapshot_shelf import Found
 from repertory.backends.worker_threads import run_in_thread
 from repertory.core.snapshots.location import LATEST_ID, SnapshotLocation, in_order, number_of
 from repertory.core.snapshots.manifest import Numbering, manifest_of, read_manifest
@@ -17,6 +18,7 @@ from repertory.errors import RepertoryError, SessionException, SnapshotException
 
 if TYPE_CHECKING:
     from repertory.backends.sessions.snapshot_port import SnapshotStorage
+    from repertory.core.snapshots.document import ReadSnapshot
 
 
 class StorageShelf:
@@ -42,7 +44,7 @@ class StorageShelf:
         """Save the latest snapshot."""
         await self._save(location, LATEST_ID, document)
 
-    async def history(self, location: SnapshotLocation, snapshot_id: str) -> Found | None:
+    async def history(self, location: SnapshotLocation, snapshot_id: str) -> Found[ReadSnapshot] | None:
         """The snapshot of that id."""
         found = await self._ask(partial(self._storage.load_snapshot, location=location, snapshot_id=snapshot_id))
         return None if found is None else found_in(found, f"{place_of(location)}/{snapshot_id}")

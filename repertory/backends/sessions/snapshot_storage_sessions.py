@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 import anyio
 from anyio.lowlevel import checkpoint
 
 from repertory.backends.ports import Lease, Position
 from repertory.backends.sessions.object_requests import side_by_side
+from repertory.backends.sessions.snapshot_agent_maker import SnapshotMaker
 from repertory.backends.sessions.snapshot_agents import SnapshotAgents
-from repertory.backends.sessions.snapshot_carried import CarriedAgent, CarriedPlace, Kept, rows_in
+from repertory.backends.sessions.snapshot_carried import CarriedJournal, CarriedPlace, Kept, latest_carrying, rows_in
+from repertory.backends.sessions.snapshot_run_maker import RunMaker
 from repertory.backends.sessions.snapshot_storage import StorageShelf
 from repertory.core.ids import check_id
-from repertory.core.snapshots.document import SCOPE
-from repertory.core.snapshots.location import SnapshotLocation
+from repertory.core.snapshots.location import RUN_SCOPE, SnapshotLocation
 from repertory.errors import Invalid, LeaseLost, RepertoryError
 
 if TYPE_CHECKING:
@@ -26,6 +27,11 @@ if TYPE_CHECKING:
     from repertory.backends.sessions.snapshot_port import SnapshotStorage
     from repertory.core.journal.appender import Entropy
     from repertory.core.journal.rows import Row
+    from repertory.core.snapshots.document import ReadSnapshot
+    from repertory.core.snapshots.run_snapshot import ReadRun
+
+
+Carried: TypeAlias = "CarriedJournal[ReadSnapshot] | CarriedJournal[ReadRun]"
 
 
 class StorageSessionStore:
@@ -63,7 +69,7 @@ class StorageSessionStore:
         self._kept: dict[tuple[str, str], Kept] = {}
         self._opening: dict[tuple[str, str], anyio.Lock] = {}
         self._closed = False
-        self.snapshots: SnapshotAgents[CarriedAgent] = SnapshotAgents(choices)
+        self.snapshots: SnapshotAgents[Carried] = SnapshotAgents(choices)
 
     @property
     def name(self) -> str:
@@ -114,12 +120,12 @@ class StorageSessionStore:
         """
         self._check_open()
         check_id(session_id, "session id")
-        location = SnapshotLocation(session_id, SCOPE, check_id(agent_id, "agent id"))
+        location = SnapshotLocation.of(session_id, check_id(agent_id, "agent id"))
         lease = self._leases.get(session_id)
         if lease is not None:
             rows = (await self._opened(lease, agent_id)).rows
         else:
-            rows = await rows_in(await self._shelf.latest(location), location)
+            rows = await rows_in(await latest_carrying(self._shelf, location), location)
         return rows[rows[-1].low - 1 :] if rows and not whole else list(rows)
 
     async def sessions(self, session_id: str | None = None) -> Sequence[SessionInfo]:
@@ -146,7 +152,7 @@ class StorageSessionStore:
 
     async def list_snapshot_ids(self, session_id: str, agent_id: str) -> list[str]:
         """The ids of an agent's numbered snapshots, oldest first."""
-        return await self._shelf.ids(SnapshotLocation(session_id, SCOPE, agent_id))
+        return await self._shelf.ids(SnapshotLocation.of(session_id, agent_id))
 
     # Within.
 
@@ -174,8 +180,8 @@ class StorageSessionStore:
                 self._kept[session_id, agent_id] = Kept(list(agent.rows), agent.published)
         self.snapshots.drop(session_id, given_up=given_up)
 
-    async def _opened(self, lease: Lease, agent_id: str) -> CarriedAgent:
-        """The agent, opened when it is not."""
+    async def _opened(self, lease: Lease, agent_id: str) -> Carried:
+        """The agent or orchestrator, opened when it is not."""
         key = lease.session_id, agent_id
         async with self._opening.setdefault(key, anyio.Lock()):
             agent = self.snapshots.find(*key)
@@ -183,12 +189,12 @@ class StorageSessionStore:
                 place = CarriedPlace(
                     shelf=self._shelf,
                     lease=lease,
-                    location=SnapshotLocation(lease.session_id, SCOPE, agent_id),
+                    location=SnapshotLocation.of(lease.session_id, agent_id),
                     wall=self._wall,
                     entropy=self._entropy,
                 )
                 kept = Kept(list(agent.rows), agent.published) if agent is not None else self._kept.get(key)
-                agent = CarriedAgent(place, self.snapshots.chosen(*key), kept)
+                agent = _carried(place, self.snapshots.chosen(*key), kept)
                 with anyio.CancelScope(shield=True):
                     await agent.open()
                 self.snapshots.add(*key, agent)
@@ -229,6 +235,12 @@ class StorageSessionStore:
             if isinstance(outcome, RepertoryError):
                 return outcome
         return outcome
+
+
+def _carried(place: CarriedPlace, choices: SnapshotChoices, kept: Kept | None) -> Carried:
+    if place.location.scope == RUN_SCOPE:
+        return CarriedJournal(place, choices, RunMaker(place.location, 0), kept)
+    return CarriedJournal(place, choices, SnapshotMaker(place.location, 0, choices.manager), kept)
 
 
 def _lost(lease: Lease) -> LeaseLost:

@@ -4,28 +4,34 @@
 <session>/scopes/agent/<agent>/snapshots/snapshot_latest.json                       the latest
 <session>/scopes/agent/<agent>/snapshots/immutable_history/snapshot_<number>.json   those that stay
 <session>/scopes/agent/<agent>/snapshots/unreadable/snapshot_latest.<digest>.json   ours: what nobody could read
+<session>/scopes/multiAgent/<orchestrator>/snapshots/snapshot_latest.json           how far a graph or swarm is
 
-`<session>` and `<agent>` are the ids. One that cannot be the name of a folder here, or is the name of ours, stands
-there as `%` and the SHA-256 of the id in hexadecimal digits.
+`<session>`, `<agent>` and `<orchestrator>` are the ids. One that cannot be the name of a folder here, or is the name of
+ours, stands there as `%` and the SHA-256 of the id in hexadecimal digits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, NamedTuple
 
 from repertory.backends.ports import Create, Overwrite, Update
 from repertory.backends.sessions.object_keys import ROOT
-from repertory.backends.sessions.snapshot_shelf import Found, aside, found_in
+from repertory.backends.sessions.snapshot_agent_maker import found_in
+from repertory.backends.sessions.snapshot_run_maker import run_found_in
+from repertory.backends.sessions.snapshot_shelf import Found, S, aside
 from repertory.core.ids import RESERVED
 from repertory.core.message_tree.spelling import parsed, spelled
-from repertory.core.snapshots.location import SnapshotLocation, file_name, id_in, in_order
+from repertory.core.snapshots.location import AGENT_SCOPE, RUN_SCOPE, SnapshotLocation, file_name, id_in, in_order
 from repertory.core.snapshots.manifest import Numbering, manifest_document, read_manifest
 from repertory.errors import AlreadyExists, NotFound, PreconditionFailed, SnapshotException, Unavailable
 
 if TYPE_CHECKING:
     from repertory.backends.ports import ObjectInfo, ObjectStore, StoredObject
+    from repertory.core.snapshots.document import ReadSnapshot
+    from repertory.core.snapshots.run_snapshot import ReadRun
 
 _LATEST = "snapshot_latest.json"
 _HISTORY = "immutable_history/"
@@ -54,24 +60,27 @@ class AgentKeys(NamedTuple):
 
 
 def session_folder(session_id: str) -> str:
-    """Where the snapshots of a session lie, of all its agents."""
-    return f"{_folder_name(session_id)}/scopes/agent/"
+    """Where the snapshots of a session lie, of all its agents and orchestrators."""
+    return f"{_folder_name(session_id)}/scopes/"
 
 
 def keys_of(location: SnapshotLocation) -> AgentKeys:
-    """Where the snapshots of an agent lie."""
-    return AgentKeys(f"{session_folder(location.session_id)}{_folder_name(location.scope_id)}/snapshots/")
+    """Where the snapshots of an agent or orchestrator lie."""
+    folder = f"{session_folder(location.session_id)}{location.scope}/{_folder_name(location.scope_id)}"
+    return AgentKeys(f"{folder}/snapshots/")
 
 
 def locations_in(infos: Iterable[ObjectInfo]) -> dict[SnapshotLocation, ObjectInfo]:
-    """The agents that have a latest snapshot among these objects. Those whose folders say no id are left out."""
+    """Whatever has a latest snapshot among these objects. Those whose folders say no id are left out."""
     found: dict[SnapshotLocation, ObjectInfo] = {}
     for info in infos:
-        session, *between = info.key.split("/")
-        if len(between) == 5 and between[:2] == ["scopes", "agent"] and between[3:] == ["snapshots", _LATEST]:
-            agent = between[2]
-            if not session.startswith("%") and not agent.startswith("%"):
-                found[SnapshotLocation(session, "agent", agent)] = info
+        match info.key.split("/"):
+            case [session, "scopes", scope, name, "snapshots", last]:
+                known = scope in (AGENT_SCOPE, RUN_SCOPE) and last == _LATEST
+                if known and not session.startswith("%") and not name.startswith("%"):
+                    found[SnapshotLocation(session, scope, name)] = info
+            case _:
+                pass
     return found
 
 
@@ -86,9 +95,13 @@ class SnapshotTree:
         self._manifests: dict[str, str] = {}
         """The versions of manifests as they were read or written last, by key."""
 
-    async def latest(self, location: SnapshotLocation) -> Found | None:
-        """The latest snapshot."""
-        return await self._found(keys_of(location).latest)
+    async def latest(self, location: SnapshotLocation) -> Found[ReadSnapshot] | None:
+        """The latest snapshot of an agent."""
+        return await self._found(keys_of(location).latest, found_in)
+
+    async def latest_run(self, location: SnapshotLocation) -> Found[ReadRun] | None:
+        """The latest snapshot of an orchestrator."""
+        return await self._found(keys_of(location).latest, partial(run_found_in, orchestrator_id=location.scope_id))
 
     async def changed(self, location: SnapshotLocation, version: str | None) -> bool:
         """Whether the latest snapshot is another one than that of this version (None: whether there is one)."""
@@ -118,9 +131,9 @@ class SnapshotTree:
         await self._objects.put(key, body, Overwrite())
         return key
 
-    async def history(self, location: SnapshotLocation, snapshot_id: str) -> Found | None:
+    async def history(self, location: SnapshotLocation, snapshot_id: str) -> Found[ReadSnapshot] | None:
         """The snapshot of that id."""
-        return await self._found(keys_of(location).history(snapshot_id))
+        return await self._found(keys_of(location).history(snapshot_id), found_in)
 
     async def put_history(
         self, location: SnapshotLocation, snapshot_id: str, document: Mapping[str, object], size_bytes: int
@@ -159,13 +172,15 @@ class SnapshotTree:
 
     async def remove(self, session_id: str) -> bool:
         """Remove all snapshots of a session; whether there were any."""
-        found = await self._objects.list(session_folder(session_id))
-        for info in found:
-            await self._objects.delete(info.key)
+        folder = session_folder(session_id)
+        ours = tuple(f"{folder}{scope}/" for scope in (AGENT_SCOPE, RUN_SCOPE))
+        found = [info.key for info in await self._objects.list(folder) if info.key.startswith(ours)]
+        for key in found:
+            await self._objects.delete(key)
         return bool(found)
 
     async def locations(self, session_id: str | None) -> dict[SnapshotLocation, ObjectInfo]:
-        """The agents that have a latest snapshot, of one session or of all."""
+        """Whatever has a latest snapshot, of one session or of all."""
         return locations_in(await self._objects.list("" if session_id is None else session_folder(session_id)))
 
     async def _put(self, key: str, body: bytes, version: str | None = None) -> str:
@@ -186,18 +201,18 @@ class SnapshotTree:
         except NotFound:
             return None
 
-    async def _found(self, key: str) -> Found | None:
+    async def _found(self, key: str, read: Callable[[object, str], Found[S]]) -> Found[S] | None:
         stored = await self._find(key)
         if stored is None:
             return None
         body = stored.body
-        return await aside(len(body), lambda: read_body(body, key)._replace(version=stored.version))
+        return await aside(len(body), lambda: _read_body(body, key, read)._replace(version=stored.version))
 
 
-def read_body(body: bytes, place: str) -> Found:
+def _read_body(body: bytes, place: str, read: Callable[[object, str], Found[S]]) -> Found[S]:
     """A snapshot's file, whoever wrote it."""
     try:
-        return found_in(parsed(body), place)
+        return read(parsed(body), place)
     except ValueError as error:
         return Found(place, None, str(error) if body.strip(b"\0 \n") else "it is empty")
 

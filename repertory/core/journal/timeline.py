@@ -11,11 +11,21 @@ from repertory.core.journal.fold import is_answer
 from repertory.core.journal.leaves import texts_of
 from repertory.core.journal.lineage import Lineage, copies_end, origin_of
 from repertory.core.journal.paths import path_to, within
-from repertory.core.journal.records import Branched, MessageAdded, Record, Redacted, SnapshotTaken, ViewChanged
+from repertory.core.journal.records import (
+    Branched,
+    MessageAdded,
+    NodeChanged,
+    NodeStatus,
+    Record,
+    Redacted,
+    SnapshotTaken,
+    ViewChanged,
+)
 from repertory.core.journal.whole_journal import WholeJournal, position_named
 from repertory.core.messages import Json
+from repertory.core.orchestration.telling import Told, told_by
 
-What = Literal["turn", "mark", "rewind", "view", "redaction", "fork"]
+What = Literal["turn", "mark", "rewind", "view", "redaction", "fork", "run", "node"]
 WORDS_MAX = 80
 """Characters of a prompt."""
 
@@ -31,15 +41,22 @@ class Happening:
     what: What
     text: str
     """Of a turn the first words of its prompt, of a mark its label, of a view the reason, of a rewind the name that it
-    was given, of a fork its source.
+    was given, of a fork its source. Of a run that begins the first words of its task, of one that ends before its work
+    is done the reason; of a node the first words of what it led to, or what it asks.
     """
     turn: int | None = None
+    run: int | None = None
+    """The number of the run that began or ended there, or that a node belongs to."""
+    node: str | None = None
+    """Which node has ended there."""
+    status: NodeStatus | None = None
+    """Of a node how it ended; of a run `started`, or `failed` when it ended before its work was done."""
     position: int | None = None
     """What a mark names, where a rewind went back to, which message was redacted, or where the source was left."""
     answered: bool | None = None
     """Whether a turn has its answer."""
     tokens: int | None = None
-    """What the answers of a turn took; None when they do not say so."""
+    """What the answers of a turn took, or a node that time; None when they do not say so."""
     metadata: Mapping[str, Json] = field(default_factory=dict[str, Json])
     """Of a mark."""
     on_path: bool = True
@@ -86,14 +103,33 @@ def _turns(said: Sequence[tuple[int, MessageAdded]]) -> list[list[tuple[int, Mes
     return found
 
 
+def _of_run(seq: int, record: NodeChanged, told: Told, name: str | None, *, on_path: bool) -> Happening:
+    return Happening(
+        seq=seq,
+        at=record.at,
+        what="node" if record.node else "run",
+        text=_first_words(told.text),
+        run=record.run,
+        node=record.node or None,
+        status=record.status,
+        tokens=told.tokens,
+        on_path=on_path,
+        source=name,
+    )
+
+
+def _first_words(text: str) -> str:
+    words = " ".join(text.split())
+    return words if len(words) <= WORDS_MAX else f"{words[: WORDS_MAX - 3]}..."
+
+
 def _turn(said: Sequence[tuple[int, MessageAdded]], name: str | None, *, on_path: bool) -> Happening:
     cost = cost_of(record.message for _, record in said)
-    words = " ".join(" ".join(texts_of(said[0][1].message)).split())
     return Happening(
         seq=said[-1][0],
         at=said[-1][1].at,
         what="turn",
-        text=words if len(words) <= WORDS_MAX else f"{words[: WORDS_MAX - 3]}...",
+        text=_first_words(" ".join(texts_of(said[0][1].message))),
         turn=said[0][1].turn,
         answered=is_answer(said[-1][1].message),
         tokens=cost.total_tokens if cost.answers else None,
@@ -104,6 +140,9 @@ def _turn(said: Sequence[tuple[int, MessageAdded]], name: str | None, *, on_path
 
 def _other(seq: int, record: Record | None, name: str | None, *, on_path: bool) -> Happening | None:
     match record:
+        case NodeChanged():
+            found = told_by(record)
+            return None if found is None else _of_run(seq, record, found, name, on_path=on_path)
         case SnapshotTaken():
             what, text, position = "mark", record.label, position_named(seq, record)
         case Branched(source=str(source)):

@@ -21,6 +21,7 @@ from repertory.core.journal.standing import standing_of
 from repertory.core.message_tree.documents import OURS
 from repertory.core.message_tree.spelling import decoded, encoded, epoch, zulu
 from repertory.core.pairing import check_message
+from repertory.core.snapshots.location import AGENT_SCOPE
 from repertory.core.window.plan import DEFAULT_MANAGER
 from repertory.errors import Invalid, SnapshotException
 
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from repertory.core.messages import Json, Message
 
 SCHEMA_VERSION = "1.0"
-SCOPE = "agent"
 FORMAT = 1
 _DIGEST = "sha256"
 
@@ -75,28 +75,32 @@ class ReadSnapshot:
 
 def snapshot_document(content: SnapshotContent, at: float, standing: Standing | None = None) -> dict[str, object]:
     """The document, in values that JSON has. Errors: `Invalid` for what JSON cannot say."""
-    when = zulu(at)
-    data = encoded(
-        {
-            "messages": content.messages,
-            "state": content.state,
-            "conversation_manager_state": content.manager,
-            "interrupt_state": content.interrupt_state,
-            "model_state": content.model_state,
-            "modelState": content.model_state,
-        }
-    )
-    app_data = encoded(content.app_data)
+    data = {
+        "messages": content.messages,
+        "state": content.state,
+        "conversation_manager_state": content.manager,
+        "interrupt_state": content.interrupt_state,
+        "model_state": content.model_state,
+        "modelState": content.model_state,
+    }
+    return enveloped(AGENT_SCOPE, data, content.app_data, at, standing)
+
+
+def enveloped(
+    scope: str, data: Mapping[str, object], app_data: Mapping[str, Json], at: float, standing: Standing | None
+) -> dict[str, object]:
+    """A document of that scope, in values that JSON has. Errors: `Invalid` for what JSON cannot say."""
+    when, said, others = zulu(at), encoded(data), encoded(app_data)
     document: dict[str, object] = {
-        "scope": SCOPE,
+        "scope": scope,
         "schema_version": SCHEMA_VERSION,
         "schemaVersion": SCHEMA_VERSION,
         "created_at": when,
         "createdAt": when,
-        "data": data,
-        "app_data": app_data,
-        "appData": app_data,
-        _DIGEST: content_digest({"data": data, "app_data": app_data}),
+        "data": said,
+        "app_data": others,
+        "appData": others,
+        _DIGEST: content_digest({"data": said, "app_data": others}),
     }
     if standing is None:
         return document
@@ -109,33 +113,60 @@ def read_snapshot(document: object) -> ReadSnapshot:
 
     Errors: `SnapshotException` saying what is wrong with it.
     """
-    if not isinstance(document, dict):
-        raise SnapshotException("a snapshot is a JSON object", got=type(document).__name__)
-    said = cast("dict[str, object]", document)
-    check_envelope(said)
-    try:
-        data = decoded(_mapping(said, "data"))
-        app_data = decoded(_mapping(said, "app_data", "appData", missing={}))
-    except ValueError as error:
-        raise SnapshotException("what a snapshot holds cannot be read", cause=str(error)) from error
+    opened = open_envelope(document, AGENT_SCOPE)
+    data = opened.data
     content = SnapshotContent(
         messages=_messages(data.get("messages", [])),
         state=_mapping(data, "state", missing={}),
         manager=_mapping(data, "conversation_manager_state", missing={}),
         model_state=_mapping(data, "model_state", "modelState", missing={}),
         interrupt_state=_mapping(data, "interrupt_state", missing=NO_INTERRUPTS),
-        app_data=cast("dict[str, Json]", app_data),
+        app_data=opened.app_data,
     )
-    created_at = epoch(said.get("created_at") or said.get("createdAt"))
-    return ReadSnapshot(content=content, created_at=created_at, standing=_standing(said))
+    return ReadSnapshot(content=content, created_at=opened.created_at, standing=opened.standing)
 
 
-def check_envelope(document: Mapping[str, object], scope: str = SCOPE) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Envelope:
+    """What every snapshot says, whatever it is of."""
+
+    data: Mapping[str, object]
+    """With bytes as bytes."""
+    app_data: Mapping[str, Json]
+    created_at: float
+    """Epoch seconds; 0.0 when nobody can tell."""
+    standing: Standing | None
+    """None: somebody else has written it."""
+
+
+def open_envelope(document: object, scope: str) -> Envelope:
+    """What a document of that scope says, in either spelling. `document`: values that JSON has.
+
+    Errors: `SnapshotException` saying what is wrong with it.
+    """
+    if not isinstance(document, dict):
+        raise SnapshotException("a snapshot is a JSON object", got=type(document).__name__)
+    said = cast("dict[str, object]", document)
+    check_envelope(said, scope)
+    try:
+        data = decoded(_mapping(said, "data"))
+        app_data = decoded(_mapping(said, "app_data", "appData", missing={}))
+    except ValueError as error:
+        raise SnapshotException("what a snapshot holds cannot be read", cause=str(error)) from error
+    return Envelope(
+        data=data,
+        app_data=cast("dict[str, Json]", app_data),
+        created_at=epoch(said.get("created_at") or said.get("createdAt")),
+        standing=_standing(said),
+    )
+
+
+def check_envelope(document: Mapping[str, object], scope: str = AGENT_SCOPE) -> None:
     """Errors: `SnapshotException` for a version or a scope that is not the one asked for."""
     version = document.get("schema_version", document.get("schemaVersion"))
     if version != SCHEMA_VERSION:
         raise SnapshotException("a snapshot of an unknown version", schema_version=version, known=SCHEMA_VERSION)
-    found = document.get("scope", SCOPE)
+    found = document.get("scope", AGENT_SCOPE)
     if found != scope:
         raise SnapshotException("a snapshot of something else", scope=found, expected=scope)
 

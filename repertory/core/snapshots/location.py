@@ -10,8 +10,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from repertory.core.ids import check_id
+from repertory.core.orchestration.journals import journal_of, orchestrator_in
 from repertory.errors import Invalid
 
+AGENT_SCOPE = "agent"
+RUN_SCOPE = "multiAgent"
 LATEST_ID = "0"
 """What the latest snapshot is called where an id has to be said. Numbers of others start at 1."""
 _FILE = re.compile(r"snapshot_(.+)\.json")
@@ -19,13 +22,26 @@ _FILE = re.compile(r"snapshot_(.+)\.json")
 
 @dataclass(frozen=True, slots=True)
 class SnapshotLocation:
-    """Whose snapshots: those of one agent in one session."""
+    """Whose snapshots: those of one agent in one session, or of one orchestrator."""
 
     session_id: str
     scope: str
-    """`agent`."""
+    """`agent`, or `multiAgent` for a graph or swarm."""
     scope_id: str
-    """The agent's id."""
+    """The agent's id, or the orchestrator's."""
+
+    @classmethod
+    def of(cls, session_id: str, journal: str) -> SnapshotLocation:
+        """Whose journal that is."""
+        orchestrator = orchestrator_in(journal)
+        if orchestrator is None:
+            return cls(session_id, AGENT_SCOPE, journal)
+        return cls(session_id, RUN_SCOPE, orchestrator)
+
+    @property
+    def journal(self) -> str:
+        """The name of the journal again."""
+        return journal_of(self.scope_id) if self.scope == RUN_SCOPE else self.scope_id
 
 
 @dataclass(frozen=True, slots=True)

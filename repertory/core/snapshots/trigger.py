@@ -19,6 +19,10 @@ SaveLatestOn = Literal["message", "invocation", "never", "trigger"]
 SAVE_LATEST_ON: tuple[SaveLatestOn, ...] = ("message", "invocation", "never", "trigger")
 """When the latest snapshot is saved: after each message, after each turn, or only when a trigger fires (two names)."""
 
+MultiAgentSaveLatestOn = Literal["node", "invocation"]
+MULTI_AGENT_SAVE_LATEST_ON: tuple[MultiAgentSaveLatestOn, ...] = ("node", "invocation")
+"""When the snapshot of a graph or swarm is saved: after each node, or when a run ends."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndedTurn:

@@ -649,7 +649,7 @@ async def test_what_a_journal_can_do_besides_is_passed_on(shelf: ObjectShelf) ->
 
 
 async def test_objects_of_others_are_left_alone(shelf: ObjectShelf) -> None:
-    for key in ("s/scopes/multiAgent/g/snapshots/snapshot_latest.json", "offloader/x_0", "session_s/session.json"):
+    for key in ("s/scopes/another/g/snapshots/snapshot_latest.json", "offloader/x_0", "session_s/session.json"):
         await MemoryObjectStore(shelf).put(key, b"theirs", Create())
     async with opened(shelf) as session:
         await session.turn("a")

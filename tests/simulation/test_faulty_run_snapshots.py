@@ -1,0 +1,88 @@
+"""Runs whose session has snapshots, over objects that fail, lie and dawdle: one answer, nothing twice, and what others
+read in the end is what is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import anyio
+import pytest
+
+from repertory import MultiAgentResult, Status
+from repertory.app.orchestrator import Orchestrator
+from repertory.backends.objects.memory import MemoryObjectStore, ObjectShelf
+from repertory.backends.sessions.object_owners import TimedOwners
+from repertory.backends.sessions.object_sessions import ObjectSessionStore
+from repertory.backends.sessions.snapshot_choices import SnapshotChoices
+from repertory.backends.sessions.snapshot_sessions import SnapshotSessionStore
+from repertory.testing.faulty_objects import FaultyObjectStore, ObjectFaults
+from repertory.testing.faulty_sessions import FaultSettings
+from tests.simulation.test_faulty_orchestrators import CALM, TROUBLES, BadWorld, one_call
+from tests.simulation.test_killed_orchestrators import TASK, asking, graph, nested, said, swarm
+
+pytestmark = pytest.mark.anyio
+
+
+@dataclass
+class SnapshotWorld(BadWorld):
+    """A world that keeps journals and snapshots on objects."""
+
+    objects: ObjectShelf = field(default_factory=lambda: ObjectShelf(anyio.current_time))
+
+    def open_store(self) -> SnapshotSessionStore:
+        """A store of the next process."""
+        bad = self.weather
+        faults = ObjectFaults(
+            error_rate=bad.error_rate, lost_rate=bad.lost_rate, slow_rate=bad.slow_rate, slow_s=bad.slow_s
+        )
+        objects = FaultyObjectStore(MemoryObjectStore(self.objects), self.rng, faults)
+        owner = f"owner-{self.rng.randrange(10**9)}"
+        journal = ObjectSessionStore(objects, owner=owner, owners=TimedOwners(wall=anyio.current_time))
+        return SnapshotSessionStore(
+            journal, objects, wall=anyio.current_time, entropy=os.urandom, choices=SnapshotChoices()
+        )
+
+    def runs(self) -> list[dict[str, Any]]:
+        """What others read of every run."""
+        bodies = [kept.body for key, kept in self.objects.objects.items() if "/scopes/multiAgent/" in key]
+        return [json.loads(body)["data"]["state"] for body in bodies]
+
+
+@pytest.mark.parametrize(
+    ("make", "workers"),
+    [(graph, 5), (swarm, 3), (nested, 5), (asking, 4)],
+    ids=["graph", "swarm", "nested", "asking"],
+)
+async def test_a_run_with_snapshots_gives_one_answer_and_they_show_it(
+    make: Callable[[Any], Orchestrator], workers: int, rng: random.Random
+) -> None:
+    world, prompt = SnapshotWorld(rng=rng), TASK
+    result: MultiAgentResult | None = None
+    for attempt in range(10 * TROUBLES):
+        rate = rng.choice([0.02, 0.1])
+        bad = FaultSettings(error_rate=rate, lost_rate=rate, slow_rate=0.2, slow_s=3.0)
+        world.weather = bad if attempt < TROUBLES else CALM
+        result = await one_call(make(world), prompt, world)
+        if result is None or result.status is Status.EXECUTING:
+            prompt = TASK
+        elif result.interrupts:
+            ids = [each.id for each in result.interrupts]
+            prompt = [{"interruptResponse": {"interruptId": each, "response": "yes"}} for each in ids]
+        elif result.status is Status.COMPLETED:
+            break
+    assert result is not None
+    assert (result.status, result.run) == (Status.COMPLETED, 1)
+    assert len(world.effects) == workers, world.effects
+    world.weather = CALM
+    again = await one_call(make(world), TASK, world)
+    assert again is not None
+    assert (again.replayed, said(again)) == (True, said(result))
+    runs = world.runs()
+    assert {run["status"] for run in runs} == {"completed"}
+    assert sum(sorted(run["node_results"]) == sorted(result.results) for run in runs) == 1
