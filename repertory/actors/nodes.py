@@ -97,6 +97,12 @@ class NodeRunner(Protocol):
         """Have each node be what a snapshot says of it, or what it was built with. Returns when that is durable."""
         ...
 
+    async def done(self, node: str) -> None:
+        """The node owes no work now: one that cannot come to any again need not stay alive. Cancellation waits for
+        it.
+        """
+        ...
+
     async def rest(self) -> None:
         """The call is over: keep no node alive. Cancellation waits for it."""
         ...

@@ -182,6 +182,8 @@ class RunDriver:
         if following:
             handed = end.handed[1] if end.handed is not None else None
             await self._tell(_handoff(node, following, handed))
+        if node not in self._frontier.at_rest:
+            await self._parts.runner.done(node)
 
     def _note_end(self, node: str, result: NodeResult, end: NodeEnd) -> tuple[str, ...]:
         """Put it on record, with what follows, and start that. Gives what follows."""

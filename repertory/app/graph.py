@@ -15,7 +15,7 @@ from repertory.app.node_runner import RunnerSettings
 from repertory.app.orchestrator import Orchestrator, positive, seconds
 from repertory.core.orchestration.graph_plan import GraphPlan
 from repertory.core.orchestration.results import MultiAgentResult, NodeResult, Status
-from repertory.core.orchestration.shape import Edge, has_loop, in_a_row, shape_of
+from repertory.core.orchestration.shape import Edge, in_a_row, shape_of
 from repertory.errors import HookFailed, Invalid
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ class Graph(Orchestrator):
             executions_max=_count(max_node_executions),
             time_max_s=math.inf if execution_timeout is None else seconds(execution_timeout, "execution_timeout"),
         )
-        if has_loop(shape) and max_node_executions is None and execution_timeout is None:
+        if shape.loops and max_node_executions is None and execution_timeout is None:
             text = "a graph with a loop has no limit: set_max_node_executions or set_execution_timeout"
             warnings.warn(text, stacklevel=3)
         super().__init__(
@@ -186,7 +186,12 @@ class Graph(Orchestrator):
         return NodePolicy(timeout_s=self.node_timeout, retries=policy.retries, on_failure=policy.on_failure)
 
     def _runner(self, place_of: Callable[[str], NodePlace | None]) -> RunnerSettings:
-        return RunnerSettings(nodes=self._node_map, place_of=place_of, anew_again=self.reset_on_revisit)
+        return RunnerSettings(
+            nodes=self._node_map,
+            place_of=place_of,
+            anew_again=self.reset_on_revisit,
+            once=not self._plan.shape.loops,
+        )
 
     def _condition(self, edge: GraphEdge) -> Condition:
         condition = cast("EdgeCondition", edge.condition)

@@ -1,12 +1,12 @@
 """Running the nodes of an orchestrator: agents and orchestrators as sessions of their own, anything else as it is.
 
-A node stays alive from its first execution in a call to the end of the call, and is put to rest with the others then.
+A node stays alive from its first execution in a call until it has nothing left to do in it.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
@@ -120,6 +120,8 @@ class RunnerSettings:
     """Whether every execution begins with what the node was built with."""
     anew_again: bool = False
     """Whether those do that are not the first one in their run."""
+    once: bool = False
+    """Whether no node works twice in a run."""
     end_of: EndOf | None = None
 
 
@@ -138,6 +140,7 @@ class SessionNodeRunner:
         self._host = host
         self._settings = settings
         self._alive: dict[str, _Alive] = {}
+        self._one_by_one = anyio.Lock()
         self._cuts: list[NodeCut] = []
         """Those that are being read."""
 
@@ -222,6 +225,12 @@ class SessionNodeRunner:
         finally:
             await self._host.leave(blueprint)
 
+    async def done(self, node: str) -> None:
+        """See `NodeRunner`. It goes while others work, rather than with all of them at the end."""
+        alive = self._alive.pop(node, None) if self._settings.once else None
+        if alive is not None:
+            await self._host.leave(alive.blueprint)
+
     async def rest(self) -> None:
         """Put every node to rest, side by side."""
         alive, self._alive = self._alive, {}
@@ -236,9 +245,12 @@ class SessionNodeRunner:
         if alive is not None:
             del self._alive[name]
             await self._host.leave(alive.blueprint)
-        blueprint = node.blueprint(self._settings.place_of(name))
+        place = self._settings.place_of(name)
+        blueprint = node.blueprint(place)
         async with AsyncExitStack() as stack:
-            session = await self._host.enter(blueprint)
+            # Where there is no store to wait for, the first one works while the next one comes to life.
+            async with self._one_by_one if place is None else nullcontext():
+                session = await self._host.enter(blueprint)
             stack.push_async_callback(self._host.leave, blueprint)
             alive = self._alive[name] = _Alive(blueprint, session)
             stack.pop_all()

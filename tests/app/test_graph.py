@@ -652,3 +652,20 @@ async def test_an_option_that_nobody_knows_is_refused() -> None:
 def test_a_graph_can_be_called_from_sync_code() -> None:
     result = Graph({"a": agent("A")})("Go")
     assert str(result) == "a: A"
+
+
+async def test_a_node_that_is_done_is_at_rest_while_others_still_work() -> None:
+    """So its agent can be asked by itself meanwhile."""
+    quick = agent("A")
+    graph = builder("a b", a=quick, b=slow("B", 5.0)).build()
+    results: list[MultiAgentResult] = []
+
+    async def run() -> None:
+        results.append(await graph.invoke_async("go"))
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(run)
+        await anyio.sleep(1)
+        assert str(await quick.invoke_async("And you?")).strip() == "A"
+        assert not results
+    assert results[0].status is Status.COMPLETED

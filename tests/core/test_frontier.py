@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from repertory.core.orchestration.frontier import Frontier, frontier_of, startable
-from repertory.core.orchestration.shape import Edge, GraphShape, has_loop, in_a_row, shape_of
+from repertory.core.orchestration.shape import Edge, GraphShape, in_a_row, shape_of
 from repertory.errors import Invalid
 
 
@@ -70,7 +70,7 @@ def test_graphs_without_loops_run_every_node_once_whatever_the_shape(seed: int) 
         ]
         order.shuffle(edges)
         graph = shape_of(order.sample(names, len(names)), edges)
-        assert not has_loop(graph), (seed, edges)
+        assert not graph.loops, (seed, edges)
         ended = run_through(graph, order, crash=order.choice((0.0, 0.3)))
         assert Counter(ended) == dict.fromkeys(names, 1), (seed, edges, ended)
         for edge in edges:
@@ -92,7 +92,7 @@ def test_a_loop_with_branches_joins_once_in_each_round() -> None:
     graph = shape("plan>x plan>y x>x2 x2>merge y>merge merge>plan", "plan")
     ended = run_through(graph, random.Random(7), times=50)
     assert ended.count("merge") == ended.count("plan") == 10
-    assert has_loop(graph)
+    assert graph.loops
 
 
 def test_a_node_that_is_needed_again_while_it_runs_runs_once_more() -> None:

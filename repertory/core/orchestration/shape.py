@@ -38,6 +38,8 @@ class GraphShape:
     """The same for those that lead to it."""
     onward: Mapping[str, tuple[str, ...]]
     """Where the edges of a node lead that do not lead back."""
+    loops: bool
+    """Whether any node may run more than once."""
 
 
 def shape_of(nodes: Iterable[str], edges: Iterable[Edge], entries: Iterable[str] = ()) -> GraphShape:
@@ -67,24 +69,21 @@ def shape_of(nodes: Iterable[str], edges: Iterable[Edge], entries: Iterable[str]
     if not begins:
         raise Invalid("no entry point: every node has an edge that leads to it; name one")
     outgoing = _places(named, [edge.source for edge in joined])
+    onward = _onward(named, joined, outgoing, begins)
     return GraphShape(
         nodes=named,
         edges=joined,
         entries=begins,
         outgoing=outgoing,
         incoming=_places(named, [edge.target for edge in joined]),
-        onward=_onward(named, joined, outgoing, begins),
+        onward=onward,
+        loops=sum(len(targets) for targets in onward.values()) < len(joined),
     )
 
 
 def in_a_row(nodes: Sequence[str]) -> GraphShape:
     """The graph in which each node follows the one before it."""
     return shape_of(nodes, [Edge(*pair) for pair in pairwise(nodes)], nodes[:1])
-
-
-def has_loop(shape: GraphShape) -> bool:
-    """Whether any node may run more than once."""
-    return sum(len(targets) for targets in shape.onward.values()) < len(shape.edges)
 
 
 def _places(nodes: Sequence[str], ends: Sequence[str]) -> dict[str, tuple[int, ...]]:
