@@ -182,8 +182,8 @@ class RunDriver:
         if following:
             handed = end.handed[1] if end.handed is not None else None
             await self._tell(_handoff(node, following, handed))
-        if node not in self._frontier.at_rest:
-            await self._parts.runner.done(node)
+        if node not in self._frontier.at_rest and self._frontier.running - set(following):
+            await self._parts.runner.done(node)  # While others work; the last ones go together at the end.
 
     def _note_end(self, node: str, result: NodeResult, end: NodeEnd) -> tuple[str, ...]:
         """Put it on record, with what follows, and start that. Gives what follows."""

@@ -44,6 +44,12 @@ if TYPE_CHECKING:
     from repertory.core.snapshots.orchestrators import NodeFields
 
 
+_COMING_MAX = 4
+"""Nodes that are kept nowhere come to life so many at a time: there is nothing to wait for but the event loop, so the
+first ones may work while the others come. Where there is a store, they wait for it side by side.
+"""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodePlace:
     """Where a node's journal lies: in the orchestrator's session, under the node's own name."""
@@ -140,7 +146,7 @@ class SessionNodeRunner:
         self._host = host
         self._settings = settings
         self._alive: dict[str, _Alive] = {}
-        self._one_by_one = anyio.Lock()
+        self._coming = anyio.Semaphore(_COMING_MAX)
         self._cuts: list[NodeCut] = []
         """Those that are being read."""
 
@@ -226,7 +232,7 @@ class SessionNodeRunner:
             await self._host.leave(blueprint)
 
     async def done(self, node: str) -> None:
-        """See `NodeRunner`. It goes while others work, rather than with all of them at the end."""
+        """See `NodeRunner`."""
         alive = self._alive.pop(node, None) if self._settings.once else None
         if alive is not None:
             await self._host.leave(alive.blueprint)
@@ -248,8 +254,7 @@ class SessionNodeRunner:
         place = self._settings.place_of(name)
         blueprint = node.blueprint(place)
         async with AsyncExitStack() as stack:
-            # Where there is no store to wait for, the first one works while the next one comes to life.
-            async with self._one_by_one if place is None else nullcontext():
+            async with self._coming if place is None else nullcontext():
                 session = await self._host.enter(blueprint)
             stack.push_async_callback(self._host.leave, blueprint)
             alive = self._alive[name] = _Alive(blueprint, session)

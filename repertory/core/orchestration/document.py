@@ -175,7 +175,8 @@ def _records(told: _Told, before: Run, at: float) -> list[NodeChanged]:
     kept = [note for node, note in notes.items() if node not in changed]
     for node, note in sorted(_notes(told, changed, kept).items(), key=lambda item: item[1].places[-1:] or (math.inf,)):
         end = run.ended(node, Ended(result=note.result), frontier, at=at, elapsed_ms=told.elapsed_ms)
-        made.append(replace(end, data={**note.said(), "elapsed_ms": told.elapsed_ms}))
+        said = note.said(cast("Mapping[str, Json]", end.result))
+        made.append(replace(end, data={**said, "elapsed_ms": told.elapsed_ms}))
     if told.status is Status.FAILED and not frontier:
         made.append(run.stopped(ENDED_ELSEWHERE, at=at, elapsed_ms=told.elapsed_ms))
     return made

@@ -68,9 +68,24 @@ class NodeResult:
             "interrupts": _interrupts_said(self.interrupts),
         }
 
+    def to_record(self) -> dict[str, Json]:
+        """The same for journals: without what the rest of it says as well."""
+        said = self.to_dict()
+        outcome = cast("dict[str, Json]", said["result"])
+        if outcome.get("checkpoint", ...) is None:
+            del outcome["checkpoint"]
+        alone: Mapping[str, Json] = {"result": outcome}
+        known: dict[str, Json] = {
+            "accumulated_usage": dict(usage_in(alone)),
+            "accumulated_metrics": {"latencyMs": latency_in(alone)},
+            "execution_count": 1,
+            "interrupts": [],
+        }
+        return {name: value for name, value in said.items() if name not in known or known[name] != value}
+
     @classmethod
     def from_dict(cls, said: Mapping[str, Json]) -> NodeResult:
-        """What `to_dict` gave. Errors: `Corrupt` for anything else."""
+        """What `to_dict` or `to_record` gave. Errors: `Corrupt` for anything else."""
         try:
             return _node_result(said)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -167,6 +182,28 @@ def sum_of(usages: Mapping[str, int], more: Mapping[str, object]) -> dict[str, i
     return total
 
 
+def usage_in(said: Mapping[str, Json]) -> Mapping[str, int]:
+    """The tokens of a node, out of the JSON of its result; where it does not say, those of its agent."""
+    usage = said.get("accumulated_usage") or _metrics_in(said).get("usage") or NO_USAGE
+    return cast("Mapping[str, int]", usage)
+
+
+def latency_in(said: Mapping[str, Json]) -> float:
+    """The milliseconds of its model calls, out of the same."""
+    metrics = said.get("accumulated_metrics")
+    kept = _inside(metrics).get("latencyMs", 0) if metrics else _metrics_in(said).get("latency_ms", 0)
+    return _number(kept)
+
+
+def executions_in(said: Mapping[str, Json]) -> int:
+    """The agents' turns below it, out of the same."""
+    return _whole(said.get("execution_count", 1))
+
+
+def _metrics_in(said: Mapping[str, Json]) -> Mapping[str, Json]:
+    return _inside(_inside(said["result"]).get("metrics") or {})
+
+
 def _said(outcome: Outcome) -> dict[str, Json]:
     if isinstance(outcome, MultiAgentResult):
         return outcome.to_dict()
@@ -199,9 +236,9 @@ def _node_result(said: _Fields) -> NodeResult:
         result=_outcome(_inside(said["result"])),
         status=Status(said.get("status", "pending")),
         execution_time=_whole(said.get("execution_time", 0)),
-        accumulated_usage=_usage(said),
-        accumulated_metrics=_metrics(said),
-        execution_count=_whole(said.get("execution_count", 0)),
+        accumulated_usage=cast("Usage", usage_in(said)),
+        accumulated_metrics=_metrics(said, latency_in(said)),
+        execution_count=executions_in(said),
         interrupts=_interrupts(said),
     )
 
@@ -217,7 +254,7 @@ def _outcome(said: _Fields) -> Outcome:
                 status=Status(said["status"]),
                 results={node: _node_result(_inside(each)) for node, each in _inside(said["results"]).items()},
                 accumulated_usage=_usage(said),
-                accumulated_metrics=_metrics(said),
+                accumulated_metrics=_metrics(said, 0),
                 execution_count=_whole(said.get("execution_count", 0)),
                 execution_time=_whole(said.get("execution_time", 0)),
                 interrupts=_interrupts(said),
@@ -244,8 +281,8 @@ def _usage(said: _Fields) -> Usage:
     return cast("Usage", said.get("accumulated_usage") or NO_USAGE)
 
 
-def _metrics(said: _Fields) -> Mapping[str, float]:
-    return cast("Mapping[str, float]", said.get("accumulated_metrics") or {"latencyMs": 0})
+def _metrics(said: _Fields, latency_ms: float) -> Mapping[str, float]:
+    return cast("Mapping[str, float]", said.get("accumulated_metrics") or {"latencyMs": latency_ms})
 
 
 def _interrupts(said: _Fields) -> tuple[Interrupt, ...]:

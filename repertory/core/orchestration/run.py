@@ -17,7 +17,15 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, cast
 
 from repertory.core.journal.records import NodeChanged
-from repertory.core.orchestration.results import NO_USAGE, NodeResult, Status, sum_of
+from repertory.core.orchestration.results import (
+    NO_USAGE,
+    NodeResult,
+    Status,
+    executions_in,
+    latency_in,
+    sum_of,
+    usage_in,
+)
 from repertory.errors import CorruptJournal
 
 if TYPE_CHECKING:
@@ -65,7 +73,7 @@ class KeptResult:
 
     def said(self) -> Mapping[str, Json]:
         """The result as a record has it."""
-        return self._said if self._said is not None else self.read().to_dict()
+        return self._said if self._said is not None else self.read().to_record()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,15 +118,17 @@ class NodeNote:
             handed=end.handed,
         )
 
-    def said(self) -> dict[str, Json]:
-        """What a record says of it besides the result."""
-        said: dict[str, Json] = {
-            "visits": self.visits,
-            "places": list(self.places),
-            "usage": dict(self.usage),
-            "latency_ms": self.latency_ms,
-            "executions": self.executions,
-        }
+    def said(self, result: Mapping[str, Json]) -> dict[str, Json]:
+        """What a record says of it besides the result, and of sums only what that does not say."""
+        said: dict[str, Json] = {"places": list(self.places)}
+        if self.visits != len(self.places):
+            said["visits"] = self.visits
+        if self.usage != usage_in(result):
+            said["usage"] = dict(self.usage)
+        if self.latency_ms != latency_in(result):
+            said["latency_ms"] = self.latency_ms
+        if self.executions != executions_in(result):
+            said["executions"] = self.executions
         if self.context:
             said["context"] = dict(self.context)
         if self.handed is not None:
@@ -149,7 +159,7 @@ class Run:
     """What is known of a run. `apply` is the only way in, for records that were just made and for stored ones."""
 
     def __init__(self) -> None:
-        self.number = 0
+        self.number: int = 0
         """From 1; 0 before the first one."""
         self.begun_at = 0.0
         """Epoch seconds. With the number it tells the run from any other one."""
@@ -259,14 +269,15 @@ class Run:
         """The record of a node that has ended."""
         first = NodeNote(kept=KeptResult(end.result), status=end.result.status)
         note = self.notes.get(node, first).next(end, self.ends + 1)
+        result = end.result.to_record()
         return NodeChanged(
             at=at,
             run=self.number,
             node=node,
             status=_STATUS[end.result.status],
             frontier=frontier,
-            result=end.result.to_dict(),
-            data={**note.said(), "elapsed_ms": elapsed_ms},
+            result=result,
+            data={**note.said(result), "elapsed_ms": elapsed_ms},
         )
 
     def restated(
@@ -299,9 +310,10 @@ class Run:
         status: NodeStatus = "started" if self.reason is None else "failed"
         made = [NodeChanged(at=at, run=self.number, node=RUN, status=status, data=said)]
         for node, note in self.notes.items():
-            result, data = cast("Json", note.kept.said()), {**note.said(), "elapsed_ms": self.elapsed_ms}
-            status = _STATUS[note.status]
-            made.append(NodeChanged(at=at, run=self.number, node=node, status=status, result=result, data=data))
+            result, status = note.kept.said(), _STATUS[note.status]
+            data = {**note.said(result), "elapsed_ms": self.elapsed_ms}
+            word = cast("Json", result)
+            made.append(NodeChanged(at=at, run=self.number, node=node, status=status, result=word, data=data))
         return [leading_to(record, self.frontier, self.ready) for record in made]
 
     def apply(self, record: NodeChanged, result: NodeResult | None = None) -> None:
@@ -354,17 +366,21 @@ def _said(task: Task, kind: Kind, token: str | None, begun_at: float) -> dict[st
 
 
 def _note(record: NodeChanged, result: NodeResult | None) -> NodeNote:
-    said = record.data
-    handed = cast("list[str] | None", said.get("handed"))
+    data, said = record.data, record.result
+    if not isinstance(said, Mapping):
+        raise TypeError(said)
+    handed = cast("list[str] | None", data.get("handed"))
+    places = tuple(_whole(place) for place in cast("list[Json]", data["places"]))
+    usage, latency_ms = data.get("usage"), data.get("latency_ms")
     return NodeNote(
-        kept=KeptResult(result or cast("Mapping[str, Json]", record.result)),
+        kept=KeptResult(result or said),
         status=Status(record.status),
-        visits=_whole(said["visits"]),
-        places=tuple(_whole(place) for place in cast("list[Json]", said["places"])),
-        usage=cast("Mapping[str, int]", said["usage"]),
-        latency_ms=cast("float", said["latency_ms"]),
-        executions=_whole(said["executions"]),
-        context=cast("Mapping[str, Json]", said.get("context", {})),
+        visits=_whole(data.get("visits", len(places))),
+        places=places,
+        usage=usage_in(said) if usage is None else cast("Mapping[str, int]", usage),
+        latency_ms=latency_in(said) if latency_ms is None else cast("float", latency_ms),
+        executions=_whole(data["executions"]) if "executions" in data else executions_in(said),
+        context=cast("Mapping[str, Json]", data.get("context", {})),
         handed=None if handed is None else (handed[0], handed[1]),
     )
 
