@@ -38,9 +38,11 @@ from repertory.actors.ledger import Ledger
 from repertory.actors.memory_messages import SkipTo, TurnEnded
 from repertory.actors.named_turns import NamedTurns
 from repertory.actors.persister import ReadImage
+from repertory.actors.spending import BUDGETS
 from repertory.actors.turn_driver import TurnDriver
 from repertory.actors.turn_opening import TurnOpening
 from repertory.backends.ports import OutputForm
+from repertory.core.budget import Budget
 from repertory.core.direct_call import DIRECT_WHILE_BUSY, direct_answers, recorded
 from repertory.core.journal.fold import is_answer
 from repertory.core.journal.image import Image
@@ -51,7 +53,7 @@ from repertory.core.opening import Ask as AskPerson
 from repertory.core.opening import UnknownOutcome
 from repertory.core.prompt import Answers, Said, read_prompt
 from repertory.core.result import AgentResult
-from repertory.core.snapshots.portable import SnapshotFields
+from repertory.core.snapshots.fields import SnapshotFields
 from repertory.core.snapshots.restoring import restoring
 from repertory.core.standing import Standing
 from repertory.core.turn import CANCELLED, Continued, Stop
@@ -411,14 +413,14 @@ class AgentActor(Actor[AgentMessage]):
         if driver is not None:
             with suppress(Unavailable, Failed):  # What waits stands in the backlog, where the next turn meets it.
                 await driver.after_answer()
-        self._tell_memory(turns_before)
+        self._tell_memory(turns_before, call.invocation.context.get(BUDGETS, ()))
 
-    def _tell_memory(self, turns_before: int) -> None:
+    def _tell_memory(self, turns_before: int, budgets: tuple[Budget, ...]) -> None:
         """A turn without its answer is not over: it may be gone on with."""
         footing = self._footing
         answered = footing.last is not None and is_answer(footing.last) and footing.turns > turns_before
         if self._parts.remembers and answered:
-            ended = TurnEnded(turns=footing.turns - turns_before, last=footing.last_seq)
+            ended = TurnEnded(turns=footing.turns - turns_before, last=footing.last_seq, budgets=budgets)
             self.context.sibling("memory").tell(ended)
 
     async def _drive(self, call: Call) -> AgentResult:

@@ -6,15 +6,20 @@ of whoever opened the session, not those of the call: a request id, a tenant, a 
 
 from __future__ import annotations
 
+import math
 import types
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context, ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from anyio.lowlevel import current_token
+
+from repertory.actors.spending import BUDGETS
 from repertory.runtime.origin import ORIGIN, Origin
 
 if TYPE_CHECKING:
+    from repertory.actors.call import Invocation
     from repertory.core.budget import Budget
     from repertory.runtime.ref import ActorRef
 
@@ -25,8 +30,8 @@ class OpenTurn(NamedTuple):
     """A turn on whose behalf code runs."""
 
     agent: ActorRef[object]
-    call: object
-    """What names the call; compared by identity."""
+    call: Invocation
+    """The call; compared by identity."""
     budget: Budget | None = None
     """What its caller has given it."""
 
@@ -35,10 +40,14 @@ OPEN_TURNS: ContextVar[tuple[OpenTurn, ...]] = ContextVar("repertory_open_turns"
 """The turns in which the code that runs here was called, the innermost last. None of them ends before it does."""
 
 
-def budgets() -> tuple[Budget, ...]:
-    """The budgets that what is used here counts towards, the caller's first."""
-    found = [turn.budget for turn in OPEN_TURNS.get() if turn.budget is not None]
-    return tuple(budget for place, budget in enumerate(found) if budget not in found[:place])
+_DEADLINE: ContextVar[tuple[object, float]] = ContextVar("repertory_deadline", default=(None, math.inf))
+"""An event loop, and when by its clock the first of those turns' calls that were made there has had its time."""
+
+
+def deadline() -> float:
+    """When the first of the calls for which code runs here has had its time, by the event loop's clock."""
+    loop, at = _DEADLINE.get()
+    return at if at < math.inf and loop is current_token().native_token else math.inf
 
 
 @types.coroutine
@@ -65,3 +74,7 @@ def _speak_for(here: Origin, turn: OpenTurn) -> None:
     """In the context of a caller: speak on behalf of the job that runs here."""
     ORIGIN.set(Origin(here.owner, here.waits, ORIGIN.get().trace or here.trace))
     OPEN_TURNS.set((*OPEN_TURNS.get(), turn))
+    if turn.call.deadline < deadline():
+        _DEADLINE.set((current_token().native_token, turn.call.deadline))
+    if turn.budget is not None and turn.budget not in BUDGETS.get():
+        BUDGETS.set((*BUDGETS.get(), turn.budget))

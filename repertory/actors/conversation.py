@@ -15,6 +15,8 @@ from typing import TypeAlias, assert_never
 
 import anyio
 
+from repertory.actors.spending import BUDGETS, refusals
+from repertory.core.budget import Budget
 from repertory.core.journal.image import Image
 from repertory.core.journal.records import View, ViewChanged
 from repertory.core.journal.shown import Shown as Window
@@ -25,7 +27,7 @@ from repertory.core.window.decision import Decision, Edit, Shorten, WindowBudget
 from repertory.core.window.gauge import Beside, TokenGauge
 from repertory.core.window.plan import DEFAULT_MANAGER, WindowPlan
 from repertory.core.window.summary import SummaryRequest, is_summary
-from repertory.errors import ContextWindowOverflowException
+from repertory.errors import ContextWindowOverflowException, LimitReached
 from repertory.runtime.actor import Actor
 from repertory.runtime.message import Ask
 from repertory.runtime.next import CARRY_ON, Next, refuse, reply
@@ -77,6 +79,8 @@ class PrepareCall(Ask[Shown]):
 
     added: tuple[Entry, ...]
     beside: Beside = field(default_factory=Beside)
+    budgets: tuple[Budget, ...] = ()
+    """What is decided from now on counts towards them."""
     again: bool = False
     """It was asked before, and something was undecided."""
 
@@ -98,9 +102,11 @@ class ReduceView(Ask[Shown]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tidy(Ask[Shown]):
-    """The turn is ending: take in what was added and tidy up."""
+    """The turn is ending: take in what was added and tidy up. What is begun ahead of need goes on behind its answer."""
 
     added: tuple[Entry, ...]
+    budgets: tuple[Budget, ...] = ()
+    """What is decided from now on counts towards them."""
     again: bool = False
     """It was asked before, and something was undecided."""
 
@@ -165,6 +171,8 @@ class ConversationActor(Actor[ConversationMessage]):
         self._threshold = manager.compression_threshold
         self._gauge: TokenGauge | None = None
         self._beside = Beside()
+        self._budgets: tuple[Budget, ...] = ()
+        """What is decided counts towards them."""
         self._window: int | None = None
         """What the model's window turned out to hold, when nobody knew."""
         self._deciding = False
@@ -228,7 +236,7 @@ class ConversationActor(Actor[ConversationMessage]):
 
     def _prepare(self, message: PrepareCall) -> Next:
         self._take_in(message.added)
-        self._beside = message.beside
+        self._beside, self._budgets = message.beside, message.budgets
         self._model_calls += not message.again
         changes: list[ViewChanged] = []
         failed = self._apply_decided(changes)
@@ -253,6 +261,7 @@ class ConversationActor(Actor[ConversationMessage]):
 
     def _tidy(self, message: Tidy) -> Next:
         self._take_in(message.added)
+        self._budgets = message.budgets
         changes: list[ViewChanged] = []
         self._apply_decided(changes)
         self._shorten_new(changes)
@@ -348,8 +357,11 @@ class ConversationActor(Actor[ConversationMessage]):
                 self._change(plan, changes)
 
     def _look_ahead(self) -> None:
-        """Have a summary written that will be wanted soon; what costs nothing can wait until it is."""
-        if not self._manager.summarizes:
+        """Have a summary written that will be wanted soon; what costs nothing can wait until it is.
+
+        When a budget is used up, it is left for a call that has something left.
+        """
+        if not self._manager.summarizes or any(budget.used_up for budget in self._budgets):
             return
         try:
             decision = self._manager.reduce(self._messages, self._budget())
@@ -371,14 +383,20 @@ class ConversationActor(Actor[ConversationMessage]):
         self._deciding = True
         self._decided = None
         shown = decision.messages if isinstance(decision, SummaryRequest) else tuple(self._messages)
-        self.context.job(self._decide, decision, shown, name="decision")
+        self.context.job(self._decide, decision, shown, self._budgets, name="decision")
 
-    async def _decide(self, decision: SummaryRequest | Edit, shown: Sequence[Message]) -> None:
+    async def _decide(
+        self, decision: SummaryRequest | Edit, shown: Sequence[Message], budgets: tuple[Budget, ...]
+    ) -> None:
+        BUDGETS.set(budgets)  # In the context of this job.
         decided: Decided
         try:
             with anyio.fail_after(DECISION_TIMEOUT_S):
                 if isinstance(decision, Edit):
+                    refused = refusals(budgets)
                     decided = Decided(shown=shown, plan=await decision.decide())
+                    if refusals(budgets) > refused:
+                        raise LimitReached("the budget of the call is used up: what was decided may not be whole")
                 else:
                     decided = Decided(shown=shown, plan=decision.plan(await self._summarize(decision)))
         except Exception as error:  # noqa: BLE001 - Whatever it is, it must not take the conversation down.

@@ -10,7 +10,10 @@ import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+import anyio
+
 from repertory.actors.backlog import Backlog
+from repertory.actors.caller_context import deadline
 from repertory.actors.persister import PersisterMessage
 from repertory.actors.persister_messages import Append, Begin, Commit, Prove, Redact
 from repertory.core.journal.records import MessageAdded, Record, StateChanged, ViewChanged
@@ -22,6 +25,9 @@ from repertory.runtime.ref import ActorRef
 if TYPE_CHECKING:
     from repertory.core.journal.image import Image
     from repertory.core.messages import Message
+
+LATE_S = 2.0
+"""How long after its deadline a call may still wait for its store: a turn that was cut short is written down then."""
 
 
 class Ledger:
@@ -91,7 +97,8 @@ class Ledger:
 
         Others may add meanwhile. Who may be cancelled hands over first: a commit that the persister has not read yet
         takes its records with it. `closing`: the turn is over; such a commit must not be cancelled, since its answer
-        says how records are numbered from here. Without `patient` the store's first refusal is raised.
+        says how records are numbered from here. Without `patient` the store's first refusal is raised. A call with a
+        deadline waits until `LATE_S` after it at most.
         """
         if not self._durable:
             self._pass_on(soon=False)
@@ -99,7 +106,7 @@ class Ledger:
         records, self._gathered = tuple(self._gathered), []
         first = self._last_seq - len(records) + 1
         last = self._last_seq
-        commit = Commit(first=first, records=records, closing=closing, patient=patient)
+        commit = Commit(first=first, records=records, closing=closing, patient=patient, within_s=_within_s())
         try:
             committed = await self._persister.ask(commit, timeout_s=math.inf)
         except RepertoryError:
@@ -121,7 +128,8 @@ class Ledger:
         records: tuple[Record, ...] = ()
         if stored:
             records, self._gathered = tuple(self._gathered), []
-        image = await self._persister.ask(Begin(first=first, records=records), timeout_s=math.inf)
+        begin = Begin(first=first, records=records, within_s=_within_s())
+        image = await self._persister.ask(begin, timeout_s=math.inf)
         if image is not None:
             self._gathered, self._last_seq = [], image.last_seq
         self._confirmed_at = self.wall()
@@ -164,9 +172,15 @@ class Ledger:
 
     async def prove(self) -> None:
         """Wait until the store has said that the session is still ours. Errors: as `commit`."""
-        await self._persister.ask(Prove(), timeout_s=math.inf)
+        await self._persister.ask(Prove(within_s=_within_s()), timeout_s=math.inf)
         self._confirmed_at = self.wall()
 
     def confirmed_within(self, seconds: float) -> bool:
         """Whether the lease was taken or proved, or the store took a commit of ours, that recently."""
         return self.wall() - self._confirmed_at <= seconds
+
+
+def _within_s() -> float:
+    """How long the call for which code runs here may wait for its store."""
+    at = deadline()
+    return math.inf if at == math.inf else max(at - anyio.current_time(), 0.0) + LATE_S

@@ -11,14 +11,15 @@ written. Whatever a killed process had begun is done by the next one, under the 
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias, assert_never
+from typing import TYPE_CHECKING, assert_never
 
 import anyio
 
 from repertory.actors.agent_messages import KeepProgress
+from repertory.actors.memory_intake import ATTEMPTS_MAX, Intake
 from repertory.actors.memory_link import MemoryLink
 from repertory.actors.memory_messages import (
     AcceptMemories,
@@ -33,11 +34,11 @@ from repertory.actors.memory_messages import (
 )
 from repertory.actors.memory_store import AddBatch, AddMemory
 from repertory.actors.persister_messages import Prove, ReadImage, ReadSaid
-from repertory.core.memory.breaker import Breaker
+from repertory.actors.spending import BUDGETS, refusals
 from repertory.core.memory.flushed import StoreFlush
-from repertory.core.memory.message_filter import Filtered, MemoryMessageFilter, filtered
+from repertory.core.memory.message_filter import Filtered, filtered
 from repertory.core.memory.options import AddMessagesContext
-from repertory.core.memory.progress import MemoryWrite, Progress, Stretch, kept_of, read_progress
+from repertory.core.memory.progress import MemoryWrite, Stretch, kept_of, read_progress
 from repertory.core.memory.reading import SaidMessage, turns_in, whole_turns
 from repertory.errors import Invalid, LimitReached, RepertoryError, Retryable
 from repertory.runtime.actor import Actor
@@ -45,38 +46,18 @@ from repertory.runtime.exit import ExitReason
 from repertory.runtime.next import Next, carry_on, refuse, reply
 
 if TYPE_CHECKING:
-    from repertory.actors.memory_desk import StoreDesk
+    from repertory.actors.memory_source import Extract, MemorySource
     from repertory.actors.memory_store import MemoryStoreMessage
+    from repertory.core.budget import Budget
     from repertory.core.memory.extracting import ExtractionResult
     from repertory.core.messages import Message
     from repertory.runtime.ref import ActorRef
     from repertory.runtime.reply import ReplySlot
 
-ATTEMPTS_MAX = 3
-"""How often something is tried that fails for no reason that passes, before it is given up."""
 _EARLY_S = 0.001
 """Clocks are read twice."""
 _PAUSE_S = 0.5
 """Between two attempts at an extraction; each further one waits twice as long."""
-
-Extract: TypeAlias = "Callable[[Sequence[Message], Sequence[float]], Awaitable[Sequence[ExtractionResult]]]"
-"""Makes memories of messages and the times (epoch seconds) at which they were said."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemorySource:
-    """How one store takes part in a conversation."""
-
-    desk: StoreDesk
-    extracts: bool = False
-    """Whether it takes in what is said."""
-    every: int | None = None
-    """After so many turns; None when only somebody says so."""
-    extract: Extract | None = None
-    """None for a store that is handed the messages."""
-    leaves_out: MemoryMessageFilter = field(default_factory=MemoryMessageFilter)
-    holds: tuple[object, ...] = ()
-    """The store, and whatever else may hold something open for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,68 +67,6 @@ class MemoryParts:
     sources: tuple[MemorySource, ...]
     link: MemoryLink
     """Where others find this session's memory."""
-
-
-@dataclass(slots=True)
-class _Store:
-    """What is known of one store."""
-
-    source: MemorySource
-    ref: ActorRef[MemoryStoreMessage]
-    progress: Progress
-    recorded: Progress
-    """As the journal has it."""
-    durable: Progress
-    """As it surely has it on stable storage."""
-    last: int = 0
-    """Sequence number of the last message of the last turn that is over."""
-    turns: int = 0
-    """Turns that are over since `progress.position`."""
-    fired: bool = False
-    lock: anyio.Lock = field(default_factory=anyio.Lock)
-    """Held by whoever works for it."""
-    breaker: Breaker = field(default_factory=Breaker)
-    held: dict[str, RepertoryError] = field(default_factory=dict[str, RepertoryError])
-    """Key of a write to why the store has just refused it, for a reason that may be the write's own."""
-    attempts: dict[str, int] = field(default_factory=dict[str, int])
-    """Key of a write to how often it was refused while others were not."""
-    landed: int = 0
-    error: str | None = None
-
-    @property
-    def name(self) -> str:
-        return self.source.desk.name
-
-    @property
-    def due(self) -> bool:
-        """Whether a trigger has asked for what was said."""
-        every = self.source.every
-        asked = self.fired or (every is not None and self.turns >= every)
-        return self.source.extracts and asked and self.last > self.progress.position
-
-    @property
-    def unread(self) -> bool:
-        """Whether it has not got everything that was said."""
-        left = self.source.extracts and self.last > self.progress.position
-        return bool(left or self.progress.pending or self.progress.again)
-
-    @property
-    def pending(self) -> list[MemoryWrite]:
-        """What is to be written and has not just been refused."""
-        return [write for write in self.progress.pending if write.key not in self.held]
-
-    def has_work(self, *, forced: bool) -> bool:
-        """Whether anything is to be done; `forced`: whatever triggers say."""
-        progress = self.progress
-        if self.pending:
-            return True
-        unread = self.due or (forced and self.source.extracts and self.last > progress.position)
-        return bool(progress.again or unread) and progress.room > 0 and len(self.held) < ATTEMPTS_MAX
-
-    def claim(self) -> None:
-        """The turns that are over and that nobody has claimed are extracted next, as one stretch."""
-        self.progress = self.progress.claimed(self.last)
-        self.fired, self.turns = False, 0
 
 
 class MemoryConsumer(Actor[MemoryMessage]):
@@ -165,7 +84,7 @@ class MemoryConsumer(Actor[MemoryMessage]):
         self._parts = parts
         self._refs = refs
         self._wall = wall
-        self._stores: dict[str, _Store] = {}
+        self._stores: dict[str, Intake] = {}
 
     def summary(self) -> object:
         return {
@@ -180,7 +99,7 @@ class MemoryConsumer(Actor[MemoryMessage]):
         for source in self._parts.sources:
             name = source.desk.name
             progress = read_progress(image.cursors.get(name, 0), image.kept.get(name))
-            self._stores[name] = _Store(source, self._refs[name], progress, progress, progress)
+            self._stores[name] = Intake(source, self._parts.link, self._refs[name], progress, progress, progress)
         extracting = [store for store in self._stores.values() if store.source.extracts]
         lowest = min((store.progress.position for store in extracting), default=math.inf)
         if image.last_message_seq > lowest:
@@ -203,12 +122,15 @@ class MemoryConsumer(Actor[MemoryMessage]):
 
     async def handle(self, message: MemoryMessage) -> Next:
         match message:
-            case TurnEnded(turns=turns, last=last):
+            case TurnEnded(turns=turns, last=last, budgets=budgets):
                 for store in self._stores.values():
                     store.turns, store.last = store.turns + turns, last
+                    if store.due or not store.may_extract:
+                        store.wanted(budgets)
                 self._work_on(self._stores.values())
-            case Fire(store=name):
+            case Fire(store=name, budgets=budgets):
                 self._stores[name].fired = True
+                self._stores[name].wanted(budgets)
                 self._work_on([self._stores[name]])
             case AcceptMemories():
                 return await self._accept(message)
@@ -255,7 +177,7 @@ class MemoryConsumer(Actor[MemoryMessage]):
                 group.start_soon(partial(self._work, store, forced=True))
         slot.reply({store.name: await self._flushed(store, before[store.name]) for store in stores})
 
-    async def _flushed(self, store: _Store, before: int) -> StoreFlush:
+    async def _flushed(self, store: Intake, before: int) -> StoreFlush:
         progress = store.progress
         parked = len(progress.pending) + len(progress.letters)
         left = [*progress.again]
@@ -283,14 +205,14 @@ class MemoryConsumer(Actor[MemoryMessage]):
 
     # Working for a store.
 
-    def _work_on(self, stores: Iterable[_Store]) -> None:
+    def _work_on(self, stores: Iterable[Intake]) -> None:
         """Begin what is to be done, unless somebody does it, or the store has failed a moment ago."""
         for store in stores:
             rests = not store.breaker.allows(anyio.current_time())
             if store.has_work(forced=False) and not rests and not store.lock.locked():
                 self.context.job(self._work, store, name=f"memory {store.name}")
 
-    async def _work(self, store: _Store, *, forced: bool = False) -> None:
+    async def _work(self, store: Intake, *, forced: bool = False) -> None:
         """Do all there is to do, step by step, until something fails. Each step leaves the journal able to go on."""
         async with store.lock:
             before = store.landed
@@ -306,7 +228,7 @@ class MemoryConsumer(Actor[MemoryMessage]):
             else:
                 store.breaker, store.error = store.breaker.succeeded(), None
 
-    async def _step(self, store: _Store, *, forced: bool) -> None:
+    async def _step(self, store: Intake, *, forced: bool) -> None:
         if store.pending:
             await self._write(store, forced=forced)
         else:
@@ -314,7 +236,7 @@ class MemoryConsumer(Actor[MemoryMessage]):
                 store.claim()
             await self._extract(store, store.progress.again[0], forced=forced)
 
-    async def _count_refusals(self, store: _Store, *, others_landed: bool) -> RepertoryError | None:
+    async def _count_refusals(self, store: Intake, *, others_landed: bool) -> RepertoryError | None:
         """What the store refused while it took others is given up after a while. Why some of it is not, if any."""
         held, store.held = store.held, {}
         for key, error in list(held.items()):
@@ -325,7 +247,7 @@ class MemoryConsumer(Actor[MemoryMessage]):
         await self._keep(store)
         return next(reversed(held.values()), None)
 
-    def _note_failure(self, store: _Store, error: RepertoryError) -> None:
+    def _note_failure(self, store: Intake, error: RepertoryError) -> None:
         """Try again later. While the session rests, that is when it is alive again."""
         now = anyio.current_time()
         store.error = str(error)
@@ -336,9 +258,9 @@ class MemoryConsumer(Actor[MemoryMessage]):
         rest_s = store.breaker.retry_at - now if store.breaker.is_open else _PAUSE_S
         self.context.after(rest_s + _EARLY_S, TryStoreAgain(store=store.name), key=store.name)
 
-    async def _extract(self, store: _Store, stretch: Stretch, *, forced: bool) -> None:
+    async def _extract(self, store: Intake, stretch: Stretch, *, forced: bool) -> None:
         """Make memories of a stretch, or hand it over, once it is on record that this is the stretch: so it is the same
-        one whenever it is tried. What cannot be made anything of is given up.
+        one whenever it is tried. What cannot be made anything of is given up; what a budget was used up for waits.
         """
         await self._keep(store, sure=True)
         said = await self._said_in(stretch)
@@ -353,19 +275,23 @@ class MemoryConsumer(Actor[MemoryMessage]):
             store.progress = store.progress.given_up(stretch, str(error), self._wall())
             await self._keep(store)
             return
+        if writes is None:
+            store.put_off = True
+            return
         store.landed += len(taken)
         store.progress = store.progress.extracted(stretch, writes)
         await self._keep(store, sure=bool(writes))
 
     async def _made_of(
         self,
-        store: _Store,
+        store: Intake,
         stretch: Stretch,
         messages: Sequence[Message],
         taken: Sequence[SaidMessage],
         *,
         forced: bool,
-    ) -> list[MemoryWrite]:
+    ) -> list[MemoryWrite] | None:
+        """What is to be written; None when a budget did not allow for all of it. A flush has none."""
         session_id, agent_id = self._of
         numbers, times = tuple(each.seq for each in taken), tuple(each.at for each in taken)
         # The time tells a session from a deleted one that had its name, and its numbers.
@@ -375,7 +301,10 @@ class MemoryConsumer(Actor[MemoryMessage]):
             batch = AddBatch(messages=tuple(messages), context=context, forced=forced)
             await store.ref.ask(batch, timeout_s=math.inf)
             return []
-        results = await self._extracted(store.source.extract, messages, times)
+        budgets = () if forced else store.budgets
+        results = await self._extracted(store.source.extract, messages, times, budgets)
+        if results is None:
+            return None
         return [
             MemoryWrite(
                 key=f"{key}/{index}",
@@ -389,22 +318,26 @@ class MemoryConsumer(Actor[MemoryMessage]):
         ]
 
     async def _extracted(
-        self, extract: Extract, messages: Sequence[Message], said_at: Sequence[float]
-    ) -> Sequence[ExtractionResult]:
+        self, extract: Extract, messages: Sequence[Message], said_at: Sequence[float], budgets: tuple[Budget, ...]
+    ) -> Sequence[ExtractionResult] | None:
         """Errors: `Invalid` when it failed every time for a reason that does not pass."""
-        attempt = 1
+        attempt, before = 1, refusals(budgets)
+        BUDGETS.set(budgets)  # In the context of this job.
         while True:
             try:
-                return await extract(messages, said_at)
+                results = await extract(self._of[1], messages, said_at)
+                return results if refusals(budgets) == before else None
             except Retryable:
                 raise
             except RepertoryError as error:
+                if refusals(budgets) > before:
+                    return None
                 if attempt == ATTEMPTS_MAX:
                     raise Invalid("it could not be extracted", attempts=attempt, error=str(error)) from error
             await anyio.sleep(_PAUSE_S * 2 ** (attempt - 1))
             attempt += 1
 
-    async def _write(self, store: _Store, *, forced: bool) -> None:
+    async def _write(self, store: Intake, *, forced: bool) -> None:
         """Write what is pending, one after the other. Errors: those that pass."""
         try:
             for write in store.pending:
@@ -426,17 +359,17 @@ class MemoryConsumer(Actor[MemoryMessage]):
         finally:
             await self._keep(store)
 
-    def _refuse(self, store: _Store, key: str, error: RepertoryError) -> None:
+    def _refuse(self, store: Intake, key: str, error: RepertoryError) -> None:
         self._note_given_up(store, error)
         store.attempts.pop(key, None)
         store.progress = store.progress.refused(key, str(error), self._wall())
 
-    def _note_given_up(self, store: _Store, error: RepertoryError) -> None:
+    def _note_given_up(self, store: Intake, error: RepertoryError) -> None:
         self.context.logger.error("given up: it is a dead letter now store=%r cause=%r", store.name, str(error))
 
     # The journal.
 
-    async def _keep(self, store: _Store, *, sure: bool = False) -> None:
+    async def _keep(self, store: Intake, *, sure: bool = False) -> None:
         """Put the progress on record; when `sure`, return when that is durable."""
         progress = store.progress
         if store.recorded != progress:
@@ -469,5 +402,5 @@ class MemoryConsumer(Actor[MemoryMessage]):
         )
 
 
-def _filtered(said: Sequence[SaidMessage], store: _Store) -> Filtered:
+def _filtered(said: Sequence[SaidMessage], store: Intake) -> Filtered:
     return filtered([each.message for each in said], store.source.leaves_out)

@@ -7,10 +7,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from repertory.actors.memory_messages import Fire, RunRecall
+from repertory.actors.spending import BUDGETS
 
 if TYPE_CHECKING:
     from repertory.actors.memory_messages import MemoryMessage
     from repertory.actors.memory_recall import Recall
+    from repertory.core.budget import Budget
     from repertory.runtime.ref import ActorRef
 
 
@@ -21,6 +23,8 @@ class MemoryLink:
         self._guard = threading.Lock()
         self._ref: ActorRef[MemoryMessage] | None = None
         self._fired: set[str] = set()
+        self.budgets: dict[str, tuple[Budget, ...]] = {}
+        """By store: those of the last call that wanted something extracted for it."""
         self.watch: Callable[[bool], None] | None = None
         """Told, when the session's memory ends, whether anything is left that stores have not got."""
 
@@ -45,11 +49,13 @@ class MemoryLink:
 
     def fire(self, store: str) -> None:
         """Have a store take in what was said: now, or when the session is alive again."""
+        budgets = BUDGETS.get()
         with self._guard:
             if self._ref is None:
                 self._fired.add(store)
+                self.budgets[store] = budgets
             else:
-                self._ref.tell_threadsafe(Fire(store=store))
+                self._ref.tell_threadsafe(Fire(store=store, budgets=budgets))
 
     def begin(self, recall: Recall) -> bool:
         """Have a search run beside the turn. False when there is nobody to run it."""

@@ -12,6 +12,7 @@ from repertory.runtime.message import Ask
 
 if TYPE_CHECKING:
     from repertory.actors.memory_recall import Recall
+    from repertory.core.budget import Budget
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +22,8 @@ class TurnEnded:
     turns: int
     last: int
     """Sequence number of the last message."""
+    budgets: tuple[Budget, ...] = ()
+    """Those of the call: what is extracted because of it counts towards them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +31,8 @@ class Fire:
     """A trigger of this store wants what was said taken in."""
 
     store: str
+    budgets: tuple[Budget, ...] = ()
+    """Those of the call from which it has fired."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

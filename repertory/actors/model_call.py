@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 
+from repertory.actors.spending import Spending
 from repertory.core.answer import Answer, Assembler
 from repertory.errors import ModelFailed, RepertoryError
 
@@ -55,17 +56,25 @@ async def call_model(model: Model, request: Request, publish: Publish | None) ->
         raise ModelFailed("the model raised an error", model=type(model).__name__, error=repr(error)) from error
 
 
-async def call_until_answered(model: Model, request: Request, strategy: RetryStrategy | None) -> Answer:
-    """The same for a side call that nobody watches: it is made again as the strategy says. Errors: the last one."""
-    attempt = 0
+async def call_until_answered(model: Model, request: Request, strategy: RetryStrategy | None, who: str) -> Answer:
+    """The same for a side call that nobody watches: it is made again as the strategy says, and counts towards the
+    budgets that count here, as used by `who`.
+
+    Errors: the last one; `LimitReached` when a budget is used up.
+    """
+    attempt, spending = 0, Spending(who)
     while True:
         attempt += 1
+        spending.check(model)
         try:
-            return await call_model(model, request, None)
+            answer = await call_model(model, request, None)
         except RepertoryError as error:
             delay_s = retry_delay_s(strategy, error, attempt, 0.5)
             if delay_s is None:
                 raise
+        else:
+            spending.charge(model, answer.usage)
+            return answer
         await anyio.sleep(delay_s)
 
 

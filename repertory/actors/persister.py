@@ -14,6 +14,7 @@ A session that is not kept has a `MemoryJournal` in the place of a store, so it 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -42,7 +43,7 @@ from repertory.actors.persister_messages import (
     TryAgain,
 )
 from repertory.actors.said import read_history, read_said
-from repertory.actors.store_waiters import StoreWaiters
+from repertory.actors.store_waiters import StoreWaiters, Waited
 from repertory.actors.writer import Write, WriteRefused, Written
 from repertory.backends.ports import Lease, TendedStore
 from repertory.core.journal.appender import Appender
@@ -131,8 +132,8 @@ class SessionPersister(Actor[PersisterMessage]):
         self._patience_s = 0.0
         self._last_s = settings.stop_timeout_s * _WRITING_SHARE
         """How long the last write is tried."""
-        self._watching = False
-        """Whether a timer will look for those who have waited long enough."""
+        self._looks_at = math.inf
+        """When a timer will look for those who have waited long enough."""
         self._durable_seq = 0
         self._last_at = 0.0
         self._waiters = StoreWaiters()
@@ -184,13 +185,13 @@ class SessionPersister(Actor[PersisterMessage]):
                 return self._commit(message)
             case Begin(first=first, records=records):
                 self._check_first(first)
-                return self._begin(records)
+                return self._begin(records, message.within_s)
             case Redact(first=first, records=records):
                 self._check_first(first)
                 self._add(records)
                 return self._redact(message)
-            case Prove():
-                return self._prove()
+            case Prove(within_s=within_s):
+                return self._prove(within_s)
             case Written() | WriteRefused() if message.of is not self._write:
                 return carry_on()  # It is for an incarnation that is gone.
             case Written(seq=seq):
@@ -297,19 +298,19 @@ class SessionPersister(Actor[PersisterMessage]):
         last = self._fold.last_seq
         if last <= self._durable_seq:
             return reply(last)
-        slot, since = self.context.defer(), self._now_watching()
-        self._waiters.wait_for_commit(slot, since, last, patient=commit.patient)
+        slot, waited = self.context.defer(), self._waits(commit.within_s)
+        self._waiters.wait_for_commit(slot, waited, last, patient=commit.patient)
         self._try_now()
         return carry_on()
 
-    def _begin(self, records: tuple[Record, ...]) -> Next:
+    def _begin(self, records: tuple[Record, ...], within_s: float) -> Next:
         before = self._fold.last_seq
         self._add(records)
         if self._appender is None:
             return reply(None)
         self._begun = _Begun(self.context.defer(), before)
         durable = self._fold.last_seq if records else 0
-        self._waiters.wait_for_proof(self._begun.slot, self._now_watching(), durable)
+        self._waiters.wait_for_proof(self._begun.slot, self._waits(within_s), durable)
         self._try_now()
         return carry_on()
 
@@ -327,19 +328,24 @@ class SessionPersister(Actor[PersisterMessage]):
         self._write_later(soon=False)
         return reply(self._fold.last_seq)
 
-    def _prove(self) -> Next:
+    def _prove(self, within_s: float) -> Next:
         if self._appender is None:
             return reply(None)
-        self._waiters.wait_for_proof(self.context.defer(), self._now_watching())
+        self._waiters.wait_for_proof(self.context.defer(), self._waits(within_s))
         self._try_now()
         return carry_on()
 
-    def _now_watching(self) -> float:
-        """The time; whoever waits from now on will be looked for. One timer for all: it outlasts those who wait."""
-        if not self._watching:
-            self._watching = True
-            self.context.after(self._patience_s, PatienceOver(), key="patience")
-        return self.context.clock()
+    def _waits(self, within_s: float) -> Waited:
+        """Somebody waits from now on, and will be looked for."""
+        waited = Waited(self.context.clock(), within_s)
+        self._look_at(waited.until(self._patience_s))
+        return waited
+
+    def _look_at(self, at: float) -> None:
+        """Look then for those who have waited long enough. One timer for all: it outlasts those who wait."""
+        if at < self._looks_at:
+            self._looks_at = at
+            self.context.after(max(at - self.context.clock(), 0.0) + _EARLY_S, PatienceOver(), key="patience")
 
     def _try_now(self) -> None:
         """Write, also when the last attempt was refused and the next one is not due yet."""
@@ -433,16 +439,16 @@ class SessionPersister(Actor[PersisterMessage]):
 
     def _lose_patience(self) -> None:
         """Tell those who have waited long enough that what they said waits on."""
-        until = self.context.clock() - self._patience_s + _EARLY_S
-        oldest = self._waiters.oldest()
-        if oldest is not None and oldest <= until:
-            error = self._not_stored_yet(oldest)
+        now, patience_s = self.context.clock() + _EARLY_S, self._patience_s
+        first = self._waiters.first(patience_s)
+        if first is not None and first.until(patience_s) <= now:
+            error = self._not_stored_yet(first.since)
             self._backlog.error = self._backlog.error or error
-            self._waiters.fail(error, until)
-            oldest = self._waiters.oldest()
-        self._watching = oldest is not None
-        if oldest is not None:
-            self.context.after(oldest - until + _EARLY_S, PatienceOver(), key="patience")
+            self._waiters.fail(error, now, patience_s)
+            first = self._waiters.first(patience_s)
+        self._looks_at = math.inf
+        if first is not None:
+            self._look_at(first.until(patience_s))
 
     def _not_stored_yet(self, since: float) -> Unavailable:
         backlog = self._backlog

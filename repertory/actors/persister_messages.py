@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -43,6 +44,8 @@ class Commit(Ask[int]):
     """A turn is over, and its author waits for the answer before it numbers anything else."""
     patient: bool = True
     """Whether to wait while the store refuses what it is given; without it the first refusal is the answer."""
+    within_s: float = math.inf
+    """How long to wait at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +60,8 @@ class Begin(Ask[Image | None]):
     first: int
     """The sequence number of the first of them, or of the one that comes next."""
     records: tuple[Record, ...] = ()
+    within_s: float = math.inf
+    """How long to wait at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +80,9 @@ class Redact(Ask[int]):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prove(Ask[None]):
     """Answered when the store has said that the session is still ours. Errors: as `Commit`."""
+
+    within_s: float = math.inf
+    """How long to wait at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,9 +14,21 @@ from repertory.errors import RepertoryError
 from repertory.runtime.reply import ReplySlot
 
 
+class Waited(NamedTuple):
+    """When somebody began to wait, and how long that may last."""
+
+    since: float
+    within_s: float = math.inf
+    """At most; the persister's patience may be shorter."""
+
+    def until(self, patience_s: float) -> float:
+        """When it has lasted long enough."""
+        return self.since + min(patience_s, self.within_s)
+
+
 class _Committing(NamedTuple):
     slot: ReplySlot[int]
-    since: float
+    waited: Waited
     seq: int
     """The record that has to be durable."""
     patient: bool
@@ -25,7 +37,7 @@ class _Committing(NamedTuple):
 
 class _Proving(NamedTuple):
     slot: ReplySlot[None] | ReplySlot[Image | None]
-    since: float
+    waited: Waited
     seq: int
     """The record that has to be durable by then; 0 for none."""
 
@@ -45,13 +57,13 @@ class StoreWaiters:
         """Whether somebody waits for a proof that is not under way."""
         return bool(self._doubting)
 
-    def wait_for_commit(self, slot: ReplySlot[int], since: float, seq: int, *, patient: bool) -> None:
+    def wait_for_commit(self, slot: ReplySlot[int], waited: Waited, seq: int, *, patient: bool) -> None:
         """Answer with `seq` when everything up to there is durable. Higher numbers come later."""
-        self._committing.append(_Committing(slot, since, seq, patient))
+        self._committing.append(_Committing(slot, waited, seq, patient))
 
-    def wait_for_proof(self, slot: ReplySlot[None] | ReplySlot[Image | None], since: float, seq: int = 0) -> None:
+    def wait_for_proof(self, slot: ReplySlot[None] | ReplySlot[Image | None], waited: Waited, seq: int = 0) -> None:
         """Answer when a write that begins from now on has succeeded, and everything up to `seq` is durable."""
-        self._doubting.append(_Proving(slot, since, seq))
+        self._doubting.append(_Proving(slot, waited, seq))
 
     def awaited(self, slot: ReplySlot[Image | None]) -> bool:
         """Whether somebody waits for an answer in this slot."""
@@ -84,18 +96,19 @@ class StoreWaiters:
                 waiter.slot.fail(error)
         self._committing = deque(waiter for waiter in self._committing if waiter.patient)
 
-    def oldest(self) -> float | None:
-        """Since when the first of them waits; None when nobody does."""
-        return min((waiter.since for waiter in self._all()), default=None)
+    def first(self, patience_s: float) -> Waited | None:
+        """How long the one waits who has waited long enough first; None when nobody waits."""
+        waits = [waiter.waited for waiter in self._all()]
+        return min(waits, key=lambda waited: waited.until(patience_s), default=None)
 
-    def fail(self, error: RepertoryError, until: float = math.inf) -> None:
-        """Give the error to those who wait since then, or for longer."""
+    def fail(self, error: RepertoryError, now: float = math.inf, patience_s: float = 0.0) -> None:
+        """Give the error to those who have waited long enough by `now`: all of them, unless it is said."""
         for waiter in self._all():
-            if waiter.since <= until:
+            if waiter.waited.until(patience_s) <= now:
                 waiter.slot.fail(error)
-        self._committing = deque(waiter for waiter in self._committing if waiter.since > until)
-        self._doubting = [waiter for waiter in self._doubting if waiter.since > until]
-        self._proving = [waiter for waiter in self._proving if waiter.since > until]
+        self._committing = deque(waiter for waiter in self._committing if waiter.waited.until(patience_s) > now)
+        self._doubting = [waiter for waiter in self._doubting if waiter.waited.until(patience_s) > now]
+        self._proving = [waiter for waiter in self._proving if waiter.waited.until(patience_s) > now]
 
     def _all(self) -> list[_Committing | _Proving]:
         return [*self._committing, *self._doubting, *self._proving]

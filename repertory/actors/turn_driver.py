@@ -15,7 +15,6 @@ import anyio
 
 from repertory.actors.agent_parts import AgentParts, AgentSettings, Footing, Means
 from repertory.actors.call import Invocation, request_state
-from repertory.actors.caller_context import budgets
 from repertory.actors.conversation import PrepareCall, ReduceView, Settle, Tidy
 from repertory.actors.hook_calls import TurnHooks
 from repertory.actors.hook_events import (
@@ -26,6 +25,7 @@ from repertory.actors.hook_events import (
 from repertory.actors.injections import InjectionContext, injected
 from repertory.actors.model_call import Request, call_model, retry_delay_s
 from repertory.actors.native_count import counted
+from repertory.actors.spending import Spending
 from repertory.actors.turn_mark import mark_turn
 from repertory.actors.turn_meter import TurnMeter
 from repertory.actors.turn_record import TurnRecord
@@ -131,7 +131,7 @@ class TurnDriver:
                 stop=self._stop,
             )
         )
-        self._budgets = budgets()
+        self._spending = Spending(settings.agent_id)
         self._injected_tokens = 0
         """What was added to the last request takes about so many."""
 
@@ -261,6 +261,8 @@ class TurnDriver:
             if request is None or self._stop.heard():
                 return self._stopped()
             instead = await self._answer_instead(request) if self.hooks.hear(BeforeModelCallEvent) else None
+            if instead is None:
+                self._look_at_budgets()  # A summary, or a hook, may have used what was left.
             self._meter.asking()
             answer = await self._stop.unless(lambda: self._ask(request)) if instead is None else spoken_answer(instead)
             if isinstance(answer, RepertoryError):
@@ -274,14 +276,9 @@ class TurnDriver:
 
     def _look_at_budgets(self) -> None:
         """End the turn when what it may use with others is used up. Errors: `Invalid` for a model without a price."""
-        for budget in self._budgets:
-            reason = budget.reached(self._model_id)
-            if reason is not None:
-                self.stop(Stop(reason=reason))
-
-    @property
-    def _model_id(self) -> str:
-        return str(self._parts.model.get_config().get("model_id", "")) if self._budgets else ""
+        reason = self._spending.reached(self._parts.model)
+        if reason is not None:
+            self.stop(Stop(reason=reason))
 
     async def _answer_instead(self, request: Request) -> str | None:
         """What a hook wants the answer to be, without asking the model."""
@@ -303,8 +300,9 @@ class TurnDriver:
         prompt, model = self._parts.system_prompt, self._parts.model
         window, countable = model.context_window_limit, model.counts_tokens
         beside = Beside(tool_specs=specs, system_prompt=system_text(prompt), window=window, countable=countable)
-        first = PrepareCall(added=self.record.footing.take_unshown(), beside=beside)
-        again = PrepareCall(added=(), beside=beside, again=True)
+        budgets = self._spending.budgets
+        first = PrepareCall(added=self.record.footing.take_unshown(), beside=beside, budgets=budgets)
+        again = PrepareCall(added=(), beside=beside, budgets=budgets, again=True)
         shown = await self._decided(first, again)
         if shown.count:
             shown = await self._decided(await counted(model, shown.messages, beside), again)
@@ -374,8 +372,7 @@ class TurnDriver:
             self._injected_tokens = 0
         attempt = self._meter.attempts
         self._meter.answered(answer)
-        for budget in self._budgets:
-            budget.charge(self._settings.agent_id, self._model_id, answer.usage)
+        self._spending.charge(self._parts.model, answer.usage)
         again = await self._asked_again(answer, None, retry=False)
         if again is None:
             return self._stopped()
@@ -402,7 +399,8 @@ class TurnDriver:
         try:
             shown = await self._decided(ReduceView(error=error), ReduceView(error=error))
         except ContextWindowOverflowException as overflow:
-            return Erred(overflow)
+            self._look_at_budgets()  # Nothing may have been left for a summary.
+            return Erred(overflow) if self._stop.heard() is None else self._stopped()
         return self._stopped() if shown.undecided else Reduced()
 
     # Ending.
@@ -418,7 +416,8 @@ class TurnDriver:
             structured_output=None if message is None or reason == CANCELLED.reason else self._tools.filled,
         )
         await self._tell_end(result)
-        await self._decided(Tidy(added=self.record.footing.take_unshown()), Tidy(added=(), again=True))
+        added, budgets = self.record.footing.take_unshown(), self._spending.budgets
+        await self._decided(Tidy(added=added, budgets=budgets), Tidy(added=(), budgets=budgets, again=True))
         return await self._stored(result)
 
     async def _park(self, command: Park) -> AgentResult:

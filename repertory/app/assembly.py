@@ -48,7 +48,7 @@ async def assemble(
         agent=replace(blueprint.agent, others_add=_others_add(keeper)),
         calls=blueprint.calls,
     )
-    summarize = Summarizer(blueprint.parts).write
+    summarize = Summarizer(blueprint.parts, blueprint.agent.agent_id).write
     parts = SessionParts(
         agent=blueprint.parts,
         manager=window_manager(blueprint.manager, blueprint.parts.owner, summarize),

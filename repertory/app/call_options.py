@@ -32,8 +32,9 @@ class CallOptions(TypedDict, total=False):
     """Names the turn. The same token again, also after a restart, gives the same answer and runs nothing twice; while
     its turn runs, the call shares it; a turn that failed or was cut short goes on."""
     timeout_s: float | None
-    """Seconds for the whole call. A turn that runs then ends with stop reason `limit_time`; a call that still waits for
-    other turns is refused with `AgentBusy`."""
+    """Seconds for the whole call, with everything that is done for it. A turn that runs then ends with stop reason
+    `limit_time`; a call that still waits for other turns is refused with `AgentBusy`, and one whose store has not taken
+    its turn 2 seconds later with `Unavailable`."""
     drop_interrupts: bool | None
     """Whether to go on without answers that a person has not given: what waits for them gets an error result."""
     budget: Budget | None

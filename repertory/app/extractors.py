@@ -22,6 +22,8 @@ class ExtractionContext:
 
     agent: Any = None
     """The `Agent` that said them; None for a conversation that was left behind by a process that has ended."""
+    agent_id: str | None = None
+    """What their session calls it: for a node whose conversation is kept, `graph.node`."""
     model: Model | None = None
     """For extractors that were given none: the agent's `aux_model`, or else its model."""
     store_name: str | None = None

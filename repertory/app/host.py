@@ -8,6 +8,7 @@ time.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -17,6 +18,7 @@ import anyio
 from anyio.lowlevel import RunVar
 
 from repertory.actors.backlog import Backlog, Backlogs
+from repertory.actors.caller_context import deadline as caller_deadline
 from repertory.actors.durable import Durable
 from repertory.actors.memory_journal import MemoryJournal
 from repertory.actors.session import session_spec
@@ -27,6 +29,7 @@ from repertory.app.open_memories import OpenMemories
 from repertory.app.open_stores import OpenStores
 from repertory.app.orchestrator_blueprint import OrchestratorBlueprint, orchestrator_specs
 from repertory.app.phases import CLOSE, COMMIT, MEMORY, REFUSE, TURNS, drain_phases
+from repertory.app.session_end import finish
 from repertory.app.snapshot_marking import choose_for_run
 from repertory.app.tool_servers import ServerUse, ToolServers, reason_of
 from repertory.core.store_patience import DEFAULT_PATIENCE, StorePatience
@@ -85,6 +88,8 @@ class _Place:
     memory: MemoryJournal | None = None
     """What a session in memory goes on from."""
     idle_since: float = 0.0
+    by: float = -math.inf
+    """The last deadline of those who have used it since it was put to rest by the last of them."""
     backlog: Backlog | None = None
     """What the session has accepted and its store has not, while it is active."""
 
@@ -143,24 +148,29 @@ class Host:
             for told in self.backlogs.not_stored():
                 _LOG.error("a session is not stored whole session=%r records=%d", told.session_id, told.records)
 
-    def session(self, blueprint: AnyBlueprint) -> SessionUse:
-        """The session, active for as long as the block: `async with host.session(blueprint) as session`.
+    def session(self, blueprint: AnyBlueprint, deadline: float = math.inf) -> SessionUse:
+        """The session, active for as long as the block: `async with host.session(blueprint) as session`. `deadline`:
+        that of the call, for what is to be done at the end of the block, as `finish` takes it.
 
         Errors: what opening it met (`SessionBusy`, `Corrupt`, `Unavailable`, `Invalid`).
         """
-        return SessionUse(self, blueprint)
+        return SessionUse(self, blueprint, deadline)
 
     @property
     def refusing(self) -> bool:
         """Whether it shuts down: nobody else enters, and turns are cut short."""
         return self._refusing
 
-    async def enter(self, blueprint: AnyBlueprint) -> ActiveSession:
-        """One more user of the session, which is brought to life if need be. Each `enter` needs one `leave`."""
+    async def enter(self, blueprint: AnyBlueprint, deadline: float = math.inf) -> ActiveSession:
+        """One more user of the session, which is brought to life if need be. Each `enter` needs one `leave`.
+
+        `deadline`: as `session` takes it. That of a call of which this one is a part holds as well.
+        """
         if self._refusing:
             raise Unavailable("the runtime is shutting down", session=blueprint.agent.session_id)
         place = self._places.setdefault(blueprint.key, _Place())
         place.users += 1
+        place.by = max(place.by, min(deadline, caller_deadline()))
         active = place.active
         if active is not None and active.alive and not place.lock.locked():
             return active
@@ -190,7 +200,8 @@ class Host:
                 return
             async with place.lock:
                 if not place.users:
-                    await self._rest(blueprint.key, place)
+                    by, place.by = place.by, -math.inf
+                    await self._rest(blueprint.key, place, by=by)
 
     async def _activate(self, place: _Place, blueprint: AnyBlueprint) -> ActiveSession:
         blueprint.claim.take(blueprint.agent.agent_id)
@@ -253,15 +264,15 @@ class Host:
         self._names.add(name)
         return name
 
-    async def _rest(self, key: Key, place: _Place, *, at_once: bool = False) -> None:
+    async def _rest(self, key: Key, place: _Place, *, at_once: bool = False, by: float = math.inf) -> None:
         """Put a session to rest: stop its actors, which commits and releases, and leave its store."""
         active = place.active
         if active is not None and active.alive:
             if at_once:
                 active.hurry(self._settings.drain_timeout_s * _HURRY_SHARE)
-            await active.finish_turns(at_once=at_once)
-            if not at_once:
-                await active.finish_memory()
+                await active.finish_turns(at_once=True)
+            else:
+                await finish(active, by)
             await self.system.stop(active.watched)
         await self._forget(place)
         self._drop_empty(key, place)
@@ -356,14 +367,15 @@ class Host:
 class SessionUse:
     """One user of a session. A class and not a generator: it is made for every call."""
 
-    __slots__ = ("_blueprint", "_host")
+    __slots__ = ("_blueprint", "_deadline", "_host")
 
-    def __init__(self, host: Host, blueprint: AnyBlueprint) -> None:
+    def __init__(self, host: Host, blueprint: AnyBlueprint, deadline: float) -> None:
         self._host = host
         self._blueprint = blueprint
+        self._deadline = deadline
 
     async def __aenter__(self) -> ActiveSession:
-        return await self._host.enter(self._blueprint)
+        return await self._host.enter(self._blueprint, self._deadline)
 
     async def __aexit__(self, *exc_info: object) -> None:
         await self._host.leave(self._blueprint)

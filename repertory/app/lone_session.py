@@ -13,6 +13,7 @@ root (rest_for_one)
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,7 @@ from repertory.actors.writer import StoreWriter, WriterSettings
 from repertory.app.active_session import active_session
 from repertory.app.assembly import assemble
 from repertory.app.open_memories import OpenMemories
+from repertory.app.session_end import finish
 from repertory.app.tool_servers import ToolServers, reason_of
 from repertory.errors import StartFailed, Unavailable
 from repertory.runtime.phase import Phase
@@ -47,8 +49,12 @@ _SETTINGS = SystemSettings(
 
 
 @asynccontextmanager
-async def lone_session(blueprint: Blueprint, *, closes_model: bool) -> AsyncGenerator[ActiveSession]:
+async def lone_session(
+    blueprint: Blueprint, *, closes_model: bool, deadline: float = math.inf
+) -> AsyncGenerator[ActiveSession]:
     """The session, alive for as long as the block; then everything is committed and nothing is left running.
+
+    `deadline`: that of the call, for what is to be done at the end, as `finish` takes it.
 
     Errors: what opening it met (`SessionBusy`, `AgentBusy`, `Corrupt`, `Unavailable`, `Invalid`); at its end
     `Unavailable` when turns that were answered could not be stored.
@@ -68,8 +74,7 @@ async def lone_session(blueprint: Blueprint, *, closes_model: bool) -> AsyncGene
             finally:
                 # The caller may have been cancelled, which has cancelled its turn: that ends with a valid history.
                 with anyio.CancelScope(shield=True):
-                    await session.finish_turns()
-                    await session.finish_memory()
+                    await finish(session, deadline)
         _check_stored(backlogs)
     finally:
         blueprint.claim.give_up()

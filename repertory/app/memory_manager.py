@@ -16,10 +16,11 @@ from weakref import WeakKeyDictionary, ref
 import anyio
 
 from repertory.actors.hook_events import MessageAddedEvent
-from repertory.actors.memory_consumer import MemoryParts, MemorySource
+from repertory.actors.memory_consumer import MemoryParts
 from repertory.actors.memory_desk import DeskSettings, StoreDesk
 from repertory.actors.memory_link import MemoryLink
 from repertory.actors.memory_messages import AcceptMemories
+from repertory.actors.memory_source import MemorySource
 from repertory.app.extraction_triggers import ExtractionTriggerContext
 from repertory.app.extractors import ExtractionContext, Extractor, ask_extractor
 from repertory.app.memory_injection import MemoryInjection, MemoryInjectionConfig, read_injection
@@ -41,7 +42,7 @@ from repertory.errors import AggregateMemoryError, Invalid, RepertoryError, Unav
 
 if TYPE_CHECKING:
     from repertory.actors.hook_registry import HookRegistry
-    from repertory.actors.memory_consumer import Extract
+    from repertory.actors.memory_source import Extract
     from repertory.core.memory.extracting import ExtractionResult
     from repertory.core.messages import Message
 
@@ -284,10 +285,14 @@ def _source(store: ManagedStore, agent: Any) -> MemorySource:
 def _extracting(extractor: Extractor, desk: StoreDesk, agent: Any) -> Extract:
     of = ref(agent)  # The manager remembers its agents for as long as somebody else does.
 
-    async def extract(messages: Sequence[Message], said_at: Sequence[float]) -> Sequence[ExtractionResult]:
+    async def extract(
+        agent_id: str, messages: Sequence[Message], said_at: Sequence[float]
+    ) -> Sequence[ExtractionResult]:
         agent = of()
         model = agent.aux_model if agent is not None else None
-        context = ExtractionContext(agent=agent, model=model, store_name=desk.name, said_at=tuple(said_at))
+        context = ExtractionContext(
+            agent=agent, agent_id=agent_id, model=model, store_name=desk.name, said_at=tuple(said_at)
+        )
         return await ask_extractor(extractor, messages, context)
 
     return extract

@@ -38,7 +38,8 @@ class ModelExtractor:
     `model`: a `Model`, or the id of a Bedrock model; None for the agent's `aux_model`, or else its model.
     `system_prompt`: what is worth remembering, in the place of the usual words; how to answer is said behind it. The
     model is shown the messages as one escaped text with times and roles, without tools. A batch that is too long for
-    one call, or has too many facts for one answer, is asked about in several.
+    one call, or has too many facts for one answer, is asked about in several. They count towards the budgets of the
+    call that wants it extracted, as used by `agent_id/memory`.
     """
 
     def __init__(self, model: Model | str | None = None, system_prompt: str | None = None) -> None:
@@ -49,13 +50,15 @@ class ModelExtractor:
         """The facts, each once. What fails for a while is tried again. `context`: an `ExtractionContext`.
 
         Errors: `ExtractionFailed` when the model answers anything but an array of facts, or when its window or its
-        token limit is too small even for short parts; `Invalid` without a model; what the model raises. Cancellation
-        ends the call.
+        token limit is too small even for short parts; `LimitReached` when a budget is used up; `Invalid` without a
+        model; what the model raises. Cancellation ends the call.
         """
         if not messages:
             return []
         model = self._model or _model_of(context)
         said_at = cast("Sequence[float | None]", _read(context, "said_at") or ())
+        agent_id = _read(context, "agent_id") or _read(_read(context, "agent"), "agent_id")
+        who = "memory" if agent_id is None else f"{agent_id}/memory"
         asked: list[str] = []
         too_long: RepertoryError | None = None
         for part_tokens_max in PART_TOKENS_MAX:
@@ -64,7 +67,7 @@ class ModelExtractor:
                 continue
             asked = questions
             try:
-                return await self._ask_all(model, questions)
+                return await self._ask_all(model, questions, who)
             except (ContextWindowOverflowException, MaxTokensReachedException) as error:
                 too_long = error
         raise ExtractionFailed("question or answer is too long for the model", parts=len(asked)) from too_long
@@ -74,13 +77,13 @@ class ModelExtractor:
         if self._model is not None:
             await self._model.aclose()
 
-    async def _ask_all(self, model: Model, questions: Sequence[str]) -> list[ExtractionResult]:
-        return distinct([fact for question in questions for fact in await self._ask(model, question)])
+    async def _ask_all(self, model: Model, questions: Sequence[str], who: str) -> list[ExtractionResult]:
+        return distinct([fact for question in questions for fact in await self._ask(model, question, who)])
 
-    async def _ask(self, model: Model, question: str) -> list[ExtractionResult]:
+    async def _ask(self, model: Model, question: str, who: str) -> list[ExtractionResult]:
         messages: list[Message] = [{"role": "user", "content": [{"text": question}]}]
         request = Request(messages=messages, tool_specs=(), system_prompt=self._system_prompt)
-        answer = await call_until_answered(model, request, DEFAULT_RETRY)
+        answer = await call_until_answered(model, request, DEFAULT_RETRY, who)
         if answer.stop_reason in LIMITED:
             raise MaxTokensReachedException("the facts were cut off", stop_reason=answer.stop_reason)
         return facts_in(text_of(answer.message))

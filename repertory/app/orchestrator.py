@@ -238,7 +238,7 @@ class Orchestrator(OrchestratorSnapshots, MultiAgentBase):
         async with (
             _alone(blueprint.key, deadline, reject=reject, id=self.id),
             Host(HostSettings(ambient=False)) as own,
-            own.session(blueprint) as session,
+            own.session(blueprint, deadline) as session,
         ):
             yield session
 

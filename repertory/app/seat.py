@@ -17,6 +17,7 @@ import anyio
 from anyio.lowlevel import RunVar
 
 from repertory.actors.caller_context import OPEN_TURNS
+from repertory.actors.caller_context import deadline as caller_deadline
 from repertory.app.host import Key, ambient_host
 from repertory.app.lone_session import lone_session
 from repertory.errors import AgentBusy
@@ -49,11 +50,12 @@ async def hosted(
 
     `busy` says what to do when another call hosts it: wait, be refused with `AgentBusy`, cancel that call's turn and
     wait, or join its turn. `stays`: this host outlives single calls, so others may join it. So may tools and hooks of
-    the turn that runs: it does not end before they do. Waiting ends with `AgentBusy` at the deadline.
+    the turn that runs: it does not end before they do. Waiting ends with `AgentBusy` at the deadline, and so does soon
+    after it what is left to be done at the end.
     """
     host = ambient_host()
     if host is not None:
-        async with host.session(blueprint) as session:
+        async with host.session(blueprint, deadline) as session:
             yield session
         return
     seats = _seats.get(None)
@@ -68,7 +70,11 @@ async def hosted(
             return
         if seat.lock.locked():
             _make_way(seat, blueprint, busy)
-        async with _taken(seat, blueprint, deadline), lone_session(blueprint, closes_model=stays) as session:
+        by = min(deadline, caller_deadline())
+        async with (
+            _taken(seat, blueprint, deadline),
+            lone_session(blueprint, closes_model=stays, deadline=by) as session,
+        ):
             seat.active, seat.shared = session, stays
             try:
                 yield session

@@ -17,15 +17,20 @@ if TYPE_CHECKING:
 
 
 class Summarizer:
-    """Writes the summaries of one agent's conversation, with its `aux_model` or else its model."""
+    """Writes the summaries of one agent's conversation, with its `aux_model` or else its model.
 
-    def __init__(self, parts: AgentParts) -> None:
+    They count towards the budgets that count where they are asked for, as used by `agent_id/summary`.
+    """
+
+    def __init__(self, parts: AgentParts, agent_id: str) -> None:
         self._parts = parts
+        self._who = f"{agent_id}/summary"
 
     async def write(self, request: SummaryRequest) -> str:
         """The summary. What is too long for the model's window is shortened and tried again.
 
-        Errors: what the model or the agent raises; `ContextWindowOverflowException` when even the shortest is too long.
+        Errors: what the model or the agent raises; `ContextWindowOverflowException` when even the shortest is too long;
+        `LimitReached` when a budget is used up.
         """
         *longer, shortest = BLOCK_CHARS_MAX
         for chars_max in longer:
@@ -45,7 +50,7 @@ class Summarizer:
         messages: list[Message] = [{"role": "user", "content": [{"text": prompt}]}]
         question = Request(messages=messages, tool_specs=(), system_prompt=system_prompt)
         model = self._parts.aux_model or self._parts.model
-        answer = await call_until_answered(model, question, self._parts.retry)
+        answer = await call_until_answered(model, question, self._parts.retry, self._who)
         if answer.stop_reason in LIMITED:
             raise ModelFailed("the summary was cut off by a token limit", stop_reason=answer.stop_reason)
         return text_of(answer.message)

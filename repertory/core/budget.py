@@ -41,16 +41,17 @@ class Spent(NamedTuple):
 
 class Budget:
     """Bounds that a call shares with everything that is done for it: nodes, agents that are tools, agents that tools
-    and hooks call, and what these do in turn.
+    and hooks call, what these do in turn, summaries, and the extraction of memories that it triggers.
 
     Pass one as `budget=`; within that call another call may get a smaller one of its own, which counts towards both.
     What one of them leaves unused is there for the others. It is looked at before each model call, so the last call may
     exceed it; then turns end with stop reason `limit_total_tokens`, `limit_output_tokens` or `limit_cost`, and a run
-    can be gone on with under another budget. Counted is what the models of turns use: not summaries, nor what memory
-    makes of what was said, which are done behind the answers.
+    can be gone on with under another budget. Summaries that can wait, and extraction, are then left for a later call.
+    What is done behind the answer counts when it is done, after the call.
 
     `spent` is what was used in all, `by` the same for each agent that asked, by its `agent_id` (of a node whose
-    conversation is kept: `graph.node`).
+    conversation is kept: `graph.node`), with `agent_id/summary` and `agent_id/memory` for the summaries and memories
+    that are made for it. An agent that writes summaries has its own `agent_id`.
     """
 
     def __init__(
@@ -72,6 +73,8 @@ class Budget:
         self._prices = {model: _price(model, price) for model, price in (prices or {}).items()}
         if cost is not None and not self._prices:
             raise Invalid("a budget with a cost needs prices")
+        self.refused = 0
+        """How often a model was not asked because of it."""
         self._by: dict[str, Spent] = {}
         self._spent = Spent()
 
@@ -85,13 +88,9 @@ class Budget:
         """The same by who used it."""
         return dict(self._by)
 
-    def reached(self, model: str) -> str | None:
-        """The stop reason of the first bound that is reached; None when the model may be asked.
-
-        Errors: `Invalid` for a model without a price, when there is a bound on the cost.
-        """
-        if self._cost < math.inf:
-            self._price_of(model)
+    @property
+    def used_up(self) -> str | None:
+        """The stop reason of the first bound that is reached; None while something is left."""
         spent = self._spent
         if spent.total_tokens >= self._total:
             return "limit_total_tokens"
@@ -99,20 +98,28 @@ class Budget:
             return "limit_output_tokens"
         return "limit_cost" if spent.cost >= self._cost else None
 
+    def reached(self, model: str) -> str | None:
+        """The same for whoever is about to ask a model, and does not when it is not None.
+
+        Errors: `Invalid` for a model without a price, when there is a bound on the cost.
+        """
+        reason, unpriced = self.used_up, self._cost < math.inf and not self._has_price(model)
+        self.refused += unpriced or reason is not None
+        if unpriced:
+            raise Invalid("the budget has no price for this model", model=model, prices=sorted(self._prices))
+        return reason
+
     def charge(self, who: str, model: str, usage: Usage) -> None:
         """A model has answered."""
         cost = 0.0
-        if self._prices and (model in self._prices or ANY_MODEL in self._prices):
-            per_input, per_output = self._price_of(model)
+        if self._has_price(model):
+            per_input, per_output = self._prices.get(model) or self._prices[ANY_MODEL]
             cost = (usage["inputTokens"] * per_input + usage["outputTokens"] * per_output) / 1e6
         self._spent = self._spent.and_also(usage, cost)
         self._by[who] = self._by.get(who, Spent()).and_also(usage, cost)
 
-    def _price_of(self, model: str) -> tuple[float, float]:
-        price = self._prices.get(model, self._prices.get(ANY_MODEL))
-        if price is None:
-            raise Invalid("the budget has no price for this model", model=model, prices=sorted(self._prices))
-        return price
+    def _has_price(self, model: str) -> bool:
+        return model in self._prices or ANY_MODEL in self._prices
 
 
 def _bound(value: object, what: str) -> float:

@@ -17,7 +17,8 @@ class StorePatience:
     """
 
     wait_s: float = 30.0
-    """Seconds that a call waits for what it said to be stored, or for room. Then it fails with `Unavailable`."""
+    """Seconds that a call waits for what it said to be stored, or for room. Then it fails with `Unavailable`. One with
+    `timeout_s` waits until 2 seconds after its deadline at most."""
     records_max: int = 1000
     """Records of one agent in one session that may wait. With more, its turns wait before they go on."""
     bytes_max: int = 16 * 1024 * 1024

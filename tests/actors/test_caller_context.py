@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import contextvars
+import math
 
 import anyio
 import anyio.to_thread
 import pytest
 
-from repertory.actors.caller_context import OPEN_TURNS, OpenTurn, in_context
+from repertory.actors.call import Invocation
+from repertory.actors.caller_context import OPEN_TURNS, OpenTurn, deadline, in_context
 from repertory.runtime.origin import current_trace, traced
 
 pytestmark = pytest.mark.anyio
 
 name: contextvars.ContextVar[str] = contextvars.ContextVar("name", default="nobody")
-TURN = OpenTurn(agent=None, call="c1")  # type: ignore[arg-type] - only its identity counts here
+
+
+def turn(said: str, deadline: float = math.inf) -> OpenTurn:
+    return OpenTurn(agent=None, call=Invocation(prompt=said, deadline=deadline))  # type: ignore[arg-type] - unasked
+
+
+TURN = turn("c1")
 
 
 def context_of(value: str) -> contextvars.Context:
@@ -104,15 +112,44 @@ async def test_a_scope_inside_the_work_is_its_own() -> None:
 async def test_the_turns_in_which_it_runs_are_told_and_the_trace_is_the_callers() -> None:
     async def look() -> tuple[object, list[object]]:
         await anyio.lowlevel.checkpoint()
-        return current_trace(), [turn.call for turn in OPEN_TURNS.get()]
+        return current_trace(), [turn.call.prompt for turn in OPEN_TURNS.get()]
 
     async def outer() -> tuple[object, list[object]]:
         with traced("inner trace"):
             caller = contextvars.copy_context()
-        return await in_context(caller, OpenTurn(agent=None, call="c2"), look())  # type: ignore[arg-type]
+        return await in_context(caller, turn("c2"), look())
 
     with traced("outer trace"):
         context = contextvars.copy_context()
     assert await in_context(context, TURN, look()) == ("outer trace", ["c1"])
     assert await in_context(context_of("ann"), TURN, outer()) == ("inner trace", ["c1", "c2"])
     assert OPEN_TURNS.get() == ()
+
+
+async def test_the_first_deadline_of_the_calls_is_that_of_what_is_done_for_them() -> None:
+    now = anyio.current_time()
+
+    async def inner(at: float) -> float:
+        return await in_context(contextvars.copy_context(), turn("inner", at), look())
+
+    async def look() -> float:
+        await anyio.lowlevel.checkpoint()
+        return deadline()
+
+    assert await in_context(context_of("ann"), TURN, inner(math.inf)) == math.inf
+    assert await in_context(context_of("ann"), TURN, inner(now + 5)) == now + 5
+    for at in (math.inf, now + 9, now + 3):
+        assert await in_context(context_of("ann"), turn("outer", now + 5), inner(at)) == min(at, now + 5)
+    assert deadline() == math.inf
+
+
+@pytest.mark.real_time
+async def test_a_deadline_means_nothing_by_another_clock() -> None:
+    def elsewhere() -> float:
+        return anyio.run(look)
+
+    async def look() -> float:
+        return deadline()
+
+    called = anyio.to_thread.run_sync(elsewhere)
+    assert await in_context(context_of("ann"), turn("c1", anyio.current_time() + 5), called) == math.inf

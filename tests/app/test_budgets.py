@@ -2,15 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from repertory import Agent, Budget, Graph, GraphBuilder, ScriptedModel, Status, Swarm, tool
+from repertory import (
+    Agent,
+    Budget,
+    ContextWindowOverflowException,
+    ExtractionConfig,
+    Graph,
+    GraphBuilder,
+    InMemoryStorage,
+    InvocationTrigger,
+    JournalSessionManager,
+    MemoryManager,
+    ModelExtractor,
+    ScriptedModel,
+    Status,
+    SummarizingConversationManager,
+    Swarm,
+    tool,
+)
 from repertory.backends.tools.schema_library import schema_class
 from repertory.core.budget import Spent
+from repertory.core.messages import Message, text_of, tool_results
 from repertory.core.orchestration.results import MultiAgentResult
 from repertory.errors import Invalid
+from tests.app.toy_memories import Facts
 
 pytestmark = pytest.mark.anyio
 schema_class()  # Loading it uses a thread, which a clock that jumps would pass.
@@ -94,6 +114,72 @@ async def test_nested_orchestrators_share_it_too() -> None:
     result = await graph.invoke_async("Go", budget=budget)
     assert (result.status, result.execution_count) == (Status.COMPLETED, 3)
     assert budget.spent.calls == 3
+
+
+class Clerk(ScriptedModel):
+    """Asks the expert, once it is shown little enough; writes summaries when it is asked to."""
+
+    def __init__(self) -> None:
+        super().__init__([self._answer], loop=True)
+
+    def _answer(self, messages: Sequence[Message], *rest: Any) -> Any:
+        if text_of(messages[0]).startswith("Summarize the conversation"):
+            return "They talked."
+        if len(messages) > 9:
+            return ContextWindowOverflowException("too long")
+        return "Bees dance." if any(tool_results(messages[-1])) else asking("expert", input="How do bees talk?")
+
+
+@pytest.mark.parametrize("kept", [False, True], ids=["for the call", "in a session"])
+async def test_one_budget_runs_through_graph_node_tool_summary_and_memory_and_names_each(kept: bool) -> None:
+    reader = ModelExtractor(ScriptedModel(['[{"content": "Bees dance."}]'], loop=True))
+    store = Facts(extraction=ExtractionConfig(trigger=InvocationTrigger(), extractor=reader))
+    clerk = Agent(
+        Clerk(),
+        tools=[agent("By dancing.", name="expert")],
+        agent_id="clerk",
+        callback_handler=None,
+        conversation_manager=SummarizingConversationManager(preserve_recent_messages=2),
+        memory_manager=MemoryManager(stores=[store], injection=False, search_tool_config=False),
+        messages=[{"role": role, "content": [{"text": "So?"}]} for role in ("user", "assistant") * 5],
+    )
+    place = JournalSessionManager("s", storage=InMemoryStorage()) if kept else None
+    graph = Graph({"first": agent("Go on", name="first"), "clerk": clerk}, id="bees", session_manager=place)
+    budget = Budget(total_tokens=100_000, cost=1.0, prices={"*": (1.0, 1.0)})
+    result = await graph.invoke_async("Find out", budget=budget)
+    assert result.status == Status.COMPLETED
+    of = "bees." if kept else ""
+    assert {who: spent.calls for who, spent in budget.by.items()} == {
+        f"{of}first": 1,
+        f"{of}clerk": 2,
+        f"{of}clerk/summary": 2,
+        f"{of}clerk/memory": 1,
+        "expert": 1,
+    }
+    assert set(store.entries) == {"Bees dance."}
+    for total, part in zip(budget.spent, zip(*budget.by.values(), strict=True), strict=True):
+        assert total == pytest.approx(sum(part))
+
+
+async def test_what_a_smaller_budget_leaves_is_there_for_the_others_and_a_larger_one_adds_nothing() -> None:
+    helper = agent("some help", name="helper")
+    results: list[str] = []
+
+    @tool(name="delegate")
+    async def delegate(tokens: int) -> str:
+        """Have the helper help, with a budget of its own."""
+        own = Budget(output_tokens=tokens)
+        while (reason := (await helper.invoke_async("Help", budget=own)).stop_reason) == "end_turn":
+            pass
+        results.append(reason)
+        return "enough"
+
+    uses = [asking("delegate", tokens=tokens) for tokens in (1, 10_000)]
+    everything = Budget(output_tokens=200)
+    result = await agent(*uses, "done", name="boss", tools=[delegate]).invoke_async("Go", budget=everything)
+    assert (result.stop_reason, results) == ("limit_output_tokens", ["limit_output_tokens"] * 2)
+    assert everything.by["helper"].calls > 1, "what the first did not use was there for the second"
+    assert everything.spent.output_tokens < 200 + 100, "the second, which had more, ended with the whole"
 
 
 async def test_a_budget_may_bound_the_cost() -> None:

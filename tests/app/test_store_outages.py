@@ -50,6 +50,8 @@ class _Store(MemorySessionStore):
                 raise Throttled("slow down")
             case "hangs":
                 await anyio.sleep(10_000)
+            case "stuck":
+                await anyio.sleep(60)
             case "slow":
                 await anyio.sleep(5)
             case "answers get lost":
