@@ -42,7 +42,7 @@ from repertory.core.orchestration.results import MultiAgentResult, Status
 from repertory.core.orchestration.run import Run, leading_to
 from repertory.core.prompt import read_prompt
 from repertory.core.snapshots.orchestrators import said_of_run
-from repertory.errors import AgentBusy, Invalid, NodeFailed, RepertoryError, Unavailable
+from repertory.errors import AgentBusy, Invalid, NodeFailed, RepertoryError, RunUnfinished, Unavailable
 from repertory.runtime.actor import Actor
 from repertory.runtime.exit import ExitReason
 from repertory.runtime.next import Next, carry_on, refuse
@@ -172,6 +172,8 @@ class OrchestratorActor(Actor[OrchestratorMessage]):
         if self._refusing:
             return refuse(self._closed())
         run, own = self._run, self._parts.orchestrator_id
+        if run.loading:
+            return refuse(RunUnfinished("a snapshot is not loaded to its end", run=run.number))
         cut = self._parts.runner.cut(lambda node, token: visit_of(token, own, run, node))
         said = said_of_run(own, self._parts.plan.kind, run, {})
         self._saving += 1

@@ -85,25 +85,26 @@ class AgentNode:
 
     async def saved(self, session: ActiveSession, visit_of: Callable[[str], int | None]) -> Mapping[str, object] | None:
         """See `SessionNode`."""
-        image, own = await session.image(), saved_components(self.agent)
-        if not (image.last_seq or own):
-            return None
-        said = said_of_agent(image)
-        turn = last_turn(image)
-        visit = None if turn is None else visit_of(turn.token)
-        if turn is not None and visit is not None:
-            said["turn"] = {"visit": visit, "messages": turn.messages}
-        if own:
+        image, said = await session.image(), dict[str, object]()
+        if image.last_seq:
+            said = said_of_agent(image)
+            turn = last_turn(image)
+            visit = None if turn is None else visit_of(turn.token)
+            if turn is not None and visit is not None:
+                said["turn"] = {"visit": visit, "messages": turn.messages}
+        if own := saved_components(self.agent):
             said["components"] = own
         if self.agent.enabled_tools is not None:
             said["enabled_tools"] = self.agent.enabled_tools
-        return said
+        return {"type": "agent", **said} if said else None
 
     async def load(self, session: ActiveSession, wanted: NodeFields | None, name_of: Callable[[int], str]) -> None:
         """See `SessionNode`."""
-        if isinstance(wanted, AgentInRun):
-            await session.show(wanted.under(None if wanted.visit is None else name_of(wanted.visit)))
-            load_components(self.agent, wanted.fields.components)
-            enable_tools(self.agent, wanted.fields)
+        known = wanted if isinstance(wanted, AgentInRun) else None
+        if known is not None and known.fields.messages is not None:
+            await session.show(known.under(None if known.visit is None else name_of(known.visit)))
         elif (await session.image()).last_seq:
             await session.show(self.initial())
+        if known is not None:
+            load_components(self.agent, known.fields.components)
+            enable_tools(self.agent, known.fields)

@@ -56,8 +56,8 @@ class OrchestratorSnapshots(ABC):
         in the same event loop, which it does not stop or hold up: what nodes do meanwhile is not in it.
 
         It is one moment of all of them: what a node has said, and nobody has heard yet, is in it; a node that works is
-        in it as far as it is, and goes on from there. Errors: `Invalid` for metadata that JSON cannot say; what opening
-        a node meets.
+        in it as far as it is, and goes on from there. Errors: `Invalid` for metadata that JSON cannot say;
+        `RunUnfinished` while a snapshot is loaded, or was not loaded to its end; what opening a node meets.
         """
         if metadata is not None and not isinstance(cast("object", metadata), Mapping):
             raise Invalid("metadata is a dictionary", got=type(metadata).__name__)

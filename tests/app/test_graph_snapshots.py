@@ -18,6 +18,7 @@ from repertory import (
     GraphBuilder,
     Plugin,
     Runtime,
+    RunUnfinished,
     ScriptedModel,
     Snapshot,
     Snapshottable,
@@ -469,3 +470,45 @@ def test_the_other_spelling_is_read_back_whole() -> None:
     document["data"]["state"]["current_task"] = "another"
     with pytest.raises(SnapshotException, match="changed"):
         Snapshot.from_dict(document)
+
+
+async def test_a_node_that_had_said_nothing_goes_back_to_what_it_was_built_with() -> None:
+    """Also when it has something else to keep."""
+    given: Any = [
+        {"role": "user", "content": [{"text": "Be kind."}]},
+        {"role": "assistant", "content": [{"text": "I am."}]},
+    ]
+
+    def graph() -> tuple[Graph, Agent]:
+        shy = agent("A", messages=given, enabled_tools=[])
+        return Graph({"a": shy}), shy
+
+    snapshot = through_json(await graph()[0].save_snapshot_async())
+    later, shy = graph()
+    await later.invoke_async("one")
+    assert texts(shy) == ["Be kind.", "I am.", "one", "A"]
+    await later.load_snapshot_async(snapshot)
+    await later.invoke_async("two")
+    assert texts(shy) == ["Be kind.", "I am.", "two", "A"]
+
+
+async def test_nothing_is_saved_while_a_snapshot_is_loaded() -> None:
+    shelf = Shelf()
+    graph = Graph({"a": agent("A")}, session_manager=shelf.session())
+    await graph.invoke_async("one")
+    snapshot = await graph.save_snapshot_async()
+    refused: list[RunUnfinished] = []
+
+    async def save() -> None:
+        while not refused:
+            try:
+                await graph.save_snapshot_async()
+            except RunUnfinished as error:
+                refused.append(error)
+
+    async with graph, anyio.create_task_group() as group:
+        await graph.invoke_async("two")
+        group.start_soon(save)
+        while not refused:
+            await graph.load_snapshot_async(snapshot)
+    (await graph.save_snapshot_async()).validate()

@@ -1,7 +1,7 @@
 """What a snapshot says of an orchestrator: its run, and each of its nodes as it was at that moment.
 
     {"orchestrator_id", "kind", "run": [RECORD, ...], "frontier": [NODE, ...], "nodes": {NODE: SAID}}
-    SAID    {"type": "agent", FIELDS..., "turn": {"visit", "messages"}}
+    SAID    {"type": "agent", FIELDS..., "turn": {"visit", "messages"}}     without messages: it had said nothing yet
             {"type": "multiAgent", the same again..., "turn": {"visit"}}
             {"type": "other", "state"}     of an object that keeps itself
 
@@ -140,7 +140,6 @@ def said_of_agent(image: Image) -> dict[str, object]:
     """What a snapshot says of the conversation of a node."""
     manager = {**image.view.manager_state, "__name__": image.view.manager or DEFAULT_MANAGER}
     return {
-        "type": "agent",
         "messages": [message for _, message in image.shown],
         "state": dict(image.state),
         "conversation_manager_state": manager,
