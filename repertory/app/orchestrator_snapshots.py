@@ -86,11 +86,10 @@ class OrchestratorSnapshots(ABC):
                 raise SnapshotException(text)
             shape = self.shape
             check_shape(self.id, fields, shape)
-            active = self._working
-            if active is not None and any(turn.agent is active.agent for turn in OPEN_TURNS.get()):
-                raise AgentBusy("a run is worked on: load the snapshot when it is over", orchestrator=self.id)
-            fire_sync(self.hooks, BeforeSnapshotEvent(agent=None, source=self, action="load", snapshot=snapshot))
             async with self._opened() as session:
+                if any(turn.agent is session.agent for turn in OPEN_TURNS.get()):
+                    raise AgentBusy("a run is worked on: load the snapshot when it is over", orchestrator=self.id)
+                fire_sync(self.hooks, BeforeSnapshotEvent(agent=None, source=self, action="load", snapshot=snapshot))
                 await session.load_run(fields)
             loaded = SnapshotLoaded(
                 fields=tuple(node for node in fields.nodes if node in shape.nodes),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -340,19 +341,36 @@ async def test_an_agent_says_that_it_is_no_agents_snapshot() -> None:
         agent().load_snapshot(await graph.save_snapshot_async())
 
 
-async def test_nothing_is_loaded_from_within_its_run() -> None:
-    graph = Graph({"a": agent("A")})
+@pytest.mark.parametrize(
+    ("inside", "by"), [("nothing", "itself"), ("a runtime", "itself"), ("a runtime", "another one of the session")]
+)
+async def test_nothing_is_loaded_from_within_its_run(inside: str, by: str) -> None:
+    shelf = Shelf()
+    graph = Graph({"a": agent("A")}, session_manager=shelf.session())
+    other = graph if by == "itself" else Graph({"a": agent("A")}, session_manager=shelf.session())
     refused: list[Exception] = []
 
     async def load(_: BeforeNodeCallEvent) -> None:
         try:
-            await graph.load_snapshot_async(await graph.save_snapshot_async())
+            await other.load_snapshot_async(await other.save_snapshot_async())
         except AgentBusy as error:
             refused.append(error)
 
     graph.add_hook(load)
-    await graph.invoke_async("go")
+    async with Runtime() if inside == "a runtime" else nullcontext():
+        await graph.invoke_async("go")
     assert refused
+
+
+def test_the_other_spelling_of_one_without_a_run_is_read_back_too() -> None:
+    graph = Graph({"a": agent("A")})
+    snapshot = graph.save_snapshot()
+    document = json.loads(json.dumps(snapshot.to_dict()))
+    assert document["data"]["state"]["status"] == "pending"
+    assert Snapshot.from_dict(document) == snapshot
+    del document["data"]["repertory"], document["sha256"]
+    graph.load_snapshot(document)
+    assert graph("go").status is Status.COMPLETED
 
 
 async def test_sync_methods_name_the_others_inside_an_event_loop() -> None:

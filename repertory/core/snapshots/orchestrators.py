@@ -164,11 +164,9 @@ def last_turn(image: Image) -> NamedTurn | None:
 def read(said: Mapping[str, Json], created_at: float) -> RunFields:
     """What it says of an orchestrator, bytes as bytes; `created_at` in epoch seconds. Errors: `SnapshotException`."""
     try:
-        fields = _read(said, created_at)
+        return _read(said, created_at)
     except (KeyError, TypeError, ValueError) as error:
         raise SnapshotException("what a snapshot says of an orchestrator cannot be read", cause=repr(error)) from error
-    fields.run()
-    return fields
 
 
 def documented(state: Mapping[str, Json]) -> dict[str, Json]:
@@ -198,7 +196,7 @@ def from_documented(data: Mapping[str, Json], at: float) -> dict[str, object]:
 
 def _read(said: Mapping[str, Json], created_at: float) -> RunFields:
     nodes = {node: _node(_object(each), created_at) for node, each in _object(said["nodes"]).items()}
-    return RunFields(
+    fields = RunFields(
         orchestrator_id=_text(said["orchestrator_id"]),
         kind=_kind(said["kind"]),
         records=[_record(_object(each)) for each in _list(said["run"])],
@@ -206,6 +204,8 @@ def _read(said: Mapping[str, Json], created_at: float) -> RunFields:
         nodes=nodes,
         visit=_visit(said),
     )
+    fields.run()
+    return fields
 
 
 def _node(said: Mapping[str, Json], created_at: float) -> NodeFields:
