@@ -1,7 +1,8 @@
 """What an orchestrator costs: per node, in a fan-out, and when a run is gone on with.
 
 Overhead is what a run takes beyond the same agents asked the same by hand, one after the other, on the same host. The
-limit of a fan-out is one of its nodes by itself; that of going on with a long run is going on with a short one.
+limit of a fan-out is one of its nodes by itself, and beside it stand as many agents asked at once by hand, which shows
+what of it is the graph's; the limit of going on with a long run is going on with a short one.
 """
 
 from __future__ import annotations
@@ -56,15 +57,24 @@ async def per_node_ms() -> tuple[float, float]:
     return tuple(statistics.median(times) / NODES * 1e3 for times in taken.values())  # type: ignore[return-value]
 
 
-async def fan_s() -> tuple[float, float]:
-    """Seconds of a fan-out, and of one of its nodes by itself."""
+async def fan_s() -> tuple[float, float, float]:
+    """Seconds of a fan-out, of one of its nodes by itself, and of as many agents that are asked at once by hand."""
     builder = GraphBuilder()
     for number in range(FAN):
         builder.add_node(agent(delay_s=NODE_S), f"n{number}")
     graph, lone = builder.build(), Graph({"one": agent(delay_s=NODE_S)})
     fans = [await seconds(lambda: graph.invoke_async("Go")) for _ in range(3)]
     ones = [await seconds(lambda: lone.invoke_async("Go")) for _ in range(3)]
-    return statistics.median(fans), statistics.median(ones)
+    by_hand = [agent(delay_s=NODE_S) for _ in range(FAN)]
+
+    async def ask_all() -> None:
+        async with anyio.create_task_group() as group:
+            for each in by_hand:
+                group.start_soon(each.invoke_async, "Go")
+
+    async with Runtime():
+        hands = [await seconds(ask_all) for _ in range(3)]
+    return statistics.median(fans), statistics.median(ones), statistics.median(hands)
 
 
 async def resume_ms(folder: Path) -> dict[int, float]:
@@ -89,13 +99,14 @@ async def resume_ms(folder: Path) -> dict[int, float]:
 
 async def figures(backend: str) -> list[Figure]:
     node_ms, hand_ms = await per_node_ms()
-    fan, one = await fan_s()
+    fan, one, hand = await fan_s()
     with tempfile.TemporaryDirectory() as folder:
         resumed = await resume_ms(Path(folder))
     return [
         Figure(f"a node beyond its agent ({backend})", node_ms - hand_ms, 0.5, 1.0, "ms"),
         Figure(f"a node with its agent ({backend})", node_ms, hand_ms, None, "ms"),
         Figure(f"{FAN} nodes at once, against one of them ({backend})", fan, one, 1.15, "s"),
+        Figure(f"{FAN} nodes at once, against agents by hand ({backend})", fan, hand, None, "s"),
         Figure(f"resuming {LONG} nodes, against {SHORT} ({backend})", resumed[LONG], resumed[SHORT], 1.3, "ms"),
     ]
 
