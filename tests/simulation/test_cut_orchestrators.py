@@ -38,12 +38,13 @@ def looping(world: World) -> Orchestrator:
         return sum(node.node_id == "critic" for node in state.execution_order) < 3
 
     builder = GraphBuilder().set_session_manager(PlacedSession("s", world, takeover=True))
-    for name in ("writer", "critic", "other"):
+    for name in ("root", "writer", "critic", "other"):
         builder.add_node(counting(name), name)
+    builder.add_edge("root", "writer")
+    builder.add_edge("root", "other")
     builder.add_edge("writer", "critic")
     builder.add_edge("critic", "writer", go_on)
-    builder.add_edge("writer", "other", lambda state: "other" not in state.results)
-    return builder.set_entry_point("writer").set_max_node_executions(20).build()
+    return builder.set_entry_point("root").set_max_node_executions(20).build()
 
 
 MAKERS: list[Callable[[World], Orchestrator]] = [graph, swarm, nested, looping]
