@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -68,3 +69,18 @@ async def test_a_run_goes_on_wherever_it_is_kept(make: Make) -> None:
     assert (result.status, str(result.results["sign"])) == (Status.COMPLETED, "with ['ok']")
     assert [node.node_id for node in result.execution_order] == ["first", "check", "sign"]  # type: ignore[attr-defined]
     assert (await make().invoke_async("Another")).run == 2
+
+
+async def test_a_run_that_waits_is_gone_back_to_by_a_snapshot_wherever_it_is_kept(make: Make) -> None:
+    with pytest.raises(NodeFailed):
+        await make().invoke_async("Do the papers")
+    waits = await make().invoke_async()
+    snapshot = json.loads(json.dumps(await make().save_snapshot_async()))
+    assert (await make().invoke_async("Another", resume=False)).run == 2
+    loaded = await make().load_snapshot_async(snapshot)
+    assert loaded.fields == ("first", "check", "sign")
+    again = await make().invoke_async()
+    assert (again.status, again.run, again.interrupts) == (Status.INTERRUPTED, 3, waits.interrupts)
+    (question,) = again.interrupts
+    result = await make().invoke_async([{"interruptResponse": {"interruptId": question.id, "response": "ok"}}])  # type: ignore[list-item]
+    assert (result.status, str(result.results["first"]).strip()) == (Status.COMPLETED, "begun")
