@@ -74,10 +74,11 @@ class OrchestratorSnapshots(ABC):
         that had done nothing then begin anew. What was said until now stays in the history. Waits for calls that work,
         and returns when all of it is durable.
 
-        The next call goes on with a run that owes work. Cancelled or killed on the way, calls raise `RunUnfinished`
-        until the snapshot is loaded again, or `resume=False` begins another run. Errors: `SnapshotException` for a
-        snapshot that was changed, truncated, or is of another version, kind or orchestrator; `AgentBusy` from within
-        its run. Then nothing has changed.
+        The next call goes on with a run that owes work. Cancelled once it has begun, it is done to its end. When the
+        process is killed on the way, or a node cannot be stored, calls raise `RunUnfinished` until the snapshot is
+        loaded again, or `resume=False` begins another run. Errors: `SnapshotException` for a snapshot that was changed,
+        truncated, or is of another version, kind or orchestrator; `AgentBusy` from within its run. Then nothing has
+        changed. Besides those, what the store says.
         """
         with span("repertory.snapshot.load", {"orchestrator.id": self.id}):
             fields = read_orchestrator(snapshot)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from repertory import (
@@ -530,3 +531,26 @@ async def test_nothing_is_saved_while_a_snapshot_is_loaded() -> None:
         while not refused:
             await graph.load_snapshot_async(snapshot)
     (await graph.save_snapshot_async()).validate()
+
+
+@pytest.mark.parametrize("inside", ["nothing", "a runtime", "its block"])
+async def test_a_load_whose_caller_gives_up_is_done_to_its_end(inside: str) -> None:
+    source = Graph({"a": agent("A1"), "b": agent("B1")})
+    await source.invoke_async("one")
+    snapshot = await source.save_snapshot_async()
+    loaded, ticks = False, 1
+    while not loaded:
+        graph = Graph({"a": agent("A2"), "b": agent("B2")}, session_manager=Shelf().session())
+        async with graph if inside == "its block" else Runtime() if inside == "a runtime" else nullcontext():
+            await graph.invoke_async("other")
+            async with anyio.create_task_group() as group:
+                group.start_soon(graph.load_snapshot_async, snapshot)
+                for _ in range(ticks):
+                    await anyio.lowlevel.checkpoint()
+                group.cancel_scope.cancel()
+            result = await graph.invoke_async("two")
+        loaded = result.run == 3
+        assert loaded or result.run == 2, "it had not begun"
+        before = ["one", "A1"] if loaded else ["other", "A2"]
+        assert texts(graph.nodes["a"].executor) == [*before, "two", "A2"]
+        ticks += 4
