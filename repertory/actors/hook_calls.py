@@ -27,7 +27,7 @@ from repertory.actors.hook_events import (
     ModelStopResponse,
 )
 from repertory.actors.registry import ToolRegistry
-from repertory.core.interrupts import InterruptException
+from repertory.core.interrupts import question_in
 from repertory.core.journal.plain_json import dump
 from repertory.core.messages import copy_message, copy_result, copy_use, tool_results
 from repertory.core.pairing import check_message, check_result
@@ -61,8 +61,9 @@ async def fire(
             if outcome is not None and inspect.isawaitable(outcome):
                 await outcome
         except Exception as error:  # noqa: BLE001 - A callback is anybody's code; a guard's failure is raised.
-            if asked is not None and isinstance(error, InterruptException):
-                asked.extend(one for one in error.interrupts if one not in asked)
+            question = question_in(error)
+            if asked is not None and question is not None:
+                asked.extend(one for one in question.interrupts if one not in asked)
             else:
                 _settle(registered, event, error, observed=observed)
     return event

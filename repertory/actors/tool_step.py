@@ -22,7 +22,7 @@ from repertory.actors.ledger import Ledger
 from repertory.actors.registry import ToolRegistry
 from repertory.actors.turn_meter import TurnMeter
 from repertory.backends.ports import OutputForm, Tool, ToolContext
-from repertory.core.interrupts import Interrupt, InterruptException, Questions
+from repertory.core.interrupts import Interrupt, InterruptException, Questions, question_in
 from repertory.core.journal.records import ToolFinished, ToolStarted
 from repertory.core.messages import ToolResult, ToolUse, copy_result, copy_use, error_result
 from repertory.core.pairing import check_result
@@ -268,7 +268,10 @@ class ToolStep:
                 call = replace(call, context=replace(call.context, attempt=call.context.attempt + 1))
                 await self._record_intents([call])
                 result, again = await self._attempt(call)
-        except InterruptException as question:
+        except (InterruptException, ExceptionGroup) as error:
+            question = question_in(error)
+            if question is None:
+                raise
             self._running -= 1
             if self._parts.ledger is not None and call.tool.effects:
                 self._outcome.parked[call.use["toolUseId"]] = call.context.attempt
@@ -346,8 +349,8 @@ async def _guarded(call: _Call) -> ToolResult:
     except (KeyboardInterrupt, GeneratorExit):
         raise
     except Exception as error:  # A tool may be anybody's code, and its failure is for the model to act on.
-        questions = call.context.questions
-        if isinstance(error, InterruptException) and questions is not None and questions.were_asked(error.interrupts):
+        questions, question = call.context.questions, question_in(error)
+        if question is not None and questions is not None and questions.were_asked(question.interrupts):
             raise
         if call.context.on_exception is not None:
             call.context.on_exception(error)

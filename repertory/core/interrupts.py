@@ -67,6 +67,17 @@ class InterruptException(Exception):
         self.interrupts = (interrupt, *more)
 
 
+def question_in(error: Exception) -> InterruptException | None:
+    """What is asked, also out of a task group in which nothing but questions came up; None for an error."""
+    if isinstance(error, InterruptException):
+        return error
+    if not isinstance(error, ExceptionGroup):
+        return None
+    inner = [question_in(each) for each in cast("ExceptionGroup[Exception]", error).exceptions]
+    asked = {one.id: one for question in inner if question is not None for one in question.interrupts}
+    return InterruptException(*asked.values()) if None not in inner else None
+
+
 def tool_scope(tool_use_id: str) -> str:
     """Of what a tool asks."""
     return f"v1:tool_call:{tool_use_id}"

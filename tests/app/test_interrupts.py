@@ -322,6 +322,54 @@ async def test_every_hook_of_an_event_may_ask() -> None:
     assert str(await agent.invoke_async(answering(asked.interrupts))) == "done"
 
 
+async def test_tasks_that_a_tool_has_begun_ask_and_one_that_fails_beside_them_is_the_tools_failure() -> None:
+    failing = False
+
+    @tool
+    async def ask_all(tool_context: ToolContext) -> str:
+        """Ask in tasks."""
+        answers: list[Any] = []
+
+        async def ask(name: str) -> None:
+            answers.append(tool_context.interrupt(name))
+
+        async def fail() -> None:
+            raise RuntimeError("no")
+
+        async with anyio.create_task_group() as outer:
+            outer.start_soon(ask, "a")
+            async with anyio.create_task_group() as inner:
+                inner.start_soon(ask, "b")
+                if failing:
+                    inner.start_soon(fail)
+        return ", ".join(sorted(answers))
+
+    agent = Agent(ScriptedModel([use("ask_all"), "one", use("ask_all"), "two"]), tools=[ask_all], callback_handler=None)
+    asked = await agent.invoke_async("go")
+    while asked.stop_reason == "interrupt":
+        assert {one.name for one in asked.interrupts} <= {"a", "b"}
+        asked = await agent.invoke_async(answering(asked.interrupts, "yes"))
+    assert (str(asked), results(agent.messages)) == ("one", ["yes, yes"])
+    failing = True
+    assert str(await agent.invoke_async("again")) == "two"
+
+
+async def test_a_hook_asks_from_a_task_of_its_own() -> None:
+    office = Office()
+    agent = office.agent(use("pay", amount=5), "done")
+
+    async def approve(event: BeforeToolsEvent) -> None:
+        async def ask() -> None:
+            event.interrupt("all right?")
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(ask)
+
+    agent.add_hook(approve)
+    asked = await agent.invoke_async("pay it")
+    assert [one.name for one in asked.interrupts] == ["all right?"]
+
+
 async def test_an_exception_that_a_tool_swallows_asks_nothing() -> None:
     """Whoever swallows it goes on, so that what it has done since must not be done again."""
 

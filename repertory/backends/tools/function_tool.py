@@ -18,7 +18,7 @@ from repertory.backends.tools.docstring import read_docstring
 from repertory.backends.tools.parameters import Parameters, read_parameters
 from repertory.backends.tools.schema_library import load_schema_library, schema_class
 from repertory.backends.tools.threads import tool_threads
-from repertory.core.interrupts import InterruptException
+from repertory.core.interrupts import question_in
 from repertory.core.messages import ToolResult, ToolSpec, ToolUse, error_result
 from repertory.core.tool_results import exception_text, tool_result
 from repertory.errors import Invalid
@@ -160,12 +160,12 @@ class FunctionTool(Generic[P, R]):
         try:
             arguments = self._arguments(tool_use["input"], context)
             return tool_result(use_id, await self._carry_out(arguments, context.on_partial))
-        except InterruptException:
-            raise
         except Invalid as error:
             _log.info("tool input refused", extra={"tool": self.name, "tool_use_id": use_id})
             return _failed(use_id, error, context)
-        except Exception as error:  # noqa: BLE001 - a tool is foreign code: whatever it raises is an answer to the model
+        except Exception as error:
+            if question_in(error) is not None:
+                raise
             _log.warning("tool failed", exc_info=error, extra={"tool": self.name, "tool_use_id": use_id})
             return _failed(use_id, error, context)
 
