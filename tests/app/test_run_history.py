@@ -92,6 +92,24 @@ async def test_a_history_tells_what_a_run_waited_for_and_that_it_was_gone_back_i
     assert found[2].text == "approval"
 
 
+async def test_a_history_tells_of_a_run_that_came_with_a_snapshot(tmp_path: Path) -> None:
+    with pytest.raises(NodeFailed):
+        await graph(tmp_path, "A", down).invoke_async("Do it")
+    snapshot = await graph(tmp_path, "", "").save_snapshot_async()
+    await graph(tmp_path, "", "").load_snapshot_async(snapshot)
+    await graph(tmp_path, "never", "B").invoke_async()
+    found = await told(tmp_path)
+    assert [entry[:4] for entry in found] == [
+        ("run", 1, None, "started"),
+        ("node", 1, "a", "completed"),
+        ("node", 1, "b", "failed"),
+        ("run", 2, None, "started"),
+        ("node", 2, "a", "completed"),
+        ("node", 2, "b", "failed"),
+        ("node", 2, "b", "completed"),
+    ]
+
+
 async def test_a_run_that_reached_its_limit_ended_early(tmp_path: Path) -> None:
     use = {"toolUse": {"name": "handoff_to_agent", "input": {"agent_name": "b", "message": "go"}}}
     manager = SQLiteSessionManager("s", path=tmp_path / "runs.db")

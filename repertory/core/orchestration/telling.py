@@ -30,7 +30,8 @@ def told_by(record: NodeChanged) -> Told | None:
         return Told(text, result.accumulated_usage.get("totalTokens") or None)
     if record.status == "failed":
         return Told(str(record.data.get("reason")))
-    return None if "responses" in record.data else Told(_words_of(record.data.get("task")))
+    again = "responses" in record.data and not record.data.get("loading")  # One that is loaded begins here.
+    return None if again else Told(_words_of(record.data.get("task")))
 
 
 def _words_of(task: Json) -> str:
