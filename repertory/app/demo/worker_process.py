@@ -69,6 +69,7 @@ class WorkerProcess:
         try:
             await self._process.stdin.send(f"{json.dumps(request)}\n".encode())
         except (anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
+            await self.gone.wait()  # Its last words are still to be read; until then nobody else takes its place.
             raise WorkerLost("the worker has ended", pid=self.pid) from error
         await arrived.wait()
         reply = self._replies.pop(number, None)
