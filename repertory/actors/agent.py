@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -41,6 +41,7 @@ from repertory.actors.persister import ReadImage
 from repertory.actors.spending import BUDGETS
 from repertory.actors.turn_driver import TurnDriver
 from repertory.actors.turn_opening import TurnOpening
+from repertory.actors.worklist import Worklist
 from repertory.backends.ports import OutputForm
 from repertory.core.budget import Budget
 from repertory.core.direct_call import DIRECT_WHILE_BUSY, direct_answers, recorded
@@ -100,10 +101,7 @@ class AgentActor(Actor[AgentMessage]):
         self._loads: deque[tuple[SnapshotFields, ReplySlot[None]]] = deque()
         self._running: Call | None = None
         self._driver: TurnDriver | None = None
-        self._busy = False
-        self._called: anyio.Event | None = None
-        """Set when somebody calls while the turns' job is idle."""
-        self._closing: list[Callable[[], None]] = []
+        self._worklist = Worklist("turns", self._next)
         self._refusing = False
         self._standing = Standing(last=None)
         self._footing = Footing()
@@ -172,7 +170,7 @@ class AgentActor(Actor[AgentMessage]):
                 if self._refusing:
                     return refuse(self._closed())
                 self._loads.append((wanted, self.context.defer()))
-                self._wake()
+                self._worklist.wake(self.context)
                 return carry_on()
             case KeepProgress():
                 return self._keep_progress(message)
@@ -208,9 +206,9 @@ class AgentActor(Actor[AgentMessage]):
         if self._join_same(invocation, prompt, outlet):
             return carry_on()
         busy = invocation.busy or self._calls.busy
-        if invocation.direct is not None and self._busy:
+        if invocation.direct is not None and self._worklist.busy:
             return refuse(AgentBusy(DIRECT_WHILE_BUSY, agent=self._settings.agent_id))
-        if self._busy and (busy == "reject" or len(self._waiting) >= self._calls.waiting_max):
+        if self._worklist.busy and (busy == "reject" or len(self._waiting) >= self._calls.waiting_max):
             waiting = len(self._waiting)
             return refuse(AgentBusy("a turn is running", agent=self._settings.agent_id, busy=busy, waiting=waiting))
         call = Call(invocation=invocation, prompt=prompt, outlet=outlet(self.context))
@@ -261,15 +259,7 @@ class AgentActor(Actor[AgentMessage]):
             self._stop_running(CANCELLED)
         else:
             self._waiting.append(call)
-        self._wake()
-
-    def _wake(self) -> None:
-        """There is something to do for the turns' job."""
-        self._busy = True
-        if self._called is None:
-            self._called = anyio.Event()
-            self.context.job(self._run_turns, name="turns")
-        self._called.set()
+        self._worklist.wake(self.context)
 
     def _steer(self, call: Call) -> bool:
         """Add the call's words to the running turn, whose result it then shares."""
@@ -334,11 +324,12 @@ class AgentActor(Actor[AgentMessage]):
             while self._waiting:
                 self._waiting.popleft().fail(self._closed())
         slot = self.context.defer()
-        if self._busy:
-            self._closing.append(lambda: slot.reply(None))
-        else:
+
+        def end() -> None:
             self._keep_state()
             slot.reply(None)
+
+        self._worklist.when_idle(end)
         return carry_on()
 
     def _keep_progress(self, message: KeepProgress) -> Next:
@@ -354,21 +345,10 @@ class AgentActor(Actor[AgentMessage]):
         self._ledger.add_changes(self._parts.state)
         self._ledger.hand_over(soon=True)
 
-    async def _run_turns(self) -> None:
-        """Turn after turn. One job for all of them: starting one costs more than a plain turn's messages."""
-        while True:
-            while self._waiting or self._loads:
-                if self._loads:
-                    await self._show(*self._loads.popleft())
-                else:
-                    await self._run_turn(self._waiting.popleft())
-            self._busy = False
-            if self._closing:
-                self._keep_state()
-            while self._closing:
-                self._closing.pop()()
-            self._called = anyio.Event()
-            await self._called.wait()
+    def _next(self) -> Awaitable[None] | None:
+        if self._loads:
+            return self._show(*self._loads.popleft())
+        return self._run_turn(self._waiting.popleft()) if self._waiting else None
 
     async def _show(self, wanted: SnapshotFields, slot: ReplySlot[None]) -> None:
         """Go on from a snapshot: first what was said until now, then what it says."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -35,6 +35,7 @@ from repertory.actors.nodes import Cut
 from repertory.actors.orchestrator_messages import LoadRun, OrchestratorMessage, SaveRun
 from repertory.actors.persister import ReadImage
 from repertory.actors.run_driver import OrchestratorParts, RunDriver
+from repertory.actors.worklist import Worklist
 from repertory.core.orchestration.calls import BeginRun, GoOn, Replay, decide_call, waiting
 from repertory.core.orchestration.executions import execution_token, visit_of
 from repertory.core.orchestration.frontier import frontier_of
@@ -83,21 +84,22 @@ class OrchestratorActor(Actor[OrchestratorMessage]):
         self._wall = wall
         self._waiting: deque[Call] = deque()
         self._loads: deque[tuple[LoadRun, ReplySlot[None]]] = deque()
-        self._saving = 0
-        """How many are told what it is."""
         self._running: Call | None = None
         self._driver: RunDriver | None = None
         self._stop_asked: str | None = None
         """Why the running call is to end, as somebody has said."""
-        self._busy = False
-        self._called: anyio.Event | None = None
-        self._closing: list[Callable[[], None]] = []
+        self._worklist = Worklist("runs", self._next)
         self._refusing = False
         self._run = Run()
 
     def summary(self) -> object:
         run = self._run
-        return {"run": run.number, "owing": len(run.frontier), "waiting": len(self._waiting), "running": self._busy}
+        return {
+            "run": run.number,
+            "owing": len(run.frontier),
+            "waiting": len(self._waiting),
+            "running": self._worklist.busy,
+        }
 
     async def on_start(self) -> None:
         persister = self.context.sibling("persister")
@@ -148,24 +150,18 @@ class OrchestratorActor(Actor[OrchestratorMessage]):
             text = "the call comes from a node of the run that is worked on, so it would wait for itself"
             return refuse(AgentBusy(text, orchestrator=self._settings.orchestrator_id))
         full = len(self._waiting) >= self._settings.waiting_max
-        if self._busy and (full or (invocation.busy == "reject" if invocation.busy else self._settings.reject)):
+        if self._worklist.busy and (
+            full or (invocation.busy == "reject" if invocation.busy else self._settings.reject)
+        ):
             return refuse(AgentBusy("a run is worked on", orchestrator=self._settings.orchestrator_id))
         call = Call(invocation=invocation, prompt=prompt, outlet=outlet(self.context))
         call.outlet.on_left(lambda: self._abandon(invocation))
-        if self._busy and invocation.deadline < math.inf:
+        if self._worklist.busy and invocation.deadline < math.inf:
             left_s = max(invocation.deadline - anyio.current_time(), 0.0)
             self.context.after(left_s, TimeUp(invocation=invocation), key=invocation)
         self._waiting.append(call)
-        self._wake()
+        self._worklist.wake(self.context)
         return carry_on()
-
-    def _wake(self) -> None:
-        """There is something to do for the runs' job."""
-        self._busy = True
-        if self._called is None:
-            self._called = anyio.Event()
-            self.context.job(self._work, name="runs")
-        self._called.set()
 
     def _save(self) -> Next:
         """What the run is now, and what its nodes are now: between the two nothing else happens."""
@@ -176,7 +172,7 @@ class OrchestratorActor(Actor[OrchestratorMessage]):
             return refuse(RunUnfinished("a snapshot is not loaded to its end", run=run.number))
         cut = self._parts.runner.cut(lambda node, token: visit_of(token, own, run, node))
         said = said_of_run(own, self._parts.plan.kind, run, {})
-        self._saving += 1
+        self._worklist.begin_beside()
         self.context.job(self._read, said, cut, self.context.defer(), name="snapshot")
         return carry_on()
 
@@ -188,14 +184,13 @@ class OrchestratorActor(Actor[OrchestratorMessage]):
         else:
             slot.reply({**said, "nodes": nodes})
         finally:
-            self._saving -= 1
-            self._close_if_idle()
+            self._worklist.end_beside()
 
     def _take_load(self, message: LoadRun) -> Next:
         if self._refusing:
             return refuse(self._closed())
         self._loads.append((message, self.context.defer()))
-        self._wake()
+        self._worklist.wake(self.context)
         return carry_on()
 
     def _would_wait_for_itself(self, invocation: Invocation) -> bool:
@@ -233,13 +228,8 @@ class OrchestratorActor(Actor[OrchestratorMessage]):
         elif self._driver is not None:
             self._driver.halt()
         slot = self.context.defer()
-        self._closing.append(lambda: slot.reply(None))
-        self._close_if_idle()
+        self._worklist.when_idle(lambda: slot.reply(None))
         return carry_on()
-
-    def _close_if_idle(self) -> None:
-        while self._closing and not (self._busy or self._saving):
-            self._closing.pop()()
 
     def _stop(self, reason: str) -> None:
         """End the running call, if one runs, also one that has not come to its nodes yet."""
@@ -253,18 +243,10 @@ class OrchestratorActor(Actor[OrchestratorMessage]):
             orchestrator=self._settings.orchestrator_id,
         )
 
-    async def _work(self) -> None:
-        """Call after call."""
-        while True:
-            while self._waiting or self._loads:
-                if self._loads:
-                    await self._load(*self._loads.popleft())
-                else:
-                    await self._serve(self._waiting.popleft())
-            self._busy = False
-            self._close_if_idle()
-            self._called = anyio.Event()
-            await self._called.wait()
+    def _next(self) -> Awaitable[None] | None:
+        if self._loads:
+            return self._load(*self._loads.popleft())
+        return self._serve(self._waiting.popleft()) if self._waiting else None
 
     async def _load(self, load: LoadRun, slot: ReplySlot[None]) -> None:
         """Go on from a snapshot: the run, as a new one, and then every node. Until all of them stand where it says, the
