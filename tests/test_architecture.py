@@ -452,6 +452,19 @@ def test_tests_use_no_mocks_no_real_sleeps_and_no_shared_randomness() -> None:
     )
 
 
+def test_tests_look_for_no_word_that_an_id_may_hold() -> None:
+    """Texts of messages hold random ids: what shall be gone from them is a word no id is spelled with."""
+    _nothing(
+        f"{file.at(node)}: an id may hold {word!r}"
+        for file in TESTS
+        for node in file.nodes
+        if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.NotIn)
+        if isinstance(node.left, ast.Constant) and isinstance(word := node.left.value, str)
+        if re.fullmatch(r"[0-9a-f-]{1,12}", word)
+        if any(isinstance(part, ast.Name) and part.id == "str" for part in ast.walk(node.comparators[0]))
+    )
+
+
 def _mentioned(node: ast.AST) -> list[str]:
     """The dotted names that a node imports or reads: `a.b` for `import a.b`, `from a import b` and `a.b`."""
     match node:

@@ -730,7 +730,7 @@ async def test_a_rewind_forgets_what_was_asked() -> None:
 
 async def test_an_earlier_message_may_be_redacted_while_the_turn_waits() -> None:
     office, storage = Office(), InMemoryStorage()
-    await office.agent("hello", storage=storage).invoke_async("my secret is 123")
+    await office.agent("hello", storage=storage).invoke_async("my secret is sesame")
     asked = await office.agent(use("pay", amount=1), storage=storage).invoke_async("go")
     sessions = Sessions(JournalSessions(storage))
     first = (await sessions.show("s")).agents["default"].messages[0]
@@ -739,4 +739,4 @@ async def test_an_earlier_message_may_be_redacted_while_the_turn_waits() -> None
     await agent.ready()
     assert agent.interrupts == list(asked.interrupts)
     assert str(await agent.invoke_async(answering(asked.interrupts))) == "done"
-    assert "123" not in str(agent.messages)
+    assert "sesame" not in str(agent.messages)

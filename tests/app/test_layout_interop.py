@@ -191,12 +191,12 @@ def test_what_the_package_redacted_by_hand_is_redacted_here(peer: Peer, tmp_path
     told = {"session": "s", "folder": str(tmp_path)}
     manager = lambda: FileSessionManager("s", tmp_path)  # noqa: E731
     peer.ask("open", **told)
-    peer.ask("say", prompt="hi", replies=[[{"text": "the secret is 123"}]])
+    peer.ask("say", prompt="hi", replies=[[{"text": "the secret is sesame"}]])
     peer.ask("redact", text="[redacted]")
     agent = ours(manager, "fine")
     assert plain(agent.messages)[1] == ("assistant", [{"text": "[redacted]"}])
     agent("go on")
-    assert "123" not in str(agent.model.calls[-1].messages)
+    assert "sesame" not in str(agent.model.calls[-1].messages)
     found = peer.ask("open", **told)
     assert plain(found["messages"]) == plain(agent.messages)
 

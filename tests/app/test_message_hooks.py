@@ -49,10 +49,10 @@ def results_of(agent: Agent) -> list[tuple[str, str]]:
 def redact(event: MessageAddedEvent) -> None:
     for block in event.message["content"]:
         if "text" in block:
-            block["text"] = block["text"].replace("4711", "****")
+            block["text"] = block["text"].replace("swordfish", "****")
         for part in block["toolResult"]["content"] if "toolResult" in block else ():
             if "text" in part:
-                part["text"] = str(part["text"]).replace("4711", "****")
+                part["text"] = str(part["text"]).replace("swordfish", "****")
         if "toolUse" in block:
             block["toolUse"]["input"] = "****"
 
@@ -73,29 +73,29 @@ async def test_an_edited_message_is_what_is_stored_shown_and_answered(tmp_path: 
 
     manager = SQLiteSessionManager("s", path=tmp_path / "a.db")
     agent = agent_with(
-        use("look_up", pin="4711"),
-        "Your PIN is 4711.",
+        use("look_up", pin="swordfish"),
+        "Your PIN is swordfish.",
         tools=[look_up],
         session_manager=manager,
         durability=durability,
         hooks=[On(MessageAddedEvent, redact)],
     )
     async with agent:
-        events = [event async for event in agent.stream_async("My PIN is 4711.")]
+        events = [event async for event in agent.stream_async("My PIN is swordfish.")]
         result = events[-1]["result"]
         assert str(result) == "Your PIN is ****."
-        assert "4711" not in str([event["message"] for event in events if "message" in event])
-        assert "4711" not in str(agent.messages)
-        assert "4711" not in str(asked(agent))
+        assert "swordfish" not in str([event["message"] for event in events if "message" in event])
+        assert "swordfish" not in str(agent.messages)
+        assert "swordfish" not in str(asked(agent))
         live = agent.messages
     later = agent_with(session_manager=manager)
     await later.ready()
     assert later.messages == live
-    assert b"4711" not in _bytes_in(tmp_path)
+    assert b"swordfish" not in _bytes_in(tmp_path)
 
 
 async def test_a_replayed_answer_is_the_edited_one() -> None:
-    agent = agent_with("Your PIN is 4711.", hooks=[On(MessageAddedEvent, redact)])
+    agent = agent_with("Your PIN is swordfish.", hooks=[On(MessageAddedEvent, redact)])
     first = await agent.invoke_async("hi", idempotency_token="t")
     again = await agent.invoke_async("hi", idempotency_token="t")
     assert str(first) == str(again) == "Your PIN is ****."

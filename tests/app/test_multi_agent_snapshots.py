@@ -316,7 +316,7 @@ async def test_a_run_that_was_gone_back_in_is_seen_as_it_stands() -> None:
     state = (await place.document(LATEST))["data"]["state"]
     assert (state["execution_order"], state["next_nodes_to_execute"]) == (["a"], ["b"])
     await sessions.prune("s", beyond_rewinds=True, agent="multi_agent.default_graph")
-    assert "B" not in str((await place.document(LATEST))["data"]["state"]["node_results"])
+    assert "'B'" not in str((await place.document(LATEST))["data"]["state"]["node_results"])
     assert (await sessions.doctor()).ok
 
 

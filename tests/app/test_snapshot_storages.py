@@ -191,7 +191,7 @@ async def test_an_open_session_takes_in_what_somebody_else_saves_and_forgets_not
 
 
 async def test_what_is_redacted_is_gone_from_the_storage(storage: Any) -> None:
-    secret = "4711"
+    secret = "swordfish"
     agent = agent_on(storage, "understood", snapshot_trigger=lambda: True)
     await agent.invoke_async(f"secret {secret}")
     store = SnapshotSessions(storage).open_store()
