@@ -354,11 +354,10 @@ class AgentActor(Actor[AgentMessage]):
         """Go on from a snapshot: first what was said until now, then what it says."""
         try:
             await self._ledger.catch_up()
-            persister, settings = self.context.sibling("persister"), self._settings
+            persister = self.context.sibling("persister")
             self._keep_state()
             image = await persister.ask(ReadImage(), timeout_s=math.inf)
-            session = f"{settings.session_id}/{settings.agent_id}"
-            for record in restoring(image, wanted, self._wall(), session):
+            for record in restoring(image, wanted, self._wall()):
                 self._ledger.add(record)
             if wanted.state is not None:
                 self._parts.state.replace(wanted.state)

@@ -17,6 +17,7 @@ from repertory.errors import Invalid
 if TYPE_CHECKING:
     from repertory.actors.agent_parts import AgentParts, AgentSettings
     from repertory.core.messages import ToolResult, ToolUse
+    from repertory.core.standing import Start
 
 
 async def call_unrecorded(settings: AgentSettings, parts: AgentParts, use: ToolUse) -> ToolResult:
@@ -26,13 +27,12 @@ async def call_unrecorded(settings: AgentSettings, parts: AgentParts, use: ToolU
     """
     state: dict[str, Any] = {}
 
-    def context_for(use: ToolUse, attempt: int, hearing: Hearing) -> ToolContext:
+    def context_for(use: ToolUse, last: Start | None, hearing: Hearing) -> ToolContext:
         return ToolContext(
             tool_use=use,
             agent_id=settings.agent_id,
             state=parts.state,
             idempotency_key=f"{settings.session_id}/{settings.agent_id}/{use['toolUseId']}",
-            attempt=attempt,
             invocation_state=state,
             agent=parts.owner,
             on_partial=hearing.on_partial,

@@ -24,7 +24,7 @@ class Mirror:
         self._shown: Sequence[Message] = ()
         self._added: list[Message] = []
         self.standing = Standing(last=None)
-        """How the last turn ended, and what it waits for."""
+        """Where the last message's tools stand, and what the turn waits for."""
         self.manager = ""
         """The conversation manager that the journal names."""
         self.manager_state: Mapping[str, Json] = {}
@@ -35,8 +35,9 @@ class Mirror:
         self._shown, self._added = messages, []
 
     def add(self, message: Message) -> None:
-        """One more message."""
+        """One more message. It has made an end of whatever stood among the tools of the one before."""
         self._added.append(message)
+        self.standing = Standing(last=message)
 
     def note_view(self, view: View) -> None:
         """What the journal says of the conversation manager."""

@@ -19,6 +19,7 @@ import anyio.lowlevel
 
 from repertory.actors.hook_calls import ToolEnded, TurnHooks
 from repertory.actors.ledger import Ledger
+from repertory.actors.mirror import Mirror
 from repertory.actors.registry import ToolRegistry
 from repertory.actors.turn_meter import TurnMeter
 from repertory.backends.ports import OutputForm, Tool, ToolContext
@@ -26,15 +27,16 @@ from repertory.core.interrupts import Interrupt, InterruptException, Questions, 
 from repertory.core.journal.records import ToolFinished, ToolStarted
 from repertory.core.messages import ToolResult, ToolUse, copy_result, copy_use, error_result
 from repertory.core.pairing import check_result
+from repertory.core.standing import Start
 from repertory.core.tool_results import exception_text, timeout_text
 from repertory.core.turn import RunTools
 from repertory.errors import Invalid, RepertoryError
 
 
 class ContextFor(Protocol):
-    """Makes the context of one tool use; `attempt` counts from 1."""
+    """Makes the context of one tool use. `last`: its last start, if it was started before."""
 
-    def __call__(self, use: ToolUse, attempt: int, hearing: Hearing) -> ToolContext: ...
+    def __call__(self, use: ToolUse, last: Start | None, hearing: Hearing) -> ToolContext: ...
 
 
 OnPartial = Callable[[object], Awaitable[None]]
@@ -83,6 +85,8 @@ class ToolStepParts:
     questions: Questions
     form: OutputForm | None = None
     publish: Publish | None = None
+    mirror: Mirror | None = None
+    """Where others see what has started and what has ended; None shows nobody."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +98,10 @@ class _Call:
     context: ToolContext
     raised: list[Exception]
     """What it has raised in this attempt."""
+
+    @property
+    def start(self) -> Start:
+        return Start(self.context.attempt, self.context.idempotency_key)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -108,8 +116,8 @@ class Outcome:
     """The error of a guard, if one failed: what had not started did not run."""
     asked: dict[str, Interrupt] = field(default_factory=dict[str, "Interrupt"])
     """What a person is to answer before the step can end, by id."""
-    parked: dict[str, int] = field(default_factory=dict[str, int])
-    """Ids of tool uses that had started on record and stopped in order to ask, with how often they started."""
+    parked: dict[str, Start] = field(default_factory=dict[str, Start])
+    """Ids of tool uses that had started on record and stopped in order to ask, with that start."""
     recorded: set[str] = field(default_factory=set[str])
     """Ids of tool uses whose result is on record."""
     filled: tuple[object, str] | None = None
@@ -129,11 +137,11 @@ class ToolStep:
         self._asked: dict[str, _Call] = {}
         """By tool use id, what hooks were asked about and not told the end of."""
 
-    async def run(self, command: RunTools, attempts: Mapping[str, int], scope: anyio.CancelScope) -> Outcome:
+    async def run(self, command: RunTools, starts: Mapping[str, Start], scope: anyio.CancelScope) -> Outcome:
         """One result per use, unless a person was asked: then what waits has none. Cancelling `scope` cuts what runs
         short; nothing else is lost.
 
-        `attempts`: how often each tool use was started before. Errors: those of the commit of an intent.
+        `starts`: the last start of each tool use that was started before. Errors: those of the commit of an intent.
         """
         outcome = self._outcome
         outcome.results.update(command.known)
@@ -143,7 +151,7 @@ class ToolStep:
             await anyio.lowlevel.checkpoint_if_cancelled()  # A tool that never waits would run to its end.
             for group in groups:
                 if not outcome.asked:
-                    await self._run_group(group, command, attempts)
+                    await self._run_group(group, command, starts)
         outcome.cut = scope.cancelled_caught
         if outcome.asked and not outcome.cut and outcome.failed is None:
             return outcome
@@ -164,13 +172,13 @@ class ToolStep:
             self._outcome.failed = self._outcome.failed or error
         self._outcome.results[call.use["toolUseId"]] = result
 
-    async def _run_group(self, uses: Sequence[ToolUse], command: RunTools, attempts: Mapping[str, int]) -> None:
+    async def _run_group(self, uses: Sequence[ToolUse], command: RunTools, starts: Mapping[str, Start]) -> None:
         if self._outcome.failed is not None:
             return
         calls: list[_Call] = []
         try:
             for use in uses:
-                call = await self._prepare(use, command.invalid, attempts)
+                call = await self._prepare(use, command.invalid, starts)
                 if call is not None:
                     calls.append(call)
         except RepertoryError as error:
@@ -180,7 +188,7 @@ class ToolStep:
         await self._record_intents(calls)
         await self._run_all(calls)
 
-    async def _prepare(self, use: ToolUse, invalid: Mapping[str, str], attempts: Mapping[str, int]) -> _Call | None:
+    async def _prepare(self, use: ToolUse, invalid: Mapping[str, str], starts: Mapping[str, Start]) -> _Call | None:
         """The call that has to run; None when the use has its result already. Errors: those of a guard."""
         use_id = use["toolUseId"]
         if self._parts.form is not None and use["name"] == self._parts.form.name:
@@ -198,11 +206,10 @@ class ToolStep:
             refusal = f"The input is not valid JSON: {invalid[use_id][:200]}"
         if refusal is None and tool is not None:
             raised: list[Exception] = []
-            attempt = attempts.get(use_id, 0) + 1
             hearing = Hearing(
                 on_partial=self._on_partial(changed), on_exception=raised.append, questions=self._parts.questions
             )
-            context = self._parts.context_for(copy_use(changed), attempt, hearing)
+            context = self._parts.context_for(copy_use(changed), starts.get(use_id), hearing)
             call = _Call(use=changed, tool=tool, context=context, raised=raised)
             self._asked[use_id] = call
             return call
@@ -225,7 +232,7 @@ class ToolStep:
             self._outcome.results[use_id] = error_result(use_id, str(error))
 
     async def _record_intents(self, calls: Sequence[_Call]) -> None:
-        ledger = self._parts.ledger
+        ledger, mirror = self._parts.ledger, self._parts.mirror
         intended = [call for call in calls if call.tool.effects]
         if ledger is None or not intended:
             return
@@ -238,6 +245,8 @@ class ToolStep:
                 attempt=call.context.attempt,
             )
             ledger.add(started)
+            if mirror is not None:
+                mirror.standing = mirror.standing.begun(call.use["toolUseId"], call.start)
         ledger.hand_over(soon=True)
         await ledger.commit()
 
@@ -274,7 +283,7 @@ class ToolStep:
                 raise
             self._running -= 1
             if self._parts.ledger is not None and call.tool.effects:
-                self._outcome.parked[call.use["toolUseId"]] = call.context.attempt
+                self._outcome.parked[call.use["toolUseId"]] = call.start
             await self._ask(call.use, question.interrupts)
             return
         except RepertoryError as error:
@@ -282,6 +291,8 @@ class ToolStep:
             result = error_result(call.use["toolUseId"], f"{WITHHELD_TEXT}: a hook failed.")
         self._outcome.results[call.use["toolUseId"]] = result
         self._running -= 1
+        if self._parts.mirror is not None:
+            self._parts.mirror.standing = self._parts.mirror.standing.ended(result)
         self._record_end(call, result)
         if publish is not None:
             await publish({"tool_finished": copy_result(result)})

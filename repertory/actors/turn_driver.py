@@ -425,7 +425,7 @@ class TurnDriver:
         at = self._ledger.wall()
         for ended in command.results:
             self._ledger.add(ToolFinished(at=at, tool_use_id=ended["toolUseId"], result=ended))
-        self._ledger.add(Interrupted(at=at, interrupts=command.interrupts, parked=tuple(command.parked)))
+        self._ledger.add(Interrupted(at=at, interrupts=command.interrupts, parked=command.parked))
         self.parked = self._tools.standing
         result = AgentResult(
             stop_reason="interrupt",

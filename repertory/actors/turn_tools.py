@@ -14,7 +14,7 @@ from repertory.actors.tool_step import CUT_TEXT, Outcome, ToolStep, ToolStepPart
 from repertory.backends.ports import ToolContext
 from repertory.core.interrupts import Questions
 from repertory.core.messages import error_result
-from repertory.core.standing import Standing
+from repertory.core.standing import Standing, Start
 from repertory.core.turn import CANCELLED, Park, RunTools, Stop, ToolsEnded, ToolsParked
 from repertory.errors import HookFailed, Invalid, RepertoryError
 
@@ -65,6 +65,7 @@ class TurnTools:
         if self._direct is not None:  # The message may only name what JSON cannot say.
             command = replace(command, uses=(self._direct,))
         begun, work.record.footing.begun = work.record.footing.begun, Standing(last=None)
+        work.parts.mirror.standing = replace(begun, last=work.record.footing.last)
         self._questions = Questions(work.ledger.wall, begun.responses)
         ran, outcome, refusal = False, Outcome(results=dict(command.known)), None
         try:
@@ -109,8 +110,9 @@ class TurnTools:
             questions=self._questions,
             form=self._form,
             publish=work.record.publish,
+            mirror=work.parts.mirror,
         )
-        return await ToolStep(parts, work.settings.tools).run(command, begun.attempts, work.stop.scope())
+        return await ToolStep(parts, work.settings.tools).run(command, begun.starts, work.stop.scope())
 
     async def _ended(
         self, command: RunTools, outcome: Outcome, told: dict[str, ToolResult], *, tell: bool
@@ -144,7 +146,7 @@ class TurnTools:
         standing = replace(begun, last=self._work.record.footing.last)
         self.standing = standing.parked([known[use_id] for use_id in kept], interrupts, outcome.parked)
         new = tuple(known[use_id] for use_id in kept if use_id not in {*begun.finished, *outcome.recorded})
-        return Park(interrupts=interrupts, results=new, parked=outcome.parked)
+        return Park(interrupts=interrupts, results=new, parked=tuple(outcome.parked))
 
     def _stop_after(self, outcome: Outcome) -> Stop | None:
         work = self._work
@@ -154,16 +156,17 @@ class TurnTools:
         ends = not outcome.asked and request_state(work.invocation).get("stop_event_loop")
         return Stop(reason="tool_use") if ends else None
 
-    def _context(self, use: ToolUse, attempt: int, hearing: Hearing) -> ToolContext:
+    def _context(self, use: ToolUse, last: Start | None, hearing: Hearing) -> ToolContext:
         work, settings = self._work, self._work.settings
         work.stop.heard()
         place = f"{settings.session_id}/{settings.agent_id}/{work.record.footing.last_seq}"
+        attempt, key = (0, "") if last is None else last
         return ToolContext(
             tool_use=use,
             agent_id=settings.agent_id,
             state=work.parts.state,
-            idempotency_key=f"{place}/{use['toolUseId']}",
-            attempt=attempt,
+            idempotency_key=key or f"{place}/{use['toolUseId']}",
+            attempt=attempt + 1,
             invocation_state=work.invocation.invocation_state,
             agent=work.parts.owner,
             on_partial=hearing.on_partial,

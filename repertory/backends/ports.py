@@ -99,7 +99,9 @@ class ToolContext:
     agent_id: str
     state: AgentState
     idempotency_key: str
-    """The same for every attempt at this call, across restarts. Hand it to services that deduplicate."""
+    """The same for every attempt at this call, across restarts, and in forks and snapshots that were taken in the
+    middle of it. Hand it to services that deduplicate.
+    """
     attempt: int = 1
     invocation_state: Mapping[str, Any] = field(default_factory=dict[str, Any])
     agent: Any = None

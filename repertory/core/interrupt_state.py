@@ -4,7 +4,7 @@
      "pending_tool_execution": {"assistant_message": MESSAGE, "completed_tool_results": [RESULT, ...]}}
 
 An answer of null counts as none there. In snapshots of ours the context says what nobody else needs: which tools were
-started how often, and until when a question stands.
+started how often and under which idempotency key, and until when a question stands.
 
 Source: the documented session layout, as strands-agents 1.62.0 writes it.
 """
@@ -18,7 +18,7 @@ from repertory.core.interrupts import Interrupt, is_about_outcome
 from repertory.core.journal.records import Interrupted, Record, Resumed, ToolFinished, ToolStarted
 from repertory.core.messages import Json, Message, tool_uses
 from repertory.core.pairing import check_message, check_result
-from repertory.core.standing import Standing
+from repertory.core.standing import Standing, Start
 from repertory.errors import Invalid
 
 NO_INTERRUPTS: Mapping[str, Json] = {"interrupts": {}, "context": {}, "activated": False}
@@ -50,12 +50,13 @@ def documented_state(standing: Standing) -> dict[str, Json]:
 def snapshot_state(standing: Standing) -> dict[str, Json]:
     """What a snapshot of ours says: the same, and where the tools stand, also those that a crash has cut off."""
     uses = {use["toolUseId"] for use in tool_uses(standing.last)} if standing.last is not None else set[str]()
-    if not (uses and (standing.attempts or standing.finished or standing.questions)):
+    if not (uses and (standing.starts or standing.finished or standing.questions)):
         return dict(NO_INTERRUPTS)
     context: dict[str, object] = {
         "started": sorted(standing.started),
         "finished": dict(standing.finished),
-        "attempts": dict(standing.attempts),
+        "attempts": {use_id: start.attempt for use_id, start in standing.starts.items()},
+        "keys": {use_id: start.key for use_id, start in standing.starts.items()},
         "answered": sorted(standing.responses),
         "expires_at": {one.id: one.expires_at for one in standing.questions if one.expires_at is not None},
     }
@@ -80,7 +81,12 @@ def read_state(state: Mapping[str, Json] | None, last: Message | None) -> Standi
     finished = {result["toolUseId"]: result for result in map(check_result, results) if result["toolUseId"] in uses}
     started = {use_id for use_id in _list(context.get("started")) if isinstance(use_id, str) and use_id in uses}
     counts = {**dict.fromkeys(started, 1), **_mapping(context.get("attempts"))}
-    attempts = {use_id: count for use_id, count in counts.items() if use_id in uses and isinstance(count, int)}
+    keys = _mapping(context.get("keys"))
+    starts = {
+        use_id: Start(count, str(keys.get(use_id, "")))
+        for use_id, count in counts.items()
+        if use_id in uses and use_id not in finished and isinstance(count, int)
+    }
     expires = _mapping(context.get("expires_at"))
     said = [_mapping(one) for one in _mapping(state.get("interrupts")).values()]
     answered = set(filter(lambda one: isinstance(one, str), _list(context.get("answered"))))
@@ -90,22 +96,18 @@ def read_state(state: Mapping[str, Json] | None, last: Message | None) -> Standi
         last=last,
         started=frozenset(started - finished.keys()),
         finished=finished,
-        attempts={use_id: count for use_id, count in attempts.items() if use_id not in finished},
+        starts=starts,
         questions=questions,
         responses={key: answer for key, answer in answers.items() if answer is not None or key in answered},
     )
 
 
-def records_between(known: Standing, wanted: Standing, at: float, session: str) -> Iterator[Record]:
-    """The records by which a journal that stands at `known` stands at `wanted` as well. Nothing is taken back.
-
-    `session` names session and agent, for the keys of tools that were started.
-    """
+def records_between(known: Standing, wanted: Standing, at: float) -> Iterator[Record]:
+    """The records by which a journal that stands at `known` stands at `wanted` as well. Nothing is taken back."""
     names = {use["toolUseId"]: use["name"] for use in tool_uses(wanted.last)} if wanted.last is not None else {}
-    begun = {use_id: count for use_id, count in wanted.attempts.items() if use_id not in known.attempts}
-    for use_id, count in begun.items():
-        key = f"{session}/{use_id}"
-        yield ToolStarted(at=at, tool_use_id=use_id, name=names[use_id], idempotency_key=key, attempt=count)
+    begun = {use_id: start for use_id, start in wanted.starts.items() if use_id not in known.starts}
+    for use_id, (attempt, key) in begun.items():
+        yield ToolStarted(at=at, tool_use_id=use_id, name=names[use_id], idempotency_key=key, attempt=attempt)
     for use_id, result in wanted.finished.items():
         if use_id not in known.finished:
             yield ToolFinished(at=at, tool_use_id=use_id, result=result)

@@ -149,7 +149,7 @@ def _closing(tools: _Tools, use_id: str) -> ToolResult:
         return tools.known[use_id]
     if use_id in tools.standing.started:
         return error_result(use_id, UNKNOWN_TEXT)
-    return error_result(use_id, NOT_GONE_ON_TEXT if use_id in tools.standing.attempts else NOT_RUN_TEXT)
+    return error_result(use_id, NOT_GONE_ON_TEXT if use_id in tools.standing.starts else NOT_RUN_TEXT)
 
 
 def _check_answers(standing: Standing, uses: tuple[ToolUse, ...], responses: Mapping[str, Json], now: float) -> None:

@@ -231,8 +231,8 @@ class Park:
     interrupts: tuple[Interrupt, ...]
     results: tuple[ToolResult, ...]
     """Of the tools that ended and whose result is not on record."""
-    parked: Mapping[str, int]
-    """Ids of tool uses that had started on record and stopped in order to ask, with how often they started."""
+    parked: tuple[str, ...]
+    """Ids of tool uses that had started on record and stopped in order to ask."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from repertory.core.opening import (
 )
 from repertory.core.pairing import check_next
 from repertory.core.prompt import Answers, Said, read_prompt
-from repertory.core.standing import Standing
+from repertory.core.standing import Standing, Start
 from repertory.core.turn import Began, Continued
 from repertory.errors import InterruptExpired, InterruptsWaiting, Invalid, NotFound
 
@@ -142,7 +142,7 @@ def test_content_blocks_are_one_user_message() -> None:
 APPROVE = Interrupt(id=question_id(tool_scope("fresh"), "approve"), name="approve", expires_at=10.0)
 WIPE = Interrupt(id=question_id(hook_scope("unknown"), "wipe"), name="wipe")
 STEP = Interrupt(id=question_id(STEP_SCOPE, "all"), name="all")
-PARKED = Standing(last=ASKING, finished={"done": DONE}, attempts={"fresh": 1}, questions=(APPROVE, WIPE))
+PARKED = Standing(last=ASKING, finished={"done": DONE}, starts={"fresh": Start(1)}, questions=(APPROVE, WIPE))
 
 
 def answers(**responses: Json) -> Answers:

@@ -12,7 +12,7 @@ from repertory.core.journal.restore import messages_of, records_of, restore
 from repertory.core.journal.standing import standing_of, standing_records
 from repertory.core.messages import Json, tool_uses
 from repertory.core.opening import interrupt_for
-from repertory.core.standing import Standing
+from repertory.core.standing import Standing, Start
 
 IDS = ["use-1-0", "use-1-1", "use-1-2"]
 
@@ -35,16 +35,22 @@ class Live:
         self.standing = Standing(last=self.driver.fold.last_message)
 
     def crash(self) -> None:
-        """Some tools start, and nobody knows how they end; the process that comes next reads where it stands."""
+        """Some tools start, a few end, and then nobody knows more."""
         for use_id in self.rng.sample(self.open(), self.rng.randint(0, len(self.open()))):
-            self.start(use_id)
-        self.standing = standing_of(self.driver.fold)
+            start = self.start(use_id)
+            self.standing = self.standing.begun(use_id, start)
+            if self.rng.random() < 0.3:
+                result = result_of(use_id, start.attempt)
+                self.driver.append(ToolFinished(at=1.0, tool_use_id=use_id, result=result))
+                self.standing = self.standing.ended(result)
 
-    def start(self, use_id: str) -> int:
-        attempt = self.standing.attempts.get(use_id, 0) + 1
-        record = ToolStarted(at=1.0, tool_use_id=use_id, name="tool", idempotency_key=use_id, attempt=attempt)
-        self.driver.append(record)
-        return attempt
+    def start(self, use_id: str) -> Start:
+        last = self.standing.starts.get(use_id, Start(0, f"key of {use_id}"))
+        start = Start(last.attempt + 1, last.key)
+        self.driver.append(
+            ToolStarted(at=1.0, tool_use_id=use_id, name="tool", idempotency_key=start.key, attempt=start.attempt)
+        )
+        return start
 
     def open(self) -> list[str]:
         return [use_id for use_id in IDS if use_id not in self.standing.finished]
@@ -68,15 +74,15 @@ class Live:
     def park(self) -> None:
         """Some tools run: a few end, the others ask."""
         ran = self.rng.sample(self.open(), self.rng.randint(0, len(self.open())))
-        parked: dict[str, int] = {}
+        parked: dict[str, Start] = {}
         results = []
         for use_id in ran:
-            attempt = self.start(use_id)
+            start = self.start(use_id)
             if self.rng.random() < 0.3:
-                results.append(result_of(use_id, attempt))
+                results.append(result_of(use_id, start.attempt))
                 self.driver.append(ToolFinished(at=1.0, tool_use_id=use_id, result=results[-1]))
             else:
-                parked[use_id] = attempt
+                parked[use_id] = start
         number = self.rng.randint(0, 3)
         interrupts = (Interrupt(id=f"question-{number}", name="n", reason=number),)
         self.driver.append(Interrupted(at=1.0, interrupts=interrupts, parked=tuple(parked)))

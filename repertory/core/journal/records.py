@@ -66,6 +66,7 @@ class ToolStarted:
     tool_use_id: str
     name: str
     idempotency_key: str
+    """Empty in what came with a document that does not say it."""
     attempt: int = 1
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from repertory.core.journal.records import Interrupted, NodeChanged, Record, Resumed, ToolFinished
-from repertory.core.standing import Standing
+from repertory.core.standing import Standing, Start
 
 if TYPE_CHECKING:
     from repertory.core.journal.fold import Fold
@@ -56,7 +56,7 @@ def standing_of(at: Fold | Image) -> Standing:
         last=at.last_message,
         started=frozenset(at.open_tools),
         finished=dict(at.finished_tools),
-        attempts={use_id: started.attempt for use_id, started in starts.items()},
+        starts={use_id: Start(started.attempt, started.idempotency_key) for use_id, started in starts.items()},
         questions=at.questions,
         responses=dict(at.responses),
     )

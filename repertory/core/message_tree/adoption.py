@@ -72,13 +72,12 @@ def adopt(appender: Appender, added: Sequence[tuple[int, Read]], at: float) -> A
 
 
 def adopt_agent(
-    appender: Appender, found: AgentFile, shown_from: int | None, at: float, *, session: str, first_turn: bool
+    appender: Appender, found: AgentFile, shown_from: int | None, at: float, *, first_turn: bool
 ) -> list[Row]:
     """The records for an agent's document that somebody else has written: its state, what is shown, and what is asked.
 
-    `session` names session and agent. `shown_from`: the sequence number of the first message that is shown; None when
-    it lies before those that are known. `first_turn`: there is nothing of ours yet, so that whatever the document says
-    is new.
+    `shown_from`: the sequence number of the first message that is shown; None when it lies before those that are known.
+    `first_turn`: there is nothing of ours yet, so that whatever the document says is new.
     """
     rows: list[Row] = []
     fold = appender.fold
@@ -106,20 +105,20 @@ def adopt_agent(
             },
         )
         rows.append(appender.append(ViewChanged(at=at, view=changed, reason="shown elsewhere")))
-    return rows + adopt_questions(appender, found.interrupts, at, session)
+    return rows + adopt_questions(appender, found.interrupts, at)
 
 
-def adopt_questions(appender: Appender, found: Mapping[str, Json], at: float, session: str) -> list[Row]:
+def adopt_questions(appender: Appender, found: Mapping[str, Json], at: float) -> list[Row]:
     """The records for a turn that waits elsewhere for a person, as a document says (`core/interrupt_state.py`).
 
-    None for what nobody can read. `session` names session and agent.
+    None for what nobody can read.
     """
     fold = appender.fold
     try:
         wanted = read_state(found, fold.last_message)
     except Invalid:
         return []
-    return appender.append_all(list(records_between(standing_of(fold), wanted, at, session)))
+    return appender.append_all(list(records_between(standing_of(fold), wanted, at)))
 
 
 def _added(appender: Appender, message: Message, why: str | None, at: float) -> Row | None:

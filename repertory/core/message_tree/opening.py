@@ -53,7 +53,6 @@ def open_agent(
     gone, and stated anew as far as the agent's document says it.
     """
     session_id, agent_id = names
-    session = f"{session_id}/{agent_id}"
     rows = [*found.rows]
     made = mended(rows, found.faults, at, entropy)
     rows += made
@@ -67,12 +66,12 @@ def open_agent(
         left = agent or AgentFile(state={}, manager={}, model_state={}, created_at="", foreign=False)
         state = {**left.state, **fold.state}
         left = replace(left, state=state)
-        made += adopt_agent(appender, left, _first_prompt(fold), at, session=session, first_turn=False)
+        made += adopt_agent(appender, left, _first_prompt(fold), at, first_turn=False)
     elif agent is not None and agent.foreign:
         files = adopted.files.items()
         places = {**found.numbers, **{seq: number for seq, (number, _) in files}}
         shown_from = _shown_from(agent, numbers, places, fold.last_seq)
-        made += adopt_agent(appender, agent, shown_from, at, session=session, first_turn=not found.rows)
+        made += adopt_agent(appender, agent, shown_from, at, first_turn=not found.rows)
     return Opened(found=found.rows, made=made, files=adopted.files, fold=fold)
 
 

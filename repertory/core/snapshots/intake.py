@@ -93,7 +93,7 @@ def taken_in(appender: Appender, found: SnapshotContent, at: float, published: P
     unchanged = published is not None and state == dict(published.state)
     if state != dict(fold.state) and not unchanged:
         rows.append(appender.append(StateChanged(at=at, full=state)))
-    return rows + adopt_questions(appender, found.interrupt_state, at, appender.agent_id)
+    return rows + adopt_questions(appender, found.interrupt_state, at)
 
 
 def _met(ours: Sequence[bytes], theirs: Sequence[bytes]) -> _Meeting:

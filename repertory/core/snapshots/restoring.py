@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from repertory.core.snapshots.fields import SnapshotFields
 
 
-def restoring(image: Image, wanted: SnapshotFields, at: float, session: str) -> list[Record]:
+def restoring(image: Image, wanted: SnapshotFields, at: float) -> list[Record]:
     """The records to append to the journal that amounts to `image`. Fields that the snapshot lacks stay as they are.
 
-    `session` names session and agent, for the keys of tools that were started. Errors: `Invalid`.
+    Errors: `Invalid`.
     """
     messages = list(repair(wanted.messages)) if wanted.messages is not None else [said for _, said in image.shown]
     summary, messages = _split_summary(messages, wanted.manager)
@@ -53,7 +53,7 @@ def restoring(image: Image, wanted: SnapshotFields, at: float, session: str) -> 
         added += _named_turn(image, added, messages[named:], wanted.turn.token, at)
     end = messages[-1] if messages else None
     standing = read_state(wanted.interrupts, end)
-    return [branched, *added, *records_between(Standing(last=end), standing, at, session)]
+    return [branched, *added, *records_between(Standing(last=end), standing, at)]
 
 
 def _in_common(image: Image, messages: Sequence[Message]) -> tuple[int, int]:
