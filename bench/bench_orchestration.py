@@ -23,7 +23,7 @@ from repertory import Agent, Graph, GraphBuilder, NodeFailed, Runtime, ScriptedM
 NODES, ROUNDS = 50, 9
 FAN, NODE_S = 50, 0.2
 SHORT, LONG = 10, 100
-EVENTS = 5
+EVENTS = 4
 """Of an answer of one piece; a slow model waits before each."""
 
 
