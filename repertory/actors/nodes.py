@@ -93,8 +93,10 @@ class NodeRunner(Protocol):
         """
         ...
 
-    async def load(self, nodes: Mapping[str, NodeFields], name_of: NameOf) -> None:
-        """Have each node be what a snapshot says of it, or what it was built with. Returns when that is durable."""
+    async def load(self, nodes: Mapping[str, NodeFields | None], name_of: NameOf) -> None:
+        """Have these nodes be what a snapshot says of them, or (None) what they were built with. Returns when that is
+        durable.
+        """
         ...
 
     async def done(self, node: str) -> None:

@@ -42,7 +42,7 @@ from repertory.core.orchestration.frontier import frontier_of
 from repertory.core.orchestration.results import MultiAgentResult, Status
 from repertory.core.orchestration.run import Run, leading_to
 from repertory.core.prompt import read_prompt
-from repertory.core.snapshots.orchestrators import said_of_run
+from repertory.core.snapshots.orchestrators import left_agents, said_of_run
 from repertory.errors import AgentBusy, Invalid, NodeFailed, RepertoryError, RunUnfinished, Unavailable
 from repertory.runtime.actor import Actor
 from repertory.runtime.exit import ExitReason
@@ -262,9 +262,10 @@ class OrchestratorActor(Actor[OrchestratorMessage]):
                 self._ledger.add(record)
             self._run = run
             await self._ledger.commit()
-            runner = self._parts.runner
+            runner, known = self._parts.runner, load.wanted.nodes
             try:
-                await runner.load(load.wanted.nodes, lambda node, visit: execution_token(own, run, node, visit))
+                nodes = {node: known.get(node) for node in self._parts.plan.nodes}
+                await runner.load(nodes, lambda node, visit: execution_token(own, run, node, visit))
             finally:
                 with anyio.CancelScope(shield=True):
                     await runner.rest()
@@ -318,6 +319,7 @@ class OrchestratorActor(Actor[OrchestratorMessage]):
             self._ledger.add(record)
             await self._ledger.commit()  # Nodes name what they do by the run, so there must be no other one like it.
         self._check_nodes()
+        await self._take_over()
         driver = RunDriver(self._parts, self._run, self._ledger, invocation, call.outlet.publish)
         self._driver = driver
         if self._stop_asked is not None:
@@ -331,6 +333,20 @@ class OrchestratorActor(Actor[OrchestratorMessage]):
         if self._refusing and not self._run.over and self._run.status is not Status.INTERRUPTED:
             raise self._closed()
         return self._result(resumed=isinstance(decision, GoOn), reason=driver.reason)
+
+    async def _take_over(self) -> None:
+        """Have agents that somebody else has left waiting stand where they were left."""
+        run, own, runner = self._run, self._parts.orchestrator_id, self._parts.runner
+        left, nodes = run.left, self._parts.plan.nodes
+        if not left:
+            return
+        here = {node: said for node, said in left.items() if node in nodes and runner.kind_of(node) == "agent"}
+        await runner.load(left_agents(here), lambda node, visit: execution_token(own, run, node, visit))
+        run.taken_over()
+        for record in run.records(at=self._ledger.wall()):
+            if record.node in left:
+                self._ledger.add(record)
+        await self._ledger.commit()
 
     def _check_nodes(self) -> None:
         """A run of another kind, or one that owes work to a node that is not there any more, cannot be gone on with."""

@@ -197,18 +197,18 @@ class SessionNodeRunner:
         self._cuts.append(cut)
         return cut
 
-    async def load(self, nodes: Mapping[str, NodeFields], name_of: NameOf) -> None:
+    async def load(self, nodes: Mapping[str, NodeFields | None], name_of: NameOf) -> None:
         """See `NodeRunner`."""
         errors: list[RepertoryError] = []
 
         async def load(name: str) -> None:
             try:
-                await self._load(name, nodes.get(name), name_of)
+                await self._load(name, nodes[name], name_of)
             except RepertoryError as error:
                 errors.append(error)
 
         async with anyio.create_task_group() as group:
-            for name in self._settings.nodes:
+            for name in nodes:
                 group.start_soon(load, name)
         if errors:
             raise errors[0]

@@ -12,6 +12,7 @@ Source: the documented session layout, as strands-agents 1.62.0 writes it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import cast
 
 from repertory.core.interrupts import Interrupt, is_about_outcome
@@ -63,6 +64,12 @@ def snapshot_state(standing: Standing) -> dict[str, Json]:
     return {**documented_state(standing), "context": cast("Json", context), "activated": True}
 
 
+def questions_in(state: Mapping[str, Json]) -> tuple[Interrupt, ...]:
+    """What a document says was asked, each with its answer if there is one, in that order. Errors: `Invalid`."""
+    expires = _mapping(_mapping(state.get("context")).get("expires_at"))
+    return tuple(_question(_mapping(one), expires) for one in _mapping(state.get("interrupts")).values())
+
+
 def read_state(state: Mapping[str, Json] | None, last: Message | None) -> Standing:
     """Where a turn stands whose last message is `last`, as far as the document is about its tools.
 
@@ -87,11 +94,10 @@ def read_state(state: Mapping[str, Json] | None, last: Message | None) -> Standi
         for use_id, count in counts.items()
         if use_id in uses and use_id not in finished and isinstance(count, int)
     }
-    expires = _mapping(context.get("expires_at"))
-    said = [_mapping(one) for one in _mapping(state.get("interrupts")).values()]
+    said = questions_in(state)
     answered = set(filter(lambda one: isinstance(one, str), _list(context.get("answered"))))
-    questions = tuple(_question(one, expires) for one in said)
-    answers = {str(one["id"]): one.get("response") for one in said}
+    questions = tuple(replace(one, response=None) for one in said)
+    answers = {one.id: one.response for one in said}
     return Standing(
         last=last,
         started=frozenset(started - finished.keys()),
@@ -127,7 +133,8 @@ def _question(said: Mapping[str, Json], expires: Mapping[str, Json]) -> Interrup
         raise Invalid("an interrupt has an id and a name", got=repr(said)[:200])
     until = expires.get(interrupt_id)
     expires_at = float(until) if isinstance(until, int | float) else None
-    return Interrupt(id=interrupt_id, name=name, reason=said.get("reason"), expires_at=expires_at)
+    reason, response = said.get("reason"), said.get("response")
+    return Interrupt(id=interrupt_id, name=name, reason=reason, response=response, expires_at=expires_at)
 
 
 def _mapping(value: object) -> dict[str, Json]:

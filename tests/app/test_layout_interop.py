@@ -94,11 +94,18 @@ def bucket_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """How both sides name the same sessions: our manager, and what the peer is to be told."""
     if request.param == "files":
-        return lambda: FileSessionManager("s", tmp_path), {"session": "s", "folder": str(tmp_path)}
-    url = request.getfixturevalue("bucket_url")
+        return in_folder(tmp_path)
+    return in_bucket(request.getfixturevalue("bucket_url"), tmp_path, monkeypatch)
+
+
+def in_folder(folder: Path) -> Any:
+    return lambda: FileSessionManager("s", folder), {"session": "s", "folder": str(folder)}
+
+
+def in_bucket(url: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wJalrXUtnFEMI")
-    prefix = f"{tmp_path.name}/"
+    prefix = f"{folder.name}/"
     told = {"session": "s", "bucket": BUCKET, "prefix": prefix, "endpoint": url}
 
     def manager() -> S3SessionManager:

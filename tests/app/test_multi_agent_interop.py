@@ -50,13 +50,14 @@ class Peer:
             env={**os.environ, **keys, "OTEL_SDK_DISABLED": "true", "AWS_DEFAULT_REGION": "us-east-1"},
         )
 
-    def graph(self, told: dict[str, str], nodes: dict[str, Any], edges: str = "a>b", task: Any = None) -> Any:
-        return self._ask(
-            kind="graph", nodes=nodes, edges=[edge.split(">") for edge in edges.split()], task=task, **told
-        )
+    def graph(
+        self, told: dict[str, str], nodes: dict[str, Any], edges: str = "a>b", task: Any = None, **more: Any
+    ) -> Any:
+        parts = [edge.split(">") for edge in edges.split()]
+        return self._ask(kind="graph", nodes=nodes, edges=parts, task=task, **told, **more)
 
-    def swarm(self, told: dict[str, str], nodes: dict[str, Any], task: Any = None) -> Any:
-        return self._ask(kind="swarm", nodes=nodes, task=task, **told)
+    def swarm(self, told: dict[str, str], nodes: dict[str, Any], task: Any = None, **more: Any) -> Any:
+        return self._ask(kind="swarm", nodes=nodes, task=task, **told, **more)
 
     def _ask(self, **command: Any) -> Any:
         assert self.process.stdin is not None

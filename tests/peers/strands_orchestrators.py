@@ -68,6 +68,7 @@ def main() -> None:
             if command.get("task") is not None:
                 result = asyncio.run(made.invoke_async(command["task"]))
                 answer |= {"status": result.status.value, "results": {k: str(v) for k, v in result.results.items()}}
+                answer["interrupts"] = [interrupt.to_dict() for interrupt in result.interrupts]
         except Exception as error:  # noqa: BLE001 - whatever the package raises is the answer
             answer["error"] = f"{type(error).__name__}: {error}"
         answer["asked"] = {name: model.asked for name, model in models.items() if model.asked}
@@ -80,10 +81,11 @@ def _graph(command: dict[str, Any], models: dict[str, Any]) -> Any:
 
     builder = GraphBuilder()
     for name, model in models.items():
-        builder.add_node(Agent(model, name=name, callback_handler=None), name)
+        builder.add_node(Agent(model, name=name, tools=[_paying()], callback_handler=None), name)
     for source, target in command["edges"]:
         builder.add_edge(source, target)
     builder.set_graph_id(command.get("id", "default_graph")).set_execution_timeout(60)
+    builder.set_hook_providers([_Gate(command.get("gated", ()))])
     return builder.set_session_manager(_session(command)).build()
 
 
@@ -91,8 +93,37 @@ def _swarm(command: dict[str, Any], models: dict[str, Any]) -> Any:
     from strands import Agent
     from strands.multiagent import Swarm
 
-    agents = [Agent(model, name=name, callback_handler=None) for name, model in models.items()]
-    return Swarm(agents, id=command.get("id", "default_swarm"), session_manager=_session(command))
+    agents = [Agent(model, name=name, tools=[_paying()], callback_handler=None) for name, model in models.items()]
+    gate = _Gate(command.get("gated", ()))
+    return Swarm(agents, id=command.get("id", "default_swarm"), session_manager=_session(command), hooks=[gate])
+
+
+def _paying() -> Any:
+    """A tool that asks a person before it pays."""
+    from strands import ToolContext, tool
+
+    def pay(amount: int, tool_context: Any) -> str:
+        """Pay an amount, when a person agrees."""
+        return f"paid {amount}: {tool_context.interrupt('approve', reason={'amount': amount})}"
+
+    pay.__annotations__["tool_context"] = ToolContext
+    return tool(context=True)(pay)
+
+
+class _Gate:
+    """A person is asked before some nodes begin."""
+
+    def __init__(self, nodes: Any) -> None:
+        self.nodes = nodes
+
+    def register_hooks(self, registry: Any, **_: Any) -> None:
+        from strands.hooks import BeforeNodeCallEvent
+
+        registry.add_callback(BeforeNodeCallEvent, self.ask)
+
+    def ask(self, event: Any) -> None:
+        if event.node_id in self.nodes and event.interrupt("begin", reason=event.node_id) != "yes":
+            event.cancel_node = "not allowed"
 
 
 def _session(command: dict[str, Any]) -> Any:

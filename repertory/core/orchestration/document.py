@@ -9,8 +9,8 @@
      "context": {"shared_context": {NODE: VALUES}, "handoff_node", "handoff_message"}, "_internal_state"}
 
 It cannot say which run this is, by which token, why it ended, what waits for what is to be done next, and what a node
-used that ran several times. What a node has asked stands in its own conversation, which others keep elsewhere: a node
-that they have left waiting for somebody owes its work from the beginning.
+used that ran several times. What a node of ours has asked stands in its own conversation, which the document does not
+hold: others ask anew. What a node of theirs has asked is gone on with, see `left_waiting.py`.
 
 Source: the documented session layout, as strands-agents 1.62.0 writes it.
 """
@@ -18,17 +18,21 @@ Source: the documented session layout, as strands-agents 1.62.0 writes it.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
 from repertory.core.interrupt_state import NO_INTERRUPTS
-from repertory.core.orchestration.results import NodeResult, Status, sum_of
+from repertory.core.orchestration.left_waiting import LeftWaiting, left_waiting
+from repertory.core.orchestration.results import NodeResult, Status, node_result_of, sum_of
 from repertory.core.orchestration.run import PLACES_MAX, RUN, Ended, KeptResult, NodeNote, Run
 from repertory.core.pairing import check_message
+from repertory.core.result import AgentResult
 from repertory.errors import Corrupt, Invalid
 
 if TYPE_CHECKING:
+    from repertory.core.interrupts import Interrupt
     from repertory.core.journal.records import NodeChanged
     from repertory.core.messages import Json
     from repertory.core.orchestration.node_input import Task
@@ -97,6 +101,7 @@ class _Told:
     elapsed_ms: int
     context: Mapping[str, Mapping[str, Json]]
     words: str | None
+    waiting: Mapping[str, LeftWaiting]
 
 
 def _read(said: Mapping[str, Json]) -> _Told:
@@ -105,31 +110,45 @@ def _read(said: Mapping[str, Json]) -> _Told:
         raise ValueError(said["type"])
     status, task = Status(said["status"]), said["current_task"]
     context = _fields(said["context"]) if kind == "swarm" else {}
+    order = _names(said["execution_order" if kind == "graph" else "node_history"])
+    following = tuple(_names(said["next_nodes_to_execute"]))
+    internal = _fields(said.get("_internal_state"))
+    left = left_waiting(internal.get("interrupt_state"), Counter(order))
+    visited = (node for node in _names(said.get("interrupted_nodes")) if node in left and node not in following)
+    following = (*following, *visited)  # Others forget a node that waits when it has worked before.
+    waiting = {node: each for node, each in left.items() if node in following}
     results = {node: NodeResult.from_dict(_fields(each)) for node, each in _fields(said["node_results"]).items()}
+    results |= {node: _asking(each.interrupts) for node, each in waiting.items()}
     for each in (each for result in results.values() for each in result.get_agent_results()):
         if each.message is not None:
             check_message(each.message)
     failed = [results[node].status for node in _names(said.get("failed_nodes")) if node in results]
     if status is Status.FAILED and failed and all(each is Status.COMPLETED for each in failed):
         status = Status.COMPLETED  # Others count a run as failed for good, even if the node was run again.
-    order = _names(said["execution_order" if kind == "graph" else "node_history"])
     told = _Told(
         kind=kind,
         status=status,
         task=task if isinstance(task, str) else _blocks(task),
         results=results,
         order=order,
-        following=tuple(_names(said["next_nodes_to_execute"])),
+        following=following,
         usage=sum_of({}, _fields(said.get("accumulated_usage"))),
         latency_ms=_number(_fields(said.get("accumulated_metrics")).get("latencyMs")),
         executions=int(_number(said.get("execution_count", len(order)))),
         elapsed_ms=int(_number(said.get("execution_time"))),
         context={node: _fields(values) for node, values in _fields(context.get("shared_context")).items()},
         words=cast("str | None", context.get("handoff_message")) or None,
+        waiting=waiting,
     )
     if RUN in (*results, *told.order, *told.following):
         raise ValueError("a node without a name")
     return told
+
+
+def _asking(interrupts: tuple[Interrupt, ...]) -> NodeResult:
+    """The result of a node that waits for this."""
+    outcome = AgentResult(stop_reason="interrupt", message=None, interrupts=interrupts)
+    return node_result_of(outcome, 0)
 
 
 def _fields(value: Json) -> dict[str, Json]:
@@ -163,7 +182,7 @@ def _records(told: _Told, before: Run, at: float) -> list[NodeChanged]:
     same = _goes_on(told, before)
     notes = before.notes if same else {}
     changed = [node for node in told.results if not (node in notes and _is_as_it_was(told, node, notes[node]))]
-    changed = [node for node in changed if told.results[node].status is not Status.INTERRUPTED]
+    changed = [node for node in changed if told.results[node].status is not Status.INTERRUPTED or node in told.waiting]
     frontier = _frontier(told, before) if same else told.following
     run = Run()
     run.number, run.kind, run.task = before.number if same else before.number + 1, told.kind, told.task
@@ -202,9 +221,16 @@ def _frontier(told: _Told, before: Run) -> tuple[str, ...]:
 
 def _is_as_it_was(told: _Told, node: str, note: NodeNote) -> bool:
     found = told.results[node]
+    if found.status is Status.INTERRUPTED and _ids(found) != _ids(note.result):
+        return False
     same = found.status is note.result.status and told.order.count(node) == note.visits
     theirs, ours = (_known(_fields(each.to_dict()["result"])) for each in (found, note.result))
     return same and theirs == ours
+
+
+def _ids(result: NodeResult) -> set[str]:
+    """Of what it waits for."""
+    return {interrupt.id for interrupt in result.interrupts}
 
 
 def _known(result: Mapping[str, Json]) -> dict[str, Json]:
@@ -247,6 +273,7 @@ def _notes(told: _Told, nodes: Sequence[str], kept: Sequence[NodeNote]) -> dict[
             executions=result.execution_count,
             context=told.context.get(node, {}),
             handed=handed if done and told.order[-1] == node else None,
+            left=told.waiting[node].agent if node in told.waiting else None,
         )
     return _with_the_rest(made, kept, told)
 

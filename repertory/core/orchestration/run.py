@@ -97,6 +97,8 @@ class NodeNote:
     """What it has left for others."""
     handed: tuple[str, str] | None = None
     """Whom it gave control to, and with which words."""
+    left: Mapping[str, Json] | None = None
+    """What a snapshot would say of its agent, which somebody else has left waiting, until it has been taken over."""
 
     @property
     def result(self) -> NodeResult:
@@ -133,6 +135,8 @@ class NodeNote:
             said["context"] = dict(self.context)
         if self.handed is not None:
             said["handed"] = list(self.handed)
+        if self.left is not None:
+            said["left"] = dict(self.left)
         return said
 
 
@@ -316,6 +320,15 @@ class Run:
             made.append(NodeChanged(at=at, run=self.number, node=node, status=status, result=word, data=data))
         return [leading_to(record, self.frontier, self.ready) for record in made]
 
+    @property
+    def left(self) -> dict[str, Mapping[str, Json]]:
+        """What a snapshot would say of agents that others have left waiting, by node."""
+        return {node: note.left for node, note in self.notes.items() if note.left is not None}
+
+    def taken_over(self) -> None:
+        """The agents that others have left waiting are where they were left."""
+        self.notes = {node: replace(note, left=None) for node, note in self.notes.items()}
+
     def apply(self, record: NodeChanged, result: NodeResult | None = None) -> None:
         """Take the next record in. `result`: what it says, where that is at hand: JSON cannot say all of it.
 
@@ -382,6 +395,7 @@ def _note(record: NodeChanged, result: NodeResult | None) -> NodeNote:
         executions=_whole(data["executions"]) if "executions" in data else executions_in(said),
         context=cast("Mapping[str, Json]", data.get("context", {})),
         handed=None if handed is None else (handed[0], handed[1]),
+        left=cast("Mapping[str, Json] | None", data.get("left")),
     )
 
 

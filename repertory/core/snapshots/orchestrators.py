@@ -178,7 +178,7 @@ def documented(state: Mapping[str, Json]) -> dict[str, Json]:
 
 def from_documented(data: Mapping[str, Json], at: float) -> dict[str, object]:
     """What a snapshot of ours says, out of one in the SDK's words; `at` in epoch seconds. Where somebody else has
-    written it, its nodes have no conversations. Errors: `SnapshotException`.
+    written it, only nodes that wait for a person have conversations. Errors: `SnapshotException`.
     """
     ours, document = mapping(data, OURS), mapping(data, "state")
     if ours is not None:
@@ -191,7 +191,17 @@ def from_documented(data: Mapping[str, Json], at: float) -> dict[str, object]:
         raise SnapshotException("the run of a snapshot cannot be read", cause=str(error)) from error
     run = Run.of(records, records[-1].frontier if records else ())
     kind: Kind = "swarm" if document.get("type") == "swarm" else "graph"
-    return said_of_run(str(data.get("orchestrator_id", "")), kind, run, {})
+    left = run.left
+    run.taken_over()
+    return said_of_run(str(data.get("orchestrator_id", "")), kind, run, left)
+
+
+def left_agents(left: Mapping[str, Mapping[str, Json]]) -> dict[str, NodeFields]:
+    """What somebody else has left of agents that wait, checked. Errors: `SnapshotException`."""
+    try:
+        return {node: _node(said, 0.0) for node, said in left.items()}
+    except (KeyError, TypeError, ValueError) as error:
+        raise SnapshotException("what was left of a node cannot be read", cause=repr(error)) from error
 
 
 def _read(said: Mapping[str, Json], created_at: float) -> RunFields:
