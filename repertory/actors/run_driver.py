@@ -18,8 +18,9 @@ import anyio
 from repertory.actors.hook_calls import check_asked, fire
 from repertory.actors.multi_agent_events import AfterNodeCallEvent, BeforeNodeCallEvent
 from repertory.actors.nodes import NodeCall, NodeEnd, NodePolicy
-from repertory.core.interrupts import Questions, is_about_node
+from repertory.core.interrupts import Questions
 from repertory.core.orchestration.calls import GoOn, waiting
+from repertory.core.orchestration.questions import answers_about, asked_by_hook, questions_of, still_answered
 from repertory.core.orchestration.executions import execution_token
 from repertory.core.orchestration.frontier import frontier_of
 from repertory.core.orchestration.results import NodeResult, Status, node_result_of
@@ -118,11 +119,10 @@ class RunDriver:
             self._put(run.restated(at=self._ledger.wall(), elapsed_ms=elapsed_ms))
 
     async def _keep_answers(self) -> None:
-        """Answers to hooks are the run's to keep; those to agents are theirs."""
+        """Have them on record before anybody goes on with them: whoever has answered is not asked again."""
         given = {key: value for answers in self._answers.values() for key, value in answers.items()}
-        own = {key: value for key, value in given.items() if is_about_node(key)}
-        if own:
-            self._put(self._run.restated(at=self._ledger.wall(), responses=own))
+        if given:
+            self._put(self._run.restated(at=self._ledger.wall(), responses={**self._run.responses, **given}))
             await self._ledger.commit()
 
     def _put(self, record: NodeChanged) -> None:
@@ -174,7 +174,8 @@ class RunDriver:
         result = node_result_of(end.outcome, round((anyio.current_time() - began) * 1000))
         following = self._note_end(node, result, end)
         if result.status is Status.INTERRUPTED:
-            event: TurnEvent = {"type": "multiagent_node_interrupt", "node_id": node, "interrupts": result.interrupts}
+            asks = questions_of(node, result)
+            event: TurnEvent = {"type": "multiagent_node_interrupt", "node_id": node, "interrupts": asks}
             await self._tell(event)
         else:
             await self._tell({"type": "multiagent_node_stop", "node_id": node, "node_result": result})
@@ -216,6 +217,9 @@ class RunDriver:
         record = leading_to(record, at_rest, self._parts.plan.startable(frontier_of(at_rest)))
         run.apply(record, result)
         self._ledger.add(record)
+        counting = still_answered(node, run, done=done, asks=questions_of(node, result))
+        if counting != run.responses:
+            self._put(run.restated(at=self._ledger.wall(), responses=counting))
         self._ledger.hand_over()
         if result.status is Status.INTERRUPTED:
             self._parked.add(node)
@@ -259,17 +263,16 @@ class RunDriver:
 
     def _call(self, node: str) -> NodeCall:
         run, state = self._run, self._invocation.invocation_state
-        note, answers = run.notes.get(node), self._answers.get(node)
+        note = run.notes.get(node)
         told = self._parts.plan.input_for(run, node, state)
         visits = 0 if note is None else note.visits
         responses: list[Any] = [
             {"interruptResponse": {"interruptId": interrupt, "response": response}}
-            for interrupt, response in (answers or {}).items()
-            if not is_about_node(interrupt)
+            for interrupt, response in answers_about(node, run).items()
         ]
         return NodeCall(
             node=node,
-            prompt=None if node in self._expired else responses or told,
+            prompt=responses or (None if node in self._expired else told),
             token=execution_token(self._parts.orchestrator_id, run, node, visits),
             invocation_state=state,
             again=visits > 0,
@@ -287,11 +290,7 @@ class RunDriver:
         """Why a hook does not want the node to run, or what a person is to answer first."""
         hooks, state = self._parts.hooks, self._invocation.invocation_state
         note = self._run.notes.get(node)
-        if (
-            node in self._expired
-            and note is not None
-            and any(is_about_node(each.id) for each in note.result.interrupts)
-        ):
+        if node in self._expired and note is not None and asked_by_hook(note.result):
             return "nobody answered in time"
         if not hooks.callbacks_for(BeforeNodeCallEvent):
             return None

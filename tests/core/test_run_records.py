@@ -182,6 +182,7 @@ def over() -> Run:
 
 QUESTION = Interrupt(id="q", name="ok?", expires_at=10.0)
 ANSWER = [{"interruptResponse": {"interruptId": "q", "response": "yes"}}]
+BY_ITS_ID = [{"interruptResponse": {"interruptId": "v1:node:a:q", "response": "yes"}}]
 
 
 @pytest.mark.parametrize(
@@ -200,7 +201,8 @@ ANSWER = [{"interruptResponse": {"interruptId": "q", "response": "yes"}}]
         (unfinished(), "Go", {"token": "another"}, RunUnfinished),
         (unfinished(), "Go", {"token": "another", "resume": True}, GoOn()),
         (unfinished(QUESTION), None, {}, GoOn()),
-        (unfinished(QUESTION), ANSWER, {}, GoOn(answers={"a": {"q": "yes"}})),
+        (unfinished(QUESTION), ANSWER, {}, GoOn(answers={"a": {"v1:node:a:q": "yes"}})),
+        (unfinished(QUESTION), BY_ITS_ID, {}, GoOn(answers={"a": {"v1:node:a:q": "yes"}})),
         (unfinished(QUESTION), "Go", {"now": 10.0}, GoOn(expired=frozenset("a"))),
         (Run(), None, {}, Invalid),
         (over(), None, {}, Invalid),
@@ -208,6 +210,7 @@ ANSWER = [{"interruptResponse": {"interruptId": "q", "response": "yes"}}]
         (unfinished(), None, {"resume": False}, Invalid),
         (unfinished(), "Else", {}, RunUnfinished),
         (unfinished(QUESTION), "Go", {}, InterruptsWaiting),
+        (unfinished(QUESTION), "Else", {}, InterruptsWaiting),
         (unfinished(QUESTION), ANSWER, {"now": 10.0}, InterruptExpired),
         (unfinished(), ANSWER, {}, InterruptNotFound),
         (over(), ANSWER, {}, InterruptNotFound),
@@ -227,6 +230,7 @@ ANSWER = [{"interruptResponse": {"interruptId": "q", "response": "yes"}}]
         "unfinished, another token, going on",
         "waiting, nothing",
         "waiting, answers",
+        "waiting, answers by its id",
         "waiting, too late",
         "none, nothing",
         "over, nothing",
@@ -234,6 +238,7 @@ ANSWER = [{"interruptResponse": {"interruptId": "q", "response": "yes"}}]
         "unfinished, given up for nothing",
         "unfinished, another task",
         "waiting, a task",
+        "waiting, another task",
         "waiting, answers too late",
         "unfinished, answers",
         "over, answers",

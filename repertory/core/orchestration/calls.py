@@ -4,7 +4,8 @@
     a run that owes work            None, or its own task again, goes on with it; another task is refused, unless the
                                     caller says that the run is to be given up (`resume=False`) or gone on with
                                     whatever the task (`resume=True`)
-    one that waits for people       answers go on with it; None gives what it waits for once more; a task is refused
+    one that waits for people       answers go on with it, all at once or one by one; None gives what it waits for once
+                                    more; a task is refused
     one whose snapshot was not      refused, unless it is to be given up: its nodes are partly elsewhere
     loaded to its end
     an idempotency token            the run of that token: gone on with, or its result once more; an unfinished run of
@@ -19,6 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
+from repertory.core.orchestration.questions import own_id, questions_of
 from repertory.core.orchestration.results import Status
 from repertory.core.prompt import Answers, Said
 from repertory.errors import InterruptExpired, InterruptNotFound, InterruptsWaiting, Invalid, RunUnfinished
@@ -42,7 +44,7 @@ class GoOn:
     """Go on with the run that is there."""
 
     answers: Mapping[str, Mapping[str, Json]] = field(default_factory=dict[str, "Mapping[str, Json]"])
-    """By node, responses by interrupt id."""
+    """By node, new responses by interrupt id."""
     expired: frozenset[str] = frozenset()
     """Nodes that have waited for answers that nobody may give any more."""
 
@@ -81,6 +83,9 @@ def decide_call(
         return BeginRun(task)
     if run.over:
         raise Invalid("there is no run to go on with", run=run.number)
+    expired = _expired(run, now)
+    if resume is None and task is not None and not expired:
+        _refuse_while_waiting(run)
     named_otherwise = token is not None and run.token not in (None, token)
     if resume is None and (named_otherwise or (task is not None and task != run.task)):
         raise RunUnfinished(
@@ -89,7 +94,6 @@ def decide_call(
             task=str(run.task)[:200],
             owing=list(run.frontier),
         )
-    expired = _expired(run, now)
     if task is not None and not expired:
         _refuse_while_waiting(run)
     return GoOn(expired=expired)
@@ -97,8 +101,16 @@ def decide_call(
 
 def waiting(run: Run) -> dict[str, tuple[Interrupt, ...]]:
     """What nodes wait for, in the order in which they came to their work."""
+    open_ones = {
+        node: tuple(one for one in asked if one.id not in run.responses) for node, asked in _questions(run).items()
+    }
+    return {node: asked for node, asked in open_ones.items() if asked}
+
+
+def _questions(run: Run) -> dict[str, tuple[Interrupt, ...]]:
+    """What was asked in front of work that is owed, answered or not."""
     return {
-        node: run.notes[node].result.interrupts
+        node: questions_of(node, run.notes[node].result)
         for node in run.frontier
         if node in run.notes and run.notes[node].status is Status.INTERRUPTED
     }
@@ -106,7 +118,7 @@ def waiting(run: Run) -> dict[str, tuple[Interrupt, ...]]:
 
 def _refuse_while_waiting(run: Run) -> None:
     asked = waiting(run)
-    if asked and all(node in asked for node in run.frontier):
+    if asked and all(node in asked for node in run.ready):
         ids = {interrupt.id: interrupt.name for interrupts in asked.values() for interrupt in interrupts}
         raise InterruptsWaiting("the run waits for answers to its interrupts", run=run.number, waiting=ids)
 
@@ -116,16 +128,34 @@ def _expired(run: Run, now: float) -> frozenset[str]:
 
 
 def _answers(run: Run, said: Answers, now: float) -> dict[str, dict[str, Json]]:
-    asked = {interrupt.id: (node, interrupt) for node, asked in waiting(run).items() for interrupt in asked}
+    asked = {interrupt.id: (node, interrupt) for node, asked in _questions(run).items() for interrupt in asked}
     found: dict[str, dict[str, Json]] = {}
-    for interrupt_id, response in said.responses.items():
-        if interrupt_id not in asked:
-            raise InterruptNotFound("no such interrupt is waiting", interrupt=interrupt_id, waiting=sorted(asked))
+    for said_id, response in said.responses.items():
+        interrupt_id = _meant(said_id, {key: node for key, (node, _) in asked.items()})
         node, interrupt = asked[interrupt_id]
-        if interrupt.is_over(now):
-            raise InterruptExpired("nobody may answer this any more", interrupt=interrupt_id, at=interrupt.expires_at)
-        found.setdefault(node, {})[interrupt_id] = response
+        if interrupt_id in run.responses:
+            if run.responses[interrupt_id] != response:
+                raise Invalid("this interrupt has another answer already", interrupt=said_id)
+        elif interrupt.is_over(now):
+            raise InterruptExpired("nobody may answer this any more", interrupt=said_id, at=interrupt.expires_at)
+        else:
+            found.setdefault(node, {})[interrupt_id] = response
     return found
+
+
+def _meant(said_id: str, asked: Mapping[str, str]) -> str:
+    """The question that is meant: by its id here, or by the one that its node uses, if only one node does.
+
+    `asked`: the node of each. Errors: `InterruptNotFound`, `Invalid`.
+    """
+    if said_id in asked:
+        return said_id
+    found = [key for key, node in asked.items() if own_id(node, key) == said_id]
+    if not found:
+        raise InterruptNotFound("no such interrupt is waiting", interrupt=said_id, waiting=sorted(asked))
+    if len(found) > 1:
+        raise Invalid("several nodes ask by this id: use those of the result", interrupt=said_id, waiting=found)
+    return found[0]
 
 
 def _task(said: Said) -> Task | None:

@@ -177,7 +177,7 @@ class Run:
         self.ready: tuple[str, ...] = ()
         """Those of them that wait for nothing when the run is gone on with."""
         self.responses: dict[str, Json] = {}
-        """What people answered to hooks that asked before a node, by interrupt id. Nobody edits it."""
+        """What people answered about work that is not done yet, by the ids of `questions.py`. Nobody edits it."""
         self.notes: dict[str, NodeNote] = {}
         """By node, in the order in which they ended first. Nobody edits it."""
         self.elapsed_ms = 0
@@ -287,9 +287,10 @@ class Run:
     def restated(
         self, *, at: float, responses: Mapping[str, Json] | None = None, elapsed_ms: int | None = None
     ) -> NodeChanged:
-        """The record of answers to what hooks asked before nodes, and of the time that was worked on it."""
+        """The record of the answers that count now, and of the time that was worked on it; None: those that did."""
         spent_ms = self.elapsed_ms if elapsed_ms is None else elapsed_ms
-        said: dict[str, Json] = {"responses": {**self.responses, **(responses or {})}, "elapsed_ms": spent_ms}
+        counting = self.responses if responses is None else responses
+        said: dict[str, Json] = {"responses": dict(counting), "elapsed_ms": spent_ms}
         said |= _said(self.task, self.kind, self.token, self.begun_at)
         record = NodeChanged(at=at, run=self.number, node=RUN, status="started", data=said)
         return leading_to(record, self.frontier, self.ready)
