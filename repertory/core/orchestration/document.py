@@ -25,8 +25,9 @@ from typing import TYPE_CHECKING, cast
 
 from repertory.core.interrupt_state import NO_INTERRUPTS
 from repertory.core.orchestration.left_waiting import LeftWaiting, left_waiting
+from repertory.core.orchestration.places import Places
 from repertory.core.orchestration.results import NodeResult, Status, node_result_of, sum_of
-from repertory.core.orchestration.run import PLACES_MAX, RUN, Ended, KeptResult, NodeNote, Run
+from repertory.core.orchestration.run import RUN, Ended, KeptResult, NodeNote, Run
 from repertory.core.pairing import check_message
 from repertory.core.result import AgentResult
 from repertory.errors import Corrupt, Invalid
@@ -191,8 +192,8 @@ def _records(told: _Told, before: Run, at: float) -> list[NodeChanged]:
     if not same or (frontier != before.frontier and not changed):
         begun = Run.begun(before, told.task, frontier, at=at, kind=told.kind, token=run.token)
         made.append(replace(begun, run=run.number))
-    kept = [note for node, note in notes.items() if node not in changed]
-    for node, note in sorted(_notes(told, changed, kept).items(), key=lambda item: item[1].places[-1:] or (math.inf,)):
+    made_of = _notes(told, changed, notes)
+    for node, note in sorted(made_of.items(), key=lambda item: item[1].places.last or math.inf):
         end = run.ended(node, Ended(result=note.result), frontier, at=at, elapsed_ms=told.elapsed_ms)
         said = note.said(cast("Mapping[str, Json]", end.result))
         made.append(replace(end, data={**said, "elapsed_ms": told.elapsed_ms}))
@@ -215,7 +216,7 @@ def _frontier(told: _Told, before: Run) -> tuple[str, ...]:
     if set(told.following) == set(before.ready):
         return before.frontier
     waiting = [node for node in before.frontier if node not in before.ready and node not in told.following]
-    done = {node: note.visits for node, note in before.notes.items()}
+    done = {node: len(note.places) for node, note in before.notes.items()}
     return (*told.following, *(node for node in waiting if told.order.count(node) == done.get(node, 0)))
 
 
@@ -223,7 +224,7 @@ def _is_as_it_was(told: _Told, node: str, note: NodeNote) -> bool:
     found = told.results[node]
     if found.status is Status.INTERRUPTED and _ids(found) != _ids(note.result):
         return False
-    same = found.status is note.result.status and told.order.count(node) == note.visits
+    same = found.status is note.result.status and told.order.count(node) == len(note.places)
     theirs, ours = (_known(_fields(each.to_dict()["result"])) for each in (found, note.result))
     return same and theirs == ours
 
@@ -253,12 +254,15 @@ def _plain(said: Mapping[str, Json]) -> dict[str, Json]:
     return plain
 
 
-def _notes(told: _Told, nodes: Sequence[str], kept: Sequence[NodeNote]) -> dict[str, NodeNote]:
-    """What there is to know of these nodes, given what is known of the others."""
-    places: dict[str, list[int]] = {node: [] for node in nodes}
-    for place, node in enumerate(told.order, 1):
+def _notes(told: _Told, nodes: Sequence[str], known: Mapping[str, NodeNote]) -> dict[str, NodeNote]:
+    """What there is to know of these nodes, given what is `known` of all so far. A node has never done its work less
+    often than before: executions are told apart by that, and the document may not name all of them.
+    """
+    unnamed = max((note.places.last for note in known.values()), default=0) - sum(len(n.places) for n in known.values())
+    places = {node: Places() for node in nodes}
+    for place, node in enumerate(told.order, 1 + unnamed):
         if node in places:
-            places[node].append(place)
+            places[node] = places[node].and_then(place)
     handed = (told.following[0], told.words) if told.following and told.words is not None else None
     made: dict[str, NodeNote] = {}
     for node, done in places.items():
@@ -266,16 +270,21 @@ def _notes(told: _Told, nodes: Sequence[str], kept: Sequence[NodeNote]) -> dict[
         made[node] = NodeNote(
             kept=KeptResult(result),
             status=result.status,
-            visits=len(done),
-            places=tuple(done[-PLACES_MAX:]),
+            visits=len(done) + _unnamed(known.get(node)),
+            places=done,
             usage=sum_of({}, result.accumulated_usage),
             latency_ms=float(result.accumulated_metrics.get("latencyMs", 0)),
             executions=result.execution_count,
             context=told.context.get(node, {}),
-            handed=handed if done and told.order[-1] == node else None,
+            handed=handed if done.last and told.order[-1] == node else None,
             left=told.waiting[node].agent if node in told.waiting else None,
         )
-    return _with_the_rest(made, kept, told)
+    return _with_the_rest(made, [note for node, note in known.items() if node not in made], told)
+
+
+def _unnamed(note: NodeNote | None) -> int:
+    """How often a node has done its work without a place that is kept."""
+    return 0 if note is None else note.visits - len(note.places)
 
 
 def _with_the_rest(made: dict[str, NodeNote], kept: Sequence[NodeNote], told: _Told) -> dict[str, NodeNote]:

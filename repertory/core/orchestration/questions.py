@@ -1,8 +1,7 @@
 """What the nodes of a run ask: by ids that say which node it is, since two nodes may use the same ones.
 
-    v1:before_node_call:NODE:NAME      a hook of the orchestrator asks before a node; NODE and NAME are digests
-    v1:node:NODE:ID                    the node asks, and calls the question ID; of a nested orchestrator, ID is the same
-                                       again
+v1:before_node_call:NODE:NAME   a hook of the orchestrator asks before a node; NODE and NAME are digests
+v1:node:NODE:ID                 the node asks, and calls the question ID; a nested orchestrator by ids like these
 """
 
 from __future__ import annotations

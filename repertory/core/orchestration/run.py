@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, cast
 
 from repertory.core.journal.records import NodeChanged
+from repertory.core.orchestration.places import Places
 from repertory.core.orchestration.results import (
     NO_USAGE,
     NodeResult,
@@ -37,8 +38,6 @@ Kind = Literal["graph", "swarm"]
 """What an orchestrator is, by the name that documents have for it."""
 RUN = ""
 """What stands in place of a node's id in records of the run itself."""
-PLACES_MAX = 64
-"""Of a node that runs very often, the places of this many executions are kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,8 +85,8 @@ class NodeNote:
     """Of the last time."""
     visits: int = 0
     """How often it has done its work."""
-    places: tuple[int, ...] = ()
-    """Where in the order of all work that is done it stands, from 1: the latest ones."""
+    places: Places = field(default_factory=Places)
+    """Where in the order of all work that is done it stands."""
     usage: Mapping[str, int] = field(default_factory=lambda: cast("dict[str, int]", dict(NO_USAGE)))
     """Tokens, all times together."""
     latency_ms: float = 0.0
@@ -112,7 +111,7 @@ class NodeNote:
             kept=KeptResult(result),
             status=result.status,
             visits=self.visits + end.done,
-            places=(*self.places, place)[-PLACES_MAX:] if end.done else self.places,
+            places=self.places.and_then(place) if end.done else self.places,
             usage=sum_of(self.usage, result.accumulated_usage),
             latency_ms=self.latency_ms + result.accumulated_metrics.get("latencyMs", 0),
             executions=self.executions + result.execution_count,
@@ -122,7 +121,7 @@ class NodeNote:
 
     def said(self, result: Mapping[str, Json]) -> dict[str, Json]:
         """What a record says of it besides the result, and of sums only what that does not say."""
-        said: dict[str, Json] = {"places": list(self.places)}
+        said: dict[str, Json] = {"places": self.places.said()}
         if self.visits != len(self.places):
             said["visits"] = self.visits
         if self.usage != usage_in(result):
@@ -225,20 +224,20 @@ class Run:
 
     @property
     def order(self) -> tuple[str, ...]:
-        """The nodes whose work is done, one entry for each time, in order."""
+        """The nodes whose work is done, one entry for each time, in order; see `STRETCHES_MAX`."""
         places = {place: node for node, note in self.notes.items() for place in note.places}
         return tuple(places[place] for place in sorted(places))
 
     @property
     def ends(self) -> int:
         """How often nodes have done their work."""
-        return max((note.places[-1] for note in self.notes.values() if note.places), default=0)
+        return max((note.places.last for note in self.notes.values()), default=0)
 
     @property
     def last(self) -> NodeNote | None:
         """What is known of the node that did its work last."""
-        done = (note for note in self.notes.values() if note.places)
-        return max(done, key=lambda note: note.places[-1], default=None)
+        done = (note for note in self.notes.values() if note.places.last)
+        return max(done, key=lambda note: note.places.last, default=None)
 
     @property
     def usage(self) -> Usage:
@@ -384,7 +383,7 @@ def _note(record: NodeChanged, result: NodeResult | None) -> NodeNote:
     if not isinstance(said, Mapping):
         raise TypeError(said)
     handed = cast("list[str] | None", data.get("handed"))
-    places = tuple(_whole(place) for place in cast("list[Json]", data["places"]))
+    places = Places.read(data["places"])
     usage, latency_ms = data.get("usage"), data.get("latency_ms")
     return NodeNote(
         kept=KeptResult(result or said),

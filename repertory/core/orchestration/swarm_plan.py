@@ -51,13 +51,12 @@ class SwarmPlan:
     def end_reason(self, run: Run, running: int) -> str | None:
         """Why nobody else may get control; None when somebody may."""
         del running
-        history = run.order
-        if len(history) >= self.handoffs_max:
+        if run.ends >= self.handoffs_max:
             return f"Max handoffs reached: {self.handoffs_max}"
-        if len(history) >= self.executions_max:
+        if run.ends >= self.executions_max:
             return f"Max iterations reached: {self.executions_max}"
-        if 0 < self.window <= len(history):
-            unique = len(set(history[-self.window :]))
+        if 0 < self.window <= run.ends:
+            unique = len(set(run.order[-self.window :]))
             if unique < self.unique_min:
                 return f"Repetitive handoff: {unique} unique nodes out of {self.window} recent iterations"
         return None
