@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from repertory.actors.multi_agent_events import BeforeMultiAgentInvocationEvent as BeforeMultiAgentInvocationEvent
     from repertory.actors.multi_agent_events import BeforeNodeCallEvent as BeforeNodeCallEvent
     from repertory.actors.multi_agent_events import MultiAgentInitializedEvent as MultiAgentInitializedEvent
+    from repertory.actors.nodes import NodePolicy as NodePolicy
     from repertory.app.agent import Agent as Agent
     from repertory.app.agent_snapshots import SnapshotLoaded as SnapshotLoaded
     from repertory.app.agentcore_sessions import AgentCoreMemoryConfig as AgentCoreMemoryConfig
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from repertory.app.extraction_triggers import InvocationTrigger as InvocationTrigger
     from repertory.app.extractors import ExtractionContext as ExtractionContext
     from repertory.app.extractors import Extractor as Extractor
+    from repertory.app.graph import EdgeCondition as EdgeCondition
     from repertory.app.graph import Graph as Graph
     from repertory.app.graph import GraphBuilder as GraphBuilder
     from repertory.app.graph import GraphEdge as GraphEdge
@@ -75,6 +77,7 @@ if TYPE_CHECKING:
     from repertory.app.multi_agent_plugin import MultiAgentPlugin as MultiAgentPlugin
     from repertory.app.operations.sessions import Sessions as Sessions
     from repertory.app.orchestrator import MultiAgentBase as MultiAgentBase
+    from repertory.app.orchestrator import RunOptions as RunOptions
     from repertory.app.plugins import Plugin as Plugin
     from repertory.app.plugins import hook as hook
     from repertory.app.repository_sessions import AgentSessionManager as AgentSessionManager
@@ -99,9 +102,11 @@ if TYPE_CHECKING:
     from repertory.app.storages import FileStorage as FileStorage
     from repertory.app.storages import InMemoryStorage as InMemoryStorage
     from repertory.app.storages import S3Storage as S3Storage
+    from repertory.app.swarm import SharedContext as SharedContext
     from repertory.app.swarm import Swarm as Swarm
     from repertory.app.swarm import SwarmNode as SwarmNode
     from repertory.app.swarm import SwarmResult as SwarmResult
+    from repertory.app.swarm import SwarmState as SwarmState
     from repertory.app.toolbox.calculator import calculator as calculator
     from repertory.app.toolbox.clock import current_time as current_time
     from repertory.backends.memory.embedder import Embedder as Embedder
@@ -120,6 +125,7 @@ if TYPE_CHECKING:
     from repertory.backends.sessions.snapshot_port import SnapshotStorage as SnapshotStorage
     from repertory.backends.tools.decorator import tool as tool
     from repertory.core.budget import Budget as Budget
+    from repertory.core.budget import Spent as Spent
     from repertory.core.interrupts import Interrupt as Interrupt
     from repertory.core.interrupts import InterruptException as InterruptException
     from repertory.core.journal.marks import Mark as Mark
@@ -204,6 +210,7 @@ _HOMES = {
     "ContextWindowOverflowException": "repertory.errors",
     "ConversationManager": "repertory.app.conversation_managers",
     "DrainReport": "repertory.app.drain_report",
+    "EdgeCondition": "repertory.app.graph",
     "Embedder": "repertory.backends.memory.embedder",
     "ExtractionConfig": "repertory.app.extraction",
     "ExtractionContext": "repertory.app.extractors",
@@ -262,6 +269,7 @@ _HOMES = {
     "MultiAgentPlugin": "repertory.app.multi_agent_plugin",
     "MultiAgentResult": "repertory.core.orchestration.results",
     "NodeFailed": "repertory.errors",
+    "NodePolicy": "repertory.actors.nodes",
     "NodeResult": "repertory.core.orchestration.results",
     "NotStored": "repertory.actors.backlog",
     "NullConversationManager": "repertory.app.conversation_managers",
@@ -272,6 +280,7 @@ _HOMES = {
     "RepertoryError": "repertory.errors",
     "RepositorySessionManager": "repertory.app.repository_sessions",
     "RetrievalConfig": "repertory.app.agentcore_sessions",
+    "RunOptions": "repertory.app.orchestrator",
     "RunUnfinished": "repertory.errors",
     "Runtime": "repertory.app.runtime",
     "S3SessionManager": "repertory.app.documented_sessions",
@@ -291,6 +300,7 @@ _HOMES = {
     "SessionRepository": "repertory.app.session_repository",
     "SessionType": "repertory.app.session_repository",
     "Sessions": "repertory.app.operations.sessions",
+    "SharedContext": "repertory.app.swarm",
     "SlidingWindowConversationManager": "repertory.app.conversation_managers",
     "Snapshot": "repertory.core.snapshots.portable",
     "SnapshotEvery": "repertory.core.snapshots.trigger",
@@ -302,6 +312,7 @@ _HOMES = {
     "SnapshotSessions": "repertory.app.snapshot_sessions",
     "SnapshotStorage": "repertory.backends.sessions.snapshot_port",
     "Snapshottable": "repertory.app.snapshottable",
+    "Spent": "repertory.core.budget",
     "Status": "repertory.core.orchestration.results",
     "StoreFlush": "repertory.core.memory.flushed",
     "StorePatience": "repertory.core.store_patience",
@@ -310,6 +321,7 @@ _HOMES = {
     "Swarm": "repertory.app.swarm",
     "SwarmNode": "repertory.app.swarm",
     "SwarmResult": "repertory.app.swarm",
+    "SwarmState": "repertory.app.swarm",
     "Throttled": "repertory.errors",
     "Tool": "repertory.backends.ports",
     "ToolContext": "repertory.backends.ports",
@@ -360,6 +372,7 @@ __all__ = [
     "ContextWindowOverflowException",
     "ConversationManager",
     "DrainReport",
+    "EdgeCondition",
     "Embedder",
     "ExtractionConfig",
     "ExtractionContext",
@@ -418,6 +431,7 @@ __all__ = [
     "MultiAgentPlugin",
     "MultiAgentResult",
     "NodeFailed",
+    "NodePolicy",
     "NodeResult",
     "NotStored",
     "NullConversationManager",
@@ -428,6 +442,7 @@ __all__ = [
     "RepertoryError",
     "RepositorySessionManager",
     "RetrievalConfig",
+    "RunOptions",
     "RunUnfinished",
     "Runtime",
     "S3SessionManager",
@@ -447,6 +462,7 @@ __all__ = [
     "SessionRepository",
     "SessionType",
     "Sessions",
+    "SharedContext",
     "SlidingWindowConversationManager",
     "Snapshot",
     "SnapshotEvery",
@@ -458,6 +474,7 @@ __all__ = [
     "SnapshotSessions",
     "SnapshotStorage",
     "Snapshottable",
+    "Spent",
     "Status",
     "StoreFlush",
     "StorePatience",
@@ -466,6 +483,7 @@ __all__ = [
     "Swarm",
     "SwarmNode",
     "SwarmResult",
+    "SwarmState",
     "Throttled",
     "Tool",
     "ToolContext",

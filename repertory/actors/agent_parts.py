@@ -32,12 +32,16 @@ MarkTurn = Callable[["EndedTurn"], Awaitable["SnapshotTaken | None"]]
 """Gives the record that marks a turn, when somebody wants to find its end later. It does not fail."""
 
 
+NAMELESS = "default"
+"""The id of an agent that was given none."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentSettings:
     """What an agent is, apart from its components."""
 
     session_id: str
-    agent_id: str = "default"
+    agent_id: str = NAMELESS
     initial: tuple[Message, ...] = ()
     """What a new conversation starts with."""
     durability: Durability = "pipelined"

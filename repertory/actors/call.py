@@ -41,6 +41,8 @@ class Invocation:
     """What the model is to fill in."""
     budget: Budget | None = None
     """What everything that is done for the call may use together."""
+    payer: str | None = None
+    """Under which name budgets have what it uses when whoever is called was given no id."""
     resume: bool | None = None
     """Of an orchestrator: whether to go on with its unfinished run; None goes on when the task is the same."""
     drop_interrupts: bool = False

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from anyio.lowlevel import current_token
 
-from repertory.actors.spending import BUDGETS
+from repertory.actors.spending import BUDGETS, PAYER
 from repertory.runtime.origin import ORIGIN, Origin
 
 if TYPE_CHECKING:
@@ -74,6 +74,7 @@ def _speak_for(here: Origin, turn: OpenTurn) -> None:
     """In the context of a caller: speak on behalf of the job that runs here."""
     ORIGIN.set(Origin(here.owner, here.waits, ORIGIN.get().trace or here.trace))
     OPEN_TURNS.set((*OPEN_TURNS.get(), turn))
+    PAYER.set(turn.call.payer)
     if turn.call.deadline < deadline():
         _DEADLINE.set((current_token().native_token, turn.call.deadline))
     if turn.budget is not None and turn.budget not in BUDGETS.get():

@@ -19,7 +19,7 @@ from repertory.actors.persister_messages import Append, Begin, Commit, Prove, Re
 from repertory.core.journal.records import MessageAdded, Record, StateChanged, ViewChanged
 from repertory.core.journal.view_change import message_with_view
 from repertory.core.state import AgentState
-from repertory.errors import RepertoryError, SessionException
+from repertory.errors import MailboxFull, RepertoryError, SessionException
 from repertory.runtime.ref import ActorRef
 
 if TYPE_CHECKING:
@@ -81,16 +81,21 @@ class Ledger:
     def hand_over(self, *, soon: bool = False) -> None:
         """Give what was gathered to the persister, which writes it in the background: at once when `soon`.
 
-        Without a store there is no hurry, so that only `soon` does it.
+        Without a store there is no hurry, so that only `soon` does it. While its mailbox is full, records go on being
+        gathered.
         """
         if self._durable or soon:
             self._pass_on(soon=soon)
 
     def _pass_on(self, *, soon: bool) -> None:
         if self._gathered:
-            records, self._gathered = tuple(self._gathered), []
+            records = tuple(self._gathered)
             first = self._last_seq - len(records) + 1
-            self._persister.tell(Append(first=first, records=records, soon=soon))
+            try:
+                self._persister.tell(Append(first=first, records=records, soon=soon))
+            except MailboxFull:  # It has much to read: this goes with what comes next.
+                return
+            self._gathered = []
 
     async def commit(self, *, closing: bool = False, patient: bool = True) -> None:
         """Wait until everything added so far is durable. Errors: those of the persister's `Commit`; `ActorDead`.

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from repertory.actors.backlog import Backlog
 from repertory.core.journal.fold import Fold
 from repertory.core.journal.paths import paths_to, within
-from repertory.core.journal.records import Branched, MessageAdded, Record, Redacted
+from repertory.core.journal.records import Branched, MessageAdded, NodeChanged, Record, Redacted
 from repertory.core.journal.shown import shown_messages
 from repertory.core.memory.reading import SaidMessage
 from repertory.core.messages import Message, copy_message
+from repertory.core.orchestration.run import RUN, earlier_in
 
 
 @dataclass(slots=True)
@@ -24,6 +25,8 @@ class MemoryJournal:
     times: dict[int, float] = field(default_factory=dict[int, float])
     """When each was said, by sequence number: epoch seconds."""
     branches: list[tuple[int, Record]] = field(default_factory=list[tuple[int, Record]])
+    nodes: dict[tuple[int, str], tuple[int, Record]] = field(default_factory=dict[tuple[int, str], tuple[int, Record]])
+    """By run and node, the latest word: of the orchestrator's run, and of earlier ones that may be asked for again."""
 
     def add(self, record: Record) -> None:
         """Take the next record in. Errors: `Invalid` when it may not stand here."""
@@ -36,10 +39,22 @@ class MemoryJournal:
         match record:
             case MessageAdded(message=message):
                 self.messages[seq], self.times[seq] = message, record.at
+            case NodeChanged():
+                self._note_node(seq, record)
             case Redacted(target=target, message=message):
                 self.messages[target] = message
             case _:
                 pass
+
+    def told_of_runs(self) -> list[tuple[int, Record]]:
+        """What became of the runs that are known, with the rewinds, in order."""
+        return sorted([*self.branches, *self.nodes.values()], key=lambda told: told[0])
+
+    def _note_node(self, seq: int, record: NodeChanged) -> None:
+        if (record.run, RUN) not in self.nodes:
+            known = {record.run, *earlier_in(record).values()}
+            self.nodes = {key: told for key, told in self.nodes.items() if key[0] in known}
+        self.nodes[record.run, record.node] = seq, record
 
     def redact(self, target: int, message: Message, at: float) -> None:
         """Put a message in the place of another one, for good. Errors: `UnpairedTools`."""

@@ -70,7 +70,10 @@ class BeforeNodeCallEvent(Asking, MultiAgentEvent):
 
 @dataclass(kw_only=True)
 class AfterNodeCallEvent(MultiAgentEvent):
-    """A node has ended, whichever way; what it led to is on its way to the store."""
+    """A node has ended, whichever way; what it led to is on its way to the store, and nothing that follows has begun.
+
+    What a guard does not let pass is withheld: the node has failed with the guard's error, and owes its work.
+    """
 
     cleanup = True
 

@@ -24,7 +24,7 @@ class NodePolicy:
     timeout_s: float | None = None
     """Of one attempt."""
     retries: int = 0
-    """How often it is tried again."""
+    """How often it is tried again, in each call."""
     on_failure: OnFailure = "fail"
 
 
@@ -38,6 +38,8 @@ class NodeCall:
     token: str
     """The same for the same execution of the same run, whatever happens in between."""
     invocation_state: dict[str, Any]
+    payer: str
+    """Under which name budgets have what it uses when it was given no id."""
     again: bool = False
     """Whether it has done its work in this run before."""
     answers: bool = False

@@ -33,10 +33,10 @@ from repertory.actors.ledger import Ledger
 from repertory.actors.multi_agent_events import AfterMultiAgentInvocationEvent, BeforeMultiAgentInvocationEvent
 from repertory.actors.nodes import Cut
 from repertory.actors.orchestrator_messages import LoadRun, OrchestratorMessage, SaveRun
-from repertory.actors.persister import ReadImage
+from repertory.actors.persister_messages import ReadImage, ReadRun
 from repertory.actors.run_driver import OrchestratorParts, RunDriver
 from repertory.actors.worklist import Worklist
-from repertory.core.orchestration.calls import BeginRun, GoOn, Replay, decide_call, waiting
+from repertory.core.orchestration.calls import BeginRun, Decision, GoOn, Replay, decide_call, waiting
 from repertory.core.orchestration.executions import execution_token, visit_of
 from repertory.core.orchestration.frontier import frontier_of
 from repertory.core.orchestration.results import MultiAgentResult, Status
@@ -86,6 +86,8 @@ class OrchestratorActor(Actor[OrchestratorMessage]):
         self._loads: deque[tuple[LoadRun, ReplySlot[None]]] = deque()
         self._running: Call | None = None
         self._driver: RunDriver | None = None
+        self._beginning: anyio.CancelScope | None = None
+        """Of the hooks that are told that a call begins."""
         self._stop_asked: str | None = None
         """Why the running call is to end, as somebody has said."""
         self._worklist = Worklist("runs", self._next)
@@ -236,6 +238,8 @@ class OrchestratorActor(Actor[OrchestratorMessage]):
         self._stop_asked = reason
         if self._driver is not None:
             self._driver.stop(reason)
+        elif self._beginning is not None:
+            self._beginning.cancel()
 
     def _closed(self) -> Unavailable:
         return Unavailable(
@@ -257,7 +261,7 @@ class OrchestratorActor(Actor[OrchestratorMessage]):
             run, own = load.wanted.run(), self._parts.orchestrator_id
             run.number, run.begun_at, run.loading = self._run.number + 1, self._wall(), True
             if load.token is not None:
-                run.token = load.token
+                run.tokens = (load.token,)
             for record in run.records(at=run.begun_at):
                 self._ledger.add(record)
             self._run = run
@@ -287,7 +291,7 @@ class OrchestratorActor(Actor[OrchestratorMessage]):
         else:
             await call.end(outcome)
         finally:
-            self._running = self._driver = None
+            self._running = self._driver = self._beginning = None
             with anyio.CancelScope(shield=True):
                 await self._parts.runner.rest()
 
@@ -295,13 +299,20 @@ class OrchestratorActor(Actor[OrchestratorMessage]):
         await self._ledger.catch_up()
         invocation, hooks = call.invocation, self._parts.hooks
         owner, state = self._parts.owner, invocation.invocation_state
-        decision = decide_call(
-            self._run, call.prompt, now=self._wall(), token=invocation.idempotency_token, resume=invocation.resume
-        )
+        decision = self._decide(call, invocation.idempotency_token)
         if isinstance(decision, Replay):
-            return self._result(resumed=False, replayed=True)
+            run = self._run
+            if decision.run != run.number:
+                run = await self.context.sibling("persister").ask(ReadRun(number=decision.run), timeout_s=math.inf)
+            if run is not None:
+                return self._result(run, resumed=False, replayed=True)
+            decision = self._decide(call, None)  # A fork does not have the runs of its source.
+        assert not isinstance(decision, Replay)
         if hooks.callbacks_for(BeforeMultiAgentInvocationEvent):
-            await fire(hooks, BeforeMultiAgentInvocationEvent(source=owner, invocation_state=state))
+            with anyio.CancelScope(deadline=invocation.deadline) as self._beginning:
+                await fire(hooks, BeforeMultiAgentInvocationEvent(source=owner, invocation_state=state))
+            if self._beginning.cancelled_caught:
+                self._stop_asked = self._stop_asked or "limit_time"
         try:
             return await self._go(call, decision)
         finally:
@@ -309,16 +320,23 @@ class OrchestratorActor(Actor[OrchestratorMessage]):
                 event = AfterMultiAgentInvocationEvent(source=owner, invocation_state=state)
                 await fire(hooks, event, observed=True)
 
+    def _decide(self, call: Call, token: str | None) -> Decision:
+        return decide_call(self._run, call.prompt, now=self._wall(), token=token, resume=call.invocation.resume)
+
     async def _go(self, call: Call, decision: BeginRun | GoOn) -> MultiAgentResult:
         invocation = call.invocation
         if isinstance(decision, BeginRun):
             plan, token = self._parts.plan, invocation.idempotency_token
-            record = self._run.begun(decision.task, plan.entries, at=self._wall(), kind=plan.kind, token=token)
+            tokens = () if token is None else (token,)
+            record = self._run.begun(decision.task, plan.entries, at=self._wall(), kind=plan.kind, tokens=tokens)
             record = leading_to(record, record.frontier, plan.startable(frontier_of(record.frontier)))
             self._run = Run.of([record], record.frontier)
             self._ledger.add(record)
             await self._ledger.commit()  # Nodes name what they do by the run, so there must be no other one like it.
         self._check_nodes()
+        if isinstance(decision, GoOn) and decision.token is not None:
+            self._run.called(decision.token)
+            self._ledger.add(self._run.restated(at=self._wall()))
         await self._take_over()
         driver = RunDriver(self._parts, self._run, self._ledger, invocation, call.outlet.publish)
         self._driver = driver
@@ -328,11 +346,11 @@ class OrchestratorActor(Actor[OrchestratorMessage]):
         await self._ledger.commit(closing=True)
         if driver.error is not None:
             if isinstance(driver.error, NodeFailed):
-                driver.error.result = self._result(resumed=isinstance(decision, GoOn))
+                driver.error.result = self._result(self._run, resumed=isinstance(decision, GoOn))
             raise driver.error
         if self._refusing and not self._run.over and self._run.status is not Status.INTERRUPTED:
             raise self._closed()
-        return self._result(resumed=isinstance(decision, GoOn), reason=driver.reason)
+        return self._result(self._run, resumed=isinstance(decision, GoOn), reason=driver.reason)
 
     async def _take_over(self) -> None:
         """Have agents that somebody else has left waiting stand where they were left."""
@@ -361,11 +379,12 @@ class OrchestratorActor(Actor[OrchestratorMessage]):
                 run=self._run.number,
             )
 
-    def _result(self, *, resumed: bool, replayed: bool = False, reason: str | None = None) -> MultiAgentResult:
-        run = self._run
+    def _result(
+        self, run: Run, *, resumed: bool, replayed: bool = False, reason: str | None = None
+    ) -> MultiAgentResult:
         interrupts = tuple(interrupt for asked in waiting(run).values() for interrupt in asked)
         status = run.status
-        if status is Status.EXECUTING:  # Somebody has stopped it.
+        if status is Status.EXECUTING or (reason is not None and not run.over):  # Somebody has stopped it.
             status = Status.INTERRUPTED
         result = MultiAgentResult(
             status=status,

@@ -27,6 +27,7 @@ from repertory.actors.backlog import Backlog
 from repertory.actors.durable import Durable
 from repertory.actors.last_write import write_last
 from repertory.actors.memory_journal import MemoryJournal
+from repertory.actors.past_runs import read_run
 from repertory.actors.persister_messages import (
     Append,
     Begin,
@@ -38,6 +39,7 @@ from repertory.actors.persister_messages import (
     Prove,
     ReadHistory,
     ReadImage,
+    ReadRun,
     ReadSaid,
     Redact,
     TryAgain,
@@ -67,7 +69,7 @@ _EARLY_S = 0.001
 """Clocks are read twice."""
 
 PersisterMessage: TypeAlias = (
-    Append | Begin | Commit | Prove | Redact | ReadImage | ReadHistory | ReadSaid | Hurry
+    Append | Begin | Commit | Prove | Redact | ReadImage | ReadHistory | ReadSaid | ReadRun | Hurry
 ) | (LingerOver | TryAgain | PatienceOver | Looked | Written | WriteRefused)
 
 
@@ -221,6 +223,8 @@ class SessionPersister(Actor[PersisterMessage]):
                 return reply(await read_history(self._keeper, self._settings.session_id, self._backlog))
             case ReadSaid(after=after, until=until):
                 return reply(await read_said(self._keeper, self._settings.session_id, self._backlog, after, until))
+            case ReadRun(number=number):
+                return reply(await read_run(self._keeper, self._settings.session_id, self._backlog, number))
             case _:
                 assert_never(message)
 

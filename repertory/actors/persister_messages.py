@@ -12,6 +12,7 @@ from repertory.core.journal.records import Record
 from repertory.core.journal.rows import Row
 from repertory.core.memory.reading import SaidMessage
 from repertory.core.messages import Message
+from repertory.core.orchestration.run import Run
 from repertory.errors import LeaseLost, RepertoryError
 from repertory.runtime.message import Ask
 
@@ -102,6 +103,13 @@ class ReadSaid(Ask[Sequence[SaidMessage]]):
     after: int
     until: int | None = None
     """The last sequence number to look at; None for all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadRun(Ask[Run | None]):
+    """A run of the orchestrator that was followed by others; None when it is not there or is not over."""
+
+    number: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

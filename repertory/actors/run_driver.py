@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -18,12 +18,13 @@ import anyio
 from repertory.actors.hook_calls import check_asked, fire
 from repertory.actors.multi_agent_events import AfterNodeCallEvent, BeforeNodeCallEvent
 from repertory.actors.nodes import NodeCall, NodeEnd, NodePolicy
+from repertory.actors.spending import PAYER
 from repertory.core.interrupts import Questions
 from repertory.core.orchestration.calls import GoOn, waiting
-from repertory.core.orchestration.questions import answers_about, asked_by_hook, questions_of, still_answered
 from repertory.core.orchestration.executions import execution_token
 from repertory.core.orchestration.frontier import frontier_of
-from repertory.core.orchestration.results import NodeResult, Status, node_result_of
+from repertory.core.orchestration.questions import answers_about, asked_by_hook, questions_of, still_answered
+from repertory.core.orchestration.results import Status, node_result_of
 from repertory.core.orchestration.run import Ended, leading_to
 from repertory.core.result import AgentResult
 from repertory.errors import NodeFailed, RepertoryError
@@ -40,7 +41,8 @@ if TYPE_CHECKING:
     from repertory.core.journal.records import NodeChanged
     from repertory.core.messages import Json
     from repertory.core.orchestration.plan import Plan
-    from repertory.core.orchestration.run import Run
+    from repertory.core.orchestration.results import NodeResult
+    from repertory.core.orchestration.run import NodeNote, Run
 
 _BACKOFF_S, _BACKOFF_MAX_S = 0.5, 30.0
 _NO_POLICY = NodePolicy()
@@ -58,6 +60,8 @@ class OrchestratorParts:
     """By node; the others fail their run when they fail."""
     owner: Any = None
     """The orchestrator that users know; hooks get it as `source`."""
+    watch: Callable[[Run, bool], None] | None = None
+    """Is told of the run that a call begins to work on, and (False) when it works on it no more."""
 
 
 class RunDriver:
@@ -86,8 +90,16 @@ class RunDriver:
         self._group: TaskGroup | None = None
         self._began = 0.0
         self._elapsed_before = run.elapsed_ms
-        self._halted = False
-        """Nothing else starts."""
+        self._following: dict[str, tuple[str, ...]] = {}
+        """What follows nodes whose end is on record, while hooks still look at it."""
+        self._handing_over = False
+        """Whether what was put on record is about to go to the persister."""
+        self._door = anyio.Lock()
+        """Nodes wait here for the store."""
+        self._refused: RepertoryError | None = None
+        """What the store has answered them."""
+        self._halted = anyio.Event()
+        """Set when nothing else is to start."""
         self._ends_with: str | None = None
         """The limit that ends the run."""
         self.reason: str | None = None
@@ -96,7 +108,20 @@ class RunDriver:
         """What the call fails with."""
 
     async def drive(self, going_on: GoOn) -> None:
-        """Work until nothing runs and nothing can start."""
+        """Work until nothing runs and nothing can start.
+
+        Errors: what the store refuses with, when a node has to wait for it; that node owes its work still.
+        """
+        watch = self._parts.watch
+        if watch is None:
+            return await self._drive(going_on)
+        watch(self._run, True)
+        try:
+            await self._drive(going_on)
+        finally:
+            watch(self._run, False)
+
+    async def _drive(self, going_on: GoOn) -> None:
         run, plan = self._run, self._parts.plan
         self._answers, self._expired = going_on.answers, going_on.expired
         self._parked = waiting(run).keys() - self._answers.keys() - self._expired
@@ -117,6 +142,9 @@ class RunDriver:
         elapsed_ms = self._elapsed_ms()
         if not run.over and elapsed_ms > run.elapsed_ms:
             self._put(run.restated(at=self._ledger.wall(), elapsed_ms=elapsed_ms))
+        if self._refused is not None:
+            self._ledger.hand_over(soon=True)
+            raise self._refused
 
     async def _keep_answers(self) -> None:
         """Have them on record before anybody goes on with them: whoever has answered is not asked again."""
@@ -131,13 +159,13 @@ class RunDriver:
 
     def stop(self, reason: str) -> None:
         """End the call now. Nodes that run are cut short and still owe their work."""
-        self._halted = True
+        self._halted.set()
         self.reason = self.reason or reason
         self._scope.cancel()
 
     def halt(self) -> None:
         """Start nothing else; the call ends when what runs has ended."""
-        self._halted = True
+        self._halted.set()
 
     def _end_run(self, reason: str) -> None:
         """A limit ends the run for good."""
@@ -148,12 +176,14 @@ class RunDriver:
         return self._elapsed_before + round((anyio.current_time() - self._began) * 1000)
 
     def _start_ready(self) -> None:
-        for node in () if self._halted else self._parts.plan.startable(self._frontier):
+        for node in () if self._halted.is_set() else self._parts.plan.startable(self._frontier):
             if node in self._parked:
                 continue
-            reason = self._parts.plan.end_reason(self._run, len(self._frontier.running))
+            running = len(self._frontier.running) - len(self._following)
+            reason = self._parts.plan.end_reason(self._run, running)
             if reason is not None:
-                self._ends_with, self._halted = reason, True
+                self._ends_with = reason
+                self._halted.set()
                 break
             self._frontier = self._frontier.started(node)
             assert self._group is not None
@@ -161,6 +191,9 @@ class RunDriver:
 
     async def _work(self, node: str) -> None:
         """One node from start to end."""
+        if not await self._may_begin(node):
+            self._frontier = self._frontier.stopped(node)
+            return
         began = anyio.current_time()
         await self._tell({"type": "multiagent_node_start", "node_id": node, "node_type": self._kind(node)})
         try:
@@ -169,26 +202,69 @@ class RunDriver:
             end = NodeEnd(outcome=error)
         if end.outcome is None:
             self._frontier = self._frontier.stopped(node)
-            self._halted, self.reason = True, self.reason or end.stopped
+            self._halted.set()
+            self.reason = self.reason or end.stopped
             return
-        result = node_result_of(end.outcome, round((anyio.current_time() - began) * 1000))
-        following = self._note_end(node, result, end)
+        result = await self._end(node, end, node_result_of(end.outcome, round((anyio.current_time() - began) * 1000)))
+        following = self._go_on_from(node)
         if result.status is Status.INTERRUPTED:
             asks = questions_of(node, result)
             event: TurnEvent = {"type": "multiagent_node_interrupt", "node_id": node, "interrupts": asks}
             await self._tell(event)
         else:
             await self._tell({"type": "multiagent_node_stop", "node_id": node, "node_result": result})
-            await self._fire_after(node)
         if following:
             handed = end.handed[1] if end.handed is not None else None
             await self._tell(_handoff(node, following, handed))
         if node not in self._frontier.at_rest and self._frontier.running - set(following):
             await self._parts.runner.done(node)  # While others work; the last ones go together at the end.
 
-    def _note_end(self, node: str, result: NodeResult, end: NodeEnd) -> tuple[str, ...]:
-        """Put it on record, with what follows, and start that. Gives what follows."""
-        run, before = self._run, self._run.notes.get(node)
+    async def _may_begin(self, node: str) -> bool:
+        """Wait for the store where the node has to; whether it may begin then. One after the other, so that those who
+        come later find that the first one has waited for them.
+        """
+        note = self._run.notes.get(node)
+        again = note is not None and note.visits > 0
+        if not again and not self._ledger.full:
+            return True
+        async with self._door:
+            try:
+                if self._halted.is_set():
+                    return False
+                if again:  # Once it has begun anew, its journal may not know what the execution before has led to.
+                    await self._ledger.commit()
+                elif self._ledger.full:
+                    self._ledger.hand_over(soon=True)
+                    await self._ledger.prove()
+            except RepertoryError as error:
+                self._refused = error
+                self._halted.set()
+        return not self._halted.is_set()
+
+    async def _end(self, node: str, end: NodeEnd, result: NodeResult) -> NodeResult:
+        """Put the end on record and have hooks look at it. What a guard does not let pass is withheld: the node has
+        failed with that, and its policy says what comes of it.
+        """
+        run, hooks = self._run, self._parts.hooks
+        before, answers = run.notes.get(node), run.responses
+        self._note(node, result, end, before)
+        if result.status is Status.INTERRUPTED or not hooks.callbacks_for(AfterNodeCallEvent):
+            return result
+        state = self._invocation.invocation_state
+        try:
+            await fire(hooks, AfterNodeCallEvent(source=self._parts.owner, node_id=node, invocation_state=state))
+        except RepertoryError as error:
+            if self._following.pop(node, None) is not None:
+                run.forget_end(node, before)
+                if run.responses != answers:
+                    self._put(run.restated(at=self._ledger.wall(), responses=answers))
+                result = replace(result, result=error, status=Status.FAILED)  # It has cost what it has cost.
+                self._note(node, result, NodeEnd(outcome=error), before)
+        return result
+
+    def _note(self, node: str, result: NodeResult, end: NodeEnd, before: NodeNote | None) -> None:
+        """Put it on record, with what follows. `before`: what was known of the node until then."""
+        run = self._run
         policy = self._parts.policies.get(node, _NO_POLICY)
         done = result.status is Status.COMPLETED or (result.status is Status.FAILED and policy.on_failure == "skip")
         record = run.ended(
@@ -199,40 +275,60 @@ class RunDriver:
             elapsed_ms=self._elapsed_ms(),
         )
         run.apply(record, result)
-        targets: tuple[str, ...] = ()
         if done:
             try:
-                targets = self._parts.plan.follow(run, node, self._invocation.invocation_state)
+                self._following[node] = self._parts.plan.follow(run, node, self._invocation.invocation_state)
             except RepertoryError as error:  # Its end is not on record: its own journal gives it again.
-                if before is None:
-                    del run.notes[node]
-                else:
-                    run.notes[node] = before
-                self._fail(node, error, stays=True)
-                return ()
-            self._frontier = self._frontier.ended(node, targets)
+                run.forget_end(node, before)
+                self._frontier = self._frontier.stopped(node)
+                self._fail(node, error)
+                return
         else:
             self._frontier = self._frontier.stopped(node)
-        at_rest = self._frontier.at_rest
+        at_rest = self._at_rest()
         record = leading_to(record, at_rest, self._parts.plan.startable(frontier_of(at_rest)))
         run.apply(record, result)
         self._ledger.add(record)
         counting = still_answered(node, run, done=done, asks=questions_of(node, result))
         if counting != run.responses:
             self._put(run.restated(at=self._ledger.wall(), responses=counting))
-        self._ledger.hand_over()
+        self._hand_over()
         if result.status is Status.INTERRUPTED:
             self._parked.add(node)
         elif not done:
             self._fail(node, result.result if isinstance(result.result, Exception) else None)
-        self._start_ready()
-        return targets
 
-    def _fail(self, node: str, cause: Exception | None, *, stays: bool = False) -> None:
+    def _at_rest(self) -> tuple[str, ...]:
+        """What owes work by the record, where ends that hooks still look at stand as well."""
+        frontier = self._frontier
+        for node, targets in self._following.items():
+            frontier = frontier.ended(node, targets)
+        return frontier.at_rest
+
+    def _go_on_from(self, node: str) -> tuple[str, ...]:
+        """Start what follows the node, and give it."""
+        targets = self._following.pop(node, None)
+        if targets is not None:
+            self._frontier = self._frontier.ended(node, targets)
+        self._start_ready()
+        return targets or ()
+
+    def _hand_over(self) -> None:
+        """Once for all nodes that end at this moment: the persister's mailbox may have no room for each of them."""
+        if len(self._frontier.running) <= 1:
+            self._ledger.hand_over()
+        elif not self._handing_over:
+            self._handing_over = True
+            assert self._group is not None
+            self._group.start_soon(self._hand_over_now)
+
+    async def _hand_over_now(self) -> None:
+        self._handing_over = False
+        self._ledger.hand_over()
+
+    def _fail(self, node: str, cause: Exception | None) -> None:
         """The run fails with this; what runs goes on to its end."""
-        self._halted = True
-        if stays:
-            self._frontier = self._frontier.stopped(node)
+        self._halted.set()
         if self.error is None:
             text = "a node failed" if cause is None else f"a node failed: {cause}"
             self.error = NodeFailed(text, node=node, orchestrator=self._parts.orchestrator_id)
@@ -249,9 +345,11 @@ class RunDriver:
         call = self._call(node)
         for attempt in range(policy.retries):
             end = await self._attempt(call, policy)
-            if end.outcome is None or node_result_of(end.outcome, 0).status is not Status.FAILED or self._halted:
+            if end.outcome is None or node_result_of(end.outcome, 0).status is not Status.FAILED:
                 return end
-            await anyio.sleep(min(_BACKOFF_S * 2**attempt, _BACKOFF_MAX_S))
+            with anyio.move_on_after(min(_BACKOFF_S * 2**attempt, _BACKOFF_MAX_S)):
+                await self._halted.wait()
+                return NodeEnd(outcome=None)  # It is to be tried again, and nothing else begins in this call.
         return await self._attempt(call, policy)
 
     async def _attempt(self, call: NodeCall, policy: NodePolicy) -> NodeEnd:
@@ -275,6 +373,7 @@ class RunDriver:
             prompt=responses or (None if node in self._expired else told),
             token=execution_token(self._parts.orchestrator_id, run, node, visits),
             invocation_state=state,
+            payer=f"{PAYER.get() or self._parts.orchestrator_id}.{node}",
             again=visits > 0,
             answers=bool(responses),
             publish=None if self._publish is None else self._forward(node),
@@ -303,15 +402,6 @@ class RunDriver:
             return tuple(asked)
         cancel = event.cancel_node
         return (cancel if isinstance(cancel, str) else "node cancelled by user") if cancel else None
-
-    async def _fire_after(self, node: str) -> None:
-        hooks, state = self._parts.hooks, self._invocation.invocation_state
-        if hooks.callbacks_for(AfterNodeCallEvent):
-            event = AfterNodeCallEvent(source=self._parts.owner, node_id=node, invocation_state=state)
-            try:
-                await fire(hooks, event)
-            except RepertoryError as error:
-                self._fail(node, error)
 
     def _kind(self, node: str) -> str:
         return self._parts.runner.kind_of(node)

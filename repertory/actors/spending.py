@@ -19,6 +19,10 @@ BUDGETS: ContextVar[tuple[Budget, ...]] = ContextVar("repertory_budgets", defaul
 answer has those of the call that it is done for."""
 
 
+PAYER: ContextVar[str | None] = ContextVar("repertory_payer", default=None)
+"""Under which name the turn or run that is worked on spends when it has no id of its own; None: there is no other."""
+
+
 def refusals(budgets: Iterable[Budget]) -> int:
     """How often models were not asked because of them. When it grows, whatever was done on them may not be whole."""
     return sum(budget.refused for budget in budgets)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 
 import anyio
 
-from repertory.actors.agent_parts import AgentParts, AgentSettings, Footing, Means
+from repertory.actors.agent_parts import NAMELESS, AgentParts, AgentSettings, Footing, Means
 from repertory.actors.call import Invocation, request_state
 from repertory.actors.conversation import PrepareCall, ReduceView, Settle, Tidy
 from repertory.actors.hook_calls import TurnHooks
@@ -25,7 +25,7 @@ from repertory.actors.hook_events import (
 from repertory.actors.injections import InjectionContext, injected
 from repertory.actors.model_call import Request, call_model, retry_delay_s
 from repertory.actors.native_count import counted
-from repertory.actors.spending import Spending
+from repertory.actors.spending import PAYER, Spending
 from repertory.actors.turn_mark import mark_turn
 from repertory.actors.turn_meter import TurnMeter
 from repertory.actors.turn_record import TurnRecord
@@ -131,7 +131,7 @@ class TurnDriver:
                 stop=self._stop,
             )
         )
-        self._spending = Spending(settings.agent_id)
+        self._spending = Spending((PAYER.get() if settings.agent_id == NAMELESS else None) or settings.agent_id)
         self._injected_tokens = 0
         """What was added to the last request takes about so many."""
 

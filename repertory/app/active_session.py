@@ -24,7 +24,7 @@ from repertory.actors.memory_messages import FinishMemory, FlushMemory, MemoryMe
 from repertory.actors.mirror import Mirror
 from repertory.actors.orchestrator_messages import LoadRun, OrchestratorMessage, SaveRun
 from repertory.actors.persister import PersisterMessage
-from repertory.actors.persister_messages import Hurry, ReadHistory, ReadImage
+from repertory.actors.persister_messages import Hurry, ReadHistory, ReadImage, ReadSaid
 from repertory.actors.registry import ToolRegistry
 from repertory.actors.said import History
 from repertory.actors.turn_stop import StopWish
@@ -130,6 +130,11 @@ class ActiveSession:
     async def history(self) -> History:
         """Everything ever said in its journal."""
         return await self.persister.ask(ReadHistory(), timeout_s=math.inf)
+
+    async def said_after(self, seq: int) -> list[Message]:
+        """What was said after a sequence number, shown or not, oldest first."""
+        said = await self.persister.ask(ReadSaid(after=seq), timeout_s=math.inf)
+        return [each.message for each in said]
 
     async def image(self) -> Image:
         """Everything needed to go on from here."""

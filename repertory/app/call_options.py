@@ -67,7 +67,11 @@ def read_call(prompt: Prompt, options: CallOptions, default_form: type[Any] | No
         raise Invalid(f"busy is one of {', '.join(_BUSY)}", got=busy)
     if timeout_s is None:
         timeout_s = math.inf
-    elif isinstance(cast("object", timeout_s), bool | str) or not 0 < timeout_s < math.inf:
+    elif (
+        isinstance(cast("object", timeout_s), bool)
+        or not isinstance(cast("object", timeout_s), int | float)
+        or not 0 < timeout_s < math.inf
+    ):
         raise Invalid("timeout_s is a positive number of seconds", got=timeout_s)
     return Invocation(
         prompt=prompt,

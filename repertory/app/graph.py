@@ -5,16 +5,20 @@ from __future__ import annotations
 import inspect
 import math
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from repertory.actors.nodes import NodePolicy, OnFailure
 from repertory.actors.run_driver import OrchestratorParts
 from repertory.app.node_runner import RunnerSettings
-from repertory.app.orchestrator import Orchestrator, positive, seconds
+from repertory.app.orchestrator import Orchestrator
+from repertory.app.orchestrator_input import count, list_of, mapping_of, seconds, switch
+from repertory.app.orchestrator_nodes import node_of
+from repertory.app.run_state import RunState
 from repertory.core.orchestration.graph_plan import GraphPlan
-from repertory.core.orchestration.results import MultiAgentResult, NodeResult, Status
+from repertory.core.orchestration.results import MultiAgentResult, Status
 from repertory.core.orchestration.shape import Edge, in_a_row, shape_of
 from repertory.errors import HookFailed, Invalid
 
@@ -24,9 +28,8 @@ if TYPE_CHECKING:
     from repertory.app.multi_agent_plugin import MultiAgentPlugin
     from repertory.app.node_runner import NodePlace, SessionNodeRunner
     from repertory.app.sessions import SessionPlacement
-    from repertory.core.messages import Usage
+    from repertory.app.tracing import AttributeValue
     from repertory.core.orchestration.graph_plan import Condition
-    from repertory.core.orchestration.node_input import Task
     from repertory.core.orchestration.run import Run
 
 NO_SESSIONS = "Session persistence is not supported for Graph agents yet."
@@ -52,37 +55,96 @@ class GraphNode:
         return self.node_id
 
 
-EdgeCondition: TypeAlias = "Callable[..., bool]"
-"""Takes the `GraphState`, and `invocation_state` by keyword if it has a parameter of that name."""
+EdgeCondition: TypeAlias = Callable[..., bool]
+"""Takes the `GraphState`, and `invocation_state` by keyword if it has a parameter of that name. A plain function."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphEdge:
-    """An edge of a graph: followed when its condition holds."""
+    """An edge of a graph: followed when its condition holds. Errors: `Invalid` for a condition that is no function, or
+    an async one.
+    """
 
     from_node: GraphNode
     to_node: GraphNode
     condition: EdgeCondition | None = None
 
+    def __post_init__(self) -> None:
+        condition = cast("object", self.condition)
+        if condition is not None and (not callable(condition) or _is_async(condition)):
+            raise Invalid("a condition is a plain function that gives True or False", edge=str(self), got=condition)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GraphState:
-    """What conditions may look at."""
+    def should_traverse(self, state: GraphState, *, invocation_state: Mapping[str, object]) -> bool:
+        """Whether the condition holds. Errors: `HookFailed` when it raises; `Invalid` when it gives an awaitable."""
+        if self.condition is None:
+            return True
+        with_state = {"invocation_state": invocation_state} if _takes_invocation_state(self.condition) else {}
+        return _holds(self.condition, str(self), state, with_state)
 
-    task: Task
-    status: Status
-    results: Mapping[str, NodeResult]
-    """By node id: what each led to when it ended last."""
-    completed_nodes: frozenset[GraphNode]
-    failed_nodes: frozenset[GraphNode]
-    interrupted_nodes: frozenset[GraphNode]
-    execution_order: tuple[GraphNode, ...]
-    """One entry for each time that a node ended, in order."""
-    accumulated_usage: Usage
-    execution_count: int
-    execution_time: int
-    """Milliseconds."""
-    total_nodes: int
+    def __str__(self) -> str:
+        return f"{self.from_node} -> {self.to_node}"
+
+
+class GraphState(RunState):
+    """What a run of a graph is now: for conditions, and as `graph.state`. A view: everything is read when it is asked
+    for, as it is then.
+    """
+
+    __slots__ = ("_graph",)
+
+    def __init__(self, run: Run, graph: Graph) -> None:
+        super().__init__(run, graph)
+        self._graph = graph
+
+    @property
+    def status(self) -> Status:
+        """`executing` while a call works on it."""
+        return self._status
+
+    @property
+    def completed_nodes(self) -> frozenset[GraphNode]:
+        """The nodes that ended well when they ended last."""
+        return self._with(Status.COMPLETED)
+
+    @property
+    def failed_nodes(self) -> frozenset[GraphNode]:
+        """The nodes that failed when they ended last."""
+        return self._with(Status.FAILED)
+
+    @property
+    def interrupted_nodes(self) -> frozenset[GraphNode]:
+        """The nodes that wait for somebody."""
+        return self._with(Status.INTERRUPTED)
+
+    @property
+    def execution_order(self) -> tuple[GraphNode, ...]:
+        """One entry for each time that a node ended, in order."""
+        nodes = self._graph.nodes
+        return tuple(nodes[node] for node in self._run.order if node in nodes)
+
+    @property
+    def execution_count(self) -> int:
+        """Agents' turns in it."""
+        return self._run.executions
+
+    @property
+    def total_nodes(self) -> int:
+        """How many nodes the graph has."""
+        return len(self._graph.nodes)
+
+    @property
+    def edges(self) -> tuple[tuple[GraphNode, GraphNode], ...]:
+        """Those of the graph: from where to where."""
+        return tuple((edge.from_node, edge.to_node) for edge in self._graph.edges)
+
+    @property
+    def entry_points(self) -> tuple[GraphNode, ...]:
+        """Where a run begins."""
+        return self._graph.entry_points
+
+    def _with(self, status: Status) -> frozenset[GraphNode]:
+        nodes = self._graph.nodes
+        return frozenset(nodes[node] for node in self._run.with_status(status) if node in nodes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +161,7 @@ class GraphResult(MultiAgentResult):
     entry_points: tuple[GraphNode, ...] = ()
 
 
-class Graph(Orchestrator):
+class Graph(Orchestrator[GraphResult]):
     """Agents that work on a task in the order that edges say.
 
     `Graph({"researcher": a, "writer": b})` runs them in the order given; `GraphBuilder` makes any other shape. A node
@@ -110,6 +172,7 @@ class Graph(Orchestrator):
     object. `max_node_executions`, `execution_timeout` (seconds, all calls of a run together): end a run with status
     `failed`. `node_timeout`: seconds for one attempt of a node. `reset_on_revisit`: whether a node that runs again in
     the same run begins with what it was built with. `busy`: what a call does while another one works.
+    `trace_attributes`: what spans of it have besides. All of these can be read.
 
     Errors: `Invalid` (a ValueError) for what is no graph; from calls see `Orchestrator.invoke_async`.
     """
@@ -132,42 +195,59 @@ class Graph(Orchestrator):
         plugins: Sequence[MultiAgentPlugin] | None = None,
         id: str = "default_graph",
         busy: Busy = "queue",
+        trace_attributes: Mapping[str, AttributeValue] | None = None,
     ) -> None:
         if (agents is None) == (nodes is None):
             raise Invalid("a graph is made of agents={id: agent}, or by a GraphBuilder")
         if nodes is None:
-            nodes = {name: GraphNode(node_id=name, executor=agent) for name, agent in (agents or {}).items()}
+            given = mapping_of(object, agents, "agents")
+            nodes = {name: GraphNode(node_id=name, executor=agent) for name, agent in given.items()}
             shape = in_a_row(tuple(nodes))
             edges = [GraphEdge(from_node=nodes[edge.source], to_node=nodes[edge.target]) for edge in shape.edges]
         else:
-            edges = list(edges)
+            nodes, edges = mapping_of(GraphNode, nodes, "nodes"), list_of(GraphEdge, edges, "edges")
+            misnamed = [name for name, node in nodes.items() if node.node_id != name]
+            if misnamed:
+                raise Invalid("a node stands under its own id", nodes=misnamed)
             joined = [Edge(edge.from_node.node_id, edge.to_node.node_id) for edge in edges]
-            shape = shape_of(nodes, joined, [node.node_id for node in entry_points])
+            shape = shape_of(nodes, joined, [node.node_id for node in list_of(GraphNode, entry_points, "entry_points")])
         self.nodes = dict(nodes)
         self.edges = tuple(edges)
         self.entry_points = tuple(self.nodes[node] for node in shape.entries)
         self.node_timeout = None if node_timeout is None else seconds(node_timeout, "node_timeout")
-        self.reset_on_revisit = reset_on_revisit
+        self.execution_timeout = None if execution_timeout is None else seconds(execution_timeout, "execution_timeout")
+        most = max_node_executions
+        self.max_node_executions = None if most is None else count(most, "max_node_executions")
+        self.reset_on_revisit = switch(reset_on_revisit, "reset_on_revisit")
         self._plan = GraphPlan(
             shape=shape,
             conditions={
                 place: self._condition(edge) for place, edge in enumerate(self.edges) if edge.condition is not None
             },
-            executions_max=_count(max_node_executions),
-            time_max_s=math.inf if execution_timeout is None else seconds(execution_timeout, "execution_timeout"),
+            executions_max=self.max_node_executions,
+            time_max_s=math.inf if self.execution_timeout is None else self.execution_timeout,
         )
         if shape.loops and max_node_executions is None and execution_timeout is None:
             text = "a graph with a loop has no limit: set_max_node_executions or set_execution_timeout"
             warnings.warn(text, stacklevel=3)
+        made = {name: node_of(name, node.executor, NO_SESSIONS) for name, node in self.nodes.items()}
+        _check_once(self.nodes.values())
         super().__init__(
             id,
-            {name: node.executor for name, node in self.nodes.items()},
+            made,
             session_manager=session_manager,
-            hooks=hooks or (),
-            plugins=plugins or (),
+            hooks=hooks,
+            plugins=plugins,
             busy=busy,
-            no_sessions=NO_SESSIONS,
+            trace_attributes=trace_attributes,
         )
+
+    @property
+    def state(self) -> GraphState:
+        """The run that a call worked on last, as it is now; also during the run, for hooks. `pending` before the first
+        call of this object, whatever the store has.
+        """
+        return GraphState(self._run, self)
 
     def _parts(self, orchestrator_id: str, runner: SessionNodeRunner) -> OrchestratorParts:
         return OrchestratorParts(
@@ -177,6 +257,7 @@ class Graph(Orchestrator):
             hooks=self.hooks,
             policies={name: self._policy(node) for name, node in self.nodes.items()},
             owner=self,
+            watch=self._watch,
         )
 
     def _policy(self, node: GraphNode) -> NodePolicy:
@@ -198,52 +279,24 @@ class Graph(Orchestrator):
         takes_state = _takes_invocation_state(condition)
 
         def holds(run: Run, state: Mapping[str, object]) -> bool:
-            try:
-                if takes_state:
-                    return bool(condition(self._state(run), invocation_state=state))
-                return bool(condition(self._state(run)))
-            except Exception as error:
-                raise HookFailed("a condition failed", edge=f"{edge.from_node} -> {edge.to_node}") from error
+            with_state = {"invocation_state": state} if takes_state else {}
+            return _holds(condition, str(edge), GraphState(run, self), with_state)
 
         return holds
 
-    def _state(self, run: Run) -> GraphState:
-        return GraphState(
-            task=run.task,
-            status=Status.EXECUTING,
-            results=run.results,
-            completed_nodes=self._with(run, Status.COMPLETED),
-            failed_nodes=self._with(run, Status.FAILED),
-            interrupted_nodes=self._with(run, Status.INTERRUPTED),
-            execution_order=self._order(run),
-            accumulated_usage=run.usage,
-            execution_count=run.executions,
-            execution_time=run.elapsed_ms,
-            total_nodes=len(self.nodes),
-        )
-
-    def _with(self, run: Run, status: Status) -> frozenset[GraphNode]:
-        return frozenset(self.nodes[node] for node in run.with_status(status) if node in self.nodes)
-
-    def _order(self, run: Run) -> tuple[GraphNode, ...]:
-        return tuple(self.nodes[node] for node in run.order if node in self.nodes)
-
     def _finished(self, run: Run, result: MultiAgentResult) -> GraphResult:
         known = {each.name: getattr(result, each.name) for each in fields(result)}
+        state = GraphState(run, self)
         return GraphResult(
             **known,
-            total_nodes=len(self.nodes),
+            total_nodes=state.total_nodes,
             completed_nodes=len(run.with_status(Status.COMPLETED)),
             failed_nodes=len(run.with_status(Status.FAILED)),
             interrupted_nodes=len(run.with_status(Status.INTERRUPTED)),
-            execution_order=self._order(run),
-            edges=tuple((edge.from_node, edge.to_node) for edge in self.edges),
-            entry_points=self.entry_points,
+            execution_order=state.execution_order,
+            edges=state.edges,
+            entry_points=state.entry_points,
         )
-
-
-def _count(executions: int | None) -> int | None:
-    return None if executions is None else positive(executions, "max_node_executions")
 
 
 def _takes_invocation_state(condition: EdgeCondition) -> bool:
@@ -251,6 +304,32 @@ def _takes_invocation_state(condition: EdgeCondition) -> bool:
         return "invocation_state" in inspect.signature(condition).parameters
     except (TypeError, ValueError):
         return False
+
+
+def _holds(condition: EdgeCondition, edge: str, state: GraphState, with_state: Mapping[str, object]) -> bool:
+    try:
+        held = cast("object", condition(state, **with_state))
+        if not isinstance(held, Awaitable):
+            return bool(held)
+    except Exception as error:
+        raise HookFailed("a condition failed", edge=edge) from error
+    if isinstance(held, Coroutine):
+        cast("Coroutine[Any, Any, Any]", held).close()
+    raise Invalid("a condition gives True or False, not something to await", edge=edge)
+
+
+def _is_async(condition: object) -> bool:
+    """Whether calling it gives a coroutine, as far as that can be seen."""
+    while isinstance(condition, partial):
+        condition = cast("partial[object]", condition).func
+    called = inspect.getattr_static(type(condition), "__call__", None)
+    return inspect.iscoroutinefunction(condition) or inspect.iscoroutinefunction(called)
+
+
+def _check_once(nodes: Iterable[GraphNode]) -> None:
+    executors = [id(node.executor) for node in nodes]
+    if len(set(executors)) < len(executors):
+        raise Invalid("Duplicate node instance detected. Each node must have a unique object instance.")
 
 
 class GraphBuilder:
@@ -280,6 +359,8 @@ class GraphBuilder:
         if node_id is None:
             own = getattr(executor, "id", None) or getattr(executor, "name", None)
             node_id = str(own or f"node_{len(self.nodes)}")
+        if not isinstance(cast("object", node_id), str) or not node_id:
+            raise Invalid("a node id is a text", got=node_id)
         if node_id in self.nodes:
             raise Invalid(f"Node '{node_id}' already exists")
         if any(node.executor is executor for node in self.nodes.values()):
@@ -288,17 +369,17 @@ class GraphBuilder:
             raise Invalid(NO_SESSIONS)
         if on_failure not in ("fail", "skip"):
             raise Invalid("on_failure is 'fail' or 'skip'", got=on_failure)
-        if isinstance(retries, bool) or retries < 0:
-            raise Invalid("retries is a number, 0 or more", got=retries)
         bound_s = None if timeout_s is None else seconds(timeout_s, "timeout_s")
-        policy = NodePolicy(timeout_s=bound_s, retries=retries, on_failure=on_failure)
+        policy = NodePolicy(timeout_s=bound_s, retries=count(retries, "retries", least=0), on_failure=on_failure)
         node = self.nodes[node_id] = GraphNode(node_id=node_id, executor=executor, policy=policy)
         return node
 
     def add_edge(
         self, from_node: str | GraphNode, to_node: str | GraphNode, condition: EdgeCondition | None = None
     ) -> GraphEdge:
-        """Lead from one node to another, if the condition holds. Errors: `Invalid` for a node that is not there."""
+        """Lead from one node to another, if the condition holds. It may be asked more than once at a time, so it only
+        looks. Errors: `Invalid` for a node that is not there, and for an async condition.
+        """
         edge = GraphEdge(
             from_node=self._node(from_node, "Source"), to_node=self._node(to_node, "Target"), condition=condition
         )

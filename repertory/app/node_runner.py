@@ -5,6 +5,7 @@ A node stays alive from its first execution in a call until it has nothing left 
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -18,12 +19,16 @@ from repertory.app.callbacks import CallbackHandler, call_handler
 from repertory.app.node_cut import NodeCut
 from repertory.app.snapshottable import Snapshottable, loaded_by, saved_by
 from repertory.core.budget import LIMITED_BY_BUDGET
-from repertory.core.orchestration.results import MultiAgentResult
+from repertory.core.journal.plain_json import dump
+from repertory.core.orchestration.results import MultiAgentResult, Status, node_result_of
+from repertory.core.orchestration.run import RUN
+from repertory.core.pairing import check_message
 from repertory.core.result import AgentResult
 from repertory.core.snapshots.fields import SnapshotFields
 from repertory.core.snapshots.orchestrators import OtherInRun
 from repertory.errors import (
     ActorDead,
+    Failed,
     InterruptNotFound,
     InterruptsWaiting,
     Invalid,
@@ -39,6 +44,7 @@ if TYPE_CHECKING:
     from repertory.app.orchestrator_blueprint import NodeHost, OrchestratorBlueprint
     from repertory.app.sessions import SessionPlace
     from repertory.backends.ports import OutputForm
+    from repertory.core.journal.image import Image
     from repertory.core.messages import Json, Message
     from repertory.core.orchestration.results import Outcome
     from repertory.core.snapshots.orchestrators import NodeFields
@@ -81,7 +87,7 @@ class SessionNode(Protocol):
         ...
 
     def initial(self) -> SnapshotFields | None:
-        """What an execution that begins anew begins with; None when it cannot."""
+        """What an execution that begins anew begins with; None for an orchestrator, which has no conversation."""
         ...
 
     async def saved(self, session: ActiveSession, visit_of: Callable[[str], int | None]) -> Mapping[str, object] | None:
@@ -111,9 +117,10 @@ class CustomNode:
     executor: Askable
 
 
+_NOTHING_SAID: Message = {"role": "assistant", "content": []}
 Node: TypeAlias = SessionNode | CustomNode
 EndOf: TypeAlias = "Callable[[Sequence[Message]], tuple[Mapping[str, Json], tuple[str, str] | None]]"
-"""Reads what a node leaves for others, and whom it hands over to, from what its model is shown."""
+"""Reads what a node leaves for others, and whom it hands over to, from everything said in an execution."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,6 +174,7 @@ class SessionNodeRunner:
             alive = await self._enter(call.node, node)
             if (call.again and self._settings.anew_again) or self._settings.anew:
                 await _begin_anew(alive.session, node, call)
+            before = 0 if self._settings.end_of is None else _before(await alive.session.image(), call.token)
             outcome = await _invoked(alive.session, node, call)
         except (Unavailable, ActorDead) as error:
             return NodeEnd(outcome=None if self._host.refusing else error)
@@ -179,7 +187,7 @@ class SessionNodeRunner:
             return NodeEnd(outcome=None, stopped=reason)
         if self._settings.end_of is None:
             return NodeEnd(outcome=outcome)
-        context, handed = self._settings.end_of(alive.session.messages())
+        context, handed = self._settings.end_of(await alive.session.said_after(before))
         return NodeEnd(outcome=outcome, context=context, handed=handed)
 
     def cut(self, visit_of: VisitOf) -> NodeCut:
@@ -263,31 +271,59 @@ class SessionNodeRunner:
 
 
 async def _begin_anew(session: ActiveSession, node: SessionNode, call: NodeCall) -> None:
-    """Show the model what the node was built with, unless this very execution was begun before a crash."""
-    wanted = None if call.answers else node.initial()
-    if wanted is None:
+    """Have the node, and those within it, be what it was built with, unless this very execution was begun before a
+    crash.
+    """
+    if call.answers:
         return
-    image = await session.image()
-    begun = call.token in image.finished_turns or (image.token is not None and image.token[0] == call.token)
-    if not begun and image.message_count > len(wanted.messages or ()):
+    image, wanted = await session.image(), node.initial()
+    if _is_begun(image, call.token):
+        return
+    if wanted is None:
+        await node.load(session, None, lambda _: call.token)
+    elif image.message_count > len(wanted.messages or ()):
         await session.show(wanted)
+
+
+def _is_begun(image: Image, token: str) -> bool:
+    """Whether the last turn, or the last run, has this name, or an earlier turn that was answered."""
+    run = image.nodes.get(RUN)
+    begun = image.token[0] if image.token is not None else None if run is None else run.data.get("token")
+    return begun == token or token in image.finished_turns
+
+
+def _before(image: Image, token: str) -> int:
+    """The sequence number before the first message of an execution, which may have been begun before a crash."""
+    known = image.finished_turns.get(token)
+    if known is not None:
+        return known.seq - 1
+    return image.token[1] - 1 if image.token is not None and image.token[0] == token else image.last_seq
 
 
 async def _invoked(session: ActiveSession, node: SessionNode, call: NodeCall) -> AgentResult | MultiAgentResult:
     """The outcome of a turn, or of a run.
 
     What an earlier run has left undone, or has asked, is given up: this execution is another one. Answers that came
-    before a crash are there already: it goes on.
+    before a crash are there already: it goes on. A run that an earlier attempt has brought to its limit is over, so
+    this attempt is another run, under the same name: whoever comes after a crash finds that one.
     """
     invocation = Invocation(
-        prompt=call.prompt, invocation_state=call.invocation_state, idempotency_token=call.token, form=node.form
+        prompt=call.prompt,
+        invocation_state=call.invocation_state,
+        idempotency_token=call.token,
+        form=node.form,
+        payer=call.payer,
     )
     try:
-        return await _followed(session, node, call, invocation)
+        outcome = await _followed(session, node, call, invocation)
     except (InterruptsWaiting, RunUnfinished):
         return await _followed(session, node, call, replace(invocation, drop_interrupts=True, resume=False))
     except InterruptNotFound:
         return await _followed(session, node, call, replace(invocation, prompt=None))
+    ended = isinstance(outcome, MultiAgentResult) and outcome.replayed and outcome.status is Status.FAILED
+    if ended and call.prompt is not None and not call.answers:
+        return await _followed(session, node, call, replace(invocation, resume=False))
+    return outcome
 
 
 async def _followed(
@@ -308,15 +344,30 @@ async def _followed(
 
 
 async def _asked(node: Askable, call: NodeCall) -> Outcome:
-    """What somebody else's agent says. Whatever it raises is the outcome."""
+    """What somebody else's agent says. Whatever it raises is the outcome, also a cancellation that nobody asked for."""
     try:
-        result = await node.invoke_async(call.prompt, invocation_state=call.invocation_state)
+        return _checked(await node.invoke_async(call.prompt, invocation_state=call.invocation_state), call.node)
     except Exception as error:  # noqa: BLE001 - a node may be anybody's code, and its failure is the run's to judge
         return error
-    if isinstance(result, AgentResult | MultiAgentResult):
-        return result
+    except anyio.get_cancelled_exc_class() as error:
+        if anyio.current_effective_deadline() == -math.inf:  # This task is being cancelled, which goes on.
+            raise
+        failure = Failed(f"the node's own code raised {type(error).__name__}", node=call.node)
+        failure.__cause__ = error
+        return failure
+
+
+def _checked(result: object, node: str) -> Outcome:
+    """What a node of another library gave. Errors: `Invalid` for what a run cannot use, or keep."""
     if isinstance(result, str):
         return AgentResult(stop_reason="end_turn", message={"role": "assistant", "content": [{"text": result}]})
-    return Invalid(
-        "a node gives an AgentResult, a MultiAgentResult or a text", node=call.node, got=type(result).__name__
-    )
+    if not isinstance(result, AgentResult | MultiAgentResult):
+        text = "a node gives an AgentResult, a MultiAgentResult or a text"
+        raise Invalid(text, node=node, got=type(result).__name__)
+    if isinstance(result, AgentResult) and result.message not in (None, _NOTHING_SAID):
+        check_message(result.message)
+    ended = node_result_of(result, 0)
+    if ended.status in (Status.PENDING, Status.EXECUTING):
+        raise Invalid("a node has ended when it gives its result", node=node, status=ended.status.value)
+    dump(ended.to_record())
+    return result

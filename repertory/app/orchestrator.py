@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypedDict, TypeVar, Unpack, cast
 
 import anyio
 from anyio.lowlevel import RunVar, current_token
@@ -21,7 +21,7 @@ from repertory.actors.agent_parts import AgentSettings
 from repertory.actors.call import Busy, Invocation
 from repertory.actors.caller_context import OPEN_TURNS
 from repertory.actors.hook_calls import fire_sync
-from repertory.actors.hook_registry import HookRegistry
+from repertory.actors.hook_registry import HookProvider, HookRegistry
 from repertory.actors.memory_journal import MemoryJournal
 from repertory.actors.multi_agent_events import MultiAgentInitializedEvent
 from repertory.app.call_options import read_call
@@ -30,26 +30,30 @@ from repertory.app.host import Host, HostSettings, Key, ambient_host
 from repertory.app.multi_agent_plugin import LateInits, check_multi_agent_plugins
 from repertory.app.node_runner import CustomNode, NodePlace, SessionNodeRunner
 from repertory.app.orchestrator_blueprint import OrchestratorBlueprint
-from repertory.app.orchestrator_nodes import node_of
+from repertory.app.orchestrator_input import check_placement, list_of
 from repertory.app.orchestrator_snapshots import OrchestratorSnapshots
+from repertory.app.read_results import ReadResults
 from repertory.core.ids import check_id
 from repertory.core.orchestration.journals import journal_of, node_journal
 from repertory.core.orchestration.results import MultiAgentResult
+from repertory.core.orchestration.run import Run
 from repertory.core.snapshots.orchestrators import RunFields, RunShape, token_of
 from repertory.errors import AgentBusy, Invalid
 
 if TYPE_CHECKING:
-    from repertory.actors.hook_registry import EventTypes, HookCallback, HookProvider
+    from repertory.actors.hook_registry import EventTypes, HookCallback
     from repertory.actors.run_driver import OrchestratorParts
     from repertory.app.active_session import ActiveSession
     from repertory.app.multi_agent_plugin import MultiAgentPlugin
     from repertory.app.node_runner import Node, RunnerSettings
+    from repertory.app.read_results import KnowsForms
     from repertory.app.sessions import SessionPlacement
+    from repertory.app.tracing import AttributeValue
     from repertory.backends.ports import OutputForm
     from repertory.core.budget import Budget
     from repertory.core.events import TurnEvent
     from repertory.core.messages import Prompt
-    from repertory.core.orchestration.run import Kind, Run
+    from repertory.core.orchestration.run import Kind
     from repertory.core.snapshots.fields import SnapshotFields
     from repertory.core.snapshots.orchestrators import NodeFields
 
@@ -77,6 +81,10 @@ class RunOptions(TypedDict, total=False):
     """What to do when another call works: `queue` or `reject`; None means what it was built with."""
 
 
+Result = TypeVar("Result", bound=MultiAgentResult, covariant=True)
+"""What callers get."""
+
+
 class MultiAgentBase(ABC):
     """Anything that runs several agents for one task, and can be a node itself."""
 
@@ -95,7 +103,7 @@ class MultiAgentBase(ABC):
         yield {"type": "multiagent_result", "result": await self.invoke_async(task, invocation_state, **options)}
 
 
-class Orchestrator(OrchestratorSnapshots, MultiAgentBase):
+class Orchestrator(OrchestratorSnapshots, MultiAgentBase, Generic[Result]):
     """An orchestrator whose runs are kept: every node is a session of its own under the orchestrator's.
 
     A call returns when the run is over, or waits for somebody, and everything about it is durable. A process may be
@@ -109,26 +117,30 @@ class Orchestrator(OrchestratorSnapshots, MultiAgentBase):
     def __init__(
         self,
         id: str,
-        nodes: Mapping[str, object],
+        nodes: Mapping[str, Node],
         *,
         session_manager: SessionPlacement | None,
-        hooks: Sequence[HookProvider],
-        plugins: Sequence[MultiAgentPlugin],
+        hooks: Sequence[HookProvider] | None,
+        plugins: Sequence[MultiAgentPlugin] | None,
         busy: Busy,
-        no_sessions: str,
+        trace_attributes: Mapping[str, AttributeValue] | None,
     ) -> None:
-        """`no_sessions`: what to say of a node that keeps its conversation itself. Errors: `Invalid`."""
+        """Errors: `Invalid`."""
         self.id = check_id(id, "orchestrator id")
+        check_placement(session_manager)
         self.session_manager = session_manager
+        for node in nodes if session_manager is not None else ():
+            check_id(node_journal(self.id, node), "node id")
         if busy not in ("queue", "reject"):
             raise Invalid("busy is 'queue' or 'reject'", got=busy)
-        self._busy = busy
+        self.busy = busy
         self.hooks = HookRegistry()
-        for provider in hooks:
+        for provider in list_of(HookProvider, hooks, "hooks"):
             self.hooks.add_hook(provider)
-        self._node_map: dict[str, Node] = {name: node_of(name, node, no_sessions) for name, node in nodes.items()}
-        _check_once(nodes)
+        self.trace_attributes = _attributes(trace_attributes)
+        self._node_map = dict(nodes)
         _check_apart(self._node_map)
+        self._run, self._worked_on = Run(), False
         self._memory = MemoryJournal()
         self._unsaved_id = f"unsaved-{secrets.token_hex(8)}"
         self._claim = Claim()
@@ -136,7 +148,7 @@ class Orchestrator(OrchestratorSnapshots, MultiAgentBase):
         self._active: ActiveSession | None = None
         self._active_in: object = None
         """The event loop that it lives in."""
-        for plugin in (checked := check_multi_agent_plugins(plugins)):
+        for plugin in (checked := check_multi_agent_plugins(list_of(object, plugins, "plugins"))):
             for callback in plugin.hooks:
                 self.hooks.add_callback(None, callback)
         self._late = LateInits(self, checked)
@@ -159,12 +171,12 @@ class Orchestrator(OrchestratorSnapshots, MultiAgentBase):
         return None
 
     def initial(self) -> SnapshotFields | None:
-        """As a node it begins each execution anew anyway."""
+        """It has no conversation: what begins anew is its nodes, see `load`."""
         return None
 
     def __call__(
         self, task: Prompt = None, invocation_state: dict[str, Any] | None = None, **options: Unpack[RunOptions]
-    ) -> MultiAgentResult:
+    ) -> Result:
         """Work on a task from sync code; takes what `invoke_async` takes. Blocks until it is durable."""
         from repertory.app.blocking import blocking_host  # the event loop of sync code, loaded by the first sync call
 
@@ -172,7 +184,7 @@ class Orchestrator(OrchestratorSnapshots, MultiAgentBase):
 
     async def invoke_async(
         self, task: Prompt = None, invocation_state: dict[str, Any] | None = None, **options: Unpack[RunOptions]
-    ) -> MultiAgentResult:
+    ) -> Result:
         """Work on a task, or go on with the run that is unfinished; `RunOptions` says what may stand beside it.
 
         `invocation_state`: values for conditions, and for the hooks and tools of every node, which share this very
@@ -183,14 +195,15 @@ class Orchestrator(OrchestratorSnapshots, MultiAgentBase):
         """
         invocation = _read(task, invocation_state, options)
         async with self._session(invocation.deadline, reject=self._rejects(invocation)) as session:
-            return cast("MultiAgentResult", await session.invoke(invocation))
+            return cast("Result", await session.invoke(invocation))
 
     async def stream_async(
         self, task: Prompt = None, invocation_state: dict[str, Any] | None = None, **options: Unpack[RunOptions]
     ) -> AsyncGenerator[TurnEvent]:
         """The same, with what happens on the way: `multiagent_node_start`, `multiagent_node_stream` (whose `event` is
         the node's own), `multiagent_node_stop`, `multiagent_node_interrupt`, `multiagent_node_cancel` and
-        `multiagent_handoff`, by `type`; the last event holds the `result`. Leaving early cancels the call.
+        `multiagent_handoff`, by `type`; the last event holds the `result`. Leaving early cancels the call: whoever may
+        leave closes the stream (`contextlib.aclosing`), since Python does not do so at once.
         """
         invocation = _read(task, invocation_state, options)
         alive = self._session(invocation.deadline, reject=self._rejects(invocation))
@@ -203,7 +216,7 @@ class Orchestrator(OrchestratorSnapshots, MultiAgentBase):
         if self._active is not None and self._active.alive:
             self._active.cancel()
 
-    async def __aenter__(self) -> Orchestrator:
+    async def __aenter__(self) -> Self:
         """Keep its actors, and its nodes whose conversations are stored, alive until the end of the block."""
         if self._held is not None:
             raise Invalid("the orchestrator is open already", orchestrator=self.id)
@@ -219,7 +232,7 @@ class Orchestrator(OrchestratorSnapshots, MultiAgentBase):
             await held[0].__aexit__(*exc_info)
 
     def _rejects(self, invocation: Invocation) -> bool:
-        return (invocation.busy or self._busy) == "reject"
+        return (invocation.busy or self.busy) == "reject"
 
     @asynccontextmanager
     async def _session(self, deadline: float = math.inf, *, reject: bool = False) -> AsyncGenerator[ActiveSession]:
@@ -232,7 +245,7 @@ class Orchestrator(OrchestratorSnapshots, MultiAgentBase):
                 yield session
             return
         active = self._active
-        if active is not None and any(turn.agent is active.agent for turn in OPEN_TURNS.get()):
+        if active is not None and active.alive and any(turn.agent is active.agent for turn in OPEN_TURNS.get()):
             yield active  # A node of the run that is worked on calls: it is told so.
             return
         async with (
@@ -278,8 +291,8 @@ class Orchestrator(OrchestratorSnapshots, MultiAgentBase):
                 durable=where.sessions is not None,
             ),
             parts_on=lambda host: self._parts(where.agent_id, SessionNodeRunner(host, self._runner(place_of))),
-            finished=self._finished,
-            reject=self._busy == "reject",
+            finished=self._end,
+            reject=self.busy == "reject",
             sessions=where.sessions,
             memory=self._memory,
             own=place is None,
@@ -290,6 +303,23 @@ class Orchestrator(OrchestratorSnapshots, MultiAgentBase):
 
     def _joined(self, session: ActiveSession) -> None:
         self._active, self._active_in = session, current_token().native_token
+
+    def _watch(self, run: Run, worked_on: bool) -> None:
+        self._run, self._worked_on = run, worked_on
+
+    def works_on(self, run: Run) -> bool:
+        """See `WorksOnRuns`."""
+        return self._worked_on and run is self._run
+
+    def form_of(self, node: str) -> OutputForm | None:
+        """See `KnowsForms`."""
+        found = self._node_map.get(node)
+        return None if found is None or isinstance(found, CustomNode) else found.form
+
+    def within(self, node: str) -> KnowsForms | None:
+        """See `KnowsForms`."""
+        found = self._node_map.get(node)
+        return cast("KnowsForms", found) if isinstance(found, Orchestrator) else None
 
     @property
     def shape(self) -> RunShape:
@@ -318,8 +348,12 @@ class Orchestrator(OrchestratorSnapshots, MultiAgentBase):
     def _runner(self, place_of: Callable[[str], NodePlace | None]) -> RunnerSettings:
         """How its nodes are run."""
 
+    def _end(self, run: Run, result: MultiAgentResult) -> Result:
+        self._watch(run, False)
+        return self._finished(run, replace(result, results=ReadResults(result.results, self)))
+
     @abstractmethod
-    def _finished(self, run: Run, result: MultiAgentResult) -> MultiAgentResult:
+    def _finished(self, run: Run, result: MultiAgentResult) -> Result:
         """What callers get."""
 
 
@@ -354,23 +388,10 @@ def _read(task: Prompt, state: dict[str, Any] | None, options: RunOptions) -> In
     return replace(read_call(task, cast("Any", {**rest, "invocation_state": state}), None), resume=resume)
 
 
-def seconds(value: object, what: str) -> float:
-    """The same, known to be a time. Errors: `Invalid`."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise Invalid(f"{what} is a positive number of seconds", got=value)
-    return float(value)
-
-
-def positive(value: object, what: str) -> int:
-    """The same, known to be a count. Errors: `Invalid`."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise Invalid(f"{what} is a positive number", got=value)
-    return value
-
-
-def _check_once(nodes: Mapping[str, object]) -> None:
-    if len({id(node) for node in nodes.values()}) < len(nodes):
-        raise Invalid("Duplicate node instance detected. Each node must have a unique object instance.")
+def _attributes(given: Mapping[str, AttributeValue] | None) -> Mapping[str, AttributeValue]:
+    if given is not None and not isinstance(cast("object", given), Mapping):
+        raise Invalid("trace_attributes is a dictionary", got=type(given).__name__)
+    return dict(given or {})
 
 
 def _check_apart(nodes: Mapping[str, Node]) -> None:

@@ -21,6 +21,7 @@ from repertory.errors import ActorDead, AgentBusy, Invalid, SnapshotException, U
 if TYPE_CHECKING:
     from repertory.actors.hook_registry import HookRegistry
     from repertory.app.active_session import ActiveSession
+    from repertory.app.tracing import AttributeValue
 
 
 class OrchestratorSnapshots(ABC):
@@ -28,6 +29,7 @@ class OrchestratorSnapshots(ABC):
 
     id: str
     hooks: HookRegistry
+    trace_attributes: Mapping[str, AttributeValue]
 
     @property
     @abstractmethod
@@ -62,7 +64,7 @@ class OrchestratorSnapshots(ABC):
         if metadata is not None and not isinstance(cast("object", metadata), Mapping):
             raise Invalid("metadata is a dictionary", got=type(metadata).__name__)
         before = BeforeSnapshotEvent(agent=None, source=self, action="save", metadata=dict(metadata or {}))
-        with span("repertory.snapshot.save", {"orchestrator.id": self.id}):
+        with span("repertory.snapshot.save", {**self.trace_attributes, "orchestrator.id": self.id}):
             fire_sync(self.hooks, before)
             state = await self._said()
             snapshot = snapshot_of(state, before.metadata, time.time(), ORCHESTRATOR)
@@ -80,7 +82,7 @@ class OrchestratorSnapshots(ABC):
         truncated, or is of another version, kind or orchestrator; `AgentBusy` from within its run. Then nothing has
         changed. Besides those, what the store says.
         """
-        with span("repertory.snapshot.load", {"orchestrator.id": self.id}):
+        with span("repertory.snapshot.load", {**self.trace_attributes, "orchestrator.id": self.id}):
             fields = read_orchestrator(snapshot)
             if fields.orchestrator_id != self.id:
                 text = f"Snapshot orchestrator id mismatch: expected {self.id!r}, got {fields.orchestrator_id!r}"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +11,10 @@ from repertory.actors.nodes import NodePolicy
 from repertory.actors.run_driver import OrchestratorParts
 from repertory.app.agent import Agent
 from repertory.app.node_runner import RunnerSettings
-from repertory.app.orchestrator import Orchestrator, positive, seconds
+from repertory.app.orchestrator import Orchestrator
+from repertory.app.orchestrator_input import count, list_of, seconds
 from repertory.app.orchestrator_nodes import AgentNode
+from repertory.app.run_state import RunState
 from repertory.backends.tools.decorator import tool
 from repertory.core.messages import error_result
 from repertory.core.orchestration.handoff import HANDOFF, handoff_in
@@ -26,7 +28,10 @@ if TYPE_CHECKING:
     from repertory.app.multi_agent_plugin import MultiAgentPlugin
     from repertory.app.node_runner import NodePlace, SessionNodeRunner
     from repertory.app.sessions import SessionPlacement
+    from repertory.app.tracing import AttributeValue
     from repertory.backends.ports import Tool
+    from repertory.core.messages import Json
+    from repertory.core.orchestration.results import Status
     from repertory.core.orchestration.run import Run
 
 NO_SESSIONS = "Session persistence is not supported for Swarm agents yet."
@@ -45,6 +50,45 @@ class SwarmNode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SharedContext:
+    """What the agents of a swarm have left for each other."""
+
+    context: Mapping[str, Mapping[str, Json]] = field(default_factory=dict[str, "Mapping[str, Json]"])
+    """By the agent that has left it: values by name. Nobody edits it."""
+
+
+class SwarmState(RunState):
+    """What a run of a swarm is now, as `swarm.state`. A view: everything is read when asked for, as it is then."""
+
+    __slots__ = ("_swarm",)
+
+    def __init__(self, run: Run, swarm: Swarm) -> None:
+        super().__init__(run, swarm)
+        self._swarm = swarm
+
+    @property
+    def completion_status(self) -> Status:
+        """`executing` while a call works on it."""
+        return self._status
+
+    @property
+    def current_node(self) -> SwarmNode | None:
+        """Who has control; None when the run is over."""
+        return next((self._swarm.nodes[node] for node in self._run.frontier if node in self._swarm.nodes), None)
+
+    @property
+    def node_history(self) -> tuple[SwarmNode, ...]:
+        """Who had control and ended, in order."""
+        nodes = self._swarm.nodes
+        return tuple(nodes[node] for node in self._run.order if node in nodes)
+
+    @property
+    def shared_context(self) -> SharedContext:
+        """What the agents have left for each other."""
+        return SharedContext(context={node: note.context for node, note in self._run.notes.items() if note.context})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SwarmResult(MultiAgentResult):
     """The end of a swarm's run, or where it waits."""
 
@@ -52,7 +96,7 @@ class SwarmResult(MultiAgentResult):
     """Who had control, in order."""
 
 
-class Swarm(Orchestrator):
+class Swarm(Orchestrator[SwarmResult]):
     """Agents that hand a task over to each other until one of them is done with it.
 
     Each agent is known by its name, and gets a tool, `handoff_to_agent`, by which it gives control to another one with
@@ -62,7 +106,8 @@ class Swarm(Orchestrator):
     `nodes` (or `agents`): the agents; `entry_point`: who begins, else the first. `max_handoffs`, `max_iterations`,
     `execution_timeout` (seconds, all calls of a run together), and fewer than
     `repetitive_handoff_min_unique_agents` different agents among the last `repetitive_handoff_detection_window`: end a
-    run with status `failed`. `node_timeout`: seconds for one turn. `session_manager`, `busy`: as for `Graph`.
+    run with status `failed`. `node_timeout`: seconds for one turn. `session_manager`, `busy`, `trace_attributes`: as
+    for `Graph`. All of these can be read.
 
     Errors: `Invalid` (a ValueError); from calls see `Orchestrator.invoke_async`.
     """
@@ -86,13 +131,20 @@ class Swarm(Orchestrator):
         plugins: Sequence[MultiAgentPlugin] | None = None,
         id: str = "default_swarm",
         busy: Busy = "queue",
+        trace_attributes: Mapping[str, AttributeValue] | None = None,
     ) -> None:
         if (nodes is None) == (agents is None):
             raise Invalid("a swarm is made of nodes=[agent, ...] (or agents=[...])")
-        named = _named(nodes if nodes is not None else agents or ())
+        named = _named(list_of(object, agents if nodes is None else nodes, "agents"))
         self.nodes = {name: SwarmNode(node_id=name, executor=agent) for name, agent in named.items()}
         self.entry_point = entry_point
+        self.max_handoffs = count(max_handoffs, "max_handoffs")
+        self.max_iterations = count(max_iterations, "max_iterations")
+        self.execution_timeout = seconds(execution_timeout, "execution_timeout")
         self.node_timeout = seconds(node_timeout, "node_timeout")
+        window, least = repetitive_handoff_detection_window, repetitive_handoff_min_unique_agents
+        self.repetitive_handoff_detection_window = count(window, "repetitive_handoff_detection_window", least=0)
+        self.repetitive_handoff_min_unique_agents = count(least, "repetitive_handoff_min_unique_agents", least=0)
         first = next(iter(named), None)
         if first is None:
             raise Invalid("a swarm has at least one agent")
@@ -103,23 +155,34 @@ class Swarm(Orchestrator):
         self._plan = SwarmPlan(
             agents={name: agent.description for name, agent in named.items()},
             entry=first,
-            handoffs_max=positive(max_handoffs, "max_handoffs"),
-            executions_max=positive(max_iterations, "max_iterations"),
-            time_max_s=seconds(execution_timeout, "execution_timeout"),
+            handoffs_max=self.max_handoffs,
+            executions_max=self.max_iterations,
+            time_max_s=self.execution_timeout,
             window=repetitive_handoff_detection_window,
             unique_min=repetitive_handoff_min_unique_agents,
         )
+        handing = partial(handoff_tool, frozenset(named))
         super().__init__(
             id,
-            named,
+            {name: AgentNode(agent, handing) for name, agent in named.items()},
             session_manager=session_manager,
-            hooks=hooks or (),
-            plugins=plugins or (),
+            hooks=hooks,
+            plugins=plugins,
             busy=busy,
-            no_sessions=NO_SESSIONS,
+            trace_attributes=trace_attributes,
         )
-        handing = partial(handoff_tool, frozenset(named))
-        self._node_map = {name: AgentNode(agent, handing) for name, agent in named.items()}
+
+    @property
+    def state(self) -> SwarmState:
+        """The run that a call worked on last, as it is now; also during the run, for hooks. `pending` before the first
+        call of this object, whatever the store has.
+        """
+        return SwarmState(self._run, self)
+
+    @property
+    def shared_context(self) -> SharedContext:
+        """That of `state`."""
+        return self.state.shared_context
 
     def _parts(self, orchestrator_id: str, runner: SessionNodeRunner) -> OrchestratorParts:
         policy = NodePolicy(timeout_s=self.node_timeout)
@@ -130,6 +193,7 @@ class Swarm(Orchestrator):
             hooks=self.hooks,
             policies=dict.fromkeys(self.nodes, policy),
             owner=self,
+            watch=self._watch,
         )
 
     def _runner(self, place_of: Callable[[str], NodePlace | None]) -> RunnerSettings:
@@ -138,8 +202,7 @@ class Swarm(Orchestrator):
 
     def _finished(self, run: Run, result: MultiAgentResult) -> SwarmResult:
         known = {each.name: getattr(result, each.name) for each in fields(result)}
-        history = tuple(self.nodes[node] for node in run.order if node in self.nodes)
-        return SwarmResult(**known, node_history=history)
+        return SwarmResult(**known, node_history=SwarmState(run, self).node_history)
 
 
 def _named(agents: Sequence[object]) -> dict[str, Agent]:
@@ -147,6 +210,8 @@ def _named(agents: Sequence[object]) -> dict[str, Agent]:
     for agent in agents:
         if not isinstance(agent, Agent):
             raise Invalid("a swarm is made of agents", got=type(agent).__name__)
+        if agent.session_manager is not None:
+            raise Invalid(NO_SESSIONS)
         if agent.name in named:
             raise Invalid(f"Node ID '{agent.name}' is not unique. Each agent must have a unique name.")
         if HANDOFF in agent.tool_names:

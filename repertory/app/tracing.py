@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
+AttributeValue: TypeAlias = (
+    "str | bool | int | float | Sequence[str] | Sequence[bool] | Sequence[int] | Sequence[float]"
+)
+"""What a span can say of something."""
 _NAME = "repertory"
 
 
 @contextmanager
-def span(name: str, attributes: Mapping[str, str | int]) -> Generator[None]:
+def span(name: str, attributes: Mapping[str, AttributeValue]) -> Generator[None]:
     """A span of that name as the current one, ended with the block; an error in the block is recorded in it."""
     api: Any = sys.modules.get("opentelemetry.trace")  # Whoever traces has imported it.
     if api is None:

@@ -49,9 +49,10 @@ class Budget:
     can be gone on with under another budget. Summaries that can wait, and extraction, are then left for a later call.
     What is done behind the answer counts when it is done, after the call.
 
-    `spent` is what was used in all, `by` the same for each agent that asked, by its `agent_id` (of a node whose
-    conversation is kept: `graph.node`), with `agent_id/summary` and `agent_id/memory` for the summaries and memories
-    that are made for it. An agent that writes summaries has its own `agent_id`.
+    `spent` is what was used in all, `by` the same for each agent that asked, by its `agent_id`, with `agent_id/summary`
+    and `agent_id/memory` for the summaries and memories that are made for it. A node whose conversation is kept, or
+    whose agent was given no `agent_id`, stands there as `graph.node`, a nested one as `graph.team.node`. An agent that
+    writes summaries has its own `agent_id`.
     """
 
     def __init__(

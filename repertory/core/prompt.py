@@ -57,13 +57,22 @@ def _read_items(items: list[object]) -> Said | Answers:
         raise Invalid("a prompt list holds content blocks or messages, which are dictionaries")
     blocks = cast("list[dict[str, object]]", items)
     if all("interruptResponse" in block for block in blocks):
-        return Answers(responses=dict(_answer(block["interruptResponse"]) for block in blocks))
+        return Answers(responses=_answers(blocks))
     if all("role" in block for block in blocks):
         return Said(messages=tuple(copy_message(check_message(block)) for block in blocks))
     if any("role" in block or "interruptResponse" in block for block in blocks):
         raise Invalid("a prompt list holds content blocks, or messages, or interrupt responses, not a mixture")
     content = cast("list[ContentBlock]", blocks)
     return Said(messages=(copy_message(check_message({"role": "user", "content": content})),))
+
+
+def _answers(blocks: Sequence[dict[str, object]]) -> dict[str, Json]:
+    found: dict[str, Json] = {}
+    for block in blocks:
+        interrupt_id, response = _answer(block["interruptResponse"])
+        if found.setdefault(interrupt_id, response) != response:
+            raise Invalid("an interrupt has one answer", interrupt=interrupt_id)
+    return found
 
 
 def _answer(response: object) -> tuple[str, Json]:

@@ -221,3 +221,16 @@ async def test_only_a_budget_is_one() -> None:
     with pytest.raises(Invalid, match="budget is a Budget"):
         await agent().invoke_async("Go", budget=100)  # type: ignore[typeddict-item]
     assert Spent().calls == 0
+
+
+@pytest.mark.parametrize("kept", [False, True], ids=["nowhere", "kept"])
+async def test_nodes_whose_agents_have_no_id_of_their_own_stand_there_by_their_names(kept: bool) -> None:
+    def nameless() -> Agent:
+        return Agent(ScriptedModel(["fine"]), callback_handler=None)
+
+    place = JournalSessionManager("s", storage=InMemoryStorage()) if kept else None
+    inner = Graph({"deep": nameless()}, id="inner")
+    graph = Graph({"a": nameless(), "b": nameless(), "team": inner}, id="g", session_manager=place)
+    budget = Budget(total_tokens=10_000)
+    await graph.invoke_async("Go", budget=budget)
+    assert {who: spent.calls for who, spent in budget.by.items()} == {"g.a": 1, "g.b": 1, "g.team.deep": 1}

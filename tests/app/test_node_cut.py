@@ -43,7 +43,7 @@ class SlowHost:
 
 
 def call(visit: int) -> NodeCall:
-    return NodeCall(node="a", prompt=f"question {visit}", token=f"run:a:{visit}", invocation_state={})
+    return NodeCall(node="a", prompt=f"question {visit}", token=f"run:a:{visit}", invocation_state={}, payer="run.a")
 
 
 def visit_of(_: str, token: str) -> int:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 from repertory import (
+    AfterInvocationEvent,
     Agent,
     Graph,
     MultiAgentResult,
     NodeFailed,
     ScriptedModel,
+    SlidingWindowConversationManager,
     Status,
     Swarm,
     tool,
@@ -21,6 +24,7 @@ from repertory.backends.tools.schema_library import schema_class
 from repertory.core.orchestration.handoff import handoff_in
 from repertory.errors import Invalid
 from repertory.testing.memory_sessions import MemorySessionStore, SessionShelf
+from tests.app.recorder import On
 
 pytestmark = pytest.mark.anyio
 schema_class()  # Loading it takes a thread, and time on these clocks stands still or jumps.
@@ -135,7 +139,7 @@ async def test_what_was_handed_over_is_told_on_the_way() -> None:
     assert events == [{"type": "multiagent_handoff", "from_node_ids": ["a"], "to_node_ids": ["b"], "message": "do it"}]
 
 
-def test_only_a_handoff_of_the_last_turn_that_was_carried_out_counts() -> None:
+def test_the_last_handoff_that_was_carried_out_counts() -> None:
     def turn(use: Any, status: Any = "success") -> list[Any]:
         return [
             {"role": "user", "content": [{"text": "go"}]},
@@ -145,9 +149,46 @@ def test_only_a_handoff_of_the_last_turn_that_was_carried_out_counts() -> None:
         ]
 
     assert handoff_in([*turn(handing("a")), *turn(handing("b", x=1))], ["a", "b"]) == ({"x": 1}, ("b", "please"))
-    assert handoff_in([*turn(handing("a")), *turn(handing("b"), "error")], ["a", "b"]) == ({}, None)
+    assert handoff_in([*turn(handing("a")), *turn(handing("b"), "error")], ["a", "b"]) == ({}, ("a", "please"))
     assert handoff_in(turn(handing("c")), ["a", "b"]) == ({}, None)
     assert handoff_in([], ["a"]) == ({}, None)
+
+
+class Form(BaseModel):
+    """What is filled in at the end."""
+
+    words: str
+
+
+def going_on(event: AfterInvocationEvent) -> None:
+    """The call is not over with its first turn."""
+    if len(event.agent.messages) < 6:
+        event.resume = "Anything else?"
+
+
+@pytest.mark.parametrize(
+    ("replies", "options"),
+    [
+        ((handing("b"), {"toolUse": {"name": "Form", "input": {"words": "x"}}}), {"structured_output_model": Form}),
+        ((handing("b"), "Handed over.", "No."), {"hooks": [going_on]}),
+        (
+            (handing("b"), *[{"toolUse": {"name": "look", "input": {}}}] * 3, "Handed over."),
+            {"conversation_manager": SlidingWindowConversationManager(window_size=4)},
+        ),
+    ],
+    ids=["a form is filled in", "a hook goes on", "the window has moved on"],
+)
+async def test_a_handoff_counts_whatever_comes_behind_it(replies: Any, options: Any) -> None:
+    @tool
+    async def look() -> str:
+        """Look."""
+        return "seen"
+
+    options = {**options, "hooks": [On(AfterInvocationEvent, each) for each in options.get("hooks", ())]}
+    a = Agent(ScriptedModel(list(replies)), name="a", tools=[look], callback_handler=None, **options)
+    b = Agent(ScriptedModel(["Done."]), name="b", callback_handler=None)
+    result = await Swarm([a, b]).invoke_async("Go")
+    assert (result.status, history(result)) == (Status.COMPLETED, ["a", "b"])
 
 
 def test_what_is_no_swarm_is_refused() -> None:

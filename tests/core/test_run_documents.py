@@ -48,7 +48,7 @@ def worked(rng: random.Random, *, ends: int, kind: Any = None) -> Run:
     """A run in which that many nodes have ended, some of them several times."""
     run = Run()
     kind = kind or rng.choice(["graph", "swarm"])
-    record = run.begun(rng.choice(TASKS), ("a",), at=1.0, kind=kind, token=rng.choice([None, "t"]))
+    record = run.begun(rng.choice(TASKS), ("a",), at=1.0, kind=kind, tokens=rng.choice([(), ("t",), ("t", "u")]))
     run.apply(record)
     for end in range(ends):
         node = rng.choice(NODES)
@@ -133,7 +133,7 @@ def test_a_document_that_says_nothing_new_leads_to_no_records(rng: random.Random
 
 def test_a_run_that_others_have_gone_on_with_is_the_same_run() -> None:
     ours = Run()
-    ours.apply(ours.begun("Do it", ("a",), at=1.0, kind="graph", token="mine"))
+    ours.apply(ours.begun("Do it", ("a",), at=1.0, kind="graph", tokens=("mine",)))
     record = ours.ended("a", Ended(result=node_result_of(said("A"), 5)), (), at=2.0, elapsed_ms=5)
     ours.apply(leading_to(record, ("b", "join"), ("b",)))
     document = {**through_a_file(ours)}
@@ -149,7 +149,7 @@ def test_a_run_that_others_have_gone_on_with_is_the_same_run() -> None:
     assert [record.node for record in records] == ["b"]
     for record in records:
         ours.apply(record)
-    assert (ours.number, ours.token, ours.order) == (1, "mine", ("a", "b"))
+    assert (ours.number, ours.tokens, ours.order) == (1, ("mine",), ("a", "b"))
     assert ours.frontier == ("c", "join"), "what waited still waits"
     assert frontier_of(ours.frontier).at_rest == ("c", "join")
 
@@ -157,14 +157,14 @@ def test_a_run_that_others_have_gone_on_with_is_the_same_run() -> None:
 def test_a_run_that_others_have_begun_is_the_next_one(rng: random.Random) -> None:
     for task, over in (("Another", False), ("Do it", True)):
         ours = Run()
-        ours.apply(ours.begun("Do it", ("a",), at=1.0, kind="graph", token="mine"))
+        ours.apply(ours.begun("Do it", ("a",), at=1.0, kind="graph", tokens=("mine",)))
         done = Ended(result=node_result_of(said("A"), 5))
         ours.apply(ours.ended("a", done, () if over else ("b",), at=2.0, elapsed_ms=5))
         theirs = Run()
         theirs.apply(theirs.begun(task, ("a",), at=1.0, kind="graph"))
         theirs.apply(theirs.ended("a", done, ("b",), at=2.0, elapsed_ms=5))
         read_back(theirs, ours)
-        assert (ours.number, ours.token, ours.task, ours.frontier) == (2, None, task, ("b",))
+        assert (ours.number, ours.tokens, ours.task, ours.frontier) == (2, (), task, ("b",))
         assert ours.status is Status.EXECUTING
 
 

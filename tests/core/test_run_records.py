@@ -66,7 +66,7 @@ def seen(run: Run) -> dict[str, Any]:
         "number": run.number,
         "task": run.task,
         "begun": run.begun_at,
-        "token": run.token,
+        "tokens": run.tokens,
         "frontier": run.frontier,
         "status": run.status,
         "order": run.order,
@@ -138,7 +138,7 @@ def step(rng: random.Random, run: Run) -> tuple[NodeChanged, NodeResult | None]:
     chance = rng.random()
     if not run.number or chance < 0.1:
         task: Any = rng.choice(["Go", [{"text": "Look"}, {"image": {"source": {"bytes": b"x"}}}]])
-        return run.begun(task, some or ("a",), at=at, kind="graph", token=rng.choice([None, "t"])), None
+        return run.begun(task, some or ("a",), at=at, kind="graph", tokens=rng.choice([(), ("t",), ("t", "u")])), None
     if chance < 0.15:
         return run.stopped("too long", at=at, elapsed_ms=elapsed), None
     if chance < 0.2:
@@ -166,7 +166,7 @@ def test_a_record_that_nobody_wrote_is_refused() -> None:
 def unfinished(*questions: Interrupt) -> Run:
     """A run that owes work; when it asks something, that is all it waits for."""
     run = Run()
-    run.apply(run.begun("Go", ("a",), at=1.0, kind="graph", token="t"))
+    run.apply(run.begun("Go", ("a",), at=1.0, kind="graph", tokens=("t",)))
     if questions:
         result = node_result_of(AgentResult(stop_reason="interrupt", message=None, interrupts=questions), 1)
         run.apply(run.ended("a", Ended(result=result, done=False), ("a",), at=2.0, elapsed_ms=1), result)
@@ -191,7 +191,7 @@ BY_ITS_ID = [{"interruptResponse": {"interruptId": "v1:node:a:q", "response": "y
         (Run(), "Go", {}, BeginRun("Go")),
         (Run(), [{"text": "Go"}], {}, BeginRun("Go")),
         (over(), "Go", {}, BeginRun("Go")),
-        (over(), "Go", {"token": "t"}, Replay()),
+        (over(), "Go", {"token": "t"}, Replay(1)),
         (over(), "Go", {"token": "t", "resume": False}, BeginRun("Go")),
         (unfinished(), "Go", {}, GoOn()),
         (unfinished(), None, {}, GoOn()),
@@ -199,7 +199,9 @@ BY_ITS_ID = [{"interruptResponse": {"interruptId": "v1:node:a:q", "response": "y
         (unfinished(), "Else", {"resume": False}, BeginRun("Else")),
         (unfinished(), "Else", {"token": "t"}, GoOn()),
         (unfinished(), "Go", {"token": "another"}, RunUnfinished),
-        (unfinished(), "Go", {"token": "another", "resume": True}, GoOn()),
+        (unfinished(), "Go", {"token": "another", "resume": True}, GoOn(token="another")),
+        (unfinished(QUESTION), ANSWER, {"token": "new"}, GoOn(answers={"a": {"v1:node:a:q": "yes"}}, token="new")),
+        (over(), ANSWER, {"token": "t"}, Replay(1)),
         (unfinished(QUESTION), None, {}, GoOn()),
         (unfinished(QUESTION), ANSWER, {}, GoOn(answers={"a": {"v1:node:a:q": "yes"}})),
         (unfinished(QUESTION), BY_ITS_ID, {}, GoOn(answers={"a": {"v1:node:a:q": "yes"}})),
@@ -228,6 +230,8 @@ BY_ITS_ID = [{"interruptResponse": {"interruptId": "v1:node:a:q", "response": "y
         "unfinished, its token",
         "unfinished, another token",
         "unfinished, another token, going on",
+        "waiting, answers and a token",
+        "over, answers and its token",
         "waiting, nothing",
         "waiting, answers",
         "waiting, answers by its id",

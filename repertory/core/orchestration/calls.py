@@ -9,7 +9,8 @@
     one whose snapshot was not      refused, unless it is to be given up: its nodes are partly elsewhere
     loaded to its end
     an idempotency token            the run of that token: gone on with, or its result once more; an unfinished run of
-                                    another token is never the one that is meant
+                                    another token is never the one that is meant, unless the caller says so; whatever
+                                    run is gone on with has the token from then on
 
 So nobody's task is dropped in silence, and no run is continued by mistake.
 """
@@ -47,11 +48,16 @@ class GoOn:
     """By node, new responses by interrupt id."""
     expired: frozenset[str] = frozenset()
     """Nodes that have waited for answers that nobody may give any more."""
+    token: str | None = None
+    """A name that the run has not had yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """Give the result of the run that is over."""
+    """Give the result of a run that is over."""
+
+    run: int
+    """Its number."""
 
 
 Decision: TypeAlias = BeginRun | GoOn | Replay
@@ -72,11 +78,17 @@ def decide_call(
             run=run.number,
             owing=list(run.frontier),
         )
+    named = token is not None and token in run.tokens and resume is not False
+    if named and run.over:
+        return Replay(run.number)
+    if token in run.earlier and resume is not False and not named:
+        return Replay(run.earlier[token])
+    new = None if token is None or named else token
     if isinstance(said, Answers):
-        return GoOn(answers=_answers(run, said, now), expired=_expired(run, now))
+        return GoOn(answers=_answers(run, said, now), expired=_expired(run, now), token=new)
     task = _task(said)
-    if token is not None and token == run.token and resume is not False:
-        return Replay() if run.over else GoOn(expired=_expired(run, now))
+    if named:
+        return GoOn(expired=_expired(run, now))
     if resume is False or (resume is None and run.over):
         if task is None:
             raise Invalid("there is no run to go on with; pass a task", run=run.number)
@@ -86,7 +98,7 @@ def decide_call(
     expired = _expired(run, now)
     if resume is None and task is not None and not expired:
         _refuse_while_waiting(run)
-    named_otherwise = token is not None and run.token not in (None, token)
+    named_otherwise = new is not None and bool(run.tokens)
     if resume is None and (named_otherwise or (task is not None and task != run.task)):
         raise RunUnfinished(
             "a run is unfinished: pass None to go on with it, resume=False to give it up",
@@ -96,7 +108,7 @@ def decide_call(
         )
     if task is not None and not expired:
         _refuse_while_waiting(run)
-    return GoOn(expired=expired)
+    return GoOn(expired=expired, token=new)
 
 
 def waiting(run: Run) -> dict[str, tuple[Interrupt, ...]]:

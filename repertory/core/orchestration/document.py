@@ -187,10 +187,10 @@ def _records(told: _Told, before: Run, at: float) -> list[NodeChanged]:
     frontier = _frontier(told, before) if same else told.following
     run = Run()
     run.number, run.kind, run.task = before.number if same else before.number + 1, told.kind, told.task
-    run.token, run.begun_at = (before.token, before.begun_at) if same else (None, at)
+    run.tokens, run.begun_at = (before.tokens, before.begun_at) if same else ((), at)
     made: list[NodeChanged] = []
     if not same or (frontier != before.frontier and not changed):
-        begun = Run.begun(before, told.task, frontier, at=at, kind=told.kind, token=run.token)
+        begun = Run.begun(before, told.task, frontier, at=at, kind=told.kind, tokens=run.tokens)
         made.append(replace(begun, run=run.number))
     made_of = _notes(told, changed, notes)
     for node, note in sorted(made_of.items(), key=lambda item: item[1].places.last or math.inf):

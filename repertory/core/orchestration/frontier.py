@@ -32,14 +32,11 @@ class Frontier(NamedTuple):
 
     def ended(self, node: str, targets: Iterable[str]) -> Frontier:
         """The node has done its work, and these come next."""
-        nodes = [each for each in self.nodes if each != node]
+        nodes = dict.fromkeys(each for each in self.nodes if each != node)
         running = self.running - {node}
-        again = [each for each in self.again if each != node]
+        again = dict.fromkeys(each for each in self.again if each != node)
         for target in (*([node] if node in self.again else []), *targets):
-            if target in running:
-                again += [] if target in again else [target]
-            elif target not in nodes:
-                nodes.append(target)
+            (again if target in running else nodes).setdefault(target)
         return Frontier(tuple(nodes), running, tuple(again))
 
     @property
@@ -50,11 +47,11 @@ class Frontier(NamedTuple):
 
 def frontier_of(at_rest: Iterable[str]) -> Frontier:
     """The frontier of a run that nobody drives. A node that ran, and was to run once more, does both from here on."""
-    nodes: list[str] = []
-    again: list[str] = []
+    nodes: dict[str, None] = {}
+    again: dict[str, None] = {}
     for node in at_rest:
-        (again if node in nodes else nodes).append(node)
-    return Frontier(tuple(nodes), frozenset(), tuple(dict.fromkeys(again)))
+        (again if node in nodes else nodes).setdefault(node)
+    return Frontier(tuple(nodes), frozenset(), tuple(again))
 
 
 def startable(shape: GraphShape, frontier: Frontier) -> tuple[str, ...]:

@@ -17,14 +17,16 @@ HANDOFF = "handoff_to_agent"
 def handoff_in(
     messages: Sequence[Message], agents: Collection[str]
 ) -> tuple[Mapping[str, Json], tuple[str, str] | None]:
-    """What the last turn leaves for others, and to whom it hands over with which words: the last one that it said
-    counts. Handing over to somebody who is not there, or that was not carried out, counts for nothing.
+    """What an agent leaves for others, and to whom it hands over with which words. The last time counts; handing over
+    to somebody who is not there, or that was not carried out, counts for nothing.
+
+    `messages`: everything said in one execution of the agent, whatever its model is shown.
     """
-    turn = messages[_begin(messages) :]
-    done = {result["toolUseId"] for each in turn for result in tool_results(each) if result["status"] == "success"}
     context: dict[str, Json] = {}
     handed: tuple[str, str] | None = None
-    for message in turn:
+    for message, following in zip(messages, [*messages[1:], None], strict=False):
+        results = () if following is None else tool_results(following)
+        done = {result["toolUseId"] for result in results if result["status"] == "success"}
         for use in tool_uses(message):
             match use["input"]:
                 case {"agent_name": str(name), "message": str(words), **rest} if (
@@ -36,12 +38,3 @@ def handoff_in(
                 case _:
                     pass
     return context, handed
-
-
-def _begin(messages: Sequence[Message]) -> int:
-    """Where the last turn begins: at the last thing that was said to the agent."""
-    for place in range(len(messages) - 1, -1, -1):
-        message = messages[place]
-        if message["role"] == "user" and not any(tool_results(message)):
-            return place
-    return 0

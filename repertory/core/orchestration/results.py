@@ -1,22 +1,31 @@
 """What a node, and a whole run, led to: for callers, and as JSON for journals and documents.
 
 The JSON is that of the SDK whose users we serve, so that either can read what the other wrote; what is ours stands
-beside it (`structured_output`, `metrics` and `state` of an agent's result, `reason`, `cause`).
+beside it (`structured_output`, `metrics` and `state` of an agent's result, `reason`, `cause`). What JSON cannot say is
+not in it: of a request state and of what was filled in, the values that are no JSON; of metrics, all but the sums; of
+an error, all but its words and the name of its class.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import TypeAlias, cast
+from typing import Never, Self, TypeAlias, TypedDict, cast
 
+from repertory.core.depth import is_too_deep
 from repertory.core.interrupts import Interrupt
 from repertory.core.messages import Json, Message, Usage, copy_message
-from repertory.core.result import AgentResult, StepMetrics, TurnMetrics
+from repertory.core.plain_values import plain_value
+from repertory.core.result import AgentResult, StepMetrics, ToolMetrics, TurnMetrics
 from repertory.errors import Corrupt, Failed
 
 NO_USAGE: Usage = {"inputTokens": 0, "outputTokens": 0, "totalTokens": 0}
+
+
+class FilledIn(dict[str, Json]):
+    """What a model filled in, as JSON: it stands for the object until somebody who has the form has read it."""
 
 
 class Status(Enum):
@@ -134,6 +143,18 @@ class MultiAgentResult:
             said["reason"] = self.reason
         return said
 
+    @classmethod
+    def from_dict(cls, said: Mapping[str, Json]) -> Self:
+        """What `to_dict` gave, which has nothing that only graphs or only swarms have. Errors: `Corrupt` for anything
+        else.
+        """
+        try:
+            if said["type"] != "multiagent_result":
+                raise ValueError(said["type"])
+            return cls(**_of_run(said))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise Corrupt("not the result of several agents", cause=repr(error)) from error
+
     def __str__(self) -> str:
         if self.interrupts:
             return str(_interrupts_said(self.interrupts))
@@ -215,13 +236,57 @@ def _said(outcome: Outcome) -> dict[str, Json]:
         "stop_reason": outcome.stop_reason,
         "checkpoint": None,
     }
-    if outcome.metrics.steps:
-        said["metrics"] = {
-            "usage": cast("Json", dict(outcome.metrics.usage)),
-            "latency_ms": outcome.metrics.model_latency_ms,
-            "duration_s": outcome.metrics.duration_s,
+    if outcome.metrics.steps or outcome.metrics.tool_metrics:
+        said["metrics"] = _metrics_said(outcome.metrics)
+    if outcome.structured_output is not None and (filled := _filled_in(outcome)) is not None:
+        said["structured_output"] = filled
+    if outcome.state and (state := _state_said(outcome.state)):
+        said["state"] = state
+    return said
+
+
+def _metrics_said(metrics: TurnMetrics) -> dict[str, Json]:
+    said: dict[str, Json] = {"duration_s": metrics.duration_s}
+    if metrics.steps:
+        said |= {"usage": cast("Json", dict(metrics.usage)), "latency_ms": metrics.model_latency_ms}
+    if metrics.tool_metrics:
+        said["tools"] = {
+            name: {"call_count": tool.call_count, "error_count": tool.error_count, "total_time": tool.total_time}
+            for name, tool in metrics.tool_metrics.items()
         }
     return said
+
+
+def _filled_in(result: AgentResult) -> Json:
+    """What was filled in, as JSON: in the words of the form, which an agent's answer has, else in its own. None when
+    there is no saying it.
+    """
+    if isinstance(result.structured_output, FilledIn):
+        return dict(result.structured_output)
+    try:
+        said = cast("Json", json.loads(str(result), parse_constant=_no_number))
+    except (ValueError, RecursionError):
+        said = None
+    return said if isinstance(said, dict) and not is_too_deep(said) else _plain(result.structured_output)
+
+
+def _state_said(state: Mapping[str, object]) -> dict[str, Json]:
+    """A request state as it is now, as far as it is JSON."""
+    said = {name: _plain(value) for name, value in state.items() if isinstance(cast("object", name), str)}
+    return {name: value for name, value in said.items() if value is not None or state[name] is None}
+
+
+def _plain(value: object) -> Json:
+    """A copy of the value as JSON; None when JSON cannot say it."""
+    try:
+        said = cast("Json", json.loads(json.dumps(value, allow_nan=False, default=plain_value)))
+    except (TypeError, ValueError, RecursionError):
+        return None
+    return None if is_too_deep(said) else said
+
+
+def _no_number(constant: str) -> Never:
+    raise ValueError(constant)
 
 
 def _interrupts_said(interrupts: tuple[Interrupt, ...]) -> list[Json]:
@@ -232,38 +297,63 @@ _Fields: TypeAlias = "Mapping[str, Json]"
 
 
 def _node_result(said: _Fields) -> NodeResult:
+    interrupts = _interrupts(said)
     return NodeResult(
-        result=_outcome(_inside(said["result"])),
+        result=_outcome(_inside(said["result"]), interrupts),
         status=Status(said.get("status", "pending")),
         execution_time=_whole(said.get("execution_time", 0)),
         accumulated_usage=cast("Usage", usage_in(said)),
         accumulated_metrics=_metrics(said, latency_in(said)),
         execution_count=executions_in(said),
-        interrupts=_interrupts(said),
+        interrupts=interrupts,
     )
 
 
-def _outcome(said: _Fields) -> Outcome:
+def _outcome(said: _Fields, interrupts: tuple[Interrupt, ...]) -> Outcome:
     match said["type"]:
         case "agent_result":
-            message = cast("Message | None", said["message"])
-            return AgentResult(stop_reason=str(said["stop_reason"]), message=message, metrics=_sums(said))
-        case "multiagent_result":
-            reason = said.get("reason")
-            return MultiAgentResult(
-                status=Status(said["status"]),
-                results={node: _node_result(_inside(each)) for node, each in _inside(said["results"]).items()},
-                accumulated_usage=_usage(said),
-                accumulated_metrics=_metrics(said, 0),
-                execution_count=_whole(said.get("execution_count", 0)),
-                execution_time=_whole(said.get("execution_time", 0)),
-                interrupts=_interrupts(said),
-                reason=None if reason is None else str(reason),
+            filled = said.get("structured_output")
+            return AgentResult(
+                stop_reason=str(said["stop_reason"]),
+                message=cast("Message | None", said["message"]),
+                metrics=_sums(said),
+                state=dict(_inside(said.get("state") or {})),
+                interrupts=interrupts,
+                structured_output=FilledIn(filled) if isinstance(filled, dict) else filled,
             )
+        case "multiagent_result":
+            return MultiAgentResult(**_of_run(said))
         case "exception":
             return Failed(str(said.get("message", "the node failed")))
         case other:
             raise ValueError(other)
+
+
+class _OfRun(TypedDict):
+    """What the JSON of a `MultiAgentResult` says."""
+
+    status: Status
+    results: Mapping[str, NodeResult]
+    accumulated_usage: Usage
+    accumulated_metrics: Mapping[str, float]
+    execution_count: int
+    execution_time: int
+    interrupts: tuple[Interrupt, ...]
+    reason: str | None
+
+
+def _of_run(said: _Fields) -> _OfRun:
+    reason = said.get("reason")
+    return {
+        "status": Status(said["status"]),
+        "results": {node: _node_result(_inside(each)) for node, each in _inside(said["results"]).items()},
+        "accumulated_usage": _usage(said),
+        "accumulated_metrics": _metrics(said, 0),
+        "execution_count": _whole(said.get("execution_count", 0)),
+        "execution_time": _whole(said.get("execution_time", 0)),
+        "interrupts": _interrupts(said),
+        "reason": None if reason is None else str(reason),
+    }
 
 
 def _sums(said: _Fields) -> TurnMetrics:
@@ -273,8 +363,20 @@ def _sums(said: _Fields) -> TurnMetrics:
         return TurnMetrics()
     fields = _inside(kept)
     duration_s = _number(fields["duration_s"])
-    usage, latency_ms = cast("Usage", _inside(fields["usage"])), _number(fields["latency_ms"])
-    return TurnMetrics(cycles=(StepMetrics(usage, latency_ms, duration_s, 1),), duration_s=duration_s)
+    cycles: tuple[StepMetrics, ...] = ()
+    if "usage" in fields:
+        usage, latency_ms = cast("Usage", _inside(fields["usage"])), _number(fields["latency_ms"])
+        cycles = (StepMetrics(usage, latency_ms, duration_s, 1),)
+    tools = {name: _tool(_inside(each)) for name, each in _inside(fields.get("tools") or {}).items()}
+    return TurnMetrics(cycles=cycles, tool_metrics=tools, duration_s=duration_s)
+
+
+def _tool(said: _Fields) -> ToolMetrics:
+    return ToolMetrics(
+        call_count=_whole(said["call_count"]),
+        error_count=_whole(said["error_count"]),
+        total_time=_number(said["total_time"]),
+    )
 
 
 def _usage(said: _Fields) -> Usage:

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 Kind = Literal["graph", "swarm"]
 """What an orchestrator is, by the name that documents have for it."""
+TOKENS_MAX = 64
+"""Names of a run, and of runs before it, that are known."""
 RUN = ""
 """What stands in place of a node's id in records of the run itself."""
 
@@ -169,8 +171,12 @@ class Run:
         self.kind: Kind = "graph"
         """Of the orchestrator that it is a run of."""
         self.task: Task = ""
-        self.token: str | None = None
-        """What its caller named it."""
+        self.tokens: tuple[str, ...] = ()
+        """What its callers named it, the latest ones."""
+        self.earlier: dict[str, int] = {}
+        """The numbers of runs before it that are over, by what their callers named them, the latest ones. Nobody edits
+        it.
+        """
         self.frontier: tuple[str, ...] = ()
         """The nodes that owe work; one that owes it twice stands here twice."""
         self.ready: tuple[str, ...] = ()
@@ -179,6 +185,8 @@ class Run:
         """What people answered about work that is not done yet, by the ids of `questions.py`. Nobody edits it."""
         self.notes: dict[str, NodeNote] = {}
         """By node, in the order in which they ended first. Nobody edits it."""
+        self.ends = 0
+        """How often nodes have done their work."""
         self.elapsed_ms = 0
         """How long somebody has worked on it."""
         self.reason: str | None = None
@@ -229,11 +237,6 @@ class Run:
         return tuple(places[place] for place in sorted(places))
 
     @property
-    def ends(self) -> int:
-        """How often nodes have done their work."""
-        return max((note.places.last for note in self.notes.values()), default=0)
-
-    @property
     def last(self) -> NodeNote | None:
         """What is known of the node that did its work last."""
         done = (note for note in self.notes.values() if note.places.last)
@@ -262,10 +265,11 @@ class Run:
         return tuple(node for node, note in self.notes.items() if note.status is status)
 
     def begun(
-        self, task: Task, entries: tuple[str, ...], *, at: float, kind: Kind, token: str | None = None
+        self, task: Task, entries: tuple[str, ...], *, at: float, kind: Kind, tokens: tuple[str, ...] = ()
     ) -> NodeChanged:
         """The record of a new run after this one."""
-        said = _said(task, kind, token, at)
+        known = {**self.earlier, **(dict.fromkeys(self.tokens, self.number) if self.over else {})}
+        said = _said(task, kind, tokens, dict([*known.items()][-TOKENS_MAX:]), at)
         return NodeChanged(at=at, run=self.number + 1, node=RUN, status="started", frontier=entries, data=said)
 
     def ended(self, node: str, end: Ended, frontier: tuple[str, ...], *, at: float, elapsed_ms: int) -> NodeChanged:
@@ -290,13 +294,13 @@ class Run:
         spent_ms = self.elapsed_ms if elapsed_ms is None else elapsed_ms
         counting = self.responses if responses is None else responses
         said: dict[str, Json] = {"responses": dict(counting), "elapsed_ms": spent_ms}
-        said |= _said(self.task, self.kind, self.token, self.begun_at)
+        said |= self._again()
         record = NodeChanged(at=at, run=self.number, node=RUN, status="started", data=said)
         return leading_to(record, self.frontier, self.ready)
 
     def stopped(self, reason: str, *, at: float, elapsed_ms: int) -> NodeChanged:
         """The record of a run that ends here."""
-        said = {**_said(self.task, self.kind, self.token, self.begun_at), "reason": reason, "elapsed_ms": elapsed_ms}
+        said = {**self._again(), "reason": reason, "elapsed_ms": elapsed_ms}
         return NodeChanged(at=at, run=self.number, node=RUN, status="failed", data=said)
 
     def records(self, *, at: float) -> list[NodeChanged]:
@@ -305,7 +309,7 @@ class Run:
         """
         if not self.number:
             return []
-        said = _said(self.task, self.kind, self.token, self.begun_at)
+        said = self._again()
         said |= {"responses": dict(self.responses), "elapsed_ms": self.elapsed_ms}
         if self.reason is not None:
             said["reason"] = self.reason
@@ -319,6 +323,21 @@ class Run:
             word = cast("Json", result)
             made.append(NodeChanged(at=at, run=self.number, node=node, status=status, result=word, data=data))
         return [leading_to(record, self.frontier, self.ready) for record in made]
+
+    def forget_end(self, node: str, before: NodeNote | None) -> None:
+        """The node has not ended after all; `before` is what was known of it until then."""
+        if before is None:
+            del self.notes[node]
+        else:
+            self.notes[node] = before
+        self.ends = max((note.places.last for note in self.notes.values()), default=0)
+
+    def _again(self) -> dict[str, Json]:
+        return _said(self.task, self.kind, self.tokens, self.earlier, self.begun_at)
+
+    def called(self, token: str) -> None:
+        """It has one more name."""
+        self.tokens = (*self.tokens, token)[-TOKENS_MAX:]
 
     @property
     def left(self) -> dict[str, Mapping[str, Json]]:
@@ -338,7 +357,8 @@ class Run:
             if record.node == RUN:
                 self._on_run(record)
             else:
-                self.notes[record.node] = _note(record, result)
+                note = self.notes[record.node] = _note(record, result)
+                self.ends = max(self.ends, note.places.last)
             self.frontier = record.frontier
             self.ready = tuple(cast("list[str]", record.data.get("ready", record.frontier)))
             self.elapsed_ms = max(self.elapsed_ms, _whole(record.data.get("elapsed_ms", 0)))
@@ -347,12 +367,14 @@ class Run:
 
     def _on_run(self, record: NodeChanged) -> None:
         if record.run != self.number:
-            self.notes, self.elapsed_ms = {}, 0
+            self.notes, self.ends, self.elapsed_ms = {}, 0, 0
         self.number = record.run
         self.task = cast("str | list[ContentBlock]", record.data["task"])
         self.begun_at = cast("float", record.data.get("begun_at", 0.0))
         self.kind = "swarm" if record.data.get("kind") == "swarm" else "graph"
-        self.token = cast("str | None", record.data.get("token"))
+        token, more = record.data.get("token"), record.data.get("more_tokens", [])
+        self.earlier = earlier_in(record)
+        self.tokens = () if token is None else (cast("str", token), *cast("list[str]", more))
         self.reason = cast("str | None", record.data.get("reason"))
         self.loading = record.data.get("loading") is True
         self.responses = dict(cast("Mapping[str, Json]", record.data.get("responses", {})))
@@ -371,11 +393,22 @@ def leading_to(record: NodeChanged, frontier: tuple[str, ...], ready: tuple[str,
     return replace(record, frontier=frontier, data={**record.data, **more})
 
 
-def _said(task: Task, kind: Kind, token: str | None, begun_at: float) -> dict[str, Json]:
+def earlier_in(record: NodeChanged) -> dict[str, int]:
+    """The numbers of earlier runs, by what their callers named them, that a record of a run says."""
+    return cast("dict[str, int]", record.data.get("earlier", {}))
+
+
+def _said(
+    task: Task, kind: Kind, tokens: tuple[str, ...], earlier: Mapping[str, int], begun_at: float
+) -> dict[str, Json]:
     """What every record of the run itself says."""
     told = cast("Json", task if isinstance(task, str) else list(task))
     said: dict[str, Json] = {"task": told, "kind": kind, "begun_at": begun_at}
-    return said if token is None else {**said, "token": token}
+    if tokens:
+        said["token"] = tokens[0]
+    if earlier:
+        said["earlier"] = dict(earlier)
+    return {**said, "more_tokens": list(tokens[1:])} if tokens[1:] else said
 
 
 def _note(record: NodeChanged, result: NodeResult | None) -> NodeNote:
