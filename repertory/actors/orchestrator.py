@@ -260,6 +260,7 @@ class OrchestratorActor(Actor[OrchestratorMessage]):
             await self._ledger.catch_up()
             run, own = load.wanted.run(), self._parts.orchestrator_id
             run.number, run.begun_at, run.loading = self._run.number + 1, self._wall(), True
+            run.earlier = self._run.named_so_far
             if load.token is not None:
                 run.tokens = (load.token,)
             for record in run.records(at=run.begun_at):

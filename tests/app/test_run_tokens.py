@@ -113,3 +113,26 @@ async def test_after_a_run_was_gone_back_behind_its_token_means_nothing() -> Non
     assert await works.run("Go", "one") == (3, "a: answer 1", True), "what was gone back to is another run"
     run, _, replayed = await works.run("Go", "two")
     assert (run, replayed) == (4, False)
+
+
+async def test_a_snapshot_brings_no_names_of_runs_that_are_not_there(works: Works) -> None:
+    other = Works(kept=True)
+    for token in ("one", "two"):
+        await other.run("Go", token)
+    snapshot = await other.graph().save_snapshot_async()
+    await works.run("Go", "mine")
+    await works.graph().load_snapshot_async(snapshot)
+    assert await works.run("Go", "two") == (2, "a: answer 2", True), "the run that the snapshot is of"
+    assert await works.run("Go", "mine") == (1, "a: answer 1", True)
+    assert await works.run("Go", "one") == (3, "a: answer 2", False)
+
+
+async def test_a_fork_knows_only_the_run_that_it_goes_on_from() -> None:
+    works = Works(kept=True)
+    for token in ("one", "two"):
+        await works.run("Go", token)
+    await Sessions(works.world).fork("s", "fork")  # type: ignore[arg-type]
+    again = await works.graph("fork").invoke_async("Go", idempotency_token="one")
+    assert (again.replayed, str(again)) == (False, "a: answer 3")
+    once_more = await works.graph("fork").invoke_async("Go", idempotency_token="one")
+    assert (once_more.replayed, str(once_more)) == (True, "a: answer 3")

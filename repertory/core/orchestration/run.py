@@ -268,8 +268,7 @@ class Run:
         self, task: Task, entries: tuple[str, ...], *, at: float, kind: Kind, tokens: tuple[str, ...] = ()
     ) -> NodeChanged:
         """The record of a new run after this one."""
-        known = {**self.earlier, **(dict.fromkeys(self.tokens, self.number) if self.over else {})}
-        said = _said(task, kind, tokens, dict([*known.items()][-TOKENS_MAX:]), at)
+        said = _said(task, kind, tokens, self.named_so_far, at)
         return NodeChanged(at=at, run=self.number + 1, node=RUN, status="started", frontier=entries, data=said)
 
     def ended(self, node: str, end: Ended, frontier: tuple[str, ...], *, at: float, elapsed_ms: int) -> NodeChanged:
@@ -334,6 +333,12 @@ class Run:
 
     def _again(self) -> dict[str, Json]:
         return _said(self.task, self.kind, self.tokens, self.earlier, self.begun_at)
+
+    @property
+    def named_so_far(self) -> dict[str, int]:
+        """What is `earlier` for a run that follows this one."""
+        known = {**self.earlier, **(dict.fromkeys(self.tokens, self.number) if self.over else {})}
+        return dict([*known.items()][-TOKENS_MAX:])
 
     def called(self, token: str) -> None:
         """It has one more name."""
