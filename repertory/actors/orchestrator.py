@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import assert_never
 
 import anyio
@@ -35,7 +35,9 @@ from repertory.actors.nodes import Cut
 from repertory.actors.orchestrator_messages import LoadRun, OrchestratorMessage, SaveRun
 from repertory.actors.persister_messages import ReadImage, ReadRun
 from repertory.actors.run_driver import OrchestratorParts, RunDriver
+from repertory.actors.spending import BUDGETS
 from repertory.actors.worklist import Worklist
+from repertory.core.budget import Budget
 from repertory.core.orchestration.calls import BeginRun, Decision, GoOn, Replay, decide_call, waiting
 from repertory.core.orchestration.executions import execution_token, visit_of
 from repertory.core.orchestration.frontier import frontier_of
@@ -297,6 +299,18 @@ class OrchestratorActor(Actor[OrchestratorMessage]):
                 await self._parts.runner.rest()
 
     async def _call(self, call: Call) -> MultiAgentResult:
+        budget = call.invocation.budget
+        counted = Budget() if budget is None else budget.without_bounds()
+        BUDGETS.set((*BUDGETS.get(), counted))  # In the context of this call.
+        try:
+            result = await self._carried_out(call)
+        except NodeFailed as error:
+            if isinstance(error.result, MultiAgentResult):
+                error.result = replace(error.result, spent=counted.by)
+            raise
+        return replace(result, spent=counted.by)
+
+    async def _carried_out(self, call: Call) -> MultiAgentResult:
         await self._ledger.catch_up()
         invocation, hooks = call.invocation, self._parts.hooks
         owner, state = self._parts.owner, invocation.invocation_state

@@ -32,7 +32,8 @@ class Claim:
         """Bring it to life now. Needs one `give_up`. Errors: `AgentBusy` when somebody else has."""
         with self._lock:
             if self._starting or self.session is not None:
-                raise AgentBusy("the agent is at work in another event loop", agent=agent_id)
+                text = "the agent is at work in another event loop, or for another graph or swarm"
+                raise AgentBusy(text, agent=agent_id)
             self._starting = True
 
     def holds(self, session: ActiveSession) -> None:

@@ -79,6 +79,10 @@ class Budget:
         self._by: dict[str, Spent] = {}
         self._spent = Spent()
 
+    def without_bounds(self) -> Budget:
+        """One that only counts, at the same prices."""
+        return Budget(prices=self._prices)
+
     @property
     def spent(self) -> Spent:
         """What was used until now."""

@@ -19,6 +19,7 @@ from repertory import (
     JournalSessionManager,
     MemoryManager,
     ModelExtractor,
+    NodeFailed,
     ScriptedModel,
     Status,
     SummarizingConversationManager,
@@ -232,5 +233,28 @@ async def test_nodes_whose_agents_have_no_id_of_their_own_stand_there_by_their_n
     inner = Graph({"deep": nameless()}, id="inner")
     graph = Graph({"a": nameless(), "b": nameless(), "team": inner}, id="g", session_manager=place)
     budget = Budget(total_tokens=10_000)
-    await graph.invoke_async("Go", budget=budget)
+    result = await graph.invoke_async("Go", budget=budget)
     assert {who: spent.calls for who, spent in budget.by.items()} == {"g.a": 1, "g.b": 1, "g.team.deep": 1}
+    assert result.spent == budget.by
+
+
+async def test_the_result_of_a_run_says_who_spent_what_also_when_it_failed() -> None:
+    replies: list[Any] = ["done", ConnectionError("down"), "done"]
+    builder = GraphBuilder()
+    builder.add_node(Agent(ScriptedModel(["well"], loop=True), callback_handler=None), "talks")
+    builder.add_node(Agent(ScriptedModel(replies), callback_handler=None, retry_strategy=None), "works")
+    graph = builder.build()
+    first = await graph.invoke_async("Go")
+    assert {who: spent.calls for who, spent in first.spent.items()} == {
+        "default_graph.talks": 1,
+        "default_graph.works": 1,
+    }
+    with pytest.raises(NodeFailed) as failed:
+        await graph.invoke_async("Go")
+    assert isinstance(failed.value.result, MultiAgentResult)
+    assert set(failed.value.result.spent) == {"default_graph.talks"}
+    priced = Budget(cost=1.0, prices={"*": (1e6, 0.0)})
+    last = await graph.invoke_async("Go", budget=priced)
+    assert {who: (spent.calls, spent.cost > 0) for who, spent in last.spent.items()} == {
+        "default_graph.works": (1, True)
+    }

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Never, Self, TypeAlias, TypedDict, cast
 
+from repertory.core.budget import Spent
 from repertory.core.depth import is_too_deep
 from repertory.core.interrupts import Interrupt
 from repertory.core.messages import Json, Message, Usage, copy_message
@@ -48,7 +49,9 @@ class NodeResult:
     execution_time: int = 0
     """Milliseconds."""
     accumulated_usage: Usage = field(default_factory=lambda: NO_USAGE)
-    """Tokens of everything below it, in every attempt."""
+    """Tokens of everything below it, in the attempt that it is the result of; none for one that raised an error. A
+    `Budget` counts all attempts.
+    """
     accumulated_metrics: Mapping[str, float] = field(default_factory=lambda: {"latencyMs": 0})
     execution_count: int = 1
     """Agents' turns below it."""
@@ -126,6 +129,10 @@ class MultiAgentResult:
     """Whether the run was over before this call, which had its idempotency token; nothing ran again."""
     reason: str | None = None
     """Why it ended before its work was done."""
+    spent: Mapping[str, Spent] = field(default_factory=dict[str, Spent])
+    """What this call has used until now, by who used it, as in `Budget.by`: failed attempts, summaries, and agents that
+    tools called as well. Not kept with the run.
+    """
 
     def to_dict(self) -> dict[str, Json]:
         """As JSON; raw bytes in messages stay bytes."""
