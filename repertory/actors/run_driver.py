@@ -296,7 +296,7 @@ class RunDriver:
         if result.status is Status.INTERRUPTED:
             self._parked.add(node)
         elif not done:
-            self._fail(node, result.result if isinstance(result.result, Exception) else None)
+            self._fail(node, _why(result))
 
     def _at_rest(self) -> tuple[str, ...]:
         """What owes work by the record, where ends that hooks still look at stand as well."""
@@ -326,13 +326,12 @@ class RunDriver:
         self._handing_over = False
         self._ledger.hand_over()
 
-    def _fail(self, node: str, cause: Exception | None) -> None:
+    def _fail(self, node: str, why: Exception | str) -> None:
         """The run fails with this; what runs goes on to its end."""
         self._halted.set()
         if self.error is None:
-            text = "a node failed" if cause is None else f"a node failed: {cause}"
-            self.error = NodeFailed(text, node=node, orchestrator=self._parts.orchestrator_id)
-            self.error.__cause__ = cause
+            self.error = NodeFailed(f"a node failed: {why}", node=node, orchestrator=self._parts.orchestrator_id)
+            self.error.__cause__ = why if isinstance(why, Exception) else None
 
     async def _attempts(self, node: str) -> NodeEnd:
         policy = self._parts.policies.get(node, _NO_POLICY)
@@ -409,6 +408,14 @@ class RunDriver:
     async def _tell(self, event: TurnEvent) -> None:
         if self._publish is not None:
             await self._publish(event)
+
+
+def _why(result: NodeResult) -> Exception | str:
+    """Why a node has failed: its error, or the limit that has ended it."""
+    outcome = result.result
+    if isinstance(outcome, AgentResult):
+        return outcome.stop_reason
+    return outcome if isinstance(outcome, Exception) else outcome.reason or outcome.status.value
 
 
 def _handoff(node: str, targets: tuple[str, ...], message: str | None) -> TurnEvent:
