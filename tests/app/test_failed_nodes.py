@@ -21,20 +21,9 @@ from repertory import (
 )
 from repertory.app.sessions import PlacedSession
 from repertory.errors import Invalid
-from repertory.testing.memory_sessions import MemorySessionStore, SessionShelf
+from tests.app.session_shelf import Shelf
 
 pytestmark = pytest.mark.anyio
-
-
-class Shelf:
-    """Where sessions are kept in these tests."""
-
-    def __init__(self) -> None:
-        self.shelf = SessionShelf()
-        self.key = f"shelf {id(self)}"
-
-    def open_store(self) -> MemorySessionStore:
-        return MemorySessionStore(self.shelf, owner=f"owner {id(object())}")
 
 
 class Doing:
@@ -237,7 +226,7 @@ async def test_a_call_goes_on_after_a_nested_run_that_its_limit_has_ended() -> N
         builder.add_node(looping(asked, 5), "inner")
         return on(shelf, builder)
 
-    with pytest.raises(NodeFailed, match="Max node executions reached.*inner"):
+    with pytest.raises(NodeFailed, match=r"Max node executions reached.*inner"):
         await graph().invoke_async("Go")
     assert len(asked) == 3
     result = await graph().invoke_async()

@@ -35,21 +35,10 @@ from repertory.app.sessions import PlacedSession
 from repertory.backends.tools.schema_library import schema_class
 from repertory.core.messages import Message
 from repertory.errors import AgentBusy, Invalid
-from repertory.testing.memory_sessions import MemorySessionStore, SessionShelf
+from tests.app.session_shelf import Shelf
 
 pytestmark = pytest.mark.anyio
 schema_class()  # Loading it uses a thread, which a clock that jumps would pass.
-
-
-class Shelf:
-    """Where sessions are kept in these tests."""
-
-    def __init__(self) -> None:
-        self.shelf = SessionShelf()
-        self.key = f"shelf {id(self)}"
-
-    def open_store(self) -> MemorySessionStore:
-        return MemorySessionStore(self.shelf, owner=f"owner {id(object())}")
 
 
 def agent(*replies: Any, **more: Any) -> Agent:

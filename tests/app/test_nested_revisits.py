@@ -9,20 +9,9 @@ import pytest
 
 from repertory import Agent, Graph, GraphBuilder, NodeFailed, ScriptedModel, Status
 from repertory.app.sessions import PlacedSession
-from repertory.testing.memory_sessions import MemorySessionStore, SessionShelf
+from tests.app.session_shelf import Shelf
 
 pytestmark = pytest.mark.anyio
-
-
-class Shelf:
-    """Where sessions are kept in these tests."""
-
-    def __init__(self) -> None:
-        self.shelf = SessionShelf()
-        self.key = f"shelf {id(self)}"
-
-    def open_store(self) -> MemorySessionStore:
-        return MemorySessionStore(self.shelf, owner=f"owner {id(object())}")
 
 
 class Shown:

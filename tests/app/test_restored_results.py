@@ -24,7 +24,7 @@ from repertory.app.sessions import PlacedSession
 from repertory.backends.tools.schema_library import schema_class
 from repertory.core.orchestration.results import node_result_of
 from repertory.core.result import AgentResult
-from repertory.testing.memory_sessions import MemorySessionStore, SessionShelf
+from tests.app.session_shelf import Shelf
 
 pytestmark = pytest.mark.anyio
 schema_class()  # Loading it uses a thread, which a clock that jumps would pass.
@@ -40,17 +40,6 @@ class Route(BaseModel):
 
 FILLED = {"toolUse": {"name": "Route", "input": {"to-side": "left", "when": "2024-02-29"}}}
 ROUTE = Route.model_validate({"to-side": "left", "when": "2024-02-29"})
-
-
-class Shelf:
-    """Where sessions are kept in these tests."""
-
-    def __init__(self) -> None:
-        self.shelf = SessionShelf()
-        self.key = f"shelf {id(self)}"
-
-    def open_store(self) -> MemorySessionStore:
-        return MemorySessionStore(self.shelf, owner=f"owner {id(object())}")
 
 
 def agent(*replies: Any, **more: Any) -> Agent:
