@@ -78,7 +78,7 @@ class Places:
         """What `said` gave. Errors: `TypeError`, `ValueError`."""
         if not isinstance(said, list):
             raise TypeError(said)
-        found = cls()
+        found = _NOWHERE
         for each in cast("list[object]", said):
             if isinstance(each, list):
                 first, step, times = map(_whole, cast("list[object]", each))
@@ -86,6 +86,9 @@ class Places:
             else:
                 found = found.and_then(_whole(each))
         return found
+
+
+_NOWHERE = Places()
 
 
 def _whole(value: object) -> int:

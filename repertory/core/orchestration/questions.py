@@ -54,6 +54,8 @@ def still_answered(node: str, run: Run, *, done: bool, asks: Collection[Interrup
     """The answers that count after the node has ended once more: not those about work that is `done`, and not those to
     what it `asks` again.
     """
+    if not run.responses:
+        return {}
     mine = (_prefix(node), f"{node_scope(node)}:")
     again = {one.id for one in asks}
     return {
