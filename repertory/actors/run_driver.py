@@ -1,9 +1,9 @@
 """Driving one run of an orchestrator: starts what the plan says may start, and writes down what ended and what follows.
 
 A driver lives for one call, inside a job of the orchestrator's actor. Nodes are its child tasks: one that fails stops
-nothing that runs, only what has not started. Nothing here waits for the store, once it has the run's beginning: a node
-whose end is lost with the process is begun again under the same token, and its own journal gives the answer that it
-has.
+nothing that runs, only what has not started. The end of a node does not wait for the store: one that is lost with the
+process is begun again under the same token, and its own journal gives the answer that it has. What waits is what
+nobody could find out again: answers of people, and a node that is about to work once more.
 """
 
 from __future__ import annotations

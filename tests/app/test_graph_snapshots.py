@@ -34,21 +34,14 @@ from repertory import (
 from repertory.app.sessions import PlacedSession
 from repertory.backends.tools.schema_library import schema_class
 from repertory.errors import AgentBusy, Invalid, NodeFailed, SnapshotException
-from repertory.testing.memory_sessions import MemorySessionStore, SessionShelf
+from tests.app import session_shelf
 
 pytestmark = pytest.mark.anyio
 schema_class()  # Loading it uses a thread, which a clock that jumps would pass.
 
 
-class Shelf:
-    """Where sessions are kept in these tests."""
-
-    def __init__(self) -> None:
-        self.shelf = SessionShelf()
-        self.key = f"shelf {id(self)}"
-
-    def open_store(self) -> MemorySessionStore:
-        return MemorySessionStore(self.shelf, owner=f"owner {id(object())}")
+class Shelf(session_shelf.Shelf):
+    """Sessions there that are taken over from nobody."""
 
     def session(self, session_id: str = "s") -> PlacedSession:
         return PlacedSession(session_id, self)

@@ -84,7 +84,7 @@ class RunSnapshots:
     async def _take_in(self, found: Found[ReadRun], snapshot: ReadRun, rows: list[Row]) -> list[Row]:
         made = await self._maker.rows_for(rows, snapshot, self._entropy, self._wall())
         if snapshot.waits:
-            await self._latest.set_aside(found, "it holds what is not taken in: what somebody was asked in the run")
+            await self._latest.set_aside(found, "it may hold more of what somebody was asked than is taken in")
         if not made:
             return rows
         _log.info("a run was taken in file=%r records=%r", found.place, len(made))

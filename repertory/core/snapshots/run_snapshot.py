@@ -45,7 +45,9 @@ class ReadRun:
 
     @property
     def waits(self) -> bool:
-        """Whether it says what somebody has asked in the middle of a run: a journal of ours is not told of that."""
+        """Whether it says what somebody has asked in the middle of a run: a journal of ours is told only of what can be
+        gone on with.
+        """
         internal = self.said.get("_internal_state")
         asked = internal.get("interrupt_state") if isinstance(internal, dict) else None
         return isinstance(asked, dict) and bool(asked.get("activated"))
