@@ -266,8 +266,10 @@ class MemoryConsumer(Actor[MemoryMessage]):
         said = await self._said_in(stretch)
         kept = _filtered(said, store)
         taken = [said[position] for position in kept.positions]
+        redactions = sum(each.redacted for each in said)
+        name = f"{stretch[0]}-{stretch[1]}" + (f"!{redactions}" if redactions else "")
         try:
-            writes = await self._made_of(store, stretch, kept.messages, taken, forced=forced) if taken else []
+            writes = await self._made_of(store, name, kept.messages, taken, forced=forced) if taken else []
         except Retryable:
             raise
         except Invalid as error:
@@ -285,17 +287,19 @@ class MemoryConsumer(Actor[MemoryMessage]):
     async def _made_of(
         self,
         store: Intake,
-        stretch: Stretch,
+        stretch: str,
         messages: Sequence[Message],
         taken: Sequence[SaidMessage],
         *,
         forced: bool,
     ) -> list[MemoryWrite] | None:
-        """What is to be written; None when a budget did not allow for all of it. A flush has none."""
+        """What is to be written; None when a budget did not allow for all of it. A flush has none. `stretch`: another
+        name after a redaction, since other memories are made of what is left.
+        """
         session_id, agent_id = self._of
         numbers, times = tuple(each.seq for each in taken), tuple(each.at for each in taken)
         # The time tells a session from a deleted one that had its name, and its numbers.
-        key = f"{session_id}/{agent_id}/{store.name}/{stretch[0]}-{stretch[1]}@{times[-1]}"
+        key = f"{session_id}/{agent_id}/{store.name}/{stretch}@{times[-1]}"
         if store.source.extract is None:
             context = self._context(key, numbers, times, times[-1])
             batch = AddBatch(messages=tuple(messages), context=context, forced=forced)
@@ -403,4 +407,6 @@ class MemoryConsumer(Actor[MemoryMessage]):
 
 
 def _filtered(said: Sequence[SaidMessage], store: Intake) -> Filtered:
-    return filtered([each.message for each in said], store.source.leaves_out)
+    """What stands in the place of an erased message is not remembered."""
+    messages: list[Message] = [{**each.message, "content": []} if each.redacted else each.message for each in said]
+    return filtered(messages, store.source.leaves_out)

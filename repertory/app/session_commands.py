@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,12 +19,19 @@ from repertory.app import listing
 from repertory.app.operations.sessions import Sessions
 from repertory.app.place_names import FORMS, place_named
 from repertory.app.sessions import SQLiteSessions
+from repertory.app.sqlite_memory import SQLiteMemoryStore
 from repertory.app.transcript import harmless
 from repertory.errors import Invalid, NotFound
 
 if TYPE_CHECKING:
     from repertory.app.operations.copying import CopyReport
-    from repertory.app.operations.erasing import DeletionProof, ExpiryReport, RedactionReport
+    from repertory.app.operations.erasing import (
+        DeletionProof,
+        ExpiryReport,
+        ForgottenMemories,
+        RedactionReport,
+        TextRedactionReport,
+    )
     from repertory.app.operations.pruning import PruneReport
     from repertory.app.operations.showing import StoredAgent, StoredSession
     from repertory.app.sessions import SessionPlace
@@ -101,10 +109,11 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     mark = add("mark", _mark, "give a position of a session a name", writes=True)
     prune = add("prune", _prune, "let go of marks, and of what lies beyond rewinds, for good", asks=True)
     redact = add("redact", _redact, "replace what a message says, for good", writes=True, asks=True)
+    retext = add("redact-text", _redact_text, "replace a text wherever a session says it", writes=True, asks=True)
     delete = add("delete", _delete, "erase a session", writes=True, asks=True)
-    for command in (show, history, export, copy, fork, diff, rewind, unsummarize, mark, prune, redact, delete):
+    for command in (show, history, export, copy, fork, diff, rewind, unsummarize, mark, prune, redact, retext, delete):
         command.add_argument("session", metavar="ID")
-    for command in (show, history, fork, diff, rewind, unsummarize, mark, prune, redact):
+    for command in (show, history, fork, diff, rewind, unsummarize, mark, prune, redact, retext):
         command.add_argument("--agent", metavar="ID", help="which agent in it (default: the only one, or default)")
     export.add_argument("file", metavar="FILE")
     export.add_argument("--force", action="store_true", help="replace the file when there is one")
@@ -128,6 +137,10 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     prune.add_argument("--dry-run", action="store_true", help="say what would go")
     redact.add_argument("seq", type=int, metavar="NUMBER", help="of the message, as `show` gives it")
     redact.add_argument("text", nargs="?", default="[redacted]", metavar="TEXT", help="what it says instead")
+    retext.add_argument("text", metavar="TEXT", help="word for word; with - and --yes it is read from standard input")
+    retext.add_argument("instead", nargs="?", default="[redacted]", metavar="REPLACEMENT", help="what it says instead")
+    for command in (redact, retext):
+        command.add_argument("--memory", metavar="FILE", help="a database of memories that forgets it as well")
     expire = add("expire", _expire, "delete every session that was not changed for some time", asks=True)
     expire.add_argument("age", type=_argument(_age_s), metavar="AGE", help=age)
     expire.add_argument("--dry-run", action="store_true", help="say what would be deleted")
@@ -243,10 +256,33 @@ async def _drop_summary(options: argparse.Namespace, sessions: Sessions) -> Outc
 async def _redact(options: argparse.Namespace, sessions: Sessions) -> Outcome:
     name = harmless(options.session)
     await _ask(options, f"Destroy what message #{options.seq} of {name} says?")
-    done = await sessions.redact(
-        options.session, options.seq, options.text, agent=options.agent, takeover=options.takeover
-    )
+    async with _memories(options) as memory:
+        done = await sessions.redact(
+            options.session, options.seq, options.text, agent=options.agent, takeover=options.takeover, memory=memory
+        )
     return Outcome(done, _redaction_lines(done))
+
+
+async def _redact_text(options: argparse.Namespace, sessions: Sessions) -> Outcome:
+    text = sys.stdin.read().rstrip("\n") if options.text == "-" else options.text
+    await _ask(options, f"Destroy that text wherever {harmless(options.session)} says it?")
+    async with _memories(options) as memory:
+        done = await sessions.redact_text(
+            options.session, text, options.instead, agent=options.agent, takeover=options.takeover, memory=memory
+        )
+    return Outcome(done, _text_redaction_lines(done))
+
+
+@asynccontextmanager
+async def _memories(options: argparse.Namespace) -> AsyncGenerator[Sequence[object]]:
+    if options.memory is None:
+        yield ()
+        return
+    store = SQLiteMemoryStore(options.memory)
+    try:
+        yield [store]
+    finally:
+        await store.aclose()
 
 
 async def _delete(options: argparse.Namespace, sessions: Sessions) -> Outcome:
@@ -285,8 +321,30 @@ def _redaction_lines(done: RedactionReport) -> Iterator[str]:
         yield f"The same is still said by {harmless(each.agent_id)}: {harmless(where)}."
     if done.source is not None:
         yield f"It was copied from #{done.source_seq} of {harmless(done.source)}: redact it there as well."
+    yield from _memory_lines(done.memories)
     for name in done.quarantined:
         yield f"It may still stand in {harmless(name)}."
+
+
+def _text_redaction_lines(done: TextRedactionReport) -> Iterator[str]:
+    if not done.agents:
+        yield "Nothing says it."
+    for agent_id, agent in done.agents.items():
+        yield (
+            f"{harmless(agent_id)}: messages replaced: {len(agent.messages)}, records destroyed: {len(agent.erased)}."
+        )
+    for each in done.left:
+        yield f"It names something in {harmless(each.agent_id)}: #{each.seq} ({each.what})."
+    yield from _memory_lines(done.memories)
+    for name in done.quarantined:
+        yield f"It may still stand in {harmless(name)}."
+
+
+def _memory_lines(memories: ForgottenMemories) -> Iterator[str]:
+    for name, count in memories.forgotten.items():
+        yield f"Memories erased in {harmless(name)}: {count}."
+    for name in memories.left:
+        yield f"The memory store {harmless(name)} was given it: have it forget."
 
 
 def _proof_lines(proofs: Sequence[DeletionProof]) -> Iterator[str]:

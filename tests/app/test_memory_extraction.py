@@ -298,6 +298,23 @@ async def test_what_a_rewind_left_behind_is_not_taken_in(tmp_path: Path) -> None
     assert store.batches == [["q1", "ok", "q3", "ok"]]
 
 
+@pytest.mark.real_time
+async def test_what_was_extracted_and_not_written_yet_is_taken_back_by_a_redaction_and_the_rest_is_not_lost(
+    tmp_path: Path,
+) -> None:
+    store = Facts(extraction=ExtractionConfig(trigger=IntervalTrigger(2), extractor=Echo()))
+    store.down = ConnectionError("gone")
+    session = SQLiteSessionManager("s", path=tmp_path / "s.db")
+    async with agent_with(MemoryManager(stores=[store]), session_manager=session) as agent:
+        await talk(agent, 1, 2)
+    sessions = Sessions(SQLiteSessions(tmp_path / "s.db"))
+    assert (await sessions.redact("s", 1, "[gone]")).memories.left == ["facts"]
+    store.down = None
+    async with agent_with(MemoryManager(stores=[store]), session_manager=session) as agent:
+        await talk(agent, 3, 2)
+    assert store.entries == ["fact q2", "fact q3", "fact q4"]
+
+
 async def test_what_comes_with_a_snapshot_is_not_taken_in_again() -> None:
     store = Transcripts(extraction=ExtractionConfig(trigger=InvocationTrigger()))
     manager = MemoryManager(stores=[store])

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from repertory import Agent, ScriptedModel, Sessions, tool
+from repertory import Agent, Graph, ScriptedModel, Sessions, SQLiteMemoryStore, tool
 from repertory.app.sessions import PlacedSession, SessionPlace
-from repertory.core.journal.records import StateChanged
+from repertory.core.journal.records import CursorMoved, StateChanged
+from repertory.core.journal.restore import restore
 from repertory.core.messages import Message, text_of
 from repertory.core.window.plan import WindowPlan
 from repertory.errors import Invalid, NotFound, SessionBusy
@@ -114,6 +116,86 @@ async def test_what_tools_were_asked_and_answered_goes_with_their_messages(memor
         ["toolResult"],
         ["text"],
     ]
+
+
+async def test_a_text_is_gone_from_every_byte_whatever_said_it_and_whatever_came_between(
+    place: SessionPlace, tmp_path: Path
+) -> None:
+    driver = talk("hello", SECRET, "so?", f"You said: {SECRET}", state={"note": SECRET, "n": 1})
+    driver.append(CursorMoved(at=driver.at(), positions={"m": 2}, kept={"m": {"pending": [waiting_fact(1)]}}))
+    driver.plan(WindowPlan(drop=2, reason="summary"), {"role": "user", "content": [{"text": f"They say {SECRET}."}]})
+    driver.run([("prompt", 1), ("answer", 1)])
+    await fill(place, "s", [*driver.rows, *copied_by_another(f"as I said, {SECRET}")])
+    sessions = Sessions(place)
+    left = (await sessions.redact("s", 2, "[removed]", agent="agent")).left
+    assert {"state note", "summary", "message"} <= {each.what for each in left}
+    report = await sessions.redact_text("s", SECRET, "[removed]")
+    assert holding(place, tmp_path) == []
+    assert tuple(report.left) == ()
+    assert {name: list(agent.messages) for name, agent in report.agents.items()} == {"agent": [4], "default": [1]}
+    shown, state = await shown_in(place, "s")
+    assert [text_of(each) for each in shown[:3]] == ["They say [removed].", "so?", "You said: [removed]"]
+    assert state == {"note": "[removed]", "n": 1}
+    assert not (await sessions.redact_text("s", SECRET)).agents
+    assert (await sessions.doctor()).ok
+
+
+def waiting_fact(*seqs: int) -> dict[str, Any]:
+    return {"key": "s/agent/m/1-2@1/0", "content": f"They say: {SECRET}.", "sequence_numbers": list(seqs)}
+
+
+async def test_memories_on_their_way_are_taken_back_with_the_message_and_the_rest_is_extracted_again(
+    place: SessionPlace, tmp_path: Path
+) -> None:
+    driver = talk("My number is 4711.", "I see.", "And I live in Lund.", "Nice.")
+    other = {"key": "s/agent/m/added/0", "content": "Lund is in Sweden."}
+    letter = {"at": 1.0, "why": "no", "write": {**waiting_fact(1, 3), "key": "k2"}}
+    kept = {"m": {"pending": [waiting_fact(1, 2, 3, 4), other], "letters": [letter]}}
+    driver.append(CursorMoved(at=driver.at(), positions={"m": 4, "n": 0}, kept=kept))
+    await fill(place, "s", driver.rows)
+    report = await Sessions(place).redact("s", 1, "[removed]")
+    assert holding(place, tmp_path) == []
+    fold = restore(await rows_in(place, "s")).fold
+    assert fold.cursors == {"m": 4, "n": 0}
+    assert fold.kept == {"m": {"pending": [other], "again": [[1, 4], [1, 3]]}}
+    assert (report.memories.forgotten, list(report.memories.left)) == ({}, ["m"])
+
+
+async def test_memory_stores_forget_what_they_were_given_of_a_redacted_message(
+    place: SessionPlace, tmp_path: Path
+) -> None:
+    store = SQLiteMemoryStore(tmp_path / "memory.db", name="m")
+    for seqs, fact in (((1, 2), f"They say: {SECRET}."), ((3, 4), "They live in Lund.")):
+        await store.add(fact, context={"session_id": "s", "agent_id": "agent", "sequence_numbers": list(seqs)})
+    driver = talk(f"I say: {SECRET}", "I see.", "And I live in Lund.", "Nice.")
+    driver.append(CursorMoved(at=driver.at(), positions={"m": 4, "gone": 4}))
+    await fill(place, "s", driver.rows)
+    report = await Sessions(place).redact_text("s", SECRET, memory=[store])
+    assert (report.memories.forgotten, list(report.memories.left)) == ({"m": 1}, ["gone"])
+    assert [entry.content for entry in (await store.entries()).entries] == ["They live in Lund."]
+    await store.aclose()
+    assert holding(place, tmp_path) == []
+    with pytest.raises(Invalid, match="a list of memory stores"):
+        await Sessions(place).redact_text("s", SECRET, memory=store)  # type: ignore[arg-type]
+
+
+async def test_a_text_is_gone_from_the_results_of_a_graph_and_a_call_under_its_token_is_answered_without_it(
+    place: SessionPlace, tmp_path: Path
+) -> None:
+    def graph() -> Graph:
+        nodes = {
+            name: Agent(ScriptedModel([answer]), agent_id=name, name=name, callback_handler=None)
+            for name, answer in (("a", f"I say that {SECRET}."), ("b", "done"))
+        }
+        return Graph(nodes, session_manager=PlacedSession("s", place))
+
+    await graph().invoke_async(f"ask whether {SECRET}", idempotency_token="once")
+    await Sessions(place).redact_text("s", SECRET, "[removed]")
+    assert holding(place, tmp_path) == []
+    again = await graph().invoke_async(f"ask whether {SECRET}", idempotency_token="once")
+    assert again.replayed
+    assert str(again.results["a"].result).strip() == "I say that [removed]."
+    assert (await Sessions(place).doctor()).ok
 
 
 async def test_redacting_needs_a_message_and_the_session(place: SessionPlace) -> None:

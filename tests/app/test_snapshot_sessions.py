@@ -25,6 +25,7 @@ from repertory import (
     S3Storage,
     ScriptedModel,
     SessionManager,
+    Sessions,
     SlidingWindowConversationManager,
     SnapshotEvery,
     SnapshotException,
@@ -36,6 +37,7 @@ from repertory.backends.ports import Condition, ObjectStore
 from repertory.core.messages import text_of
 from repertory.errors import Invalid, ModelFailed, NotFound, SessionBusy
 from repertory.testing.counting_objects import CountingObjectStore
+from tests.app.operated_places import names_holding
 from tests.backends.objects.moto_s3 import moto_s3
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
@@ -521,3 +523,24 @@ def test_a_missing_library_is_named_when_a_bucket_is_opened(monkeypatch: pytest.
     monkeypatch.setattr("repertory.backends.aws_clients.find_spec", lambda name: None)
     with pytest.raises(ImportError, match=r"pip install 'repertory\[s3\]'"):
         SnapshotSessions(S3Storage("bucket")).open_store()
+
+
+async def test_a_text_that_is_redacted_is_gone_from_every_numbered_snapshot(folder: Path) -> None:
+    secret = "the key is under the mat"
+    storage = FileStorage(folder)
+    async with agent_on(storage, snapshot_trigger=lambda: True) as agent:
+        await agent.invoke_async(f"Listen: {secret}.")
+        agent.state.set("kept", 1)
+        agent.state.set("note", secret)
+        await agent.invoke_async("two")
+        agent.state.set("note", "nothing")
+        await agent.invoke_async("three")
+    tree = Tree(folder)
+    assert len(tree.numbers) == 3
+    await Sessions(SnapshotSessions(storage)).redact_text("s", secret, "[removed]")
+    assert names_holding(SnapshotSessions(storage), folder, secret) == []
+    second = tree.read(f"immutable_history/{tree.numbers[1]}")["data"]
+    assert second["state"] == {"kept": 1}
+    assert text_of(second["messages"][0]) == "Listen: [removed]."
+    async with agent_on(storage, load_snapshot_id="2") as agent:
+        assert texts(agent)[0] == "Listen: [removed]."

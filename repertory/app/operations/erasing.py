@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import inspect
+import math
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from repertory.app.operations.opening import commit, owned
 from repertory.app.operations.reading import agent_there, aside, info_of, journal_of
 from repertory.backends.mending_ports import QuarantiningStore, RebuildingStore
+from repertory.backends.worker_threads import run_in_thread
 from repertory.core.journal.appender import Appender
 from repertory.core.journal.copies import Copy, Texts, copies_in, copies_in_force, only_in
 from repertory.core.journal.lineage import copies_end, origin_of
-from repertory.core.journal.records import MessageAdded
+from repertory.core.journal.records import CursorMoved, MessageAdded
 from repertory.core.journal.redaction import Redaction, redacted
 from repertory.core.journal.redaction import redact as redact_journal
+from repertory.core.journal.rows import Kind
+from repertory.core.journal.text_redaction import Words
+from repertory.core.journal.text_redaction import redact_text as redact_journal_text
+from repertory.core.memory.progress import forgetting
 from repertory.core.messages import Message
 from repertory.errors import Corrupt, Failed, Gone, Invalid, NotFound, RepertoryError, SessionBusy
 
 if TYPE_CHECKING:
     from repertory.app.operations.branching import Made
     from repertory.backends.ports import SessionInfo, SessionStore
+    from repertory.core.journal.rows import Row
     from repertory.core.journal.whole_journal import WholeJournal
 
 
@@ -45,6 +53,45 @@ class RedactionReport:
     """
     source_seq: int | None = None
     """Its number there."""
+    memories: ForgottenMemories
+    """What became of what memory stores know of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForgottenMemories:
+    """What was remembered of messages that were redacted. What was on its way to a store is always taken back."""
+
+    forgotten: Mapping[str, int]
+    """By memory store that was given: how many entries it has erased."""
+    left: Sequence[str]
+    """Memory stores that have taken the messages in and were not given, or cannot forget: have them forget with
+    `store.forget(session_id=..., agent_id=..., seq=...)`, or redact again with `memory=`.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RedactedAgent:
+    """What was done to one agent's journal."""
+
+    messages: Sequence[int]
+    """Sequence numbers of the messages that were replaced."""
+    erased: Sequence[int]
+    """The rows whose content was destroyed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextRedactionReport:
+    """A text that was replaced wherever a session said it."""
+
+    session_id: str
+    agents: Mapping[str, RedactedAgent]
+    """By agent, graph or swarm: those whose journals said it."""
+    left: Sequence[Copy]
+    """Rows that still say it, since it is a name in them: an id, a token, the name of a tool or a mark."""
+    quarantined: Sequence[str]
+    """What was set aside when something was damaged, and may say it: look there yourself."""
+    memories: ForgottenMemories
+    """What became of what memory stores know of the messages that said it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +144,7 @@ async def redact(
     target: tuple[str, str | None, int],
     replacement: str,
     made: Made,
+    memories: Sequence[object],
     *,
     takeover: bool,
 ) -> RedactionReport:
@@ -113,6 +161,8 @@ async def redact(
             elsewhere = await _elsewhere(store, session_id, agent_id, Texts(only_in(original, instead)))
             quarantined = await store.quarantined(session_id) if isinstance(store, QuarantiningStore) else ()
         done = await aside(partial(_redaction, journal, seq, instead, made), len(journal.rows))
+        # Memory first: a caller who is interrupted between the two calls again and finds the message still there.
+        forgotten = await _forget(session_id, {agent_id: (seq,)}, _readers(journal, (seq,)), memories)
         await commit(store, lease, done.rows, [(agent_id, each) for each in done.erase])
         source, source_seq = _copied_from(journal, seq)
     return RedactionReport(
@@ -124,6 +174,51 @@ async def redact(
         quarantined=(*quarantined, *await _wrecks(store)),
         source=source,
         source_seq=source_seq,
+        memories=forgotten,
+    )
+
+
+async def redact_text(
+    store: SessionStore,
+    session_id: str,
+    agent_id: str | None,
+    words: Words,
+    made: Made,
+    memories: Sequence[object],
+    *,
+    takeover: bool,
+) -> TextRedactionReport:
+    """Replace a text in the journal of an agent, or of all agents of the session, in one commit."""
+    agents: dict[str, RedactedAgent] = {}
+    left: list[Copy] = []
+    rows: list[Row] = []
+    erase: list[tuple[str, int]] = []
+    readers: set[str] = set()
+    async with owned(store, session_id, takeover=takeover) as lease:
+        names = [agent_id] if agent_id is not None else sorted((await info_of(store, session_id)).agents)
+        for name in names:
+            journal = await journal_of(store, session_id, await agent_there(store, session_id, name))
+            work = partial(_text_redaction, journal, words, made)
+            done, messages = await aside(work, len(journal.rows))
+            left += done.left
+            if done.rows or done.erase:
+                agents[name] = RedactedAgent(messages=messages, erased=done.erase)
+                rows += done.rows
+                erase += [(name, each) for each in done.erase]
+                readers |= _readers(journal, messages)
+        seqs = {name: agent.messages for name, agent in agents.items()}
+        forgotten = await _forget(session_id, seqs, readers, memories)
+        if rows or erase:
+            await commit(store, lease, rows, erase)
+        quarantined: Sequence[str] = ()
+        with suppress(Invalid):  # A place that cannot list sets nothing aside.
+            quarantined = await store.quarantined(session_id) if isinstance(store, QuarantiningStore) else ()
+    return TextRedactionReport(
+        session_id=session_id,
+        agents=agents,
+        left=left,
+        quarantined=(*quarantined, *await _wrecks(store)),
+        memories=forgotten,
     )
 
 
@@ -206,9 +301,69 @@ async def _wrecks(store: SessionStore) -> Sequence[str]:
 
 
 def _redaction(journal: WholeJournal, seq: int, instead: Message, made: Made) -> Redaction:
-    fold = journal.fold_at(journal.last_seq)
-    appender = Appender(journal.agent_id, fold, journal.rows[-1].link, made.entropy)
-    return redact_journal(appender, journal.rows, seq, instead, made.at)
+    appender = _appender(journal, made)
+    done = redact_journal(appender, journal.rows, seq, instead, made.at)
+    return _with_memories(journal, appender, done, (seq,), made.at)
+
+
+def _text_redaction(journal: WholeJournal, words: Words, made: Made) -> tuple[Redaction, tuple[int, ...]]:
+    appender = _appender(journal, made)
+    done, messages = redact_journal_text(appender, journal.rows, words, made.at)
+    return _with_memories(journal, appender, done, messages, made.at), messages
+
+
+def _with_memories(
+    journal: WholeJournal, appender: Appender, done: Redaction, seqs: Collection[int], at: float
+) -> Redaction:
+    """Take back what is on its way to memory stores of these messages as well."""
+    record, erase = forgetting(journal.records, appender.fold, seqs, at)
+    if record is None:
+        return done
+    row = appender.append(record)
+    # Where the text was replaced just now, the row that says so is erased with those before it.
+    stated = [each.without_content() if each.kind == Kind.CURSOR else each for each in done.rows]
+    return replace(done, rows=(*stated, row), erase=tuple(sorted({*done.erase, *erase})))
+
+
+def _appender(journal: WholeJournal, made: Made) -> Appender:
+    link = journal.rows[-1].link if journal.rows else None
+    return Appender(journal.agent_id, journal.fold_at(journal.last_seq), link, made.entropy)
+
+
+def _readers(journal: WholeJournal, seqs: Collection[int]) -> set[str]:
+    """The memory stores that have got as far as one of these messages."""
+    first = min(seqs, default=math.inf)
+    reached: dict[str, int] = {}
+    for _, record in journal.records:
+        if isinstance(record, CursorMoved):
+            reached |= record.positions
+    return {name for name, position in reached.items() if position >= first}
+
+
+async def _forget(
+    session_id: str, seqs: Mapping[str, Sequence[int]], readers: Collection[str], memories: Sequence[object]
+) -> ForgottenMemories:
+    """Have memory stores forget what was taken from these messages, by agent."""
+    forgotten: dict[str, int] = {}
+    for memory in memories:
+        forget = getattr(memory, "forget", None)
+        if not callable(forget):
+            continue
+        count = 0
+        for agent_id, numbers in seqs.items():
+            for seq in numbers:
+                count += await _called(partial(forget, session_id=session_id, agent_id=agent_id, seq=seq))
+        forgotten[getattr(memory, "name", type(memory).__name__)] = count
+    return ForgottenMemories(forgotten=forgotten, left=sorted(readers - forgotten.keys()))
+
+
+async def _called(forget: Callable[[], object]) -> int:
+    if inspect.iscoroutinefunction(cast("partial[object]", forget).func):
+        count = await cast("Awaitable[object]", forget())
+    else:
+        (given,) = await run_in_thread(lambda: (forget(),))  # In a tuple: trio refuses threads that give awaitables.
+        count = await given if inspect.isawaitable(given) else given
+    return count if isinstance(count, int) else 0
 
 
 def _copied_from(journal: WholeJournal, seq: int) -> tuple[str, int] | tuple[None, None]:

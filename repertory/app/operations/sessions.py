@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar, cast
 
 from repertory.app.operations import branching, copying, doctor, erasing, letters, marking, pruning, searching, showing
 from repertory.app.operations.opening import opened
@@ -16,13 +16,15 @@ from repertory.backends.line_files import new_file
 from repertory.core.ids import check_id
 from repertory.core.journal.marks import Mark
 from repertory.core.journal.pruning import PrunePolicy
+from repertory.core.journal.text_redaction import Words
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:
+    from repertory.app.memory_manager import MemoryManager
     from repertory.app.operations.branching import ForkReport, RewindReport
     from repertory.app.operations.copying import CopyReport
     from repertory.app.operations.doctor import DoctorReport
-    from repertory.app.operations.erasing import DeletionProof, ExpiryReport, RedactionReport
+    from repertory.app.operations.erasing import DeletionProof, ExpiryReport, RedactionReport, TextRedactionReport
     from repertory.app.operations.letters import ReplayReport, StoredLetter
     from repertory.app.operations.marking import StoredMark
     from repertory.app.operations.positions import Position
@@ -243,18 +245,51 @@ class Sessions:
         *,
         agent: str | None = None,
         takeover: bool = False,
+        memory: MemoryManager | Sequence[object] = (),
     ) -> RedactionReport:
         """Replace what a message says by a text, for good: the original is gone from every file and object.
 
-        So is what repeats it and is not in force; `left` names what says the same and stays. Tool uses and results
-        keep their ids, with other contents. Exports and copies are not reached, nor the bytes of forks, which show it
-        redacted nevertheless; of a message that a fork took with it, `source` names the other session. Errors:
-        `NotFound` when no message has the number; `Invalid` while its tools are still to run, and for an empty text.
+        So is what repeats it and is not in force, and what is on its way to memory stores. `left` names what says the
+        same and stays: `redact_text` takes that back as well. Tool uses and results keep their ids, with other
+        contents. `memory`: a manager, or stores with a method `forget(*, session_id, agent_id, seq)`, that forget what
+        they were given of the message; `report.memories.left` names the stores that have it still. Exports and copies
+        are not reached, nor the bytes of forks, which show it redacted nevertheless; of a message that a fork took with
+        it, `source` names the other session. Errors: `NotFound` when no message has the number; `Invalid` while its
+        tools are still to run, and for an empty text; those of the memory stores, with the message as it was: call
+        again.
         """
         if not replacement.strip():
             raise Invalid("say what stands there instead: models take no empty text", got=replacement)
         target, made = (session_id, agent, seq), self._made()
-        return await self._on(lambda store: erasing.redact(store, target, replacement, made, takeover=takeover))
+        stores = _stores_of(memory)
+        return await self._on(lambda store: erasing.redact(store, target, replacement, made, stores, takeover=takeover))
+
+    async def redact_text(
+        self,
+        session_id: str,
+        text: str,
+        replacement: str = "[redacted]",
+        *,
+        agent: str | None = None,
+        takeover: bool = False,
+        memory: MemoryManager | Sequence[object] = (),
+    ) -> TextRedactionReport:
+        """Replace a text wherever a session says it, in one commit: the original is gone from every file and object.
+
+        Messages, agent state, summaries, tool results, questions and answers, results of graph and swarm nodes,
+        memories on their way to stores, and metadata of marks say the replacement from then on, of all agents or of
+        one. A text is found word for word, in capitals or not as given, also inside longer texts, keys and numbers.
+        What only names something (an id, a token, a tool, a label) stays, and `left` says where. What runs before the
+        current one had come to, and the positions before the redaction, may be unknown afterwards. `memory` as in
+        `redact`, for the messages that said it. Calling it again finds what was said since.
+        Errors: `Invalid` for a text of fewer than 4 characters, for a replacement that is empty or says it again, and
+        while the last message says it and waits for its tools; those of the memory stores, with the session as it was:
+        call again.
+        """
+        words, made, stores = Words(text, replacement), self._made(), _stores_of(memory)
+        return await self._on(
+            lambda store: erasing.redact_text(store, session_id, agent, words, made, stores, takeover=takeover)
+        )
 
     async def delete(self, session_id: str, *, takeover: bool = False) -> DeletionProof:
         """Erase a session, what was set aside of it included, and look whether it is gone.
@@ -311,3 +346,13 @@ class Sessions:
 
     def _made(self) -> branching.Made:
         return branching.Made(at=self._wall(), entropy=os.urandom)
+
+
+def _stores_of(memory: MemoryManager | Sequence[object]) -> Sequence[object]:
+    """The memory stores that were given. Errors: `Invalid` for what is neither a manager nor stores."""
+    if isinstance(memory, list | tuple):
+        return cast("Sequence[object]", memory)
+    stores = getattr(memory, "stores", None)
+    if not isinstance(stores, list | tuple):
+        raise Invalid("memory is a MemoryManager, or a list of memory stores", got=type(memory).__name__)
+    return cast("Sequence[object]", stores)

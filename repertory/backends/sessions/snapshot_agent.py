@@ -7,7 +7,7 @@ the agent waits for that.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
@@ -28,14 +28,13 @@ from repertory.backends.sessions.snapshot_opening import (
 from repertory.core.journal.fold import is_answer
 from repertory.core.message_tree.kept_rows import message_in
 from repertory.core.snapshots.location import number_of
-from repertory.core.snapshots.redaction import redacted
+from repertory.core.snapshots.redaction import Replacements, redacted
 from repertory.errors import LeaseLost, RepertoryError
 
 if TYPE_CHECKING:
     from repertory.backends.sessions.snapshot_choices import SnapshotChoices
     from repertory.backends.sessions.snapshot_shelf import Found
     from repertory.core.journal.rows import Row
-    from repertory.core.messages import Message
     from repertory.core.snapshots.document import ReadSnapshot
     from repertory.core.snapshots.intake import Published
 
@@ -210,7 +209,7 @@ class AgentSnapshots:
         """Look whether somebody else has written the latest snapshot. Errors: see `LatestSnapshot`."""
         await self._latest.check_unchanged()
 
-    async def redact(self, instead: Mapping[bytes, Message]) -> None:
+    async def redact(self, instead: Replacements) -> None:
         """Put other messages in the place of those, in every snapshot. Errors: those of the objects."""
         async with self._latest.lock:
             await self.history.publish()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Generic, NamedTuple, cast
@@ -25,14 +25,14 @@ from repertory.core.journal.rows import Row
 from repertory.core.journal.verify import verify
 from repertory.core.message_tree.documents import OURS
 from repertory.core.snapshots.location import AGENT_SCOPE, RUN_SCOPE, SnapshotLocation, number_of
-from repertory.core.snapshots.redaction import redacted, replacements
+from repertory.core.snapshots.redaction import Replacements, redacted, replacements
 from repertory.errors import CorruptJournal, LeaseLost, RepertoryError
 
 if TYPE_CHECKING:
     from repertory.backends.ports import Lease
     from repertory.backends.sessions.snapshot_choices import SnapshotChoices
     from repertory.core.journal.appender import Entropy
-    from repertory.core.messages import Json, Message
+    from repertory.core.messages import Json
     from repertory.core.snapshots.intake import Published
 
 _log = logging.getLogger("repertory.sessions")
@@ -205,7 +205,7 @@ class CarriedJournal(Generic[S]):
         before, self.rows = self.rows, rows
         self.history.see(before, added)
 
-    async def _redact(self, instead: Mapping[bytes, Message]) -> None:
+    async def _redact(self, instead: Replacements) -> None:
         await self.history.publish()
         for snapshot_id in await self._shelf.ids(self._location):
             found = await self._shelf.history(self._location, snapshot_id)

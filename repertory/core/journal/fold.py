@@ -18,6 +18,7 @@ from typing import assert_never
 from repertory.core.interrupts import Interrupt, outcome_id
 from repertory.core.journal.image import Anchors, FinishedTurn, Image
 from repertory.core.journal.records import (
+    WHOLE,
     Branched,
     CursorMoved,
     Interrupted,
@@ -331,7 +332,8 @@ class Fold:
         )
         self._forget_turn()
         self._nodes, self._frontier = {}, ()
-        self._finished_turns, self._token = {}, None
+        if gap:  # Else no turn is taken back, and each keeps its answer.
+            self._finished_turns, self._token = {}, None
 
     def _on_message(self, seq: int, record: MessageAdded) -> None:
         message, view = record.message, record.view
@@ -465,6 +467,9 @@ class Fold:
             self._run, self._run_at = record.run, seq
             self._nodes.clear()
             self._forget_waiting()
+        elif record.data.get(WHOLE) is True:
+            self._run_at = seq
+            self._nodes.clear()
         self._nodes[record.node] = record
         self._frontier = record.frontier
 

@@ -13,6 +13,10 @@ from typing import Literal, TypeAlias
 from repertory.core.interrupts import Interrupt
 from repertory.core.messages import Json, Message, ToolResult
 
+WHOLE = "whole"
+"""Where the data of a `NodeChanged` says so, it and those that follow state all that is known of the run: what came
+before them does not count any more.
+"""
 NodeStatus = Literal["started", "completed", "failed", "interrupted"]
 
 

@@ -97,7 +97,7 @@ def redact(appender: Appender, rows: Sequence[Row], target: int, message: Messag
     if any(isinstance(record, Branched) for record in erased):
         history = {**messages_of(records), target: message}
         standing = list(standing_records(appender.fold, at))
-        appended.append(appender.rewind(_as_branch(appender, at), history))
+        appended.append(appender.rewind(as_branch(appender, at), history))
         appended += appender.append_all(standing)
     else:
         if any(isinstance(record, ViewChanged) for record in erased):
@@ -112,7 +112,7 @@ def _without(rows: Sequence[Row], erase: Collection[int]) -> list[Row]:
     return [row for row in rows if row.seq not in erase]
 
 
-def _as_branch(appender: Appender, at: float) -> Branched:
+def as_branch(appender: Appender, at: float) -> Branched:
     """Everything that stands, stated anew, since an earlier branch that later rows build on is being erased."""
     fold = appender.fold
     return Branched(

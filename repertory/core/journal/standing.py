@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from repertory.core.journal.records import Interrupted, NodeChanged, Record, Resumed, ToolFinished
+from repertory.core.journal.records import WHOLE, Interrupted, NodeChanged, Record, Resumed, ToolFinished
 from repertory.core.standing import Standing, Start
 
 if TYPE_CHECKING:
@@ -30,6 +30,12 @@ def standing_records(fold: Fold, at: float) -> Iterator[Record]:
         yield Interrupted(at=at, interrupts=fold.questions, parked=tuple(fold.parked))
     if fold.responses:
         yield Resumed(at=at, responses=dict(fold.responses))
+
+
+def nodes_stated(fold: Fold, at: float) -> Iterator[NodeChanged]:
+    """Everything that is known of the run, in the order in which it is known: nothing before counts any more."""
+    for number, node in enumerate(_nodes(fold)):
+        yield replace(node, at=at, data=node.data if number else {**node.data, WHOLE: True})
 
 
 def nodes_again(fold: Fold, run: int, at: float) -> Iterator[Record]:

@@ -12,14 +12,24 @@ from dataclasses import dataclass
 from repertory.core.journal.fold import Fold
 from repertory.core.journal.image import Image
 from repertory.core.journal.moment import Moment
-from repertory.core.journal.records import Branched, MessageAdded, Record, SnapshotTaken, StateChanged, ViewChanged
+from repertory.core.journal.records import (
+    WHOLE,
+    Branched,
+    MessageAdded,
+    NodeChanged,
+    Record,
+    SnapshotTaken,
+    StateChanged,
+    ViewChanged,
+)
 from repertory.core.journal.restore import records_of, replay
 from repertory.core.journal.rows import Kind, Row
 from repertory.core.journal.verify import verify
 from repertory.errors import Invalid, NotFound
 
 _SHOWN, _STATE, _WAY = "what was shown", "the state", "where the conversation had gone back to"
-_ERASED: Mapping[int, str] = {Kind.VIEW: _SHOWN, Kind.STATE: _STATE, Kind.BRANCH: _WAY}
+_RUN = "what the run had come to"
+_ERASED: Mapping[int, str] = {Kind.VIEW: _SHOWN, Kind.STATE: _STATE, Kind.BRANCH: _WAY, Kind.NODE: _RUN}
 """What is unknown after a row of this kind whose content is gone."""
 
 
@@ -118,7 +128,14 @@ class WholeJournal:
                 unknown.discard(_SHOWN)
             elif isinstance(record, StateChanged) and record.full is not None:
                 unknown.discard(_STATE)
+            elif isinstance(record, NodeChanged) and _begins(record):
+                unknown.discard(_RUN)
         return unknown, since
+
+
+def _begins(record: NodeChanged) -> bool:
+    """Whether nothing before the record counts for its run. Only the first record of a run has spent no time yet."""
+    return record.data.get(WHOLE) is True or (not record.node and "elapsed_ms" not in record.data)
 
 
 def labelled(marks: Sequence[tuple[int, SnapshotTaken]], label: str, *, session_id: str, agent_id: str) -> int:

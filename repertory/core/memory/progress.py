@@ -5,12 +5,17 @@ It stands in the journal, in full, after each change: so whatever was begun is f
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias, cast
 
+from repertory.core.journal.records import CursorMoved
 from repertory.core.messages import Json
 from repertory.errors import CorruptJournal
+
+if TYPE_CHECKING:
+    from repertory.core.journal.fold import Fold
+    from repertory.core.journal.records import Record
 
 PENDING_MAX = 256
 """Memories on their way to one store, at most, for one conversation. More are not accepted."""
@@ -105,6 +110,23 @@ class Progress:
         letter = DeadLetter(at=at, why=why[:WHY_CHARS_MAX], stretch=stretch)
         return replace(self.extracted(stretch, ()), letters=(*self.letters, letter)[-LETTERS_MAX:])
 
+    def without(self, seqs: Collection[int]) -> Progress:
+        """Nothing that was taken from these messages is on its way, or among the letters. What else was said in the
+        same stretches is extracted again, without them.
+        """
+        writes = [*self.pending, *(letter.write for letter in self.letters if letter.write is not None)]
+        gone = [write for write in writes if not set(write.sequence_numbers).isdisjoint(seqs)]
+        if not gone:
+            return self
+        keys = {write.key for write in gone}
+        stretches = [(min(write.sequence_numbers), max(write.sequence_numbers)) for write in gone]
+        return replace(
+            self,
+            pending=tuple(write for write in self.pending if write.key not in keys),
+            again=tuple(dict.fromkeys((*self.again, *stretches))),
+            letters=tuple(each for each in self.letters if each.write is None or each.write.key not in keys),
+        )
+
     def replayed(self) -> Progress:
         """Everything that was given up is to be tried again."""
         writes = [letter.write for letter in self.letters if letter.write is not None]
@@ -126,6 +148,28 @@ def read_progress(position: int, kept: Json) -> Progress:
         )
     except (AttributeError, TypeError, ValueError) as error:
         raise CorruptJournal("what is kept of a memory store cannot be read", found=type(error).__name__) from error
+
+
+def forgetting(
+    journal: Sequence[tuple[int, Record | None]], fold: Fold, seqs: Collection[int], at: float
+) -> tuple[CursorMoved | None, frozenset[int]]:
+    """The record that takes back what is on its way to memory stores of these messages, and the rows that lose their
+    content with that; None and none when nothing is, nor ever was.
+
+    `journal`: sequence number and record of every row.
+    """
+    erase: set[int] = set()
+    for seq, record in journal:
+        if isinstance(record, CursorMoved) and record.kept:
+            said = {name: read_progress(0, kept) for name, kept in record.kept.items()}
+            if any(progress.without(seqs) != progress for progress in said.values()):
+                erase.add(seq)
+    if not erase:
+        return None, frozenset()
+    now = {name: read_progress(fold.cursors.get(name, 0), kept) for name, kept in fold.kept.items()}
+    kept = {name: kept_of(progress.without(seqs)) for name, progress in now.items()}
+    stated = {name: said for name, said in kept.items() if said is not None}
+    return CursorMoved(at=at, positions=dict(fold.cursors), kept=stated), frozenset(erase)
 
 
 def kept_of(progress: Progress) -> Json:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from repertory.core.journal.fold import is_answer
 from repertory.core.journal.paths import paths_to, within
-from repertory.core.journal.records import MessageAdded
+from repertory.core.journal.records import MessageAdded, Redacted
 from repertory.core.journal.restore import records_of
 from repertory.core.journal.rows import Row
 from repertory.core.messages import Message
@@ -21,6 +21,8 @@ class SaidMessage(NamedTuple):
     at: float
     """Epoch seconds."""
     message: Message
+    redacted: bool = False
+    """Whether the message stands in the place of another one, which was erased."""
 
 
 def said_in_rows(rows: Sequence[Row], after: int, until: int | None = None, *, session_id: str) -> list[SaidMessage]:
@@ -34,8 +36,9 @@ def said_in_rows(rows: Sequence[Row], after: int, until: int | None = None, *, s
         return []
     records = records_of(wanted, session_id=session_id)
     path = paths_to(records, [wanted[-1].seq if until is None else until])
+    redacted = {record.target for _, record in records if isinstance(record, Redacted)}
     return [
-        SaidMessage(seq, record.at, record.message)
+        SaidMessage(seq, record.at, record.message, seq in redacted)
         for seq, record in records
         if isinstance(record, MessageAdded) and within(seq, path)
     ]

@@ -1,0 +1,267 @@
+"""Putting another text in the place of one that must not be kept, wherever a journal says it.
+
+`redaction.py` takes one message back. This takes a text back, word for word: out of messages, agent state, summaries,
+tool results, questions and answers, runs of orchestrators, memories that are on their way, and metadata of marks. What
+is in force is stated anew with the replacement, then every row that says the text loses its content. What only names
+things (ids, tokens, names of tools and nodes) stays as it is, and is reported as left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeAlias, cast
+
+from repertory.core.interrupts import Interrupt
+from repertory.core.journal.copies import Texts, copies_in
+from repertory.core.journal.records import (
+    Branched,
+    CursorMoved,
+    Interrupted,
+    MessageAdded,
+    NodeChanged,
+    Record,
+    Redacted,
+    Resumed,
+    SnapshotTaken,
+    StateChanged,
+    ToolFinished,
+    View,
+    ViewChanged,
+)
+from repertory.core.journal.redaction import Redaction, as_branch
+from repertory.core.journal.restore import messages_of, records_of
+from repertory.core.journal.rows import Kind
+from repertory.core.journal.standing import nodes_stated, standing_records
+from repertory.core.journal.whole_journal import position_named
+from repertory.core.messages import ContentBlock, Json, Message, ToolResult, tool_uses
+from repertory.errors import Invalid
+
+if TYPE_CHECKING:
+    from repertory.core.journal.appender import Appender
+    from repertory.core.journal.fold import Fold
+    from repertory.core.journal.rows import Row
+
+TEXT_CHARACTERS_MIN = 4
+"""The shortest text that can be redacted: shorter ones stand everywhere by chance."""
+
+_Numbered: TypeAlias = "tuple[int, Record | None]"
+_BLOCK_NAMES = frozenset(("format", "type"))
+_RESULT_NAMES = frozenset(("type", "status", "stop_reason", "toolUseId", "name", "node_id", "agent_name"))
+"""Keys of content blocks, and of what nodes have led to, whose values are names and not words."""
+_NODE_WORDS = ("task", "responses", "context", "reason", "left")
+_UNTOUCHABLE = frozenset((Kind.TOOL_STARTED, Kind.OWNER))
+"""Rows that hold nothing but names. A tool that was started must stay started."""
+
+
+class Words:
+    """A text and what stands in its place."""
+
+    def __init__(self, text: str, instead: str) -> None:
+        """Errors: `Invalid` for a text too short to look for, or an empty or self-repeating replacement."""
+        if len(text) < TEXT_CHARACTERS_MIN:
+            raise Invalid("the text is too short to be looked for", got=text, characters_min=TEXT_CHARACTERS_MIN)
+        if not instead.strip():
+            raise Invalid("say what stands there instead: models take no empty text", got=instead)
+        if text in instead:
+            raise Invalid("the replacement says the text again", got=instead)
+        self.texts = Texts([text])
+        self._text = text
+        self._instead = instead
+
+    def value(self, value: Json, names: Collection[str] = ()) -> Json:
+        """The value with the text replaced in every string, key and number. Strings under the keys `names` stay."""
+        if isinstance(value, str):
+            return value.replace(self._text, self._instead)
+        if isinstance(value, dict):
+            said: dict[str, Json] = {}
+            for key, item in cast("dict[str, Json]", value).items():
+                name = _unused(key.replace(self._text, self._instead), said)
+                said[name] = item if key in names and isinstance(item, str) else self.value(item, names)
+            return said
+        if isinstance(value, list | tuple):
+            return [self.value(item, names) for item in cast("Sequence[Json]", value)]
+        if isinstance(value, int | float) and not isinstance(value, bool) and self._text in str(value):
+            return str(value).replace(self._text, self._instead)
+        return value
+
+    def mapping(self, value: Mapping[str, Json]) -> dict[str, Json]:
+        """The same for a mapping."""
+        return cast("dict[str, Json]", self.value(dict(value)))
+
+    def message(self, message: Message) -> Message:
+        """The message without the text. Reasoning that says it is dropped: its signature covers the original."""
+        content = [block for each in message["content"] for block in self._block(each)]
+        if message["content"] and not content:
+            content = [{"text": self._instead}]
+        said = {**message, "content": content}
+        if "metadata" in message:
+            said["metadata"] = self.value(cast("Json", message["metadata"]))
+        return cast("Message", said)
+
+    def _block(self, block: ContentBlock) -> Iterator[ContentBlock]:
+        if "toolUse" in block:
+            use = block["toolUse"]
+            yield cast("ContentBlock", {"toolUse": {**use, "input": self.value(use["input"])}})
+        elif "toolResult" in block:
+            yield cast("ContentBlock", {"toolResult": self.result(block["toolResult"])})
+        elif "reasoningContent" not in block:
+            yield cast("ContentBlock", self._plain_block(cast("dict[str, Json]", block)))
+        elif not self.texts.in_value(block):
+            yield block
+
+    def _plain_block(self, block: dict[str, Json]) -> Json:
+        return self.value(block, () if "json" in block else _BLOCK_NAMES)
+
+    def result(self, result: ToolResult) -> ToolResult:
+        """The result of a tool without the text."""
+        content = [self._plain_block(cast("dict[str, Json]", block)) for block in result["content"]]
+        return cast("ToolResult", {**result, "content": content})
+
+    def view(self, view: View) -> View:
+        """What is shown, without the text."""
+        return replace(
+            view,
+            pinned={seq: self.message(message) for seq, message in view.pinned.items()},
+            replaced={seq: self.message(message) for seq, message in view.replaced.items()},
+            summary=None if view.summary is None else self.message(view.summary),
+            manager_state=self.mapping(view.manager_state),
+        )
+
+    def question(self, asked: Interrupt) -> Interrupt:
+        """What somebody asked, without the text."""
+        return replace(asked, reason=self.value(asked.reason))
+
+    def node(self, record: NodeChanged) -> NodeChanged:
+        """What became of a node, without the text."""
+        data = dict(record.data)
+        for name in _NODE_WORDS:
+            if name in data:
+                data[name] = self.value(data[name], _RESULT_NAMES)
+        handed = data.get("handed")
+        if isinstance(handed, list | tuple) and len(handed) == 2:
+            data["handed"] = [handed[0], self.value(handed[1])]
+        return replace(record, result=self.value(record.result, _RESULT_NAMES), data=data)
+
+
+def redact_text(appender: Appender, rows: Sequence[Row], words: Words, at: float) -> tuple[Redaction, tuple[int, ...]]:
+    """Replace the text in the appender's whole journal, for good. Second: the messages that were replaced, by sequence
+    number. Nothing is appended when the journal does not say it.
+
+    Errors, with nothing changed: `Invalid` when the last message says it and waits for its tools.
+    """
+    records = records_of(rows)
+    fold, texts = appender.fold, words.texts
+    said_by = {seq: record for seq, record in records if record is not None}
+    instead = {seq: _redacted(seq, said, words, at) for seq, said in said_by.items() if isinstance(said, MessageAdded)}
+    targets = {seq: redacted for seq, redacted in instead.items() if _differs(redacted, said_by[seq])}
+    last = fold.last_message
+    if fold.last_message_seq in targets and last is not None and any(tool_uses(last)):
+        raise Invalid("the last message says it and waits for its tools; redact it after they ended")
+    erase = {row.seq for row in rows if _goes(row, said_by.get(row.seq), targets, texts)}
+    kinds = {type(record) for seq, record in records if seq in erase}
+    appended = appender.append_all(targets.values())
+    if Branched in kinds:
+        kinds |= {StateChanged, ViewChanged}
+    for stated in _STATED:
+        if stated.kinds & kinds:
+            appended += appender.append_all(stated.records(fold, words, at))
+    if NodeChanged in kinds:
+        erase |= {
+            seq for seq, record in records if isinstance(record, NodeChanged) and record.run == fold.run and fold.nodes
+        }
+        appended += appender.append_all([words.node(record) for record in nodes_stated(fold, at)])
+    appended += appender.append_all(_marks(records, erase, words))
+    if Branched in kinds:
+        history = messages_of(records) | {seq: redacted.message for seq, redacted in targets.items()}
+        standing = list(standing_records(fold, at))
+        appended.append(appender.rewind(as_branch(appender, at), history))
+        appended += appender.append_all(standing)
+    left = copies_in([*(row for row in rows if row.seq not in erase), *appended], texts)
+    return Redaction(rows=tuple(appended), erase=tuple(sorted(erase)), left=tuple(left)), tuple(targets)
+
+
+def _differs(redacted: Redacted, said: Record) -> bool:
+    return isinstance(said, MessageAdded) and (redacted.message != said.message or redacted.view != said.view)
+
+
+def _goes(row: Row, record: Record | None, targets: Collection[int], texts: Texts) -> bool:
+    """Whether the row loses its content. A message stays unless another one takes its place."""
+    if row.erased:
+        return False
+    if isinstance(record, MessageAdded):
+        return row.seq in targets
+    if isinstance(record, Redacted):
+        return record.target in targets
+    return row.kind not in _UNTOUCHABLE and texts.in_row(row)
+
+
+def _redacted(seq: int, said: MessageAdded, words: Words, at: float) -> Redacted:
+    return Redacted(
+        at=at,
+        target=seq,
+        message=words.message(said.message),
+        turn=said.turn,
+        index=said.index,
+        idempotency_token=said.idempotency_token,
+        view=None if said.view is None else words.view(said.view),
+    )
+
+
+def _marks(records: Sequence[_Numbered], erase: Collection[int], words: Words) -> Iterator[Record]:
+    for seq, record in records:
+        if seq in erase and isinstance(record, SnapshotTaken):
+            yield replace(record, metadata=words.mapping(record.metadata), position=position_named(seq, record))
+
+
+class _Stated:
+    """Something in force, and the records that state it anew."""
+
+    def __init__(self, kinds: set[type], records: Callable[[Fold, Words, float], Iterator[Record]]) -> None:
+        """`kinds`: the records that it consists of."""
+        self.kinds = kinds
+        self.records = records
+
+
+def _state(fold: Fold, words: Words, at: float) -> Iterator[Record]:
+    yield StateChanged(at=at, full=words.mapping(fold.state))
+
+
+def _view(fold: Fold, words: Words, at: float) -> Iterator[Record]:
+    yield ViewChanged(at=at, view=words.view(fold.shown.view), reason="redaction")
+
+
+def _results(fold: Fold, words: Words, at: float) -> Iterator[Record]:
+    for use_id, result in fold.finished_tools.items():
+        yield ToolFinished(at=at, tool_use_id=use_id, result=words.result(result))
+
+
+def _waiting(fold: Fold, words: Words, at: float) -> Iterator[Record]:
+    """A question that is asked again has lost its answer, so the answers follow."""
+    responses = words.mapping(fold.responses)
+    if fold.questions:
+        asked = tuple(words.question(one) for one in fold.questions)
+        yield Interrupted(at=at, interrupts=asked, parked=tuple(fold.parked))
+    if responses:
+        yield Resumed(at=at, responses=responses)
+
+
+def _cursors(fold: Fold, words: Words, at: float) -> Iterator[Record]:
+    yield CursorMoved(at=at, positions=dict(fold.cursors), kept=words.mapping(fold.kept))
+
+
+_STATED = (
+    _Stated({StateChanged}, _state),
+    _Stated({ViewChanged}, _view),
+    _Stated({ToolFinished}, _results),
+    _Stated({Interrupted, Resumed}, _waiting),
+    _Stated({CursorMoved}, _cursors),
+)
+
+
+def _unused(name: str, said: Mapping[str, Json]) -> str:
+    """The name, numbered when another key has become the same."""
+    number, unused = 2, name
+    while unused in said:
+        unused, number = f"{name} ({number})", number + 1
+    return unused
