@@ -51,7 +51,7 @@ from repertory.backends.ports import Lease, TendedStore
 from repertory.core.journal.appender import Appender
 from repertory.core.journal.fold import Fold
 from repertory.core.journal.image import Image
-from repertory.core.journal.records import MessageAdded, Record
+from repertory.core.journal.records import CursorMoved, MessageAdded, Record, StateChanged
 from repertory.core.journal.redaction import redact
 from repertory.core.journal.restate import restatements
 from repertory.core.journal.restore import restore
@@ -65,6 +65,8 @@ from repertory.runtime.reply import ReplySlot
 
 _WRITING_SHARE = 0.8
 """Of the time to stop: the rest is for giving the session up."""
+_MOVABLE = (CursorMoved, StateChanged)
+"""Records to which no other one refers by number."""
 _EARLY_S = 0.001
 """Clocks are read twice."""
 
@@ -137,6 +139,8 @@ class SessionPersister(Actor[PersisterMessage]):
         self._looks_at = math.inf
         """When a timer will look for those who have waited long enough."""
         self._durable_seq = 0
+        self._restated = 0
+        """Rows that were added to a closing commit, and that the author may not count yet."""
         self._last_at = 0.0
         self._waiters = StoreWaiters()
         self._begun: _Begun | None = None
@@ -178,7 +182,7 @@ class SessionPersister(Actor[PersisterMessage]):
     async def handle(self, message: PersisterMessage) -> Next:
         match message:
             case Append(first=first, records=records, soon=soon):
-                self._check_first(first)
+                self._check_first(first, records)
                 self._add(records)
                 self._write_later(soon)
                 return carry_on()
@@ -264,10 +268,17 @@ class SessionPersister(Actor[PersisterMessage]):
         if lost is not None:
             self.context.logger.error("answered turns are lost turns=%r cause=%r", lost.turns, lost.error)
 
-    def _check_first(self, first: int) -> None:
-        """What an author takes to be number n must become number n: views and keys refer to it."""
-        if first != self._fold.last_seq + 1:
-            raise Invalid("the author of records lost count", first=first, expected=self._fold.last_seq + 1)
+    def _check_first(self, first: int, records: tuple[Record, ...] = ()) -> None:
+        """What an author takes to be number n must become number n: views and keys refer to it.
+
+        While a turn's closing commit is under way, the author does not know of the rows that were restated with it.
+        Whatever else it says meanwhile (how far memory has got, what state was set) moves up by as many.
+        """
+        expected = self._fold.last_seq + 1
+        if first == expected:
+            self._restated = 0
+        elif first + self._restated != expected or not all(isinstance(each, _MOVABLE) for each in records):
+            raise Invalid("the author of records lost count", first=first, expected=expected)
 
     def _add(self, records: tuple[Record, ...]) -> None:
         """Fold the records and turn them into rows. One that may not stand here is refused before it is kept."""
@@ -298,7 +309,9 @@ class SessionPersister(Actor[PersisterMessage]):
         if self._appender is None:
             return reply(self._fold.last_seq)
         if commit.closing and self._last_at:
-            self._add(tuple(restatements(self._fold, self._last_at)))
+            restated = tuple(restatements(self._fold, self._last_at))
+            self._add(restated)
+            self._restated += len(restated)
         last = self._fold.last_seq
         if last <= self._durable_seq:
             return reply(last)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
+from functools import partial
 
+import anyio
 import pytest
 
 from repertory.actors.backlog import Backlogs
@@ -12,14 +15,58 @@ from repertory.actors.leases import Leases
 from repertory.actors.ledger import Ledger
 from repertory.actors.persister import PersisterSettings, SessionPersister
 from repertory.actors.writer import StoreWriter, WriterSettings
-from repertory.core.journal.records import MessageAdded
+from repertory.backends.ports import Batch, Position
+from repertory.core.journal.records import CursorMoved, MessageAdded, SnapshotTaken, StateChanged
+from repertory.core.journal.restate import RESTATE_AFTER
+from repertory.core.journal.rows import Kind
 from repertory.core.messages import Message
+from repertory.errors import RepertoryError
 from repertory.runtime.mailbox import MailboxSettings
 from repertory.runtime.spec import ChildSpec
 from repertory.runtime.system import ActorSystem
 from repertory.testing.memory_sessions import MemorySessionStore
 
 pytestmark = pytest.mark.anyio
+
+
+class HeldStore(MemorySessionStore):
+    """Takes no rows before it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may = anyio.Event()
+
+    async def append(self, batches: Sequence[Batch]) -> Sequence[Position | RepertoryError]:
+        await self.may.wait()
+        return await super().append(batches)
+
+
+async def test_what_memory_notes_during_a_closing_commit_is_stored_behind_what_is_restated_with_it() -> None:
+    store, backlogs = HeldStore(), Backlogs()
+    async with ActorSystem() as system:
+        writer = await system.start(ChildSpec(name="writer", factory=lambda: StoreWriter(store, WriterSettings())))
+        durable = Durable(store=store, leases=Leases(store, busy_s=0), writer=writer, backlogs=backlogs)
+        settings = PersisterSettings(session_id="s", agent_id="default")
+        make = partial(SessionPersister, settings, durable, random.Random(1).randbytes)
+        persister = await system.start(ChildSpec(name="persister", factory=make))
+        backlog = backlogs.of(store.name, "s", "default")
+        ledger = Ledger(persister, 0, lambda: 1000.0, backlog=backlog, durable=True)
+        ledger.add(StateChanged(at=1.0, set={"long": "ago"}))
+        for number in range(RESTATE_AFTER + 2):
+            ledger.add(SnapshotTaken(at=1.0, label=str(number)))
+        async with anyio.create_task_group() as group:
+            group.start_soon(partial(ledger.commit, closing=True))
+            await anyio.wait_all_tasks_blocked()
+            for position in (1, 2):
+                ledger.add(CursorMoved(at=1.0, positions={"memory": position}))
+                ledger.hand_over(soon=True)
+            await anyio.wait_all_tasks_blocked()
+            store.may.set()
+        seq = ledger.add(CursorMoved(at=1.0, positions={"memory": 3}))
+        await ledger.commit()
+        rows = await store.load("s", "default", whole=True)
+        assert [row.kind for row in rows[-5:]] == [Kind.SNAPSHOT, Kind.STATE, Kind.CURSOR, Kind.CURSOR, Kind.CURSOR]
+        assert rows[-1].seq == seq
 
 
 async def test_what_finds_the_persisters_mailbox_full_goes_with_what_comes_next() -> None:
