@@ -62,9 +62,11 @@ format: $(VENV) ## Rewrite the files as ruff wants them
 bench: $(VENV) ## Run every benchmark and say which bars were missed (ARGS=--strict makes a miss an error)
 	@$(RUN) -m bench $(ARGS)
 
-soak: $(VENV) ## Run the long fault campaigns: a thousand seeded systems on each loop, then the demonstration with many kills
+soak: $(VENV) $(PEERS) ## Run the long fault campaigns (MINUTES=2 for each, and a quarter of an hour of many turns)
 	@$(RUN) -m bench.conservation --seeds 1000
 	@$(RUN) -m repertory.app.demo --kills 30 --sessions 8
+	@$(RUN) -m tests.simulation.campaigns --minutes $(or $(MINUTES),2) --except soak
+	@$(RUN) -m tests.simulation.campaigns soak --minutes 15
 
 lock: ## Resolve pyproject.toml into requirements.lock again (needs uv)
 	@uv pip compile pyproject.toml --universal --python-version 3.11 --all-extras --group dev --generate-hashes \

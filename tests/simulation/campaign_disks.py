@@ -1,0 +1,121 @@
+"""Disks that are full now and then: what was acknowledged is there, what was refused is told, nothing is half-written.
+
+    python -m tests.simulation.campaign_disks KIND FOLDER SEED SECONDS
+
+That is the process whose files cannot grow for a while, again and again (a limit on the size of files stands in for the
+disk, which needs no rights). It says which turns were acknowledged, and which were refused and why. In some rounds it
+is killed while its disk is full.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from pathlib import Path
+
+import anyio
+
+from repertory import AgentSpec, Runtime, ScriptedModel, Sessions, StorePatience
+from repertory.core.messages import text_of
+from repertory.errors import RepertoryError
+from tests.simulation.campaigns import Report
+from tests.simulation.dying_features import LOCAL, place_of
+from tests.source_tree import ROOT
+
+_TOLD = ("Unavailable", "LeaseLost", "SessionException", "ActorDead")
+"""What a caller may be told: the store is full, or the session was given up because of it."""
+
+
+def disks(rng: random.Random, folder: Path, seconds: float) -> Report:
+    """One store whose disk fills up and empties, and what is there afterwards."""
+    kind, report = rng.choice(LOCAL), Report()
+    report.counts[kind] += 1
+    command = [sys.executable, "-m", "tests.simulation.campaign_disks", kind, str(folder), str(rng.randrange(10**6))]
+    spent_s = min(seconds, rng.uniform(1.5, 5.0))
+    done = subprocess.run(
+        [*command, str(spent_s)], cwd=ROOT, capture_output=True, text=True, timeout=spent_s + 120, check=False
+    )
+    report.check(
+        done.returncode in (0, -signal.SIGKILL), f"{kind}: it ended with {done.returncode}: {done.stderr[-3000:]}"
+    )
+    report.counts["kills"] += done.returncode == -signal.SIGKILL
+    lines = [line.split(maxsplit=2) for line in done.stdout.splitlines() if line.endswith(".")]
+    report.counts["refusals"] += sum(outcome != "ok" for _, outcome, _ in lines)
+    for outcome in {outcome for _, outcome, _ in lines} - {"ok"}:
+        report.check(outcome in _TOLD, f"{kind}: a caller was told {outcome}: {done.stderr[-3000:]}")
+    anyio.run(_look, report, kind, folder, lines)
+    return report
+
+
+async def _look(report: Report, kind: str, folder: Path, lines: list[list[str]]) -> None:
+    sessions = Sessions(place_of(kind, folder))
+    for name in sorted({name for name, _, _ in lines}):
+        stored = (await sessions.show(name)).agents.get("a")
+        said = [text_of(each.message) for each in stored.messages] if stored is not None else []
+        for _, _, text in (line for line in lines if line[0] == name and line[1] == "ok"):
+            report.acknowledged += 1
+            there = (said.count(text), said.count(f"answer to {text}")) == (1, 1)
+            report.found += there
+            report.check(there, f"{kind}: {name}: {text!r} stands {said.count(text)} times")
+        report.check(len(said) == len(set(said)) or kind == "documents", f"{kind}: {name}: something stands twice")
+    examined = await sessions.doctor()
+    report.check(examined.ok, f"{kind}: the doctor says {examined}")
+
+
+def _fill(full: bool) -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0 if full else hard, hard))
+
+
+async def _work(kind: str, folder: Path, rng: random.Random, seconds: float) -> None:
+    end = time.monotonic() + seconds
+    model = ScriptedModel([lambda messages, *_: f"answer to {text_of(messages[-1])}"], loop=True)
+    patience = StorePatience(wait_s=0.2)
+    killed = rng.random() < 0.4
+    async with Runtime(sessions=place_of(kind, folder), patience=patience, drain_timeout_s=10) as runtime:
+        agent = runtime.agent(AgentSpec(name="a", model=model))
+
+        async def client(name: str) -> None:
+            number = 0
+            while time.monotonic() < end:
+                number += 1
+                text = f"{name} says {number}."
+                try:
+                    await agent.session(name).invoke(text)
+                except RepertoryError as error:
+                    _say(f"{name} {type(error).__name__} {text}")
+                    if type(error).__name__ not in _TOLD:
+                        traceback.print_exc()
+                else:
+                    _say(f"{name} ok {text}")
+                await anyio.sleep(0.01)
+
+        async with anyio.create_task_group() as group:
+            for number in range(4):
+                group.start_soon(client, f"s{number}")
+            full = False
+            while time.monotonic() < end:
+                await anyio.sleep(rng.uniform(0.05, 0.6))
+                full = not full
+                _fill(full)
+                if full and killed and time.monotonic() > end - 1:
+                    await anyio.sleep(rng.uniform(0, 0.3))
+                    os.kill(os.getpid(), signal.SIGKILL)
+            _fill(False)
+
+
+def _say(line: str) -> None:
+    os.write(1, f"{line}\n".encode())  # To a pipe, which no limit concerns.
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    _rng = random.Random(int(sys.argv[3]))
+    _backend = _rng.choice(["asyncio", "trio"])
+    anyio.run(_work, sys.argv[1], Path(sys.argv[2]), _rng, float(sys.argv[4]), backend=_backend)

@@ -1,0 +1,110 @@
+"""Fault campaigns: seeded rounds of hostile use, short in the test suite and long under `make soak`.
+
+    python -m tests.simulation.campaigns                       every campaign, two minutes each
+    python -m tests.simulation.campaigns kills crowd --minutes 15 --seed 7
+
+A round is one seed. It says how many things were acknowledged to callers and how many of these were found afterwards;
+what it finds wrong stands in `faults`. The first line of a campaign's output names its first seed; a round that fails
+names its own, and `--seed N --rounds 1` repeats it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
+
+CAMPAIGNS = {
+    "kills": "tests.simulation.campaign_kills:kills",
+    "clocks": "tests.simulation.campaign_kills:clocks",
+    "disks": "tests.simulation.campaign_disks:disks",
+    "servers": "tests.simulation.campaign_servers:servers",
+    "crowd": "tests.simulation.campaign_crowd:crowd",
+    "soak": "tests.simulation.campaign_crowd:soak",
+}
+"""Where the function of each is. It takes a generator, a folder that is there, and how many seconds to spend."""
+
+
+@dataclass
+class Report:
+    """What a round, or several, have led to."""
+
+    acknowledged: int = 0
+    found: int = 0
+    counts: Counter[str] = field(default_factory=Counter[str])
+    """What was done, by name."""
+    faults: list[str] = field(default_factory=list[str])
+
+    def add(self, other: Report) -> None:
+        """Count the other one in."""
+        self.acknowledged += other.acknowledged
+        self.found += other.found
+        self.counts += other.counts
+        self.faults += other.faults
+
+    def check(self, holds: object, fault: str) -> None:
+        """Note the fault unless it holds."""
+        if not holds:
+            self.faults.append(fault)
+
+    def __str__(self) -> str:
+        counts = ", ".join(f"{count} {name}" for name, count in sorted(self.counts.items()))
+        return f"acknowledged {self.acknowledged}, found {self.found}" + (f" ({counts})" if counts else "")
+
+
+Campaign = Callable[[random.Random, Path, float], Report]
+
+
+def campaign(name: str) -> Campaign:
+    """The function of that name."""
+    module, _, function = CAMPAIGNS[name].partition(":")
+    return cast("Campaign", getattr(importlib.import_module(module), function))
+
+
+def run_round(name: str, seed: int, seconds: float) -> Report:
+    """One seed, in a folder of its own."""
+    with tempfile.TemporaryDirectory(prefix=f"campaign-{name}-") as folder:
+        return campaign(name)(random.Random(seed), Path(folder), seconds)
+
+
+def run(name: str, seed: int, seconds: float, rounds: int) -> bool:
+    """Rounds until the time is over. Whether nothing was wrong."""
+    total, done, end = Report(), 0, time.monotonic() + seconds
+    print(f"{name}: first seed {seed}", flush=True)
+    while done < rounds and (not done or time.monotonic() < end):
+        report = run_round(name, seed + done, max(end - time.monotonic(), 1.0))
+        for fault in report.faults:
+            print(f"{name}: seed {seed + done}: {fault}", flush=True)
+        total.add(report)
+        done += 1
+    print(f"{name}: {done} rounds, {total}, {len(total.faults)} faults", flush=True)
+    return not total.faults
+
+
+def main() -> int:
+    """The exit code: 1 when anything was wrong."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="CAMPAIGN", help=f"of {', '.join(CAMPAIGNS)} (default: all)")
+    parser.add_argument("--except", dest="left_out", action="append", default=[], metavar="CAMPAIGN")
+    parser.add_argument("--minutes", type=float, default=2.0, help="for each campaign (default: 2)")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**31))
+    parser.add_argument("--rounds", type=int, default=sys.maxsize, help="at most so many, of each campaign")
+    options = parser.parse_args()
+    unknown = sorted({*options.names, *options.left_out} - CAMPAIGNS.keys())
+    if unknown:
+        parser.error(f"there is no campaign {', '.join(unknown)}")
+    names = [name for name in options.names or CAMPAIGNS if name not in options.left_out]
+    good = [run(name, options.seed, 60 * options.minutes, options.rounds) for name in names]
+    return 0 if all(good) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
