@@ -42,7 +42,8 @@
     `- LimitReached                 a bound that the caller set, or the provider has
        |- ContextWindowOverflowException
        |- MaxTokensReachedException the answer was cut off at the token limit; call again to go on
-       `- RestartLimitReached
+       |- RestartLimitReached
+       `- TooLarge                  a value, a result or an answer is larger than its bound: ask for less, or raise it
 
 Messages are lower case; the fields stand at the end as `key=value`. Errors of client libraries are the `__cause__`,
 never what a caller has to catch.
@@ -95,6 +96,7 @@ __all__ = [
     "StreamClosed",
     "StructuredOutputException",
     "Throttled",
+    "TooLarge",
     "Unavailable",
     "UnpairedTools",
 ]
@@ -307,3 +309,9 @@ class MaxTokensReachedException(LimitReached):
 
 class RestartLimitReached(LimitReached):
     """A child failed more often than its supervisor allows, so the supervisor gave up and the failure went upward."""
+
+
+class TooLarge(LimitReached):
+    """A prompt, a value, a tool's result or a model's answer is larger than its bound. The message says how large it
+    is, and names the bound: ask for less, or raise the bound.
+    """

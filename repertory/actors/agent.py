@@ -58,7 +58,7 @@ from repertory.core.snapshots.fields import SnapshotFields
 from repertory.core.snapshots.restoring import restoring
 from repertory.core.standing import Standing
 from repertory.core.turn import CANCELLED, Continued, Stop
-from repertory.errors import AgentBusy, Failed, Invalid, RepertoryError, Unavailable
+from repertory.errors import AgentBusy, Failed, Invalid, RepertoryError, TooLarge, Unavailable
 from repertory.runtime.actor import Actor
 from repertory.runtime.exit import ExitReason
 from repertory.runtime.next import Next, carry_on, refuse, reply
@@ -195,8 +195,9 @@ class AgentActor(Actor[AgentMessage]):
         if self._refusing:
             return refuse(self._closed())
         try:
-            prompt = read_prompt(invocation.prompt)
-        except Invalid as error:
+            limits = invocation.limits.over(self._settings.limits)
+            prompt = read_prompt(invocation.prompt, limits.sizes.prompt_bytes)
+        except (Invalid, TooLarge) as error:
             return refuse(error)
         known = self._named.answered_before(invocation)
         if known is not None and not self._ledger.behind:

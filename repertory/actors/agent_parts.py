@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from repertory.actors.conversation import Entry
 from repertory.actors.tool_step import ToolStepSettings
 from repertory.actors.turn_stop import StopWish
+from repertory.core.limits import NO_LIMITS, TurnLimits
 from repertory.core.standing import Standing
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ class AgentSettings:
     """`pipelined`: durable before a tool with effects starts and before the answer is returned; `strict`: before each
     next step; `relaxed`: the answer may return first."""
     tools: ToolStepSettings = field(default_factory=ToolStepSettings)
+    limits: TurnLimits = NO_LIMITS
+    """Bounds of each call that does not set them itself."""
     durable: bool = True
     """Whether there is a store to wait for."""
     others_add: bool = False

@@ -38,6 +38,7 @@ async def call_unrecorded(settings: AgentSettings, parts: AgentParts, use: ToolU
             on_partial=hearing.on_partial,
             on_exception=hearing.on_exception,
             questions=hearing.questions,
+            result_bytes=settings.limits.sizes.result_bytes,
         )
 
     step = ToolStep(

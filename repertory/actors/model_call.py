@@ -13,6 +13,7 @@ import anyio
 
 from repertory.actors.spending import Spending
 from repertory.core.answer import Answer, Assembler
+from repertory.core.limits import ANSWER_BYTES
 from repertory.errors import ModelFailed, RepertoryError
 
 if TYPE_CHECKING:
@@ -38,14 +39,16 @@ class Request:
     """What few calls need: `tool_choice`, and `system_prompt_content` when the system prompt is content blocks."""
 
 
-async def call_model(model: Model, request: Request, publish: Publish | None) -> Answer:
+async def call_model(
+    model: Model, request: Request, publish: Publish | None, answer_bytes: int = ANSWER_BYTES
+) -> Answer:
     """The whole answer. A partial one is never returned.
 
     Errors: the model's own from `repertory.errors`; `ModelStreamBroken` when the stream ends early; `ModelFailed` for
-    nonsense and for anything else that the model raises, which is its `__cause__`. Cancellation closes the model's
-    stream before it goes on.
+    nonsense and for anything else that the model raises, which is its `__cause__`; `TooLarge` when the answer gets
+    heavier than `answer_bytes`. Both that and cancellation close the model's stream before they go on.
     """
-    assembler = Assembler()
+    assembler = Assembler(answer_bytes)
     try:
         stream = model.stream(request.messages, request.tool_specs or None, request.system_prompt, **request.options)
         await _drain(stream, assembler, publish)

@@ -45,7 +45,7 @@ from repertory.core.orchestration.results import MultiAgentResult, Status
 from repertory.core.orchestration.run import Run, leading_to
 from repertory.core.prompt import read_prompt
 from repertory.core.snapshots.orchestrators import left_agents, said_of_run
-from repertory.errors import AgentBusy, Invalid, NodeFailed, RepertoryError, RunUnfinished, Unavailable
+from repertory.errors import AgentBusy, Invalid, NodeFailed, RepertoryError, RunUnfinished, TooLarge, Unavailable
 from repertory.runtime.actor import Actor
 from repertory.runtime.exit import ExitReason
 from repertory.runtime.next import Next, carry_on, refuse
@@ -147,8 +147,8 @@ class OrchestratorActor(Actor[OrchestratorMessage]):
         if self._refusing:
             return refuse(self._closed())
         try:
-            prompt = read_prompt(invocation.prompt)
-        except Invalid as error:
+            prompt = read_prompt(invocation.prompt, invocation.limits.sizes.prompt_bytes)
+        except (Invalid, TooLarge) as error:
             return refuse(error)
         if self._would_wait_for_itself(invocation):
             text = "the call comes from a node of the run that is worked on, so it would wait for itself"

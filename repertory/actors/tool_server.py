@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar, assert_never
 import anyio
 from anyio.lowlevel import current_token
 
+from repertory.core.limits import RESULT_BYTES
 from repertory.core.messages import ToolResult, ToolSpec, ToolUse, error_result
 from repertory.core.tool_results import exception_text
 from repertory.errors import ActorDead, Invalid, RepertoryError, Unavailable
@@ -52,6 +53,7 @@ class CallTool(Ask[ToolResult]):
 
     name: str
     tool_use: ToolUse
+    result_bytes: int = RESULT_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -134,8 +136,8 @@ class ToolServer(Actor[ToolServerMessage]):
         assert self._connection is not None  # Nothing is handled before `on_start` has ended.
         try:
             match message:
-                case CallTool(name=name, tool_use=tool_use):
-                    slot.reply(await self._connection.call(name, tool_use))
+                case CallTool(name=name, tool_use=tool_use, result_bytes=result_bytes):
+                    slot.reply(await self._connection.call(name, tool_use, result_bytes))
                 case Query(method=method, arguments=arguments):
                     slot.reply(await self._connection.query(method, arguments))
         except RepertoryError as error:
@@ -178,9 +180,12 @@ class ServerLink:
         """Why the server is away, as far as is known now."""
         self._away = str(error)
 
-    async def call(self, name: str, tool_use: ToolUse) -> ToolResult:
-        """Run a tool. Cancelled, the server is told to drop it. Errors: `Unavailable`; `Invalid` in another loop."""
-        return await self._ask(CallTool(name=name, tool_use=tool_use))
+    async def call(self, name: str, tool_use: ToolUse, result_bytes: int = RESULT_BYTES) -> ToolResult:
+        """Run a tool. Cancelled, the server is told to drop it.
+
+        Errors: `Unavailable`; `TooLarge` for a result that weighs more than `result_bytes`; `Invalid` in another loop.
+        """
+        return await self._ask(CallTool(name=name, tool_use=tool_use, result_bytes=result_bytes))
 
     async def query(self, method: str, arguments: Mapping[str, object]) -> object:
         """Ask for something else that the server has. Errors: as `call`; `Failed` when the server refuses."""
@@ -246,7 +251,7 @@ class ServedTool:
     async def run(self, tool_use: ToolUse, context: ToolContext) -> ToolResult:
         """Run once. A server that is away, or goes away meanwhile, is a result with status `error`, at once."""
         try:
-            return await self._link.call(self.name, tool_use)
+            return await self._link.call(self.name, tool_use, context.result_bytes)
         except RepertoryError as error:
             if context.on_exception is not None:
                 context.on_exception(error)

@@ -28,7 +28,7 @@ from repertory.core.journal.records import ToolFinished, ToolStarted
 from repertory.core.messages import ToolResult, ToolUse, copy_result, copy_use, error_result
 from repertory.core.pairing import check_result
 from repertory.core.standing import Start
-from repertory.core.tool_results import exception_text, timeout_text
+from repertory.core.tool_results import check_result_size, exception_text, timeout_text
 from repertory.core.turn import RunTools
 from repertory.errors import Invalid, RepertoryError
 
@@ -347,16 +347,16 @@ async def _bounded(call: _Call) -> ToolResult:
     return error_result(call.use["toolUseId"], text)
 
 
-def _result_for(use: ToolUse, result: object) -> ToolResult:
-    """What a tool gave, as the result of this use. Errors: `Invalid` when it is none."""
-    checked = check_result(result)
+def _result_for(use: ToolUse, result: object, result_bytes: int) -> ToolResult:
+    """What a tool gave, as the result of this use. Errors: `Invalid` when it is none, `TooLarge`."""
+    checked = check_result_size(check_result(result), result_bytes)
     return checked if checked.get("toolUseId") == use["toolUseId"] else {**checked, "toolUseId": use["toolUseId"]}
 
 
 async def _guarded(call: _Call) -> ToolResult:
     """The tool's result, whatever the tool raises: even `SystemExit`, or a cancellation that nobody asked for."""
     try:
-        return _result_for(call.use, await call.tool.run(call.use, call.context))
+        return _result_for(call.use, await call.tool.run(call.use, call.context), call.context.result_bytes)
     except (KeyboardInterrupt, GeneratorExit):
         raise
     except Exception as error:  # A tool may be anybody's code, and its failure is for the model to act on.

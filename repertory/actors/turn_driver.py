@@ -114,7 +114,9 @@ class TurnDriver:
         self._direct = invocation.direct is not None
         self._over = True
         """Whether hooks have been told that the call is over, or not yet that it began."""
-        self._machine = Turn(limits=invocation.limits, form=self._form is not None)
+        limits = invocation.limits.over(settings.limits)
+        self._sizes = limits.sizes
+        self._machine = Turn(limits=limits, form=self._form is not None)
         if before is not None:
             self._machine = before.spent_by(self._machine)
         self._meter = TurnMeter(means.clock)
@@ -129,6 +131,7 @@ class TurnDriver:
                 record=self.record,
                 meter=self._meter,
                 stop=self._stop,
+                sizes=self._sizes,
             )
         )
         self._spending = Spending((PAYER.get() if settings.agent_id == NAMELESS else None) or settings.agent_id)
@@ -346,7 +349,8 @@ class TurnDriver:
                 context = InjectionContext(request.messages, self._parts.state, self._parts.owner)
                 messages, self._injected_tokens = await injected(self._parts.hooks.injections, context)
                 request = replace(request, messages=messages)
-            return await call_model(self._parts.model, request, self._publish_raw if self.record.publish else None)
+            publish = self._publish_raw if self.record.publish else None
+            return await call_model(self._parts.model, request, publish, self._sizes.answer_bytes)
         except RepertoryError as error:
             return error
 

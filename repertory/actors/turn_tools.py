@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from repertory.actors.turn_record import TurnRecord
     from repertory.actors.turn_stop import TurnStop
     from repertory.core.interrupts import Interrupt
+    from repertory.core.limits import Sizes
     from repertory.core.messages import ContentBlock, ToolResult, ToolUse
 
 
@@ -43,6 +44,7 @@ class TurnWork:
     record: TurnRecord
     meter: TurnMeter
     stop: TurnStop
+    sizes: Sizes
 
 
 class TurnTools:
@@ -172,4 +174,5 @@ class TurnTools:
             on_partial=hearing.on_partial,
             on_exception=hearing.on_exception,
             questions=hearing.questions,
+            result_bytes=work.sizes.result_bytes,
         )

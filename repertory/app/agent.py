@@ -44,6 +44,7 @@ from repertory.app.sessions import PlacedSession
 from repertory.app.unsaved import watch_state
 from repertory.core.direct_call import DIRECT_WHILE_BUSY
 from repertory.core.ids import check_id
+from repertory.core.limits import Limits, read_limits
 from repertory.core.messages import copy_message
 from repertory.core.pairing import check_message, repair
 from repertory.core.retry import DEFAULT_RETRY, RetryStrategy, check_retry
@@ -91,8 +92,8 @@ class Agent(SnapshotMethods, MemoryMethods, InterruptMethods):
     see `load_snapshot`. `callback_handler`: called with each event's entries as keywords; prints by default, None is
     silent. `hooks`, `plugins`: who is told of what happens, and may change it. `structured_output_model`: what every
     answer is to be. `retry_strategy`: what to do when a model call fails; None gives up at once.
-    `record_direct_tool_call`: whether `agent.tool.name()` is put on record. `durability`, `busy`,
-    `unknown_tool_outcome`: see `AgentSettings`, `Busy` and `UnknownOutcome`.
+    `limits`: of calls that set none. `record_direct_tool_call`: whether `agent.tool.name()` is put on record.
+    `durability`, `busy`, `unknown_tool_outcome`: see `AgentSettings`, `Busy` and `UnknownOutcome`.
 
     Opening: outside an event loop a session is restored at once, so `messages` is right after the constructor. Inside
     one the constructor does no I/O; `await agent.ready()`, `async with agent` and every call open the session, and
@@ -123,6 +124,7 @@ class Agent(SnapshotMethods, MemoryMethods, InterruptMethods):
         structured_output_model: type[Any] | None = None,
         aux_model: Model | str | None = None,
         retry_strategy: RetryStrategy | None = DEFAULT_RETRY,
+        limits: Limits | None = None,
         snapshot: Mapping[str, Any] | None = None,
         enabled_tools: Sequence[str] | None = None,
         tool_execution: ToolExecution = "concurrent",
@@ -133,8 +135,7 @@ class Agent(SnapshotMethods, MemoryMethods, InterruptMethods):
         if isinstance(model, Mapping):
             raise TypeError("the first argument is the model; give a snapshot as snapshot=...")
         self.agent_id = check_id(agent_id or "default", "agent_id")
-        self.name = name or "Repertory Agent"
-        self.description = description
+        self.name, self.description = name or "Repertory Agent", description
         self.callback_handler = callback_handler
         self.conversation_manager = check_manager(conversation_manager or SlidingWindowConversationManager())
         self.session_manager = session_manager
@@ -166,6 +167,7 @@ class Agent(SnapshotMethods, MemoryMethods, InterruptMethods):
             owner=self,
         )
         self.enabled_tools = enabled_tools
+        self._given_limits, self._limits = limits, read_limits(limits)
         self._execution = one_of("tool_execution", tool_execution, ("concurrent", "sequential"))
         self._durability = one_of("durability", durability, ("pipelined", "strict", "relaxed"))
         self._busy = one_of("busy", busy, ("queue", "reject", "interrupt", "steer"))
@@ -174,8 +176,7 @@ class Agent(SnapshotMethods, MemoryMethods, InterruptMethods):
         self._unsaved_id = f"unsaved-{secrets.token_hex(8)}"
         self._claim = Claim()
         self._life = AgentLife(self.agent_id, self.blueprint, self._joined)
-        self._opened = session_manager is None
-        self._initialized = False
+        self._opened, self._initialized = session_manager is None, False
         self._register(hooks or ())
         if session_manager is not None and session_manager.sessions is not None:
             watch_state(self._state, self.shutdown_async, _blocking)
@@ -287,6 +288,7 @@ class Agent(SnapshotMethods, MemoryMethods, InterruptMethods):
             retry_strategy=self._parts.retry,
             enabled_tools=self.enabled_tools,
             tool_execution=self._execution,
+            limits=self._given_limits,
         )
 
     @property
@@ -473,6 +475,7 @@ class Agent(SnapshotMethods, MemoryMethods, InterruptMethods):
             initial=self._initial,
             durable=manager is not None and manager.sessions is not None,
             tools=ToolStepSettings(execution=self._execution),
+            limits=self._limits,
         )
 
     def blueprint(self) -> Blueprint:

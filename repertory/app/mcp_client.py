@@ -22,7 +22,7 @@ from repertory.backends.tools.mcp_choice import ToolChoice, ToolFilters
 from repertory.backends.tools.mcp_source import HTTPServer, MCPSource, StdioServer, TransportFactory
 from repertory.core.messages import error_result
 from repertory.core.tool_results import exception_text, timeout_text
-from repertory.errors import Invalid, NotReady, Unavailable
+from repertory.errors import Invalid, NotReady, TooLarge, Unavailable
 from repertory.runtime.phase import Phase
 from repertory.runtime.system import ActorSystem, SystemSettings
 
@@ -188,7 +188,7 @@ class MCPClient:
         with anyio.move_on_after(self._call_timeout_s):
             try:
                 return await link.call(name, tool_use)
-            except Unavailable as error:
+            except (Unavailable, TooLarge) as error:
                 return error_result(tool_use_id, exception_text(error))
         return error_result(tool_use_id, timeout_text(name, self._call_timeout_s or 0.0, effects=True))
 

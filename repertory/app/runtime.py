@@ -174,6 +174,7 @@ class HostedAgent:
             structured_output_model=spec.structured_output_model,
             aux_model=spec.aux_model,
             retry_strategy=spec.retry_strategy,
+            limits=spec.limits,
             enabled_tools=spec.enabled_tools,
             tool_execution=spec.tool_execution,
             durability=spec.durability,

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from repertory.app.memory_manager import MemoryManager
     from repertory.app.plugins import Plugin
     from repertory.backends.ports import Model
+    from repertory.core.limits import Limits
     from repertory.core.messages import Message
     from repertory.core.opening import UnknownOutcome
     from repertory.core.retry import RetryStrategy
@@ -46,5 +47,6 @@ class AgentSpec:
     structured_output_model: type[Any] | None = None
     aux_model: Model | str | None = None
     retry_strategy: RetryStrategy | None = DEFAULT_RETRY
+    limits: Limits | None = None
     enabled_tools: Sequence[str] | None = None
     tool_execution: ToolExecution = "concurrent"

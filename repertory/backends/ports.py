@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from repertory.core.interrupts import tool_scope
+from repertory.core.limits import RESULT_BYTES
 from repertory.core.model_windows import window_of
 from repertory.core.tokens import estimate_tokens
 from repertory.errors import Invalid
@@ -112,6 +113,8 @@ class ToolContext:
     """Notes what was raised, when that becomes an error result."""
     questions: Questions | None = None
     """What was asked and answered before; None where nobody can be asked."""
+    result_bytes: int = RESULT_BYTES
+    """How much the result may weigh; see `Limits`. The model is not shown a heavier one."""
 
     def interrupt(
         self, name: str, reason: object = None, response: object = None, *, expires_s: float | None = None
@@ -181,8 +184,11 @@ class ToolConnection(Protocol):
         """What the server offers now, in its order. Errors: `Failed` when it does not answer in time, or nonsense."""
         ...
 
-    async def call(self, name: str, tool_use: ToolUse) -> ToolResult:
-        """Run the tool of that name once. What the server refuses, or says that no one can read, is an error result."""
+    async def call(self, name: str, tool_use: ToolUse, result_bytes: int = RESULT_BYTES) -> ToolResult:
+        """Run the tool of that name once. What the server refuses, or says that no one can read, is an error result.
+
+        Errors: `TooLarge` for a result that weighs more than `result_bytes` (`core/sizes.py`).
+        """
         ...
 
     async def query(self, method: str, arguments: Mapping[str, object]) -> object:

@@ -4,6 +4,9 @@ An `Assembler` is fed the events of one answer and says at the end what they amo
 what a provider sends by mistake must not reach the journal, and lenient about ceremony, since models brought by users
 leave `messageStart`, block indexes and block ends out. What it does not know by name it ignores: providers add events.
 
+An answer is bounded while it streams, and so is what it takes in memory: it weighs the bytes of what is kept of it,
+`VALUE_BYTES` for each value in the input of a tool, and `EVENT_BYTES` for each event, whatever that is.
+
 Two kinds of broken tool use do not spoil the rest of an answer:
 
 - An input that is not JSON. The tool use stays, with `{}` as its input, and `Answer.invalid_inputs` has the raw text
@@ -21,12 +24,16 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from repertory.core.answer_blocks import BlockBuilder, ToolUseBuilder, builder_for
+from repertory.core.limits import ANSWER_BYTES
 from repertory.core.messages import ContentBlock, Message, Usage
 from repertory.core.stream_event import count, filled, is_mapping, malformed, mapping
-from repertory.errors import ModelStreamBroken
+from repertory.errors import ModelStreamBroken, TooLarge
 
 LIMITED = frozenset(("max_tokens", "model_context_window_exceeded"))
 """The stop reasons of an answer that was cut off where it stood, by the caller's token limit or the model's window."""
+
+EVENT_BYTES = 32
+"""What each event of a stream weighs, so that a stream of empty events ends too."""
 
 _CountKey = Literal["inputTokens", "outputTokens", "totalTokens", "cacheReadInputTokens", "cacheWriteInputTokens"]
 _COUNTS: tuple[_CountKey, ...] = get_args(_CountKey)
@@ -61,11 +68,27 @@ class Assembler:
     Feed every event, then call `finish` once the stream has ended by itself. Events are not kept or edited.
     """
 
-    __slots__ = ("_blocks", "_index", "_latency_ms", "_open", "_redactions", "_started", "_stop_reason", "_usage")
+    __slots__ = (
+        "_blocks",
+        "_bytes_max",
+        "_index",
+        "_latency_ms",
+        "_open",
+        "_redactions",
+        "_started",
+        "_stop_reason",
+        "_usage",
+        "_use_ids",
+        "_weight",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, bytes_max: int = ANSWER_BYTES) -> None:
+        """`bytes_max`: how much the answer may weigh."""
+        self._bytes_max = bytes_max
+        self._weight = 0
         self._blocks: list[BlockBuilder] = []
         self._open: dict[int, BlockBuilder] = {}
+        self._use_ids: set[str] = set()
         self._index = 0
         self._started = False
         self._stop_reason: str | None = None
@@ -74,9 +97,12 @@ class Assembler:
         self._redactions: dict[str, str] = {}
 
     def feed(self, event: object) -> None:
-        """Take the next event. `ModelFailed` names the event and what is wrong with it; the answer is then void."""
+        """Take the next event. `ModelFailed` names the event and what is wrong with it; the answer is then void, as it
+        is after `TooLarge`.
+        """
         if not is_mapping(event):
             malformed("(unnamed)", "a dictionary with one key", event)
+        self._weigh(EVENT_BYTES)
         for name, body in event.items():
             if name == "contentBlockDelta":
                 self._on_delta(body)
@@ -118,7 +144,7 @@ class Assembler:
             if block is None:
                 return
             self._begin(index, block)
-        block.add(delta)
+        self._weigh(block.add(delta))
 
     def _on_other(self, name: str, body: Mapping[str, object]) -> None:
         match name:
@@ -152,9 +178,13 @@ class Assembler:
             return  # text and reasoning are known by their first delta
         use = mapping(start["toolUse"], name, "toolUse")
         use_id = filled(use.get("toolUseId"), name, "toolUseId")
-        if any(isinstance(block, ToolUseBuilder) and block.use_id == use_id for block in self._blocks):
+        self._weigh(len(use_id))
+        if use_id in self._use_ids:
             malformed(name, "a toolUseId that this answer has not used", use_id)
-        self._begin(index, ToolUseBuilder(use_id, filled(use.get("name"), name, "name")))
+        tool_name = filled(use.get("name"), name, "name")
+        self._weigh(len(tool_name))
+        self._use_ids.add(use_id)
+        self._begin(index, ToolUseBuilder(use_id, tool_name))
 
     def _on_block_stop(self, body: Mapping[str, object]) -> None:
         block = self._open.pop(self._index_in(body, "contentBlockStop"), None)
@@ -181,6 +211,15 @@ class Assembler:
         for key in ("redactUserContentMessage", "redactAssistantContentMessage"):
             if body.get(key) is not None:
                 self._redactions[key] = filled(body[key], "redactContent", key)
+                self._weigh(len(self._redactions[key]))
+
+    def _weigh(self, more: int) -> None:
+        self._weight += more
+        if self._weight > self._bytes_max:
+            raise TooLarge(
+                f"the model's answer is too large: it was broken off at {self._weight:,} bytes, counting {EVENT_BYTES} "
+                f"for each event of its stream, and limits['answer_bytes'] is {self._bytes_max:,}"
+            )
 
     def _begin(self, index: int, block: BlockBuilder) -> None:
         self._open[index] = block

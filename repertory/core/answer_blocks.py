@@ -7,11 +7,13 @@ kinds and keys that we do not know are ignored, since providers add them.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from typing import NoReturn, Protocol, cast
 
 from repertory.core.depth import is_too_deep
 from repertory.core.messages import ContentBlock, Json
+from repertory.core.sizes import VALUE_BYTES, Scale
 from repertory.core.stream_event import malformed, mapping
 
 _DELTA = "contentBlockDelta"
@@ -24,8 +26,10 @@ class BlockBuilder(Protocol):
     ended: bool
     """Whether its `contentBlockStop` has come."""
 
-    def add(self, delta: Mapping[str, object], /) -> None:
-        """Take the next piece. Errors: `ModelFailed`."""
+    def add(self, delta: Mapping[str, object], /) -> int:
+        """Take the next piece. Gives what is kept of it, in bytes, with `VALUE_BYTES` more for each value of JSON.
+        Errors: `ModelFailed`.
+        """
         ...
 
     def cut_off(self) -> bool:
@@ -58,14 +62,18 @@ class TextBuilder:
         self._parts: list[str] = []
         self._citations: list[Mapping[str, object]] = []
 
-    def add(self, delta: Mapping[str, object]) -> None:
+    def add(self, delta: Mapping[str, object]) -> int:
         text = delta.get("text")
         if type(text) is str:
             self._parts.append(text)
-        elif "citation" in delta:
-            self._citations.append(mapping(delta["citation"], _DELTA, "citation"))
-        elif _known(delta):
+            return _size(text)
+        if "citation" in delta:
+            citation = mapping(delta["citation"], _DELTA, "citation")
+            self._citations.append(citation)
+            return _weight(citation)
+        if _known(delta):
             malformed(_DELTA, "a string under 'text', since the block is text", delta)
+        return 0
 
     def cut_off(self) -> bool:
         return False
@@ -88,22 +96,27 @@ class ReasoningBuilder:
         self._signature: list[str] = []
         self._redacted: list[bytes] = []
 
-    def add(self, delta: Mapping[str, object]) -> None:
+    def add(self, delta: Mapping[str, object]) -> int:
         if "reasoningContent" not in delta and not _known(delta):
-            return
+            return 0
+        size = 0
         piece = mapping(delta.get("reasoningContent"), _DELTA, "reasoningContent")
         for key, value in piece.items():
             match key, value:
                 case "text", str():
                     self._parts.append(value)
+                    size += _size(value)
                 case "signature", str():
                     self._signature.append(value)
+                    size += _size(value)
                 case "redactedContent", bytes():
                     self._redacted.append(value)
+                    size += len(value)
                 case "text" | "signature" | "redactedContent", _:
                     malformed(_DELTA, "strings and bytes under 'reasoningContent'", piece)
                 case _:
                     pass
+        return size
 
     def cut_off(self) -> bool:
         return False
@@ -120,43 +133,44 @@ class ReasoningBuilder:
 class ToolUseBuilder:
     """A tool use whose input arrives as pieces of JSON text. No text at all means `{}`."""
 
-    __slots__ = ("_name", "_parts", "ended", "use_id")
+    __slots__ = ("_name", "_parts", "_read", "ended", "use_id")
 
     def __init__(self, use_id: str, name: str) -> None:
         self.ended = False
         self.use_id = use_id
         self._name = name
         self._parts: list[str] = []
+        self._read: tuple[Json, str | None] | None = None
+        """The input, and its raw text when that is no JSON; None until the answer has ended."""
 
-    def add(self, delta: Mapping[str, object]) -> None:
+    def add(self, delta: Mapping[str, object]) -> int:
         if "toolUse" not in delta and not _known(delta):
-            return
+            return 0
         piece = mapping(delta.get("toolUse"), _DELTA, "toolUse").get("input", "")
         if type(piece) is not str:
             malformed(_DELTA, "a string under 'toolUse.input'", piece)
         self._parts.append(piece)
+        # There are no more values in JSON than commas and opening brackets, and one.
+        return _size(piece) + VALUE_BYTES * sum(map(piece.count, ",[{"))
 
     def cut_off(self) -> bool:
-        raw = self._raw()
-        return self.invalid_input() is not None or (not raw and not self.ended)
+        return self.invalid_input() is not None or (not self.ended and not any(map(str.strip, self._parts)))
 
     def invalid_input(self) -> str | None:
-        """The raw text when it is not JSON, else None."""
-        try:
-            _parsed(self._raw())
-        except (ValueError, RecursionError):
-            return _well_formed(self._raw())
-        return None
+        """The raw text when it is not JSON, else None. Ask when there are no more pieces to come."""
+        return self._whole()[1]
 
     def build(self) -> ContentBlock:
-        try:
-            value = _parsed(self._raw())
-        except (ValueError, RecursionError):
-            value = {}
-        return {"toolUse": {"toolUseId": self.use_id, "name": self._name, "input": value}}
+        return {"toolUse": {"toolUseId": self.use_id, "name": self._name, "input": self._whole()[0]}}
 
-    def _raw(self) -> str:
-        return "".join(self._parts).strip()
+    def _whole(self) -> tuple[Json, str | None]:
+        if self._read is None:
+            raw = "".join(self._parts).strip()
+            try:
+                self._read = _parsed(raw), None
+            except (ValueError, RecursionError):
+                self._read = {}, _well_formed(raw)
+        return self._read
 
 
 def _known(delta: Mapping[str, object]) -> bool:
@@ -181,6 +195,16 @@ def _not_json(constant: str) -> NoReturn:
 
 
 _STRICT_JSON = json.JSONDecoder(parse_constant=_not_json)
+
+
+def _size(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode(errors="replace"))
+
+
+def _weight(value: object) -> int:
+    scale = Scale(sys.maxsize)
+    scale.put(value)
+    return scale.weight
 
 
 def _well_formed(text: str) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 from repertory.core.answer import Answer
 from repertory.core.messages import ContentBlock, Json, Message, ToolUse
 from repertory.core.state import as_json
-from repertory.errors import Invalid
+from repertory.errors import Invalid, TooLarge
 
 if TYPE_CHECKING:
     from repertory.core.messages import Usage
@@ -65,5 +65,7 @@ def _answer(block: ContentBlock, stop_reason: str) -> Answer:
 def _json_or_name(value: object) -> Json:
     try:
         return as_json(value)
+    except TooLarge:
+        return f"<<too large to be recorded: {type(value).__qualname__}>>"
     except Invalid:
         return f"<<non-serializable: {type(value).__qualname__}>>"

@@ -109,17 +109,17 @@ def text_of(message: Message) -> str:
 
 def copy_message(message: Message) -> Message:
     """A copy that shares nothing that can be edited with the original."""
-    return cast("Message", _copied(cast("Json", message)))
+    return cast("Message", copy_json(cast("Json", message)))
 
 
 def copy_use(use: ToolUse) -> ToolUse:
     """The same for a tool use."""
-    return cast("ToolUse", _copied(cast("Json", use)))
+    return cast("ToolUse", copy_json(cast("Json", use)))
 
 
 def copy_result(result: ToolResult) -> ToolResult:
     """The same for a tool result."""
-    return cast("ToolResult", _copied(cast("Json", result)))
+    return cast("ToolResult", copy_json(cast("Json", result)))
 
 
 def error_result(tool_use_id: str, text: str) -> ToolResult:
@@ -127,14 +127,14 @@ def error_result(tool_use_id: str, text: str) -> ToolResult:
     return {"toolUseId": tool_use_id, "status": "error", "content": [{"text": text}]}
 
 
-def _copied(value: Json) -> Json:
+def copy_json(value: Json) -> Json:
     """Messages are dictionaries and lists all the way down, so this is several times quicker than `copy.deepcopy`.
     Tuples become lists; anything else is kept as it is.
     """
     if isinstance(value, str):
         return value
     if isinstance(value, dict):
-        return {key: _copied(item) for key, item in value.items()}
+        return {key: copy_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_copied(item) for item in value]
+        return [copy_json(item) for item in value]
     return value

@@ -6,13 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
+from repertory.core.limits import PROMPT_BYTES
 from repertory.core.messages import Json, Message, copy_message
 from repertory.core.pairing import check_message
+from repertory.core.sizes import check_size
 from repertory.core.state import as_json
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:
     from repertory.core.messages import ContentBlock
+
+
+_BOUND = "limits['prompt_bytes']"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,15 +34,17 @@ class Answers:
     responses: Mapping[str, Json]
 
 
-def read_prompt(prompt: object) -> Said | Answers:
+def read_prompt(prompt: object, bytes_max: int = PROMPT_BYTES) -> Said | Answers:
     """Tell the forms of a prompt apart.
 
     A string is one user message; a list of content blocks is one user message; a list of messages is taken as it is;
     None is no message; a list of `{"interruptResponse": {"interruptId", "response"}}` is answers.
-    What is given is copied. Errors: `Invalid` saying what was given.
+    What is given is copied. Errors: `Invalid` saying what was given; `TooLarge` for what weighs more than `bytes_max`
+    (`core/sizes.py`).
     """
     if prompt is None:
         return Said(messages=())
+    check_size(prompt, bytes_max, "the prompt is too large; say less, or put it where a tool can read it", _BOUND)
     if isinstance(prompt, str):
         if not prompt.strip():
             raise Invalid("a prompt needs some text; pass None to go on without a new message")

@@ -7,16 +7,20 @@ makes a dictionary assignment and a deque append atomic); a read followed by a w
 
 from __future__ import annotations
 
-import copy
 import json
+import sys
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import cast
 
 from repertory.core.depth import DEPTH_MAX, is_too_deep
-from repertory.core.messages import Json
+from repertory.core.messages import Json, copy_json
+from repertory.core.sizes import check_size
 from repertory.errors import Invalid
+
+VALUE_BYTES_MAX = 10 * 1024 * 1024
+"""How much one value may weigh unless somebody says otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,12 +34,14 @@ class StatePatch:
 class AgentState:
     """The state of one agent: `get`, `set`, `delete` by key."""
 
-    def __init__(self, values: Mapping[str, object] | None = None) -> None:
-        """Start from `values`, which count as no change: a stored state takes their place.
+    def __init__(self, values: Mapping[str, object] | None = None, *, value_bytes: int = VALUE_BYTES_MAX) -> None:
+        """Start from `values`, which count as no change: a stored state takes their place. `value_bytes`: how much one
+        value may weigh, its bytes and 256 for each text, number, list and object in it.
 
-        Errors: `Invalid` (a ValueError) when they are not JSON.
+        Errors: `Invalid` (a ValueError) when they are not JSON, `TooLarge`.
         """
-        self._values = {_checked_key(key): as_json(value) for key, value in (values or {}).items()}
+        self._value_bytes = value_bytes
+        self._values = {_checked_key(key): as_json(value, value_bytes) for key, value in (values or {}).items()}
         self._changes: deque[tuple[str, Json, bool]] = deque()
         self.watch: Callable[[bool], None] | None = None
         """Called from any thread: with True after a change, with False when the patch was taken."""
@@ -43,15 +49,16 @@ class AgentState:
     def get(self, key: str | None = None) -> Json:
         """A copy of one value, None when the key is not there, or a copy of everything without a key."""
         if key is None:
-            return copy.deepcopy(self._values)
-        return copy.deepcopy(self._values.get(key))
+            return copy_json(self._values)
+        return copy_json(self._values.get(key))
 
     def set(self, key: str, value: object) -> None:
         """Store a copy of `value`; tuples become lists at once, so that a restart changes nothing.
 
-        Errors: `Invalid` when the key is not a non-empty string or the value is not JSON (NaN and infinities are not).
+        Errors: `Invalid` when the key is not a non-empty string or the value is not JSON (NaN and infinities are not),
+        `TooLarge` for a value that weighs too much.
         """
-        checked = as_json(value)
+        checked = as_json(value, self._value_bytes)
         key = _checked_key(key)
         self._values[key] = checked
         self._note((key, checked, True))
@@ -91,18 +98,20 @@ class AgentState:
     def apply(self, patch: StatePatch) -> None:
         """Make the changes of another state here, as if they were made here."""
         for key, value in patch.set.items():
-            self.set(key, value)
+            checked = as_json(value, sys.maxsize)
+            self._values[key] = checked
+            self._note((key, checked, True))
         for key in patch.delete:
             self.delete(key)
 
     def replace(self, values: Mapping[str, Json]) -> None:
         """Be these values from now on; changes not yet taken are forgotten, as whoever replaces them stores these."""
         self.take_patch()
-        self._values = {key: copy.deepcopy(value) for key, value in values.items()}
+        self._values = {key: copy_json(value) for key, value in values.items()}
 
     def restore(self, values: Mapping[str, Json]) -> None:
         """Replace everything with what a journal said; changes not yet taken are applied on top, as they came later."""
-        self._values = {key: copy.deepcopy(value) for key, value in values.items()}
+        self._values = {key: copy_json(value) for key, value in values.items()}
         for key, value, present in list(self._changes):
             if present:
                 self._values[key] = value
@@ -119,10 +128,13 @@ def agent_state(given: object) -> AgentState:
     return AgentState(cast("Mapping[str, object] | None", given))
 
 
-def as_json(value: object) -> Json:
-    """A deep copy of `value` as JSON can say it. Errors: `Invalid`, naming the type that cannot be said; also for what
-    is nested deeper than `DEPTH_MAX`.
+def as_json(value: object, bytes_max: int = VALUE_BYTES_MAX) -> Json:
+    """A deep copy of `value` as JSON can say it.
+
+    Errors: `Invalid`, naming the type that cannot be said; also for what is nested deeper than `DEPTH_MAX`. `TooLarge`
+    for what weighs more than `bytes_max` (`core/sizes.py`).
     """
+    check_size(value, bytes_max, "the value is too large to be kept; keep less, or keep it elsewhere", "the bound")
     try:
         copied = cast("Json", json.loads(json.dumps(value, allow_nan=False)))
     except (TypeError, ValueError, RecursionError) as error:

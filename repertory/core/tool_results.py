@@ -9,15 +9,17 @@ Source: Amazon Bedrock API reference, `ToolResultContentBlock`; the object rule 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from math import isfinite
 from typing import cast
 
 from repertory.core.depth import DEPTH_MAX, is_too_deep
+from repertory.core.limits import RESULT_BYTES
 from repertory.core.messages import Json, ToolResult, ToolStatus, error_result
 from repertory.core.plain_values import plain_value
-from repertory.errors import Failed
+from repertory.core.sizes import Scale
+from repertory.errors import Failed, TooLarge
 
 ERROR_TEXT_MAX = 2_000
 """Characters of an exception's message that the model is shown."""
@@ -26,7 +28,11 @@ _DEPTH_MAX = 64
 _MEDIA = ("image", "document")
 
 
-def tool_result(tool_use_id: str, value: object) -> ToolResult:
+_Plain = Callable[[object], object]
+"""Says a value that JSON has no word for, one layer closer to JSON."""
+
+
+def tool_result(tool_use_id: str, value: object, bytes_max: int = RESULT_BYTES) -> ToolResult:
     """The result that carries `value`, as a copy: what the tool does to its object later is not seen.
 
     Text, numbers, booleans and None become text, what JSON calls an object becomes a `json` block (dictionaries,
@@ -35,18 +41,44 @@ def tool_result(tool_use_id: str, value: object) -> ToolResult:
     and a list as `content` is taken as the result that it is. An exception that is returned is an error result, as if
     it were raised. Characters that UTF-8 cannot say become question marks.
     Errors: `Failed`, naming the type and place of what JSON cannot say (NaN, infinities and bytes included): fix the
-    tool.
+    tool. `TooLarge` for what weighs more than `bytes_max` (`core/sizes.py`), before it is turned into JSON.
     """
     if isinstance(value, BaseException):
         return error_result(tool_use_id, exception_text(value))
-    fields = _fields_of(value)
+    scale = Scale(bytes_max)
+
+    def weighed(value: object) -> object:
+        if not scale.put(value):
+            raise result_too_large(scale)
+        return value
+
+    def plain(value: object) -> object:
+        return weighed(plain_value(value))
+
+    fields = _fields_of(weighed(value))
     content = fields.get("content")
     if fields.get("status") in ("success", "error") and isinstance(content, list):
-        blocks = [_checked_block(block) for block in cast("list[object]", content)]
+        blocks = [_checked_block(block, plain) for block in cast("list[object]", content)]
         status: ToolStatus = "error" if fields["status"] == "error" else "success"
         return {"toolUseId": tool_use_id, "status": status, "content": blocks}
-    block = _checked_block(fields) if _is_media(fields) else _plain_block(value)
+    block = _checked_block(fields, plain) if _is_media(fields) else _plain_block(value, plain)
     return {"toolUseId": tool_use_id, "status": "success", "content": [block]}
+
+
+def check_result_size(result: ToolResult, bytes_max: int) -> ToolResult:
+    """The same result. Errors: `TooLarge` when it weighs more than `bytes_max` (`core/sizes.py`)."""
+    scale = Scale(bytes_max)
+    if not scale.put(result["content"]):
+        raise result_too_large(scale)
+    return result
+
+
+def result_too_large(scale: Scale) -> TooLarge:
+    """What the model is told of a result that is not taken. The tool has run: it need not run again for its effect."""
+    return scale.refusal(
+        "the tool ran, but its result is too large to be shown; ask for less of it (a part, a page, a filter)",
+        "limits['result_bytes']",
+    )
 
 
 def exception_text(error: BaseException) -> str:
@@ -70,18 +102,18 @@ def _fields_of(value: object) -> dict[object, object]:
     return cast("dict[object, object]", value) if isinstance(value, dict) else {}
 
 
-def _plain_block(value: object) -> dict[str, object]:
+def _plain_block(value: object, plain: _Plain) -> dict[str, object]:
     if isinstance(value, Enum):
         value = value.value
     if isinstance(value, str):
         return {"text": _utf8(str.__str__(value))}
     if value is None or isinstance(value, bool | int) or (isinstance(value, float) and isfinite(value)):
         return {"text": str(value)}
-    return _json_block(value)
+    return _json_block(value, plain)
 
 
-def _json_block(value: object) -> dict[str, object]:
-    said = _dumped(value)
+def _json_block(value: object, plain: _Plain) -> dict[str, object]:
+    said = _dumped(value, plain)
     heard: object = json.loads(said)
     if is_too_deep(heard):
         raise Failed("a tool result is nested too deeply", depth_max=DEPTH_MAX)
@@ -90,7 +122,7 @@ def _json_block(value: object) -> dict[str, object]:
     return {"json": heard} if isinstance(heard, dict) else {"text": said}
 
 
-def _checked_block(block: object) -> dict[str, object]:
+def _checked_block(block: object, plain: _Plain) -> dict[str, object]:
     """A copy of one content block of a result that a tool has built itself."""
     fields = _fields_of(block)
     if len(fields) != 1:
@@ -100,9 +132,9 @@ def _checked_block(block: object) -> dict[str, object]:
     if kind == "text" and isinstance(value, str):
         return {"text": _utf8(value)}
     if kind == "json":
-        return _json_block(value)
+        return _json_block(value, plain)
     if kind in _MEDIA and isinstance(value, dict):
-        return {str(kind): _media_copy(cast("dict[object, object]", value), str(kind), 0)}
+        return {str(kind): _media_copy(cast("dict[object, object]", value), str(kind), 0, plain)}
     raise Failed("a tool result's block is text, json, image or document", got=kind, value=value_type)
 
 
@@ -113,7 +145,7 @@ def _is_media(fields: Mapping[object, object]) -> bool:
     return kind in _MEDIA and isinstance(value, dict) and "source" in value
 
 
-def _media_copy(value: object, place: str, depth: int) -> object:
+def _media_copy(value: object, place: str, depth: int, plain: _Plain) -> object:
     """A deep copy of a block that may hold bytes. Anything that is neither bytes nor JSON is refused."""
     if depth > _DEPTH_MAX:
         raise Failed("a tool result's block is nested too deeply", place=place)
@@ -121,19 +153,15 @@ def _media_copy(value: object, place: str, depth: int) -> object:
         return bytes(cast("bytes", value))
     if isinstance(value, dict):
         items = cast("dict[object, object]", value).items()
-        return {str(key): _media_copy(item, f"{place}[{key!r}]", depth + 1) for key, item in items}
+        return {str(key): _media_copy(item, f"{place}[{key!r}]", depth + 1, plain) for key, item in items}
     if isinstance(value, list | tuple):
-        return [_media_copy(item, place, depth + 1) for item in cast("list[object]", value)]
-    return _json_copy(value)
+        return [_media_copy(item, place, depth + 1, plain) for item in cast("list[object]", value)]
+    return cast("Json", json.loads(_dumped(value, plain)))
 
 
-def _json_copy(value: object) -> Json:
-    return cast("Json", json.loads(_dumped(value)))
-
-
-def _dumped(value: object) -> str:
+def _dumped(value: object, plain: _Plain) -> str:
     try:
-        return _utf8(json.dumps(value, allow_nan=False, ensure_ascii=False, default=plain_value))
+        return _utf8(json.dumps(value, allow_nan=False, ensure_ascii=False, default=plain))
     except (TypeError, ValueError, RecursionError) as error:
         culprit, place = _culprit(value, "result", 0) or (value, "result")
         message = "a tool returns text, or what JSON can say"

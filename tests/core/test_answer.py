@@ -82,7 +82,7 @@ def test_no_tool_input_means_an_empty_object(pieces: list[str]) -> None:
 
 @pytest.mark.parametrize(
     "raw",
-    ['{"a": 1', "no json", '{"a": NaN}', '{"a": "\\ud800"}', "[" * 100_000, '{"a": ' + "9" * 5_000 + "}"],
+    ['{"a": 1', "no json", '{"a": NaN}', '{"a": "\\ud800"}', "[" * 50_000, '{"a": ' + "9" * 5_000 + "}"],
     ids=["cut", "prose", "nan", "half a surrogate pair", "too deep", "too long a number"],
 )
 def test_tool_input_that_is_not_json_leaves_the_raw_text_beside_the_message(raw: str) -> None:

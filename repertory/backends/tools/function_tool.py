@@ -21,7 +21,7 @@ from repertory.backends.tools.threads import tool_threads
 from repertory.core.interrupts import question_in
 from repertory.core.messages import ToolResult, ToolSpec, ToolUse, error_result
 from repertory.core.tool_results import exception_text, tool_result
-from repertory.errors import Invalid
+from repertory.errors import Invalid, TooLarge
 
 if TYPE_CHECKING:
     from repertory.backends.ports import ToolContext
@@ -148,20 +148,24 @@ class FunctionTool(Generic[P, R]):
     async def run(self, tool_use: ToolUse, context: ToolContext) -> ToolResult:
         """Run once with what the model sent. Each value of an asynchronous generator goes to `context.on_partial`.
 
-        Input that does not fit, exceptions of the function and results that JSON cannot say are results with status
-        `error`, and `context.on_exception` is told. All but the first (and any other `Invalid`: the model's mistakes)
-        are logged with their traceback. Cancellation is never swallowed: an asynchronous function is cancelled where it
-        waits; a synchronous one cannot be, so its thread runs on and its result is thrown away. Nor is
-        `InterruptException`, by which the function asks a person.
+        Input that does not fit, exceptions of the function and results that JSON cannot say, or that are too large, are
+        results with status `error`, and `context.on_exception` is told. All but the first (and any other `Invalid`: the
+        model's mistakes) are logged, exceptions with their traceback. Cancellation is never swallowed: an asynchronous
+        function is cancelled where it waits; a synchronous one cannot be, so its thread runs on and its result is
+        thrown away. Nor is `InterruptException`, by which the function asks a person.
         """
         use_id = tool_use["toolUseId"]
         if not self._declaration.has_schema:
             await load_schema_library()
         try:
             arguments = self._arguments(tool_use["input"], context)
-            return tool_result(use_id, await self._carry_out(arguments, context.on_partial))
+            result = functools.partial(tool_result, use_id, bytes_max=context.result_bytes)
+            return await self._carry_out(arguments, context.on_partial, result)
         except Invalid as error:
             _log.info("tool input refused", extra={"tool": self.name, "tool_use_id": use_id})
+            return _failed(use_id, error, context)
+        except TooLarge as error:
+            _log.warning("tool result refused: %s", error, extra={"tool": self.name, "tool_use_id": use_id})
             return _failed(use_id, error, context)
         except Exception as error:
             if question_in(error) is not None:
@@ -176,15 +180,23 @@ class FunctionTool(Generic[P, R]):
             arguments[name] = context if what == "context" else context.agent
         return arguments
 
-    async def _carry_out(self, arguments: dict[str, Any], on_partial: OnPartial | None) -> object:
+    async def _carry_out(
+        self, arguments: dict[str, Any], on_partial: OnPartial | None, result_of: Callable[[object], ToolResult]
+    ) -> ToolResult:
         function = cast("Callable[..., Any]", self._function)
         if self._kind == "coroutine":
-            return await function(**arguments)
+            return result_of(await function(**arguments))
         if self._kind == "generator":
-            return await _last(function(**arguments), on_partial)
-        value = await tool_threads().run(functools.partial(function, **arguments))
-        # A plain wrapper around an asynchronous function gives its coroutine, which belongs on the event loop.
-        return await value if inspect.isawaitable(value) else value
+            return result_of(await _last(function(**arguments), on_partial))
+
+        def work() -> tuple[ToolResult | None, Any]:
+            value = function(**arguments)
+            # A plain wrapper around an asynchronous function gives its coroutine, which belongs on the event loop. All
+            # else becomes the result here: a large one takes a while.
+            return (None, value) if inspect.isawaitable(value) else (result_of(value), None)
+
+        result, awaitable = await tool_threads().run(work)
+        return result_of(await awaitable) if result is None else result
 
 
 def _failed(use_id: str, error: Exception, context: ToolContext) -> ToolResult:

@@ -19,6 +19,7 @@ from mcp_types import INVALID_REQUEST, Tool, ToolListChangedNotification
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from repertory.backends.tools.mcp_content import result_of
+from repertory.core.limits import RESULT_BYTES
 from repertory.core.messages import ToolResult, ToolUse, error_result
 from repertory.core.tool_results import exception_text
 from repertory.errors import Failed, Invalid, Unavailable
@@ -123,14 +124,16 @@ class MCPConnection:
         self._names = names
         return tuple(offered.values())
 
-    async def call(self, name: str, tool_use: ToolUse) -> ToolResult:
-        """Run a tool. The server's refusals, and answers that cannot be read, are results with status `error`."""
+    async def call(self, name: str, tool_use: ToolUse, result_bytes: int = RESULT_BYTES) -> ToolResult:
+        """Run a tool. The server's refusals, and answers that cannot be read, are results with status `error`. Errors:
+        `TooLarge` for what weighs more than `result_bytes`.
+        """
         use_id, arguments = tool_use["toolUseId"], tool_use["input"]
         if not isinstance(arguments, dict | None):
             return error_result(use_id, "Error: the input of this tool is a JSON object")
         try:
             answer = await self._client.call_tool(self._names.get(name, name), cast("dict[str, Any]", arguments or {}))
-            return result_of(use_id, answer)
+            return result_of(use_id, answer, result_bytes)
         except (*FOREIGN, Failed) as error:
             self._look_for_the_end(error)
             return error_result(use_id, f"Error: {_words(error)}")

@@ -12,18 +12,29 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from base64 import b64decode
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, cast
 from urllib.parse import unquote, urlsplit
 
-from mcp_types import AudioContent, EmbeddedResource, ImageContent, ResourceLink, TextContent, TextResourceContents
+from mcp_types import (
+    AudioContent,
+    BlobResourceContents,
+    EmbeddedResource,
+    ImageContent,
+    ResourceLink,
+    TextContent,
+    TextResourceContents,
+)
 
+from repertory.core.limits import RESULT_BYTES
 from repertory.core.messages import ToolResult
-from repertory.core.tool_results import tool_result
+from repertory.core.sizes import Scale
+from repertory.core.tool_results import result_too_large, tool_result
 
 if TYPE_CHECKING:
-    from mcp_types import BlobResourceContents, CallToolResult, ContentBlock
+    from mcp_types import CallToolResult, ContentBlock
 
 IMAGES = {"image/gif": "gif", "image/jpeg": "jpeg", "image/jpg": "jpeg", "image/png": "png", "image/webp": "webp"}
 DOCUMENTS = {
@@ -41,12 +52,16 @@ _NOT_IN_A_DOCUMENT_NAME = re.compile(r"[^a-zA-Z0-9()\[\]-]+")
 _DOCUMENT_NAME_MAX = 200
 
 
-def result_of(use_id: str, answer: CallToolResult) -> ToolResult:
+def result_of(use_id: str, answer: CallToolResult, bytes_max: int = RESULT_BYTES) -> ToolResult:
     """The answer as a tool result, in the server's order.
 
-    Errors: `ValueError` when bytes are not base64; `Failed` for what JSON cannot say.
+    Errors: `ValueError` when bytes are not base64; `Failed` for what JSON cannot say; `TooLarge` for what weighs more
+    than `bytes_max` (`core/sizes.py`), before anything is done with it.
     """
     structured: object = answer.structured_content
+    scale = Scale(bytes_max)
+    if not scale.put(structured) or not all(scale.put(_told_by(part)) for part in answer.content):
+        raise result_too_large(scale)
     texts = [part.text for part in answer.content if isinstance(part, TextContent)]
     parts = list(answer.content)
     blocks: list[dict[str, object]] = []
@@ -54,7 +69,7 @@ def result_of(use_id: str, answer: CallToolResult) -> ToolResult:
         parts = [part for part in parts if not (isinstance(part, TextContent) and _is_json(part.text, structured))]
         blocks.append({"json": structured} if isinstance(structured, dict) else {"text": json.dumps(structured)})
     blocks = [*(block for part in parts for block in _blocks(part)), *blocks] or [{"text": ""}]
-    return tool_result(use_id, {"status": "error" if answer.is_error else "success", "content": blocks})
+    return tool_result(use_id, {"status": "error" if answer.is_error else "success", "content": blocks}, sys.maxsize)
 
 
 def _wraps(structured: object, texts: Sequence[str]) -> bool:
@@ -78,6 +93,19 @@ def _is_json(text: str, value: object) -> bool:
         return json.loads(text) == value
     except (ValueError, RecursionError):
         return False
+
+
+def _told_by(part: ContentBlock) -> str:
+    """Most of what a part takes."""
+    match part:
+        case TextContent(text=text) | EmbeddedResource(resource=TextResourceContents(text=text)):
+            return text
+        case ImageContent(data=data) | AudioContent(data=data):
+            return data
+        case EmbeddedResource(resource=BlobResourceContents(blob=data)):
+            return data
+        case _:
+            return ""
 
 
 def _blocks(part: ContentBlock) -> Iterator[dict[str, object]]:
