@@ -44,7 +44,7 @@ async def search_lines(pattern: str, lines: Sequence[str], timeout_s: float = SE
     """
     if len(pattern) > PATTERN_CHARS_MAX:
         raise Invalid("the pattern is too long", characters=len(pattern), most=PATTERN_CHARS_MAX)
-    python = _python()
+    python = python_command()
     if python is None:
         raise Failed("regular expressions cannot be searched for here; give a plain text")
     return await run_in_thread(partial(_search, python, pattern, lines, timeout_s))
@@ -67,7 +67,7 @@ def _search(python: str, pattern: str, lines: Sequence[str], timeout_s: float) -
     return answer["found"]
 
 
-def _python() -> str | None:
+def python_command() -> str | None:
     """The interpreter; None inside programs that are their own (frozen ones, and servers that embed Python)."""
     name = Path(sys.executable or "").name.lower()
     return sys.executable if name.startswith(("python", "pypy")) and not hasattr(sys, "frozen") else None

@@ -3,26 +3,41 @@
 Loads the `mcp` package, so it is imported by the first connection and not before. The package's client has no word for
 "the connection is over": calls fail one by one, and an idle client never hears of it. So the stream that it reads from
 is watched on its way into the client.
+
+The package would check answers against the server's schemas on the event loop, and nothing could end that. So answers
+are checked here: in a worker thread when the work is known to be little, else in a process of its own, which ends with
+its time or its call.
 """
 
 from __future__ import annotations
 
+import json
+import logging
+import subprocess
+import sys
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, cast
 
 import anyio
+from anyio.lowlevel import RunVar
 from mcp.client.client import Client
 from mcp.client.subscriptions import SubscriptionLost
 from mcp.shared.exceptions import MCPError
-from mcp_types import INVALID_REQUEST, Tool, ToolListChangedNotification
+from mcp_types import INVALID_REQUEST, CallToolResult, Tool, ToolListChangedNotification
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
+from repertory.backends.tools.line_search import python_command
 from repertory.backends.tools.mcp_content import result_of
+from repertory.backends.tools.output_schema import problem_in, validator_of
+from repertory.backends.worker_threads import run_in_thread
 from repertory.core.limits import RESULT_BYTES
 from repertory.core.messages import ToolResult, ToolUse, error_result
+from repertory.core.sizes import Scale
 from repertory.core.tool_results import exception_text
-from repertory.errors import Failed, Invalid, Unavailable
+from repertory.core.tool_schemas import refusal, work_of
+from repertory.errors import Failed, Invalid, LimitReached, TooLarge, Unavailable
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -38,11 +53,38 @@ LEAVE_TIMEOUT_S = 3.0
 """How long saying goodbye over HTTP may take. A process that does not end by itself is given what `mcp` gives it."""
 PAGES_MAX = 1000
 """Pages of a list that are read before it is taken to have no end."""
+LIST_BYTES_MAX = 64 * 1024 * 1024
+"""How much the list of a server's tools may weigh (`core/sizes.py`)."""
+CHECK_TIMEOUT_S = 5.0
+"""How long the check of an answer may take in a process of its own, whose start takes some of it."""
+CHECK_WORK_MAX = 50_000
+"""Pairs of a schema and a value that are looked at in a worker thread: less than a second."""
+CHECKS_AT_ONCE_MAX = 4
+"""Checks that run in processes at once in one event loop; more wait for one to end."""
+CHECK_MEMORY_BYTES = 2 * 1024**3
+"""What such a process may take, where the system can bound it."""
 LISTEN_PAUSE_S, LISTEN_PAUSE_MAX_S = 1.0, 60.0
 """How long to wait before asking anew to be told of changes, first and at most."""
 
 FOREIGN = (MCPError, ValueError, RuntimeError, OSError, anyio.BrokenResourceError, anyio.ClosedResourceError)
 """What the package's client raises: refusals, answers that break the protocol or a schema, broken streams."""
+
+
+_CHECK_SCRIPT = f"""
+import json, sys
+try:
+    import resource
+    resource.setrlimit(resource.RLIMIT_AS, ({CHECK_MEMORY_BYTES}, {CHECK_MEMORY_BYTES}))
+except (ImportError, OSError, ValueError):
+    pass
+asked = json.load(sys.stdin.buffer)
+sys.path[:] = asked["path"]
+from repertory.backends.tools.output_schema import judged
+print(json.dumps(judged(asked["schema"], asked["value"])))
+"""
+
+_log = logging.getLogger("repertory.tools")
+_checks: RunVar[anyio.CapacityLimiter] = RunVar("repertory_answer_checks")
 
 
 @asynccontextmanager
@@ -105,6 +147,11 @@ class MCPConnection:
         self._list_timeout_s = list_timeout_s
         self._names: dict[str, str] = {}
         """Our names of tools to the server's."""
+        self._promised: dict[str, AnswerCheck] = {}
+        """What the server has promised of the answers of its tools, by its names."""
+        self._refused: dict[str, str] = {}
+        """Tools that are left out because of what their schemas ask for, by the server's names, and why."""
+        client.session.validate_tool_result = self._check
 
     async def tools(self) -> Sequence[OfferedTool]:
         """What the server offers, after the filters."""
@@ -113,7 +160,7 @@ class MCPConnection:
         offered: dict[str, OfferedTool] = {}
         names: dict[str, str] = {}
         for tool in await self._listed_in_time():
-            if not self._choice.takes(tool):
+            if not self._choice.takes(tool) or self._refuses(tool):
                 continue
             offer = self._choice.offer(tool)
             name = offer.spec["name"]
@@ -131,10 +178,15 @@ class MCPConnection:
         use_id, arguments = tool_use["toolUseId"], tool_use["input"]
         if not isinstance(arguments, dict | None):
             return error_result(use_id, "Error: the input of this tool is a JSON object")
+        known = self._names.get(name, name)
+        if known in self._refused:
+            return error_result(use_id, f"Error: this tool cannot be used: {self._refused[known]}")
         try:
-            answer = await self._client.call_tool(self._names.get(name, name), cast("dict[str, Any]", arguments or {}))
+            answer = await self._client.call_tool(known, cast("dict[str, Any]", arguments or {}))
             return result_of(use_id, answer, result_bytes)
-        except (*FOREIGN, Failed) as error:
+        except TooLarge:
+            raise
+        except (*FOREIGN, Failed, LimitReached) as error:
             self._look_for_the_end(error)
             return error_result(use_id, f"Error: {_words(error)}")
 
@@ -154,6 +206,32 @@ class MCPConnection:
         if self._signals.ended:
             raise Unavailable("the connection to the tool server ended")
 
+    def _refuses(self, tool: Tool) -> bool:
+        """Whether the tool says, or its schemas ask for, too much. It is then as if the server did not have it, and the
+        log says why.
+        """
+        self._promised.pop(tool.name, None)
+        self._refused.pop(tool.name, None)
+        told = {"description": tool.description, "input schema": tool.input_schema, "output schema": tool.output_schema}
+        for what, said in told.items():
+            why = refusal(said)
+            if why is not None:
+                self._refused[tool.name] = f"its {what} {why}"
+                _log.warning("a tool of a server is left out: %s: %s", tool.name[:200], self._refused[tool.name])
+                return True
+        if tool.output_schema is not None:
+            self._promised[tool.name] = AnswerCheck(tool.output_schema)
+        return False
+
+    async def _check(self, name: str, result: CallToolResult) -> None:
+        """What the package's session asks before it gives an answer that is no error. Raises as `AnswerCheck.check`."""
+        promised = self._promised.get(name)
+        if promised is None:
+            return
+        if result.structured_content is None and "structured_content" not in result.model_fields_set:
+            raise Failed("the tool has promised a structured answer, and gave none")
+        await promised.check(result.structured_content)
+
     async def _listed_in_time(self) -> Sequence[Tool]:
         with anyio.move_on_after(self._list_timeout_s):
             return await self._listed()
@@ -161,6 +239,7 @@ class MCPConnection:
 
     async def _listed(self) -> Sequence[Tool]:
         tools: list[Tool] = []
+        scale = Scale(LIST_BYTES_MAX)
         cursor: str | None = None
         for _ in range(PAGES_MAX):
             try:
@@ -168,6 +247,10 @@ class MCPConnection:
             except FOREIGN as error:
                 self._look_for_the_end(error)
                 raise Failed(f"the tool server does not list its tools: {_words(error)}") from error
+            for tool in page.tools:
+                told = [tool.name, tool.title, tool.description, tool.input_schema, tool.output_schema]
+                if not scale.put(told):
+                    raise Failed("the tool server's list of tools is too large", bytes_max=LIST_BYTES_MAX)
             tools += page.tools
             cursor = page.next_cursor
             if not cursor:
@@ -197,6 +280,68 @@ class MCPConnection:
             self._signals.end()
         if self._signals.ended:
             raise Unavailable("the connection to the tool server ended") from error
+
+
+class AnswerCheck:
+    """Whether the structured answers of one tool fit the schema that its server has promised for them."""
+
+    def __init__(self, schema: Mapping[str, object]) -> None:
+        """`schema`: one that is not refused (`core/tool_schemas.py`)."""
+        self._schema = schema
+
+    async def check(self, value: object) -> None:
+        """Return if the value fits. Cancellation ends the check.
+
+        Errors: `Failed` with what does not fit, or what is wrong with the schema; `LimitReached` when checking takes
+        longer than `CHECK_TIMEOUT_S`, or too much memory.
+        """
+        scale = Scale(sys.maxsize)
+        scale.put(value)
+        if self._work is not None and self._work * (scale.values + scale.bytes // 1024) <= CHECK_WORK_MAX:
+            problem = await run_in_thread(partial(self._judged, value))
+        else:
+            problem = await self._judged_elsewhere(value)
+        if problem is not None:
+            raise Failed(problem)
+
+    @cached_property
+    def _work(self) -> int | None:
+        return work_of(self._schema)
+
+    @cached_property
+    def _validator(self) -> Any:
+        return validator_of(self._schema)
+
+    def _judged(self, value: object) -> str | None:
+        return problem_in(self._validator, value)
+
+    async def _judged_elsewhere(self, value: object) -> str | None:
+        python = python_command()
+        if python is None:
+            _log.warning("the answer of a tool is not checked: this program can start no Python")
+            return None
+        asked = {"path": sys.path, "schema": self._schema, "value": value}
+        said = await run_in_thread(lambda: json.dumps(asked).encode())
+        command = [python, "-I", "-S", "-c", _CHECK_SCRIPT]
+        async with _checks_at_once():
+            with anyio.move_on_after(CHECK_TIMEOUT_S):
+                try:
+                    ended = await anyio.run_process(command, input=said, stderr=subprocess.DEVNULL)
+                    return cast("str | None", json.loads(ended.stdout))
+                except (OSError, subprocess.CalledProcessError, ExceptionGroup) as error:
+                    raise LimitReached(_TOO_MUCH, seconds=CHECK_TIMEOUT_S) from error
+        raise LimitReached(_TOO_MUCH, seconds=CHECK_TIMEOUT_S)
+
+
+_TOO_MUCH = "the tool ran, but checking its answer against its output schema takes too much time or memory"
+
+
+def _checks_at_once() -> anyio.CapacityLimiter:
+    limiter = _checks.get(None)
+    if limiter is None:
+        limiter = anyio.CapacityLimiter(CHECKS_AT_ONCE_MAX)
+        _checks.set(limiter)
+    return limiter
 
 
 def _words(error: Exception) -> str:

@@ -153,7 +153,7 @@ class MCPSource:
 
 
 def _load() -> None:
-    """Load the package, and what it loads at its first check of an answer. Blocks."""
+    """Load the package, and what the first check of an answer takes. Blocks."""
     import_module("repertory.backends.tools.mcp_connection")
     import_module("jsonschema.validators")
 

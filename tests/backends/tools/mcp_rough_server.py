@@ -6,7 +6,8 @@
 It starts in no time. In the folder `NOTES`, a variable of its environment, it leaves files that tests wait for. It is
 written by hand, line by line, since the server classes of `mcp` would not let it break anything. `WAY` is what it does
 wrong from the beginning: `chatty` prints what is no JSON, `deaf` never answers, `endless` lists tools without end,
-`twins` lists two tools that have one name for a model, `listless` refuses to list any, `dumb` never lists them.
+`twins` lists two tools that have one name for a model, `listless` refuses to list any, `dumb` never lists them,
+`crowded` lists too many, `hostile` has schemas that take for ever, or name a document at the address in `ELSEWHERE`.
 """
 
 from __future__ import annotations
@@ -23,6 +24,30 @@ from typing import Any
 WAY = sys.argv[1] if len(sys.argv) > 1 else ""
 NOTES = Path(os.environ["NOTES"]) if "NOTES" in os.environ else None
 TOOLS = ["echo", "pid", "hang", "garbage", "wrong", "refuse", "grow"]
+
+
+def hostile() -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
+    """Tools by name: what they say besides their name, and their structured answer."""
+    elsewhere = {"type": "object", "properties": {"a": {"$ref": os.environ.get("ELSEWHERE", "http://nowhere/")}}}
+    pattern = {"type": "object", "properties": {"a": {"type": "string", "pattern": "^(a+)+$"}}}
+    steps: dict[str, Any] = {"0": {"type": "object"}}
+    for level in range(40):
+        steps[str(level + 1)] = {"allOf": [{"$ref": f"#/$defs/{level}"}] * 2}
+    plain = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    return {
+        "slow": ({"outputSchema": pattern}, {"a": "a" * 40 + "!"}),
+        "quick": ({"outputSchema": pattern}, {"a": "aaa"}),
+        "odd": ({"outputSchema": pattern}, {"a": "bbb"}),
+        "doubling": ({"outputSchema": {"$defs": steps, "$ref": "#/$defs/40", "type": "object"}}, {}),
+        "plain": ({"outputSchema": plain}, {"a": 1}),
+        "unfit": ({"outputSchema": plain}, {"a": "one"}),
+        "silent": ({"outputSchema": plain}, {}),
+        "elsewhere": ({"outputSchema": elsewhere}, {"a": 1}),
+        "elsewhere_in": ({"inputSchema": elsewhere}, {"a": 1}),
+        "wordy": ({"description": "x" * 2_000_000}, {"a": 1}),
+        "wide": ({"outputSchema": {"type": "object", "enum": [{}] * 10_000}}, {}),
+        "many": ({}, {"rows": [0] * 50_000}),
+    }
 
 
 def answer(request: dict[str, Any]) -> Iterator[str]:
@@ -52,6 +77,14 @@ def answer(request: dict[str, Any]) -> Iterator[str]:
 
 
 def listing(cursor: str | None) -> dict[str, Any]:
+    if WAY == "hostile":
+        tools = {
+            name: {"name": name, "inputSchema": {"type": "object"}, **said} for name, (said, _) in hostile().items()
+        }
+        return {"tools": [*tools.values()]}
+    if WAY == "crowded":
+        tool = {"inputSchema": {"type": "object"}, "description": "x" * 100_000}
+        return {"tools": [{"name": f"{cursor}-{number}", **tool} for number in range(100)], "nextCursor": f"{cursor}+"}
     names = [*TOOLS, "to.echo", "to/echo"] if WAY == "twins" else TOOLS
     half = len(names) // 2
     if WAY == "endless":
@@ -62,6 +95,11 @@ def listing(cursor: str | None) -> dict[str, Any]:
 
 
 def call(identity: object, params: dict[str, Any]) -> Iterator[str]:
+    if WAY == "hostile":
+        note(params["name"])
+        told = {} if params["name"] == "silent" else {"structuredContent": hostile()[params["name"]][1]}
+        yield result(identity, {"content": [], **told})
+        return
     match params["name"]:
         case "pid":
             yield result(identity, {"content": [{"type": "text", "text": str(os.getpid())}]})
