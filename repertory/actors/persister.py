@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import NamedTuple, TypeAlias, assert_never
 
 import anyio
@@ -48,6 +49,7 @@ from repertory.actors.said import read_history, read_said
 from repertory.actors.store_waiters import StoreWaiters, Waited
 from repertory.actors.writer import Write, WriteRefused, Written
 from repertory.backends.ports import Lease, TendedStore
+from repertory.backends.worker_threads import OFF_LOOP_BYTES, run_in_thread
 from repertory.core.journal.appender import Appender
 from repertory.core.journal.fold import Fold
 from repertory.core.journal.image import Image
@@ -55,7 +57,7 @@ from repertory.core.journal.records import CursorMoved, MessageAdded, Record, St
 from repertory.core.journal.redaction import redact
 from repertory.core.journal.restate import restatements
 from repertory.core.journal.restore import restore
-from repertory.core.journal.rows import Row, first_link
+from repertory.core.journal.rows import Row, first_link, size_of
 from repertory.core.outage import Verdict, following, retry_after_s, stored_of, verdict_on
 from repertory.errors import Invalid, LeaseLost, RepertoryError, Retryable, Unavailable
 from repertory.runtime.actor import Actor
@@ -171,7 +173,9 @@ class SessionPersister(Actor[PersisterMessage]):
         self._lease = await keeper.leases.acquire(settings.session_id, takeover=takeover)
         rows = await keeper.store.load(settings.session_id, settings.agent_id)
         rows_and_kept = [*rows, *self._kept(rows)]
-        restored = restore(rows_and_kept, session_id=settings.session_id)
+        restoring = partial(restore, rows_and_kept, session_id=settings.session_id)
+        large = size_of(rows_and_kept) > OFF_LOOP_BYTES
+        restored = await run_in_thread(restoring) if large else restoring()
         self._fold, self._turn_rows = restored.fold, rows_and_kept
         self._appender = Appender(settings.agent_id, restored.fold, restored.link, self._entropy)
         self._durable_seq = rows[-1].seq if rows else 0

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from anyio.lowlevel import checkpoint
 
 from repertory.actors.memory_journal import MemoryJournal
-from repertory.backends.worker_threads import run_in_thread
+from repertory.backends.worker_threads import OFF_LOOP_BYTES, run_in_thread
 from repertory.core.journal.restore import said_in
-from repertory.core.journal.rows import Kind
+from repertory.core.journal.rows import Kind, size_of
 from repertory.core.memory.reading import SaidMessage, said_in_rows
 
 if TYPE_CHECKING:
     from repertory.actors.backlog import Backlog
     from repertory.actors.durable import Durable
     from repertory.backends.ports import SessionStore
+    from repertory.core.journal.rows import Row
     from repertory.core.messages import Message
 
 _SLICE_ROWS = 512
-"""Rows that are decoded in one go: about two milliseconds."""
+"""Rows that are decoded in one go, unless they are large: about two milliseconds."""
 _SAYING = frozenset({Kind.MESSAGE, Kind.REDACTION})
 """The kinds of rows that say what was said."""
 
@@ -47,8 +48,8 @@ async def read_history(keeper: Durable | MemoryJournal, session_id: str, backlog
     rows = [row for row in rows if row.kind in _SAYING]
     messages: dict[int, Message] = {}
     redacted: dict[int, Message] = {}
-    for start in range(0, len(rows), _SLICE_ROWS):
-        said, restated = said_in(rows[start : start + _SLICE_ROWS], session_id=session_id)
+    for part in _slices(rows):
+        said, restated = said_in(part, session_id=session_id)
         messages |= said
         redacted |= restated
         await checkpoint()
@@ -71,4 +72,17 @@ async def read_said(
     stored = rows[-1].seq if rows else 0
     rows += [row for row in backlog.rows if row.seq > stored]
     said = partial(said_in_rows, rows, after, until, session_id=session_id)
-    return said() if len(rows) <= _SLICE_ROWS else await run_in_thread(said)
+    small = len(rows) <= _SLICE_ROWS and size_of(rows) <= OFF_LOOP_BYTES
+    return said() if small else await run_in_thread(said)
+
+
+def _slices(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
+    """The rows, at most `_SLICE_ROWS` at a time, and no more than `OFF_LOOP_BYTES` but for a single row."""
+    start = size = 0
+    for place, row in enumerate(rows):
+        size += len(row.body)
+        if place > start and (place - start >= _SLICE_ROWS or size > OFF_LOOP_BYTES):
+            yield rows[start:place]
+            start, size = place, len(row.body)
+    if start < len(rows):
+        yield rows[start:]

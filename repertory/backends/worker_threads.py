@@ -16,6 +16,8 @@ from anyio.lowlevel import RunVar
 
 THREADS_MAX = 32
 """Operations on files that run at once in one event loop, whatever else runs in threads; more wait for one."""
+OFF_LOOP_BYTES = 256 * 1024
+"""Work on so many bytes takes milliseconds, which other tasks of the event loop need not wait for."""
 _LOOK_S = 0.001
 
 T = TypeVar("T")

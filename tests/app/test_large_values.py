@@ -207,3 +207,20 @@ async def test_what_is_stored_opens_however_large_it_is(tmp_path: Path) -> None:
     async with again:
         assert list(again.messages) == said
         assert str(await again.invoke_async("hi")) == "short"
+
+
+@pytest.mark.real_time
+async def test_a_session_of_many_large_messages_opens_as_it_was_said(tmp_path: Path) -> None:
+    """It is read in a thread, and in parts."""
+
+    def agent(*replies: str) -> Agent:
+        place = SQLiteSessionManager("s1", path=tmp_path / "sessions.db")
+        return agent_with(*replies, session_manager=place)
+
+    async with agent(*(str(number) * 400_000 for number in range(4))) as first:
+        for number in range(4):
+            await first.invoke_async(f"{number}" * 300_000)
+        said, history = list(first.messages), await first.history()
+    async with agent("short") as again:
+        assert list(again.messages) == said
+        assert await again.history() == history

@@ -470,3 +470,32 @@ async def test_an_agent_as_a_tool_answers_with_the_object_as_json() -> None:
     await outer.invoke_async("go")
     (result,) = tool_results(outer.messages[2])
     assert result["content"] == [{"text": ANN.model_dump_json()}]
+
+
+VALUE = '{"name": "Ann", "age": 42}'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        VALUE,
+        f"\n  {VALUE}  \n",
+        f"```json\n{VALUE}\n```",
+        f"\n ```\n\n{VALUE}\n\n  ```\n",
+        f"``` \n{VALUE}\n```",
+        f"```json\n{VALUE}\n\n```\n\n",
+    ],
+)
+async def test_a_form_is_read_with_and_without_a_fence(text: str) -> None:
+    assert form_for(Person).read(text)[0] == Person(name="Ann", age=42)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["```json\n" + "\n" * 100_000 + "x", "```" + "x" * 100_000, "```\n```", "```", "```a b\n{}\n```", "``` " * 50_000],
+    ids=["newlines", "letters", "empty", "opening", "words", "fences"],
+)
+async def test_what_looks_like_a_fence_is_refused_in_time(text: str) -> None:
+    """The time was the cube of the number of newlines."""
+    with pytest.raises(Invalid):
+        form_for(Person).read(text)

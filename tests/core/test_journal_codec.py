@@ -254,3 +254,10 @@ def test_bodies_that_only_fit_together_are_not_read_at_once() -> None:
 
 def test_the_marker_is_ordinary_base64() -> None:
     assert json.loads(dump(b"\x00\xff")) == {"$bytes": base64.b64encode(b"\x00\xff").decode()}
+
+
+@pytest.mark.parametrize("lengths", [[600_000] * 5, [3_000_000], [1] * 10 + [1_048_576, 5, 2_000_000], []])
+def test_many_bytes_are_read_in_parts_and_are_the_same(lengths: list[int]) -> None:
+    values = ["x" * length for length in lengths]
+    assert load_all([dump(value) for value in values]) == values
+    assert load_all([*(dump(value) for value in values), b'{"a":[1', b"2]}"]) is None

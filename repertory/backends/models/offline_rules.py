@@ -43,8 +43,10 @@ class Situation:
 
 
 def decide(situation: Situation) -> Decision:
-    """What to do about what the user said last."""
-    for rule in _RULES:
+    """What to do about what the user said last. Of a long text only what it asks to be saved is understood: the time
+    that the other rules take may grow with the square of its length.
+    """
+    for rule in _RULES if len(situation.text) <= _UNDERSTOOD_CHARS_MAX else (_save_file,):
         decision = rule(situation)
         if decision is not None:
             return _callable_or_sorry(decision, situation.tools)
@@ -146,7 +148,8 @@ _RULES: tuple[Callable[[Situation], Decision | None], ...] = (
     _tell_time,
     _introduce,
 )
-_FILE = r"(?: (?:a|the|my|to|to the))* ?(?:note|file)?(?: called| named)? ([\w./-]+)"
+_UNDERSTOOD_CHARS_MAX = 2_000
+_FILE = r"(?: (?:a|the|my|to))* ?(?:note|file)?(?: called| named)? ([\w./-]+)"
 _FACT = re.compile(
     r"\bmy ([a-z][a-z ]{0,40}?) (?:is|are|was)(?: called| named)? ([^.!?\n]{1,200})"
     r"|\b(?:call me|i am called|i'm called) ([^.!?\n,]{1,200})",

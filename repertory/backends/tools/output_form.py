@@ -18,7 +18,7 @@ from repertory.core.messages import ToolSpec
 from repertory.errors import Invalid
 
 _PROBLEMS_MAX = 8
-_FENCED = re.compile(r"\s*```\w*\s*\n(.*)\n\s*```\s*", re.DOTALL)
+_FENCE = re.compile(r"```\w*")
 _NAME = re.compile(r"[^a-zA-Z0-9_-]")
 
 
@@ -78,8 +78,11 @@ def _problem(problem: Mapping[str, Any]) -> str:
 
 
 def _unfenced(text: str) -> str:
-    fenced = _FENCED.fullmatch(text)
-    return text if fenced is None else fenced[1]
+    """What stands in the fence, when the text is nothing but a fenced block. In linear time: the text is a model's."""
+    opening, _, rest = text.strip().partition("\n")
+    inside, closing, end = rest.rpartition("\n")
+    fenced = closing and end.strip() == "```" and _FENCE.fullmatch(opening.rstrip()) is not None
+    return inside if fenced else text
 
 
 def form_for(kind: type[Any]) -> PydanticForm:

@@ -12,6 +12,7 @@ that digest. `docs/journal-format.md` has a worked example.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from enum import IntEnum
 from hashlib import sha256
 from typing import NamedTuple
@@ -71,6 +72,11 @@ class Row(NamedTuple):
     def without_content(self) -> Row:
         """The same row with its content destroyed. Erasing twice changes nothing."""
         return self if self.erased else self._replace(salt=b"", body=digest_of(self.salt, self.body))
+
+
+def size_of(rows: Iterable[Row]) -> int:
+    """The bytes of the rows' bodies."""
+    return sum(len(row[7]) for row in rows)
 
 
 def first_link(agent_id: str) -> bytes:

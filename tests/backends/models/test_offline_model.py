@@ -149,3 +149,27 @@ async def test_words_stream_one_by_one() -> None:
 
 async def test_an_empty_conversation_is_answered() -> None:
     assert text_of((await ask([])).message).startswith(LABEL)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "save" + " to the" * 200 + " x",
+        "1" * 100_000,
+        "(" * 100_000,
+        "list " * 20_000,
+        "what is my" + " " * 100_000 + "!",
+    ],
+    ids=["ways to read it", "digits", "brackets", "words", "spaces"],
+)
+async def test_no_text_takes_for_ever(text: str) -> None:
+    """Some took time that doubled with each word."""
+    assert isinstance(decide(Situation(text=text, said=[text], tools=TOOLS)), Say)
+
+
+async def test_a_long_text_is_saved() -> None:
+    text = "x" * 100_000
+    said = f"save note long: {text}"
+    assert decide(Situation(text=said, said=[said], tools=TOOLS)) == Use(
+        "write_file", {"path": "long.txt", "text": text}
+    )
