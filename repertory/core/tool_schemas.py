@@ -11,7 +11,7 @@ from typing import cast
 from urllib.parse import urljoin
 
 from repertory.core.depth import DEPTH_MAX, is_too_deep
-from repertory.core.sizes import Scale
+from repertory.core.sizes import VALUE_BYTES, Scale
 
 SCHEMA_BYTES_MAX = 1024 * 1024
 """How much a schema may weigh (`core/sizes.py`)."""
@@ -41,7 +41,7 @@ def refusal(schema: object) -> str | None:
         return f"is nested more than {DEPTH_MAX} levels deep"
     scale = Scale(SCHEMA_BYTES_MAX)
     if not scale.put(schema):
-        return f"is too large: {scale.values:,} values or more, and {scale.bytes:,} bytes or more"
+        return f"is too large: {scale.weight:,} bytes or more, counting {VALUE_BYTES} for each value"
     elsewhere = _foreign_reference(schema)
     return None if elsewhere is None else f"refers to another document, which is not fetched: {elsewhere[:200]}"
 

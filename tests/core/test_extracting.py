@@ -182,3 +182,10 @@ def test_results_of_extractors_are_taken_in_any_shape_that_has_a_content() -> No
     for wrong in (None, "likes tea", {"content": "a"}, 3, [3], [{"text": "a"}], [{"content": "a", "metadata": 3}]):
         with pytest.raises(ExtractionFailed):
             read_results(wrong)
+
+
+@pytest.mark.parametrize("answer", ["[1 " * 100_000, "[1," * 100_000, ("[1," * 900 + "x ") * 100])
+def test_an_answer_of_brackets_is_an_error_in_time(answer: str) -> None:
+    """Each bracket was read on from, up to the end."""
+    with pytest.raises(ExtractionFailed):
+        facts_in(answer)

@@ -40,6 +40,8 @@ REQUEST = "Write down what is worth remembering.\n\n<conversation>\n{}\n</conver
 
 _ARRAY_OR_OBJECT = re.compile(r"[\[{]")
 _LIKE_JSON = re.compile(r'[\[{]\s*[\[{"]')
+_BROKEN_MAX = 1_000
+"""Brackets of an answer that begin no JSON before it counts as broken."""
 _TEXT_SHOWN_MAX = 200
 
 
@@ -79,12 +81,13 @@ def facts_in(answer: str) -> list[ExtractionResult]:
     facts.
     """
     found: list[ExtractionResult] | None = None
-    position = 0
+    position = broken = 0
     while (start := _ARRAY_OR_OBJECT.search(answer, position)) is not None:
         try:
             value, position = _DECODER.raw_decode(answer, start.start())
         except (ValueError, RecursionError):
-            if _LIKE_JSON.match(answer, start.start()):
+            broken += 1  # Each may have been read up to the end of the answer.
+            if broken > _BROKEN_MAX or _LIKE_JSON.match(answer, start.start()):
                 _refuse(answer, "broken JSON")
             position = start.end()
             continue
