@@ -70,6 +70,7 @@ BROAD_EXCEPTS: dict[str, str] = {
     "repertory/backends/tools/output_form.py": "validators and serializers of a form are the user's code",
     "repertory/backends/tools/function_tool.py": "a tool's function is the user's code; the same",
     "repertory/backends/tools/mcp_source.py": "a transport may be anybody's code; what it raises is the cause",
+    "repertory/runtime/host_task.py": "whatever the hosted block raised is raised by whoever leaves it",
     "repertory/runtime/cell.py": "the one place where any failure becomes an exit reason",
 }
 KEYWORDS_FOR_LATER: dict[str, str] = {

@@ -351,7 +351,7 @@ class Agent(SnapshotMethods, MemoryMethods, InterruptMethods):
         Leaving the loop early, by `break` inside `contextlib.aclosing`, cancels the turn.
         """
         invocation = read_call(prompt, options, self.structured_output_model)
-        async with aclosing(self._stream(invocation)) as events:
+        async with aclosing(self._stream(invocation, moves=True)) as events:
             async for event in events:
                 if self.callback_handler is not None:
                     await call_handler(self.callback_handler, event, request_state_of(invocation.invocation_state))
@@ -431,10 +431,10 @@ class Agent(SnapshotMethods, MemoryMethods, InterruptMethods):
                 pass  # Closing it keeps what was set since the last call.
 
     def _session(
-        self, busy: Busy | None = None, deadline: float = math.inf
+        self, busy: Busy | None = None, deadline: float = math.inf, *, moves: bool = False
     ) -> AbstractAsyncContextManager[ActiveSession]:
-        """The session that is held open, or one brought to life for as long as the block."""
-        return self._life.session(busy or self._busy, deadline)
+        """The session that is held open, or one brought to life for as long as the block; see `AgentLife.session`."""
+        return self._life.session(busy or self._busy, deadline, moves=moves)
 
     def _joined(self, session: ActiveSession) -> None:
         """The agent is alive, or another one on the same session is, whose actors it shares."""
@@ -445,9 +445,9 @@ class Agent(SnapshotMethods, MemoryMethods, InterruptMethods):
         self._open_tools = session.tools.whole
         self._announce()
 
-    async def _stream(self, invocation: Invocation) -> AsyncGenerator[TurnEvent]:
+    async def _stream(self, invocation: Invocation, *, moves: bool = False) -> AsyncGenerator[TurnEvent]:
         async with (
-            self._session(invocation.busy, invocation.deadline) as session,
+            self._session(invocation.busy, invocation.deadline, moves=moves) as session,
             session.stream(invocation) as events,
         ):
             async for event in events:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncGenerator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 
 from anyio.lowlevel import current_token
 
@@ -12,9 +12,11 @@ from repertory.actors.call import Busy
 from repertory.actors.caller_context import OPEN_TURNS
 from repertory.app.active_session import ActiveSession
 from repertory.app.blueprint import Blueprint
+from repertory.app.host import ambient_host
 from repertory.app.seat import hosted
 from repertory.core.snapshots.fields import SnapshotFields
 from repertory.errors import Invalid
+from repertory.runtime.host_task import HostTask, apart
 
 
 class AgentLife:
@@ -23,9 +25,10 @@ class AgentLife:
     def __init__(self, agent_id: str, blueprint: Callable[[], Blueprint], joined: Callable[[ActiveSession], None]):
         """`blueprint` is asked anew each time; `joined` is told of each session that is another one than before."""
         self._agent_id = agent_id
+        self._task_name = f"repertory agent {agent_id}"
         self._blueprint = blueprint
         self._joined = joined
-        self._stack: AsyncExitStack | None = None
+        self._task: HostTask[ActiveSession] | None = None
         self._held: ActiveSession | None = None
         self._held_in: object = None
         self._current: ActiveSession | None = None
@@ -40,7 +43,7 @@ class AgentLife:
     @property
     def is_held(self) -> bool:
         """Whether a block keeps the session open."""
-        return self._stack is not None
+        return self._task is not None
 
     @property
     def in_a_turn(self) -> bool:
@@ -63,34 +66,46 @@ class AgentLife:
             self._joined(session)
 
     async def enter(self) -> None:
-        """Keep the session open until `leave`: no lease changes hands between calls."""
-        if self._stack is not None:
+        """Keep the session open until `leave`, which any task may call: no lease changes hands between calls."""
+        if self._task is not None:
             raise Invalid("the agent is open already", agent=self._agent_id)
-        self._stack = AsyncExitStack()
+        self._task = HostTask(self._active(stays=True), name=self._task_name)
         try:
-            self._held = await self._stack.enter_async_context(self._active(stays=True))
+            self._held = await self._task.enter()
         except BaseException:
-            self._stack = None
+            self._task = None
             raise
         self._held_in = current_token().native_token
 
     async def leave(self) -> None:
         """Close what `enter` opened, if anything."""
-        stack, held, self._stack, self._held = self._stack, self._held, None, None
-        if stack is not None:
-            async with stack:
-                if held is not None:
-                    await held.flush_memory()
+        task, held, self._task, self._held = self._task, self._held, None, None
+        if task is None:
+            return
+        failed: BaseException | None = None
+        try:
+            if held is not None:
+                await held.flush_memory()
+        except BaseException as error:
+            failed = error
+            raise
+        finally:
+            await task.leave(failed)
 
     @asynccontextmanager
-    async def session(self, busy: Busy = "queue", deadline: float = math.inf) -> AsyncGenerator[ActiveSession]:
-        """The session that is held open, or one brought to life for as long as the block."""
+    async def session(
+        self, busy: Busy = "queue", deadline: float = math.inf, *, moves: bool = False
+    ) -> AsyncGenerator[ActiveSession]:
+        """The session that is held open, or one brought to life for as long as the block. `moves`: another task may
+        leave the block than the one that entered it.
+        """
         if self._held is not None:
             held = self._here(self._held)
             await self._show(held)
             yield held
             return
-        async with self._active(busy=busy, deadline=deadline) as session:
+        active = self._active(busy=busy, deadline=deadline)
+        async with apart(active, name=self._task_name) if moves and ambient_host() is None else active as session:
             yield session
 
     def _here(self, session: ActiveSession) -> ActiveSession:

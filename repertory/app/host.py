@@ -141,12 +141,23 @@ class Host:
 
     async def __aexit__(self, *exc_info: Any) -> bool | None:
         if self._settings.ambient:
-            _ambient.set(self._outer)
+            self._be_ambient_no_more()
         try:
             return await self.system.__aexit__(*exc_info)
         finally:
             for told in self.backlogs.not_stored():
                 _LOG.error("a session is not stored whole session=%r records=%d", told.session_id, told.records)
+
+    def _be_ambient_no_more(self) -> None:
+        """Hosts of one event loop may end in any order, so another one may stand in front of this one."""
+        inner = _ambient.get()
+        if inner is self:
+            _ambient.set(self._outer)
+            return
+        while inner is not None and inner._outer is not self:
+            inner = inner._outer
+        if inner is not None:
+            inner._outer = self._outer
 
     def session(self, blueprint: AnyBlueprint, deadline: float = math.inf) -> SessionUse:
         """The session, active for as long as the block: `async with host.session(blueprint) as session`. `deadline`:

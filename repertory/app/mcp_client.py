@@ -9,8 +9,8 @@ async with client:                               # or by hand, for as long as th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, Unpack, cast
 
@@ -23,6 +23,7 @@ from repertory.backends.tools.mcp_source import HTTPServer, MCPSource, StdioServ
 from repertory.core.messages import error_result
 from repertory.core.tool_results import exception_text, timeout_text
 from repertory.errors import Invalid, NotReady, TooLarge, Unavailable
+from repertory.runtime.host_task import HostTask
 from repertory.runtime.phase import Phase
 from repertory.runtime.system import ActorSystem, SystemSettings
 
@@ -104,7 +105,7 @@ class MCPClient:
         )
         self._source = MCPSource(transport, choice, name=name, startup_timeout_s=startup_timeout_s)
         self._call_timeout_s = call_timeout_s
-        self._stack: AsyncExitStack | None = None
+        self._task: HostTask[ServerLink] | None = None
         self._link: ServerLink | None = None
 
     @classmethod
@@ -142,23 +143,33 @@ class MCPClient:
     # ------------------------------------------------------------------------------------------------------ by hand
 
     async def __aenter__(self) -> MCPClient:
-        """Start the server and keep it until the end of the block. Agents that are called in it share it."""
-        if self._stack is not None:
+        """Start the server and keep it until the end of the block, which may come in another task. Agents that are
+        called in it share it.
+        """
+        if self._task is not None:
             raise Invalid("the client is open already", server=self.name)
-        async with AsyncExitStack() as stack:
-            host = ambient_host()
-            if host is not None:
-                servers = host.servers
-            else:
-                servers = ToolServers(await stack.enter_async_context(ActorSystem(_SETTINGS)))
-            self._link = await stack.enter_async_context(open_by_hand(servers, self))
-            self._stack = stack.pop_all()
+        self._task = HostTask(self._open(), name=f"repertory tools {self.name}")
+        try:
+            self._link = await self._task.enter()
+        except BaseException:
+            self._task = None
+            raise
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        stack, self._stack, self._link = self._stack, None, None
-        if stack is not None:
-            await stack.aclose()
+        task, self._task, self._link = self._task, None, None
+        if task is not None:
+            await task.leave()
+
+    @asynccontextmanager
+    async def _open(self) -> AsyncGenerator[ServerLink]:
+        host = ambient_host()
+        if host is not None:
+            async with open_by_hand(host.servers, self) as link:
+                yield link
+        else:
+            async with ActorSystem(_SETTINGS) as system, open_by_hand(ToolServers(system), self) as link:
+                yield link
 
     def __enter__(self) -> MCPClient:
         """The same from sync code, for agents that are called from sync code."""

@@ -39,6 +39,7 @@ from repertory.core.orchestration.results import MultiAgentResult
 from repertory.core.orchestration.run import Run
 from repertory.core.snapshots.orchestrators import RunFields, RunShape, token_of
 from repertory.errors import AgentBusy, Invalid
+from repertory.runtime.host_task import HostTask, apart
 
 if TYPE_CHECKING:
     from repertory.actors.hook_registry import EventTypes, HookCallback
@@ -145,6 +146,7 @@ class Orchestrator(OrchestratorSnapshots, MultiAgentBase, Generic[Result]):
         self._unsaved_id = f"unsaved-{secrets.token_hex(8)}"
         self._claim = Claim()
         self._held: tuple[Host, object] | None = None
+        self._task: HostTask[Host] | None = None
         self._active: ActiveSession | None = None
         self._active_in: object = None
         """The event loop that it lives in."""
@@ -207,6 +209,8 @@ class Orchestrator(OrchestratorSnapshots, MultiAgentBase, Generic[Result]):
         """
         invocation = _read(task, invocation_state, options)
         alive = self._session(invocation.deadline, reject=self._rejects(invocation))
+        if self._held is None and ambient_host() is None:
+            alive = apart(alive, name=f"repertory {self.id}")
         async with alive as session, session.stream(invocation) as events:
             async for event in events:
                 yield {"type": "multiagent_result", **event} if "type" not in event else event
@@ -217,19 +221,21 @@ class Orchestrator(OrchestratorSnapshots, MultiAgentBase, Generic[Result]):
             self._active.cancel()
 
     async def __aenter__(self) -> Self:
-        """Keep its actors, and its nodes whose conversations are stored, alive until the end of the block."""
+        """Keep its actors, and its nodes whose conversations are stored, alive until the end of the block, which may
+        come in another task.
+        """
         if self._held is not None:
             raise Invalid("the orchestrator is open already", orchestrator=self.id)
         if ambient_host() is None:
-            host = Host(HostSettings(ambient=False, idle_timeout_s=_IDLE_S))
-            await host.__aenter__()
-            self._held = host, current_token().native_token
+            task = HostTask(Host(HostSettings(ambient=False, idle_timeout_s=_IDLE_S)), name=f"repertory {self.id}")
+            self._held = await task.enter(), current_token().native_token
+            self._task = task
         return self
 
-    async def __aexit__(self, *exc_info: object) -> None:
-        held, self._held = self._held, None
-        if held is not None:
-            await held[0].__aexit__(*exc_info)
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        task, self._task, self._held = self._task, None, None
+        if task is not None:
+            await task.leave(error)
 
     def _rejects(self, invocation: Invocation) -> bool:
         return (invocation.busy or self.busy) == "reject"

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Unpack
 from weakref import WeakValueDictionary
 
 import anyio
@@ -35,6 +35,7 @@ from repertory.core.ids import check_id
 from repertory.core.memory.flushed import together
 from repertory.core.messages import copy_message
 from repertory.core.store_patience import DEFAULT_PATIENCE, StorePatience
+from repertory.runtime.host_task import HostTask
 
 if TYPE_CHECKING:
     from repertory.app.drain_report import DrainReport
@@ -53,7 +54,8 @@ if TYPE_CHECKING:
 
 
 class Runtime:
-    """Hosts the sessions of one process in one event loop. An async context manager, entered once.
+    """Hosts the sessions of one process in one event loop. An async context manager, entered once; another task of the
+    same loop than the one that entered it may leave it.
 
     `sessions`: where sessions are kept; without it they live in memory until the block ends. `memory`: what agents
     remember with that have no memory manager of their own: one, or its stores. `idle_timeout_s`: how
@@ -79,14 +81,15 @@ class Runtime:
             idle_timeout_s=idle_timeout_s, drain_timeout_s=drain_timeout_s, on_fatal=on_fatal, patience=patience
         )
         self._host = Host(settings)
+        self._task = HostTask(self._host, name="repertory runtime")
         self._report: DrainReport | None = None
 
     async def __aenter__(self) -> Runtime:
-        await self._host.__aenter__()
+        await self._task.enter()
         return self
 
-    async def __aexit__(self, *exc_info: Any) -> bool | None:
-        return await self._host.__aexit__(*exc_info)
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        await self._task.leave(error)
 
     def agent(self, spec: AgentSpec) -> HostedAgent:
         """The agent, ready to be asked for sessions. Nothing starts yet. Errors: `Invalid` for a spec that makes no

@@ -64,6 +64,7 @@ class Drain:
         self._index = 0
         self._scope: anyio.CancelScope | None = None
         self._cut_short = False
+        self._reports: list[PhaseReport] = []
 
     def cut_short(self) -> None:
         """Go straight to the phases that have a reserve, and give each no more than that. Nothing else changes."""
@@ -73,11 +74,14 @@ class Drain:
             self._scope.deadline = min(self._scope.deadline, deadline)
 
     async def run(self, reason: str, dead_letters: Callable[[], Mapping[str, int]]) -> DrainReport:
-        """All phases, in order. Whatever a hook raises stands in the report; the next phase comes all the same."""
+        """All phases, in order. Whatever a hook raises stands in the report; the next phase comes all the same.
+
+        A run that was cancelled may be run again: it goes on with the phase that was not over.
+        """
         before = dead_letters()
         began = anyio.current_time()
-        reports: list[PhaseReport] = []
-        for index, phase in enumerate(self._phases):
+        reports = self._reports
+        for index, phase in enumerate(self._phases[len(reports) :], len(reports)):
             self._index = index
             if self._cut_short and phase.reserve_s == 0 and not phase.stops_actors:
                 names = tuple(_name(hook) for hook in self._hooks.of(phase.name))

@@ -1,4 +1,4 @@
-"""Waiting natively: the only file of the runtime that names an event loop.
+"""Waiting natively. Besides the tasks of `host_task.py`, nothing else in the runtime names an event loop.
 
 A mailbox parks on what each loop offers at its lowest level: a Future on asyncio and uvloop, a rescheduled task on
 trio. Waking carries no payload, so a receiver that is cancelled in the instant of a delivery loses nothing: the message
@@ -121,8 +121,11 @@ def _nothing() -> Generator[object, None, None]:
     yield from ()
 
 
+def runs_on_asyncio() -> bool:
+    """Whether the loop that runs now is one of asyncio or uvloop; else it is trio's."""
+    return anyio.get_cancelled_exc_class().__module__.startswith("asyncio")
+
+
 def parking_here() -> Parking:
     """The parking of the loop that runs now."""
-    if anyio.get_cancelled_exc_class().__module__.startswith("asyncio"):
-        return _AsyncioParking()
-    return _TrioParking()
+    return _AsyncioParking() if runs_on_asyncio() else _TrioParking()

@@ -95,6 +95,7 @@ class ActorSystem:
         parking = parking_here()
         self._base = contextvars.copy_context()
         self._alarms = Alarms(parking.now)
+        self._over = anyio.Event()
         self._drained = anyio.Event()
         self._services = Services(
             post=Post(parking=parking, alarms=self._alarms),
@@ -114,7 +115,7 @@ class ActorSystem:
             await self._root.started.wait()
         except BaseException as error:
             self._root.kill()
-            self._drained.set()
+            self._over.set()
             await self._host.__aexit__(type(error), error, error.__traceback__)
             raise
         return self
@@ -129,13 +130,21 @@ class ActorSystem:
             kind, error, traceback = type(interrupted) if interrupted else None, interrupted, None
         try:
             suppress = await self._host.__aexit__(kind, error, traceback)
-            return suppress if kind is not None else None
-        except BaseExceptionGroup as group:
-            if self._fatal is None or group.exceptions != (self._fatal,):
+        except anyio.get_cancelled_exc_class():
+            if not (lost and self._raises):
                 raise
+        else:
+            if not self._raises:
+                return suppress if kind is not None else None
             if error is not None and not lost:
                 raise error from None  # The host was cancelled first, natively, and the actors after it.
-            raise self._fatal from self._fatal.__cause__
+        assert self._fatal is not None
+        raise self._fatal from self._fatal.__cause__
+
+    @property
+    def _raises(self) -> bool:
+        """Whether the system was lost to something that the block ends with."""
+        return self._fatal is not None and self._settings.on_fatal == "raise"
 
     # ----------------------------------------------------------------------------------------------- actors come and go
 
@@ -248,15 +257,20 @@ class ActorSystem:
                 async with anyio.create_task_group() as self._group:
                     self._group.create_task(self._alarms.run(), name="alarms", context=self._base)
                     self._root.launch()
-                    await self._drained.wait()
+                    await self._over.wait()
                     self._group.cancel_scope.cancel()
         except anyio.get_cancelled_exc_class():
             if self._fatal is None:
                 raise
         finally:
-            self._drained.set()
-        if self._fatal is not None and self._settings.on_fatal == "raise":
-            raise self._fatal
+            self._over.set()
+            try:
+                if self._report is None and self._root.ended.is_set():
+                    await self._tidy_up()
+            finally:
+                self._drained.set()
+        if self._raises:
+            self._host.cancel_scope.cancel()
 
     def _spawn(self, work: Coroutine[object, object, None], name: str) -> anyio.TaskHandle[None]:
         return self._group.create_task(work, name=name, context=self._base)
@@ -272,7 +286,7 @@ class ActorSystem:
         self._fatal = error
         match self._settings.on_fatal:
             case "raise":
-                self._drained.set()
+                self._over.set()
             case "signal":
                 end_by_signal()
             case callback:
@@ -285,16 +299,28 @@ class ActorSystem:
         return dict(reasons)
 
     def _begin_drain(self, reason: str) -> None:
-        if self._drain is None:
-            self._drain = Drain(self._settings.phases, self._settings.grace_s, self._hooks, self._root)
+        if self._drain is None and not self._over.is_set():
+            self._drain = self._new_drain()
             self._spawn(self._carry_out_drain(self._drain, reason), "drain")
+
+    def _new_drain(self) -> Drain:
+        return Drain(self._settings.phases, self._settings.grace_s, self._hooks, self._root)
 
     async def _carry_out_drain(self, drain: Drain, reason: str) -> None:
         try:
             report = await drain.run(reason, self._dead_letters_by_reason)
             self._report = report if self._fatal is None else replace(report, fatal=repr(self._fatal))
         finally:
-            self._drained.set()
+            self._over.set()
+
+    async def _tidy_up(self) -> None:
+        """Every actor has ended, and no drain came to its end: what holds files, locks and threads is closed all the
+        same.
+        """
+        drain = self._drain = self._drain or self._new_drain()
+        drain.cut_short()
+        with anyio.CancelScope(shield=True):
+            await self._carry_out_drain(drain, "the actors were lost")
 
     async def _drain_whatever_happens(self, *, cut_short: bool) -> BaseException | None:
         """Drain to the end.

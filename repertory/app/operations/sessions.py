@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar, cast
@@ -18,6 +17,7 @@ from repertory.core.journal.marks import Mark
 from repertory.core.journal.pruning import PrunePolicy
 from repertory.core.journal.text_redaction import Words
 from repertory.errors import Invalid
+from repertory.runtime.host_task import HostTask
 
 if TYPE_CHECKING:
     from repertory.app.memory_manager import MemoryManager
@@ -63,16 +63,18 @@ class Sessions:
         """`wall` gives epoch seconds."""
         self._place = place
         self._wall = wall
-        self._stack = AsyncExitStack()
+        self._task: HostTask[SessionStore] | None = None
         self._store: SessionStore | None = None
 
     async def __aenter__(self) -> Self:
-        self._store = await self._stack.enter_async_context(opened(self._place))
+        task = HostTask(opened(self._place), name="repertory sessions")
+        self._store, self._task = await task.enter(), task
         return self
 
-    async def __aexit__(self, kind: object, error: object, trace: object) -> None:
-        self._store = None
-        await self._stack.aclose()
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        task, self._task, self._store = self._task, None, None
+        if task is not None:
+            await task.leave(error)
 
     async def list(self) -> Sequence[SessionInfo]:
         """Every session, the most recently changed first; empty when there is nothing yet."""

@@ -1,0 +1,275 @@
+"""A task of its own for an async context manager, so that its block may be left in another task than it was entered in.
+
+A task group and a cancel scope end in the task that began them. Users cannot promise that: yield fixtures, start-up
+callbacks and exit stacks enter a block in one task and leave it in another. So what such a block opens lives in a host
+task, and the block only talks to it:
+
+    entering task           host task                       leaving task
+    enter() --------------> enters the hosted block
+            <-------------- its value, or its error
+                            waits                <--------- leave(error)
+                            leaves the hosted block
+                            ended                ---------> returns, or raises what leaving raised
+
+The host task belongs to the event loop, and ends before it: on asyncio it is a task like others, which `asyncio.run`
+cancels at its end; on trio it is a system task, which is cancelled when the main task has ended. Cancelled, it leaves
+the hosted block as any cancelled task would.
+"""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext, suppress
+from typing import TYPE_CHECKING, Generic, Protocol, TypeAlias, TypeVar, cast
+
+import anyio
+
+from repertory.errors import Unavailable
+from repertory.runtime.parking import runs_on_asyncio
+
+if TYPE_CHECKING:
+    import asyncio
+
+    import trio
+
+T = TypeVar("T")
+Work: TypeAlias = Callable[[], Coroutine[object, object, None]]
+
+
+class HostTask(Generic[T]):
+    """Enters `block` in a task of its own, keeps it open, and leaves it there. Used once.
+
+    The hosted block sees the context variables of whoever entered. When it ends by itself, with an error, the entering
+    task is cancelled, as a task group cancels its body, and `leave` raises that error.
+    """
+
+    def __init__(self, block: AbstractAsyncContextManager[T], *, name: str) -> None:
+        """`name`: what the task is called where tasks are listed."""
+        self._block = block
+        self._name = name
+        self._value: list[T] = []
+        self._error: BaseException | None = None
+        self._left = False
+
+    async def enter(self) -> T:
+        """What entering the block gives.
+
+        Cancelled, it waits until the block is left again, and nothing runs any more. Errors: what entering raised;
+        `Unavailable` in an event loop that ends.
+        """
+        self._entered = anyio.Event()
+        self._leaving = anyio.Event()
+        self._ended = anyio.Event()
+        asyncio_runs = runs_on_asyncio()
+        self._owner: _Owner = _AsyncioOwner() if asyncio_runs else _TrioOwner()
+        self._task: _Task = _AsyncioTask() if asyncio_runs else _TrioTask()
+        self._task.start(self._host, self._name)
+        try:
+            await self._entered.wait()
+        except anyio.get_cancelled_exc_class() as cancelled:
+            await self.leave(cancelled)
+            raise
+        if not self._value:
+            await self.leave()
+            raise Unavailable("the event loop is ending, and has cancelled what was to start", task=self._name)
+        return self._value[0]
+
+    async def leave(self, error: BaseException | None = None) -> None:
+        """Leave the block, from any task of the event loop, and wait until it has been left. Again: nothing happens.
+
+        `error`: what the caller's own block ended with. A cancellation is handed on to the hosted block, and so is one
+        that comes while this waits and that no shield keeps out, which is then raised at the end. Errors: what leaving
+        raised, or what the hosted block ended with before.
+        """
+        if not self._left:
+            self._left = True
+            if isinstance(error, anyio.get_cancelled_exc_class()):
+                self._task.cancel()
+            else:
+                self._leaving.set()
+        interrupted: BaseException | None = None
+        while not self._ended.is_set():
+            try:
+                with anyio.CancelScope(shield=True):
+                    await self._ended.wait()
+            except anyio.get_cancelled_exc_class() as cancelled:
+                interrupted = cancelled
+                self._task.cancel()
+        await self._owner.let_go(error)
+        failed, self._error = self._error, None
+        if failed is not None:
+            raise failed
+        if interrupted is not None:
+            raise interrupted
+
+    async def _host(self) -> None:
+        try:
+            with self._task.scope:
+                async with self._block as value:
+                    self._value.append(value)
+                    self._entered.set()
+                    await self._leaving.wait()
+        except BaseExceptionGroup as group:
+            cancelled, self._error = group.split(anyio.get_cancelled_exc_class())
+            if cancelled is not None:
+                raise cancelled from None
+        except Exception as error:  # noqa: BLE001 - relayed: whoever leaves the block raises it
+            self._error = error
+        finally:
+            self._ended.set()
+            self._entered.set()
+            if self._error is not None and self._value and not self._left:
+                self._owner.interrupt()
+
+
+@asynccontextmanager
+async def apart(block: AbstractAsyncContextManager[T], *, name: str) -> AsyncGenerator[T]:
+    """`block`, in a task of its own: for generators, which one task may begin and another one close."""
+    task = HostTask(block, name=name)
+    value = await task.enter()
+    failed: BaseException | None = None
+    try:
+        yield value
+    except BaseException as error:
+        failed = error
+        raise
+    finally:
+        await task.leave(failed)
+
+
+class _Task(Protocol):
+    """The host task, on one kind of loop."""
+
+    @property
+    def scope(self) -> AbstractContextManager[object]: ...
+
+    def start(self, work: Work, name: str) -> None: ...
+
+    def cancel(self) -> None: ...
+
+
+class _Owner(Protocol):
+    """The task that entered the block, on one kind of loop."""
+
+    def interrupt(self) -> None:
+        """Cancel what it does since it entered, unless it has ended."""
+        ...
+
+    async def let_go(self, error: BaseException | None) -> None:
+        """Take the cancellation back, if there was one. `error`: what it ended with."""
+        ...
+
+
+# ------------------------------------------------------------------------------------------------------------- asyncio
+
+_running: set[object] = set()
+"""A loop refers to its tasks weakly; these run until their loop ends, whatever happens to who entered."""
+
+
+class _AsyncioTask:
+    def __init__(self) -> None:
+        self.scope: AbstractContextManager[object] = nullcontext()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self, work: Work, name: str) -> None:
+        import asyncio
+
+        self._task = asyncio.get_running_loop().create_task(work(), name=name)
+        _running.add(self._task)
+        self._task.add_done_callback(_running.discard)
+
+    def cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+
+class _AsyncioOwner:
+    def __init__(self) -> None:
+        import asyncio
+
+        self._current = asyncio.current_task
+        self._pause = asyncio.sleep
+        self._task = asyncio.current_task()
+        self._interrupted = False
+
+    def interrupt(self) -> None:
+        if self._task is not None and not self._task.done():
+            self._interrupted = self._task.cancel()
+
+    async def let_go(self, error: BaseException | None) -> None:
+        if self._task is None or not self._interrupted or self._current() is not self._task:
+            return
+        self._interrupted = False
+        cancelled = anyio.get_cancelled_exc_class()
+        if not isinstance(error, cancelled):
+            with suppress(cancelled):
+                await self._pause(0)  # The cancellation may be on its way still.
+        self._task.uncancel()
+
+
+# ---------------------------------------------------------------------------------------------------------------- trio
+
+
+class _TrioTask:
+    def __init__(self) -> None:
+        import trio
+
+        self._scope = trio.CancelScope()
+        self._spawn = trio.lowlevel.spawn_system_task
+
+    @property
+    def scope(self) -> AbstractContextManager[object]:
+        return self._scope
+
+    def start(self, work: Work, name: str) -> None:
+        self._spawn(work, name=name, context=contextvars.copy_context())
+
+    def cancel(self) -> None:
+        self._scope.cancel()
+
+
+class _Status(Protocol):
+    """What trio keeps for itself of one level of cancellation: that of the code between two `with CancelScope()`."""
+
+    parent: _Status | None
+
+
+_STATUS, _ACTIVATE = "_cancel_status", "_activate_cancel_status"
+
+
+class _TrioOwner:
+    """Trio has no public way to cancel what a task does since it entered a block, other than a scope that this very
+    task would have to close. So such a scope is put in its place when there is something to cancel, and only then, by
+    means that trio keeps for itself.
+    """
+
+    def __init__(self) -> None:
+        import trio
+
+        self._current = trio.lowlevel.current_task
+        self._new_scope = trio.CancelScope
+        self._task = trio.lowlevel.current_task()
+        self._around: _Status = getattr(self._task, _STATUS)
+        self._scope: trio.CancelScope | None = None
+
+    def interrupt(self) -> None:
+        inner: _Status | None = getattr(self._task, _STATUS)
+        while inner is not None and inner is not self._around and inner.parent is not self._around:
+            inner = inner.parent
+        if inner is None:
+            return  # The task has ended, or what stood around the block has.
+        scope = self._scope = self._new_scope()
+        make = cast("Callable[..., _Status]", type(inner))
+        status = make(scope=scope, parent=self._around)
+        setattr(scope, _STATUS, status)
+        if inner is self._around:
+            getattr(self._task, _ACTIVATE)(status)
+        else:
+            inner.parent = status
+        scope.cancel()
+
+    async def let_go(self, error: BaseException | None) -> None:
+        scope, self._scope = self._scope, None
+        if scope is not None and self._current() is self._task:
+            scope.__exit__(None, None, None)
