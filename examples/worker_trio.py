@@ -35,9 +35,9 @@ class Worker:
     """Sessions whose job is being done, or rests after a failure."""
 
     async def take_jobs(self, jobs: trio.Nursery, *, until_empty: bool) -> None:
-        """Hand out what arrives in the inbox until the runtime stops taking calls."""
+        """Hand out what arrives in the inbox until the runtime begins to drain."""
         inbox = trio.Path(self.folder / "inbox")
-        while self.runtime.healthy:
+        while not self.runtime.draining.is_set():
             waiting = sorted(await inbox.glob("*.txt"))
             for job in waiting:
                 session_id = job.name.partition(".")[0]
@@ -46,7 +46,8 @@ class Worker:
                     jobs.start_soon(self.do, job, session_id)
             if until_empty and not waiting:
                 return
-            await trio.sleep(LOOK_EVERY_S)
+            with trio.move_on_after(LOOK_EVERY_S):
+                await self.runtime.draining.wait()
 
     async def do(self, job: trio.Path, session_id: str) -> None:
         """One job. What fails stays in the inbox."""
@@ -63,8 +64,8 @@ class Worker:
             print(f"{job.stem}: {result.stop_reason}: {result}", flush=True)
         except RepertoryError as error:
             print(f"{job.stem}: {type(error).__name__}: {error}", flush=True)
-            if self.runtime.healthy:
-                await trio.sleep(RETRY_AFTER_S)
+            with trio.move_on_after(RETRY_AFTER_S):
+                await self.runtime.draining.wait()
         finally:
             self.busy.discard(session_id)
 
@@ -74,20 +75,12 @@ async def work(folder: Path, model: Model, *, until_empty: bool = False) -> None
     (folder / "outbox").mkdir(parents=True, exist_ok=True)
     async with Runtime(sessions=SQLiteSessions(folder / "sessions.db"), drain_timeout_s=20) as runtime:
         worker = Worker(runtime, runtime.agent(AgentSpec(name="clerk", model=model)), folder)
-        # `jobs` is left last, when each job has put its answer away.
-        async with trio.open_nursery() as jobs, trio.open_nursery() as taking:
-            taking.start_soon(drain_on_signal, runtime, taking.cancel_scope)
-            await worker.take_jobs(jobs, until_empty=until_empty)
-            if runtime.healthy:
-                taking.cancel_scope.cancel()
-        report = await runtime.drain()
+        async with trio.open_nursery() as serving:
+            serving.start_soon(runtime.serve_signals)
+            async with trio.open_nursery() as jobs:  # It is left when each job has put its answer away.
+                await worker.take_jobs(jobs, until_empty=until_empty)
+            report = await runtime.drain()
     print(f"drained in {report.duration_s:.2f} s reason={report.reason} ok={report.ok} unfinished={report.unfinished}")
-
-
-async def drain_on_signal(runtime: Runtime, taking: trio.CancelScope) -> None:
-    """Wait for a signal. When this returns the drain is over, and calls that wait have their answers."""
-    await runtime.serve_signals()
-    taking.cancel()
 
 
 def main(arguments: list[str]) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Protocol, Unpack
 from weakref import WeakValueDictionary
 
 import anyio
@@ -51,6 +51,12 @@ if TYPE_CHECKING:
     from repertory.runtime.report import DrainReport as ActorsReport
     from repertory.runtime.system import OnFatal
     from repertory.runtime.tree import ActorInfo
+
+
+class Cancellable(Protocol):
+    """What `serve_signals` cancels: a scope of anyio or trio, or a task of asyncio."""
+
+    def cancel(self) -> object: ...
 
 
 class Runtime:
@@ -103,12 +109,31 @@ class Runtime:
         """Run `hook` (async, no arguments) in a phase of the drain: see `PHASES` in `app/phases.py` for the names."""
         self._host.system.on_shutdown(phase, hook)
 
-    async def serve_signals(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> DrainReport:
-        """Drain on SIGTERM or SIGINT; a second one cuts it short, a third ends the process. Returns after the drain.
+    async def serve_signals(
+        self, *, cancel: Cancellable | None = None, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+    ) -> DrainReport:
+        """Drain on SIGTERM or SIGINT; a second one cuts it short, a third ends the process. Returns after the drain,
+        whoever began it.
 
-        `await group.start(runtime.serve_signals)` returns once signals are listened to.
+        `cancel`: the scope, or the asyncio task, of the work beside it, such as loops that take jobs; it is cancelled
+        when the drain is over, so calls in flight have their answers by then. `draining` tells such a loop earlier.
+
+        Only for programs that own their process: from the first signal on it has `drain_timeout_s` + 5 s to end,
+        whatever it does, and is then ended with 128 and the signal's number. Cancelled, signals have their earlier
+        effect again, and a drain that has begun goes on. `await group.start(runtime.serve_signals)` returns once
+        signals are listened to. Errors: `Invalid` outside the main thread.
         """
-        return self._whole(await self._host.system.serve_signals(task_status=task_status))
+        report = self._whole(await self._host.system.serve_signals(task_status=task_status))
+        if cancel is not None:
+            cancel.cancel()
+        return report
+
+    @property
+    def draining(self) -> anyio.Event:
+        """Set when it begins to drain, or has lost its actors: whoever takes work from somewhere stops taking it, as
+        calls that come now are refused with `Unavailable`. `await runtime.draining.wait()`, or `is_set()`.
+        """
+        return self._host.system.draining
 
     async def drain(self) -> DrainReport:
         """Stop in phases and say what could not be finished or stored. Calling it again gives the same report."""

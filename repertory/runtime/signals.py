@@ -1,29 +1,59 @@
 """Signals, for programs that own their process: the first drains, the second cuts the drain short, the third ends the
-process.
+process. Embedded in somebody else's server the runtime never touches signals.
 
-Embedded in somebody else's server the runtime never touches signals.
+    signal -> C handler of Python -> wakeup fd ---> watchdog, a thread -> event loop: drain, cut short
+           -> handler in the main thread --------->        |
+                                                           `-> ends the process: third signal, or time is up
+
+The event loop cannot be trusted to hear a signal: a blocking call may hold it up, before the signal or after. So a
+thread listens. Python writes each signal to the wakeup fd at once, whatever the main thread does; the handler in the
+main thread says the same, for when somebody else has taken the wakeup fd. Each signal is counted once.
+
+From the first signal on the thread holds the process to its bound, also after the drain: while the loop runs on, and
+while the interpreter waits for threads at its exit. A program that goes on without that loop is left alone until it
+exits.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import signal
+import socket
+import sys
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from types import FrameType
 from typing import Protocol, TypeAlias
 
 import anyio
 from anyio.abc import TaskStatus
+from anyio.lowlevel import checkpoint
 
+from repertory.errors import Invalid
+from repertory.runtime.parking import Parking, parking_here
 from repertory.runtime.report import DrainReport
 
 EndProcess: TypeAlias = Callable[[int], object]
+Handler: TypeAlias = Callable[[int, FrameType | None], object]
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_BY_HANDLER = 0x80
+"""Added to a signal's number when the handler says it, and not the wakeup fd."""
+_LAST_WORDS_S = 0.5
+"""What writing out what is buffered may take before the process is ended: whoever reads it may have stopped."""
+_LOOK_S = 1.0
 
 
 class Drainable(Protocol):
     """What is drained."""
+
+    @property
+    def drained(self) -> anyio.Event:
+        """Set when a drain is over, whoever began it."""
+        ...
 
     def drain(self, reason: str) -> Awaitable[DrainReport]: ...
 
@@ -33,39 +63,255 @@ class Drainable(Protocol):
 async def serve_signals(
     system: Drainable, force_after_s: float, end_process: EndProcess, task_status: TaskStatus[None]
 ) -> DrainReport:
-    """Wait for a signal, drain, and return the report. Cancelled, it stops listening; a drain that has begun goes on.
+    """Wait for a signal and drain, or for a drain that somebody else begins, and return its report. Cancelled, it stops
+    listening; a drain that has begun goes on.
 
-    `force_after_s` from the first signal on the process is ended from a thread, since no deadline interrupts a loop
-    that a blocking call holds up. `task_status` is told when signals are listened to. When this returns, they have
-    their default effect again.
+    `force_after_s` from the first signal on the process is ended by a thread with 128 + n, whatever it does, unless it
+    has ended by itself. `task_status` is told when signals are listened to. When this returns, the handlers and the
+    wakeup fd are those of before. Errors: `Invalid` outside the main thread.
     """
-    with anyio.open_signal_receiver(*SIGNALS) as received:
+    first, second = anyio.Event(), anyio.Event()
+    watchdog = _Watchdog(force_after_s, end_process, parking_here(), (first.set, second.set))
+    watchdog.listen()
+    try:
         task_status.started()
-        first = await anext(received)
-        watchdog = threading.Timer(force_after_s, end_process, [128 + first])
-        watchdog.daemon = True
-        watchdog.start()
-        try:
-            return await _drain_heeding(system, received, first, end_process)
-        finally:
-            watchdog.cancel()
+        async with anyio.create_task_group() as group:
+            group.start_soon(_obey, system, watchdog, first, second)
+            await system.drained.wait()
+            group.cancel_scope.cancel()
+        return await system.drain("drain")
+    finally:
+        watchdog.stop_listening()
+        with anyio.CancelScope(shield=True):
+            while watchdog.has_ears:
+                await checkpoint()
 
 
-async def _drain_heeding(
-    system: Drainable, received: AsyncIterator[signal.Signals], first: signal.Signals, end_process: EndProcess
-) -> DrainReport:
-    reports: list[DrainReport] = []
+async def _obey(system: Drainable, watchdog: _Watchdog, first: anyio.Event, second: anyio.Event) -> None:
+    await first.wait()
     async with anyio.create_task_group() as group:
-        group.start_soon(_heed_more, system, received, end_process)
-        reports.append(await system.drain(first.name))
-        group.cancel_scope.cancel()
-    return reports[0]
+        group.start_soon(_cut_short, system, second)  # Runs when the drain has begun.
+        await system.drain(signal.Signals(watchdog.first).name)
 
 
-async def _heed_more(system: Drainable, received: AsyncIterator[signal.Signals], end_process: EndProcess) -> None:
-    await anext(received)
+async def _cut_short(system: Drainable, second: anyio.Event) -> None:
+    await second.wait()
     system.cut_short()
-    end_process(128 + await anext(received))
+
+
+class _Watchdog:
+    """Hears signals on a thread of its own, tells the event loop, and ends the process when that does not help."""
+
+    def __init__(
+        self, bound_s: float, end_process: EndProcess, parking: Parking, tells: Sequence[Callable[[], object]]
+    ) -> None:
+        """`tells`: what the event loop is to do at the first signal, and at the second."""
+        self._bound_s = bound_s
+        self._end_process = end_process
+        self._parking = parking
+        self._tells = tells
+        self._written = self._handled = self._heard = self._handled_here = 0
+        self._deadline: float | None = None
+        self._due = math.inf
+        self._handlers: dict[int, tuple[Handler, Handler | int | None]] = {}
+        """By signal, what is called and what was called before."""
+        self._wakeup_fd = -1
+        self._lifted = threading.Event()
+        self._ending = threading.Event()
+        self._too_late = f"it has not ended within {bound_s:g} s"
+        self._why = ""
+        self._speaker = threading.Thread(target=self._speak, name="repertory last words", daemon=True)
+        self.first = 0
+        """The first signal's number, once there was one."""
+        self.has_ears = False
+        """Whether its thread still reads from the wakeup fd."""
+
+    def listen(self) -> None:
+        """Take over the signals. In the main thread, which is the only one that may."""
+        global _current
+        if threading.current_thread() is not threading.main_thread():
+            text = "signals can be served in the main thread only; elsewhere have a handler of yours call `drain()`"
+            raise Invalid(text, thread=threading.current_thread().name)
+        if _current is not None:
+            _current.lift()
+        _current = self
+        self._reader, self._writer = socket.socketpair()
+        self._writer.setblocking(False)
+        self.has_ears = True
+        threading.Thread(target=self._watch, name="repertory watchdog", daemon=True).start()
+        handlers: dict[int, Handler] = {**dict.fromkeys(SIGNALS, self._handle), signal.SIGVTALRM: self._look}
+        self._handlers = {number: (ours, signal.signal(number, ours)) for number, ours in handlers.items()}
+        self._wakeup_fd = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
+
+    def stop_listening(self) -> None:
+        """Give the signals back. A bound that has begun stays."""
+        self._give_back(self._wakeup_fd)
+        self._writer.close()
+
+    def lift(self) -> None:
+        """The program has gone on, and serves signals again: the bound no longer holds, if nobody listens here."""
+        if not self.has_ears:
+            self._lifted.set()
+
+    def forget(self) -> None:
+        """In a forked child, whose signals the parent would hear as well, by the wakeup fd that both have."""
+        if self._handlers:
+            self._give_back(-1)
+
+    def _give_back(self, wakeup_fd: int) -> None:
+        now = signal.set_wakeup_fd(-1)
+        with suppress(ValueError, OSError):  # Whose it was may be gone.
+            signal.set_wakeup_fd(wakeup_fd if now == self._writer.fileno() else now, warn_on_full_buffer=False)
+        if self._due < math.inf:
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        for number, (ours, before) in self._handlers.items():
+            if signal.getsignal(number) == ours:
+                signal.signal(number, signal.SIG_DFL if before is None else before)
+        self._handlers = {}
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        """In the main thread, between two steps of its code."""
+        del frame
+        with suppress(OSError):
+            self._writer.send(bytes([number | _BY_HANDLER]))
+        self._handled_here += 1
+        if self._handled_here == 1:
+            self.first = self.first or number
+            self._due = time.monotonic() + self._bound_s
+            signal.setitimer(signal.ITIMER_VIRTUAL, _LOOK_S, _LOOK_S)
+        if self._handled_here > len(self._tells):
+            self._end("a third signal came")
+
+    def _look(self, number: int, frame: FrameType | None) -> None:
+        """In the main thread, once in a second of work: code in C that never lets another Python thread run, such as a
+        regular expression, heeds signals all the same.
+        """
+        del number, frame
+        if time.monotonic() >= self._due:
+            self._end(self._too_late)
+
+    # ------------------------------------------------------------------------------------------------- on the thread
+
+    def _watch(self) -> None:
+        while True:
+            self._reader.settimeout(self._left_s())
+            try:
+                heard = self._reader.recv(256)
+            except TimeoutError:
+                self._end(self._too_late)
+                return
+            if not heard:
+                break
+            for byte in heard:
+                self._take(byte)
+        self._reader.close()
+        self.has_ears = False
+        if self.first:
+            self._outlast()
+
+    def _take(self, byte: int) -> None:
+        number = byte & ~_BY_HANDLER
+        if number not in SIGNALS:
+            if self._wakeup_fd != -1:
+                with suppress(OSError):
+                    os.write(self._wakeup_fd, bytes([byte]))
+            return
+        if byte & _BY_HANDLER:
+            self._handled += 1
+        else:
+            self._written += 1
+        while self._heard < max(self._handled, self._written):
+            self._heard += 1
+            self._act(number)
+
+    def _act(self, number: int) -> None:
+        if self._deadline is None:
+            self.first = self.first or number
+            self._deadline = time.monotonic() + self._bound_s
+            self._speaker.start()
+        if self._heard > len(self._tells):
+            self._end("a third signal came")
+            return
+        with suppress(RuntimeError):  # The loop has ended.
+            self._parking.call_threadsafe(self._tells[self._heard - 1])
+
+    def _left_s(self) -> float | None:
+        return None if self._deadline is None else max(self._deadline - time.monotonic(), 0.001)
+
+    def _outlast(self) -> None:
+        """The drain is over: see that the process ends as well."""
+        if self._lifted.wait(self._left_s()):
+            return
+        if not self._loop_lives() and not _exiting():
+            while not _exiting():
+                if self._lifted.wait(_LOOK_S):
+                    return
+            if self._lifted.wait(self._bound_s):
+                return
+        self._end(self._too_late)
+
+    def _loop_lives(self) -> bool:
+        try:
+            self._parking.call_threadsafe(lambda: None)
+        except RuntimeError:
+            return False
+        return True
+
+    def _end(self, why: str) -> None:
+        self._why = why
+        self._ending.set()
+        if self._speaker.is_alive():
+            self._speaker.join(_LAST_WORDS_S)
+        self._end_process(128 + self.first)
+
+    def _speak(self) -> None:
+        """On a thread that nobody has to wait for, since writing may block: why the process is ended, and what it had
+        written before.
+        """
+        self._ending.wait()
+        told = f"repertory: the process is ended after {signal.Signals(self.first).name}: {self._why}\n"
+        os.write(2, (told + "".join(_what_runs())).encode(errors="replace"))
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(AttributeError, OSError, ValueError):  # There is none, or it is closed.
+                stream.flush()
+
+
+_current: _Watchdog | None = None
+"""The last one that listened."""
+
+
+def _in_child() -> None:
+    if _current is not None:
+        _current.forget()
+
+
+os.register_at_fork(after_in_child=_in_child)
+
+
+def _exiting() -> bool:
+    """Whether the interpreter is on its way out: the main thread has ended, or waits for the others to end."""
+    main = threading.main_thread()
+    frame = _frames().get(main.ident or 0)
+    if frame is None or not main.is_alive():
+        return True
+    while frame.f_back is not None:
+        frame = frame.f_back
+    return frame.f_code.co_name == "_shutdown" and frame.f_globals["__name__"] == "threading"
+
+
+def _what_runs() -> list[str]:
+    """A line for each thread that the process would wait for."""
+    frames = _frames()
+    waited_for = [thread for thread in threading.enumerate() if not thread.daemon and thread.ident in frames]
+    return [f"  {thread.name!r} is in {_place(frames[thread.ident or 0])}\n" for thread in waited_for]
+
+
+def _frames() -> dict[int, FrameType]:
+    return sys._current_frames()  # pyright: ignore[reportPrivateUsage] - documented, in spite of its name
+
+
+def _place(frame: FrameType) -> str:
+    return f"{frame.f_code.co_qualname}, {frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 def end_by_signal() -> None:

@@ -24,7 +24,7 @@ from typing import Literal, TypeAlias
 import anyio
 from anyio.abc import TaskStatus
 
-from repertory.errors import Invalid, NotFound, NotReady
+from repertory.errors import ActorDead, Invalid, NotFound, NotReady
 from repertory.runtime.alarms import Alarms
 from repertory.runtime.cell import Cell
 from repertory.runtime.child import Child, Incarnation, Keeper
@@ -96,6 +96,7 @@ class ActorSystem:
         self._base = contextvars.copy_context()
         self._alarms = Alarms(parking.now)
         self._over = anyio.Event()
+        self._draining = anyio.Event()
         self._drained = anyio.Event()
         self._services = Services(
             post=Post(parking=parking, alarms=self._alarms),
@@ -225,8 +226,23 @@ class ActorSystem:
         """
         self._begin_drain(reason)
         await self._drained.wait()
-        assert self._report is not None
+        if self._report is None:
+            raise self._fatal or ActorDead("the system has ended without a drain")
         return self._report
+
+    @property
+    def draining(self) -> anyio.Event:
+        """Set when it takes no more work: a drain has begun, or the actors are lost. Errors: `NotReady` before it is
+        open.
+        """
+        assert self._root
+        return self._draining
+
+    @property
+    def drained(self) -> anyio.Event:
+        """Set when everything has stopped. Errors: as `draining`."""
+        assert self._root
+        return self._drained
 
     def cut_short(self) -> None:
         """Let a drain that is under way do only what has a reserve. Without one, nothing happens."""
@@ -235,9 +251,11 @@ class ActorSystem:
 
     async def serve_signals(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> DrainReport:
         """Wait for SIGTERM or SIGINT and drain; a second signal cuts the drain short, a third ends the process (128 +
-        n).
+        n). Returns after the drain, whoever began it.
 
-        Only for programs that own their process. `await group.start(system.serve_signals)` returns once it listens.
+        Only for programs that own their process: from the first signal on it has `grace_s` + `force_after_s` to end,
+        and is ended then. `await group.start(system.serve_signals)` returns once it listens. Errors: `Invalid` outside
+        the main thread.
         """
         force_after_s = self._settings.grace_s + self._settings.force_after_s
         return await serve_signals(self, force_after_s, os._exit, task_status)
@@ -264,6 +282,7 @@ class ActorSystem:
                 raise
         finally:
             self._over.set()
+            self._draining.set()
             try:
                 if self._report is None and self._root.ended.is_set():
                     await self._tidy_up()
@@ -284,6 +303,7 @@ class ActorSystem:
     def _lose(self, error: Exception) -> None:
         """The root has given up: nothing restarts any more."""
         self._fatal = error
+        self._draining.set()
         match self._settings.on_fatal:
             case "raise":
                 self._over.set()
@@ -301,6 +321,7 @@ class ActorSystem:
     def _begin_drain(self, reason: str) -> None:
         if self._drain is None and not self._over.is_set():
             self._drain = self._new_drain()
+            self._draining.set()
             self._spawn(self._carry_out_drain(self._drain, reason), "drain")
 
     def _new_drain(self) -> Drain:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -237,3 +239,107 @@ async def test_cancelling_the_host_still_commits_what_was_answered(tmp_path: Pat
             await anyio.lowlevel.checkpoint()
     async with Runtime(sessions=sessions) as runtime:
         assert len(await runtime.agent(AgentSpec(model=ScriptedModel(["x"]))).session("s").history()) == 2
+
+
+async def test_a_consumer_beside_the_signals_ends_with_the_drain_and_its_call_is_answered(tmp_path: Path) -> None:
+    called, answered = anyio.Event(), list[str]()
+
+    def answer(*request: object) -> str:
+        del request
+        called.set()
+        return "a"
+
+    async with Runtime(sessions=SQLiteSessions(tmp_path / "a.db")) as runtime, anyio.create_task_group() as group:
+        session = runtime.agent(AgentSpec(model=ScriptedModel([answer], delay_s=0.1))).session("s")
+
+        async def consume() -> None:
+            answered.append(str(await session.invoke("hi")))
+            await anyio.sleep_forever()  # for the next job
+
+        group.start_soon(consume)
+        group.start_soon(end_when, called)
+        report = await runtime.serve_signals(cancel=group.cancel_scope)
+    assert report.reason == "SIGTERM"
+    assert answered == ["a"]
+
+
+async def end_when(called: anyio.Event) -> None:
+    """Send this process a signal, as its operator would."""
+    await called.wait()
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+async def test_a_consumer_can_stop_taking_jobs_as_soon_as_the_drain_begins(tmp_path: Path) -> None:
+    took, answered = list[int](), list[str]()
+
+    async with Runtime(sessions=SQLiteSessions(tmp_path / "a.db")) as runtime, anyio.create_task_group() as group:
+        session = runtime.agent(AgentSpec(model=ScriptedModel(["a"], delay_s=0.1, loop=True))).session("s")
+
+        async def consume() -> None:
+            while not runtime.draining.is_set():
+                took.append(len(took))
+                answered.append(str(await session.invoke("hi")))
+                if len(took) == 2:
+                    os.kill(os.getpid(), signal.SIGTERM)
+                    await runtime.draining.wait()
+
+        group.start_soon(consume)
+        await runtime.serve_signals()
+    assert took == [0, 1]
+    assert answered == ["a", "a"]
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)
+async def test_a_task_of_asyncio_can_be_what_ends_with_the_drain() -> None:
+    async with Runtime() as runtime:
+        consumer = asyncio.create_task(asyncio.Event().wait())
+        async with anyio.create_task_group() as group:
+            group.start_soon(partial(runtime.serve_signals, cancel=consumer))
+            await runtime.drain()
+        with pytest.raises(asyncio.CancelledError):
+            await consumer
+
+
+STUCK = """
+import sys
+import threading
+import anyio
+from repertory import AgentSpec, Runtime, ScriptedModel, SQLiteSessions, tool
+
+@tool
+def stuck() -> str:
+    "Never return."
+    print("begun", flush=True)
+    threading.Event().wait()
+    return ""
+
+async def main():
+    async with Runtime(sessions=SQLiteSessions(sys.argv[2]), drain_timeout_s=0.5) as runtime:
+        call = {"toolUse": {"name": "stuck", "input": {}}}
+        helper = runtime.agent(AgentSpec(name="helper", model=ScriptedModel(["hello", [call]]), tools=[stuck]))
+        async with anyio.create_task_group() as group:
+            await helper.session("s").invoke("hi")
+            group.start_soon(helper.session("s").invoke, "use it")
+            print((await runtime.serve_signals(cancel=group.cancel_scope)).reason)
+
+anyio.run(main, backend=sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)
+async def test_a_tool_whose_thread_never_returns_keeps_no_process_alive_and_costs_nothing_that_was_answered(
+    tmp_path: Path, anyio_backend_name: str
+) -> None:
+    """Trio's threads are not waited for at all."""
+    command = [sys.executable, "-c", STUCK, anyio_backend_name, str(tmp_path / "a.db")]
+    with anyio.fail_after(30):
+        async with await anyio.open_process(command, stderr=subprocess.DEVNULL) as process:
+            assert process.stdout is not None
+            said = await process.stdout.receive()
+            assert said.strip() == b"begun"
+            process.send_signal(signal.SIGTERM)
+            assert (await process.stdout.receive()).strip() == b"SIGTERM"
+            assert await process.wait() == 128 + signal.SIGTERM
+    async with Runtime(sessions=SQLiteSessions(tmp_path / "a.db")) as runtime:
+        helper = runtime.agent(AgentSpec(name="helper", model=ScriptedModel(["x"])))
+        assert [text_of(message) for message in await helper.session("s").history()][:2] == ["hi", "hello"]

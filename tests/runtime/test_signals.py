@@ -12,6 +12,9 @@ import anyio
 import anyio.to_thread
 import pytest
 
+from repertory.errors import Invalid
+from repertory.runtime.system import ActorSystem
+
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
 
 ROOT = Path(__file__).parent.parent.parent
@@ -83,6 +86,86 @@ anyio.run(main, backend=sys.argv[1])
 """
 
 
+BUSY = """
+import hashlib
+import re
+import signal
+import sys
+import threading
+import time
+import anyio
+from repertory.runtime.system import ActorSystem, SystemSettings
+from repertory.runtime.phase import Phase
+
+SETTINGS = SystemSettings(
+    phases=(Phase(name="stop", timeout_s=0.1, stops_actors=True),), grace_s=0.1, force_after_s=float(sys.argv[2])
+)
+
+def in_python():
+    while True:
+        pass
+
+def block():
+    match sys.argv[3]:
+        case "python":
+            in_python()
+        case "C":
+            hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)
+        case "a pattern":
+            re.match("(a+)+$", "a" * 60 + "b")
+
+def outlast():
+    match sys.argv[3]:
+        case "a thread":
+            threading.Thread(target=threading.Event().wait).start()
+        case "a job":
+            from concurrent.futures import ThreadPoolExecutor
+            ThreadPoolExecutor().submit(threading.Event().wait)
+
+async def main():
+    async with ActorSystem(SETTINGS) as system, anyio.create_task_group() as group:
+        outlast()
+        await group.start(system.serve_signals)
+        print("ready", flush=True)
+        block()
+        if sys.argv[3] == "a loop":
+            await anyio.sleep_forever()
+        await system.drained.wait()
+
+anyio.run(main, backend=sys.argv[1])
+print("drained")  # In a buffer, since it is a pipe.
+if sys.argv[3] == "more work":
+    time.sleep(1)
+    print("worked")
+"""
+
+
+FORKS = """
+import multiprocessing
+import os
+import signal
+import sys
+import anyio
+from repertory.runtime.system import ActorSystem
+
+def child():
+    print(os.getpid(), flush=True)
+    signal.pause()
+
+async def main():
+    async with ActorSystem() as system, anyio.create_task_group() as group:
+        await group.start(system.serve_signals)
+        process = multiprocessing.get_context("fork").Process(target=child)
+        process.start()
+        while process.exitcode is None:
+            await anyio.sleep(0.01)
+        print("healthy", system.healthy, process.exitcode, flush=True)
+        group.cancel_scope.cancel()
+
+anyio.run(main, backend=sys.argv[1])
+"""
+
+
 class Program:
     """One of the programs above, running."""
 
@@ -100,6 +183,19 @@ class Program:
 
     def signal(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
+
+    async def signal_until_it_ends(self) -> None:
+        """Again and again: signals that come at once are one."""
+        with anyio.fail_after(20):
+            while self._process.poll() is None:
+                self._process.send_signal(signal.SIGTERM)
+                await anyio.sleep(0.05)
+
+    async def rest(self) -> list[str]:
+        """The lines that it still says, until it ends."""
+        assert self._process.stdout is not None
+        with anyio.fail_after(20):
+            return (await anyio.to_thread.run_sync(self._process.stdout.read)).splitlines()
 
     async def exit_code(self) -> int:
         with anyio.fail_after(20):
@@ -148,6 +244,112 @@ async def test_loop_that_is_blocked_past_the_grace_is_ended_by_force(anyio_backe
     program.signal(signal.SIGTERM)
     assert await program.line() == "finishing"
     assert await program.exit_code() == 128 + signal.SIGTERM
+
+
+@pytest.mark.parametrize("what", ["python", "C", "a pattern"])
+async def test_a_loop_that_was_blocked_before_the_signal_came_is_ended_by_force(
+    anyio_backend_name: str, what: str
+) -> None:
+    program = Program(anyio_backend_name, 0.2, what, program=BUSY)
+    assert await program.line() == "ready"
+    program.signal(signal.SIGTERM)
+    assert await program.exit_code() == 128 + signal.SIGTERM
+
+
+@pytest.mark.parametrize("what", ["C", "a pattern"])
+async def test_a_third_signal_ends_a_process_whose_loop_is_blocked(anyio_backend_name: str, what: str) -> None:
+    program = Program(anyio_backend_name, 1000, what, program=BUSY)
+    assert await program.line() == "ready"
+    await program.signal_until_it_ends()
+    assert await program.exit_code() == 128 + signal.SIGTERM
+
+
+@pytest.mark.parametrize("what", ["a thread", "a job"])
+async def test_a_process_that_waits_for_a_thread_at_its_exit_ends_with_all_that_it_said(
+    anyio_backend_name: str, what: str
+) -> None:
+    program = Program(anyio_backend_name, 1, what, program=BUSY)
+    assert await program.line() == "ready"
+    program.signal(signal.SIGTERM)
+    assert await program.rest() == ["drained"]
+    assert await program.exit_code() == 128 + signal.SIGTERM
+
+
+async def test_a_program_whose_tasks_go_on_after_the_drain_is_ended(anyio_backend_name: str) -> None:
+    program = Program(anyio_backend_name, 0.2, "a loop", program=BUSY)
+    assert await program.line() == "ready"
+    program.signal(signal.SIGTERM)
+    assert await program.exit_code() == 128 + signal.SIGTERM
+
+
+async def test_a_program_that_goes_on_without_its_loop_ends_by_itself(anyio_backend_name: str) -> None:
+    program = Program(anyio_backend_name, 0.2, "more work", program=BUSY)
+    assert await program.line() == "ready"
+    program.signal(signal.SIGTERM)
+    assert await program.rest() == ["drained", "worked"]
+    assert await program.exit_code() == 0
+
+
+async def test_a_signal_to_a_forked_child_is_not_the_parents(anyio_backend_name: str) -> None:
+    program = Program(anyio_backend_name, program=FORKS)
+    os.kill(int(await program.line()), signal.SIGTERM)
+    assert await program.line() == f"healthy True {-signal.SIGTERM}"
+    assert await program.exit_code() == 0
+
+
+LOOPS = pytest.mark.parametrize("anyio_backend", ["asyncio", "uvloop", "trio"], indirect=True)
+
+
+@LOOPS
+async def test_one_signal_drains_on_every_loop_and_what_was_set_before_is_set_again() -> None:
+    handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    wakeup_fd = wakeup_fd_now()
+    async with ActorSystem() as system, anyio.create_task_group() as group:
+        await group.start(system.serve_signals)
+        os.kill(os.getpid(), signal.SIGTERM)
+        with anyio.fail_after(20):
+            await system.drained.wait()
+    assert (await system.drain()).reason == "SIGTERM"
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == handlers
+    assert wakeup_fd_now() == wakeup_fd
+
+
+@LOOPS
+async def test_other_signals_reach_whoever_listens_to_them_on_the_same_loop() -> None:
+    with anyio.open_signal_receiver(signal.SIGUSR1) as received:
+        async with ActorSystem() as system, anyio.create_task_group() as group:
+            await group.start(system.serve_signals)
+            os.kill(os.getpid(), signal.SIGUSR1)
+            with anyio.fail_after(20):
+                assert await anext(received) == signal.SIGUSR1
+            assert system.healthy
+            group.cancel_scope.cancel()
+
+
+async def test_serving_signals_ends_with_a_drain_that_somebody_else_begins() -> None:
+    async with ActorSystem() as system, anyio.create_task_group() as group:
+        await group.start(system.serve_signals)
+        await system.drain("enough")
+    assert (await system.drain()).reason == "enough"
+
+
+async def test_signals_cannot_be_served_outside_the_main_thread() -> None:
+    def elsewhere() -> None:
+        anyio.run(serve)
+
+    async def serve() -> None:
+        async with ActorSystem() as system:
+            with pytest.raises(Invalid, match="main thread"):
+                await system.serve_signals()
+
+    await anyio.to_thread.run_sync(elsewhere)
+
+
+def wakeup_fd_now() -> int:
+    """What Python writes signals to."""
+    number = signal.set_wakeup_fd(-1)
+    signal.set_wakeup_fd(number, warn_on_full_buffer=False)
+    return number
 
 
 async def test_system_that_lost_its_actors_ends_the_process_instead_of_leaving_a_zombie(
