@@ -17,9 +17,10 @@ _NAME = "repertory"
 @contextmanager
 def span(name: str, attributes: Mapping[str, AttributeValue]) -> Generator[None]:
     """A span of that name as the current one, ended with the block; an error in the block is recorded in it."""
-    api: Any = sys.modules.get("opentelemetry.trace")  # Whoever traces has imported it.
-    if api is None:
+    # Whoever traces has imported it, wholly: before, another thread may be at it, and some names are missing.
+    get_tracer: Any = getattr(sys.modules.get("opentelemetry.trace"), "get_tracer", None)
+    if get_tracer is None:
         yield
         return
-    with api.get_tracer(_NAME).start_as_current_span(name, attributes=dict(attributes)):
+    with get_tracer(_NAME).start_as_current_span(name, attributes=dict(attributes)):
         yield
