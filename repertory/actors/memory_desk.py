@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 import anyio
 from anyio.lowlevel import RunVar
 
-from repertory.backends.worker_threads import run_in_thread
+from repertory.backends.worker_threads import run_foreign
 from repertory.core.memory.breaker import Breaker
 from repertory.core.memory.entry import MemoryEntry
 from repertory.core.memory.options import AddMessagesContext, SearchOptions
@@ -135,17 +135,17 @@ class StoreDesk:
     ) -> object:
         named = {} if context is None else {"context": context}
 
-        async def ask() -> object:
-            await self._prepare()
-            return await _called(partial(getattr(self.store, method), *given, **named))
+        async def ask(by: float) -> object:
+            await self._prepare(by)
+            return await _called(partial(getattr(self.store, method), *given, **named), by)
 
         return await self._answered(method, timeout_s, ask)
 
-    async def _answered(self, method: str, timeout_s: float, ask: Callable[[], Awaitable[object]]) -> object:
+    async def _answered(self, method: str, timeout_s: float, ask: Callable[[float], Awaitable[object]]) -> object:
         """What it gives, in time, or an error of ours."""
         try:
-            with anyio.fail_after(timeout_s):
-                return await ask()
+            with anyio.fail_after(timeout_s) as scope:
+                return await ask(scope.deadline)
         except RepertoryError:
             raise
         except TimeoutError as error:
@@ -158,12 +158,12 @@ class StoreDesk:
                 "the memory store raised an error", store=self.name, method=method, error=repr(error)
             ) from error
 
-    async def _prepare(self) -> None:
+    async def _prepare(self, by: float) -> None:
         if self.prepared:
             return
         async with self.health.preparing:
             if not self.prepared:
-                await _called(self.store.initialize)
+                await _called(self.store.initialize, by)
                 self.prepared = True
 
     def _entry(self, found: object) -> MemoryEntry:
@@ -183,11 +183,12 @@ def _field(found: object, name: str) -> object:
     return cast("Mapping[str, object]", found).get(name) if isinstance(found, Mapping) else getattr(found, name, None)
 
 
-async def _called(method: Callable[[], Any]) -> object:
+async def _called(method: Callable[[], Any], by: float) -> object:
+    """What the store gives. A synchronous one that does not return is waited for until then, and no longer."""
     if inspect.iscoroutinefunction(method):
         return await method()
     # In a tuple, since trio refuses threads that give something to be awaited.
-    (answer,) = await run_in_thread(lambda: (method(),))
+    (answer,) = await run_foreign(lambda: (method(),), by=by)
     return await answer if inspect.isawaitable(answer) else answer
 
 

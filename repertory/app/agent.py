@@ -179,7 +179,7 @@ class Agent(SnapshotMethods, MemoryMethods, InterruptMethods):
         self._opened, self._initialized = session_manager is None, False
         self._register(hooks or ())
         if session_manager is not None and session_manager.sessions is not None:
-            watch_state(self._state, self.shutdown_async, _blocking)
+            watch_state(self._state, self._store_state, (session_manager.session_id, self.agent_id), _blocking)
         self._flush_at_exit(_blocking)
         if session_manager is None:
             self._mirror.show(self._initial)
@@ -424,11 +424,14 @@ class Agent(SnapshotMethods, MemoryMethods, InterruptMethods):
 
     async def shutdown_async(self) -> None:
         """The same for `async with agent`, from the same event loop."""
-        await self.__aexit__(None, None, None)
-        await self.flush_memory()
+        await (self._life.leave() if self._life.is_held else self.flush_memory())
+        await self._store_state()
+
+    async def _store_state(self, by: float = math.inf) -> None:
+        """Store what was set since the last call, within the time until `by` of the event loop's clock."""
         if self.session_manager is not None and self._state.changed:
-            async with self._session():
-                pass  # Closing it keeps what was set since the last call.
+            async with self._session(deadline=by):
+                pass  # Closing it keeps what was set.
 
     def _session(
         self, busy: Busy | None = None, deadline: float = math.inf, *, moves: bool = False

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import TYPE_CHECKING
-from weakref import WeakMethod
+from weakref import ref
 
 from repertory.app.event_loop import inside_event_loop
 from repertory.app.plugins import check_plugins
-from repertory.app.unsaved import hold_memory
+from repertory.app.unsaved import Unfinished, hold_memory
 from repertory.core.memory.flushed import StoreFlush
 
 if TYPE_CHECKING:
+    from repertory.actors.call import Busy
     from repertory.actors.memory_consumer import MemoryParts
     from repertory.app.active_session import ActiveSession
     from repertory.app.memory_manager import MemoryManager
@@ -26,11 +28,15 @@ class MemoryMethods:
 
     _memory_manager: MemoryManager | None
 
+    agent_id: str
+
     @property
     def session_id(self) -> str | None:
         raise NotImplementedError
 
-    def _session(self) -> AbstractAsyncContextManager[ActiveSession]:
+    def _session(
+        self, busy: Busy | None = None, deadline: float = math.inf
+    ) -> AbstractAsyncContextManager[ActiveSession]:
         raise NotImplementedError
 
     @property
@@ -43,9 +49,12 @@ class MemoryMethods:
 
         By the name of the store, what landed, what did not, and why. Errors: those of opening the session.
         """
+        return await self._flush_by(math.inf)
+
+    async def _flush_by(self, deadline: float) -> Mapping[str, StoreFlush]:
         if self._memory_manager is None:
             return {}
-        async with self._session() as session:
+        async with self._session(deadline=deadline) as session:
             return await session.flush_memory()
 
     def _flush_at_exit(self, host: Callable[[], ExitHost]) -> None:
@@ -53,20 +62,28 @@ class MemoryMethods:
         parts = self._memory_parts
         if parts is None or inside_event_loop() or not any(source.extracts for source in parts.sources):
             return
-        key = id(parts.link)
-        flush = WeakMethod(self.flush_memory)
+        here, kept = ref(self), self.session_id is not None
 
-        async def flush_if_there() -> None:
-            method = flush()
-            if method is not None:
-                await method()
+        async def flush_if_there(by: float) -> str | None:
+            agent = here()
+            return None if agent is None else await agent._flush_before_exit(by)
 
-        async def flush_surely() -> None:
-            await self.flush_memory()
+        stores = [source.desk.name for source in parts.sources if source.extracts]
+        then = "it stands in the journal" if kept else "it is kept nowhere else, and lost"
+        unfinished = Unfinished(
+            left=f"memory stores have not taken in what was said; {then} stores={stores!r}",
+            session_id=self.session_id,
+            agent_id=self.agent_id,
+            # What is kept in a session is there for the next process as well.
+            finish=flush_if_there if kept else self._flush_before_exit,
+            host=host,
+            of_memory=True,
+        )
+        parts.link.watch = partial(hold_memory, id(parts.link), unfinished)
 
-        # What is kept in a session is there for the next process as well.
-        store = flush_surely if self.session_id is None else flush_if_there
-        parts.link.watch = partial(hold_memory, key, store, host)
+    async def _flush_before_exit(self, by: float) -> str | None:
+        flushed = await self._flush_by(by)
+        return "; ".join(str(each.error) for each in flushed.values() if each.parked) or None
 
     @property
     def _memory_parts(self) -> MemoryParts | None:

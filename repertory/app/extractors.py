@@ -7,13 +7,16 @@ from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from repertory.backends.worker_threads import run_in_thread
+from repertory.backends.worker_threads import run_foreign
 from repertory.core.memory.extracting import ExtractionResult, read_results
 from repertory.errors import ExtractionFailed, RepertoryError
 
 if TYPE_CHECKING:
     from repertory.backends.ports import Model
     from repertory.core.messages import Message
+
+GRACE_S = 5.0
+"""How long a synchronous extractor may still take once nobody wants its answer any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +59,8 @@ async def ask_extractor(
     """What an extractor gives, each once and none blank; nothing without asking when there are no messages.
 
     Errors: the extractor's own from `repertory.errors`; `ExtractionFailed` for anything else that it raises, which is
-    the `__cause__`, and for results that are none. Cancellation waits for the thread of a synchronous extractor.
+    the `__cause__`, and for results that are none. Cancellation waits for the thread of a synchronous extractor,
+    for `GRACE_S` at most.
     """
     if not messages:
         return []
@@ -66,7 +70,7 @@ async def ask_extractor(
             given = await extract(list(messages), context)
         else:
             # In a tuple, since trio refuses threads that give something to be awaited.
-            (given,) = await run_in_thread(lambda: (extract(list(messages), context),))
+            (given,) = await run_foreign(lambda: (extract(list(messages), context),), grace_s=GRACE_S)
             given = await given if inspect.isawaitable(given) else given
         return read_results(given)
     except RepertoryError:

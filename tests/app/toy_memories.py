@@ -71,12 +71,14 @@ class Transcripts:
         self.contexts: list[AddMessagesContext] = []
         self.down: Exception | None = None
         self.takes_s = 0.0
+        self.asked = 0
 
     async def search(self, query: str, options: SearchOptions | None = None) -> Sequence[MemoryEntry]:
         del query, options
         return []
 
     async def add_messages(self, messages: Sequence[Any], context: AddMessagesContext | None = None) -> None:
+        self.asked += 1
         await anyio.sleep(self.takes_s)
         if self.down is not None:
             raise self.down
