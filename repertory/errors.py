@@ -3,19 +3,22 @@
     RepertoryError
     |- Retryable                    the same call may succeed later
     |  |- Unavailable               a store, model or service cannot be reached, or broke off
+    |  |  |- StoreUnavailable *
     |  |  `- ModelStreamBroken      the model stopped in the middle of an answer
     |  |- Throttled                 slow down; `retry_after_s` says how long, when known
+    |  |  `- StoreThrottled *
     |  |- AskTimeout                no answer in time; the work may still happen
     |  `- MailboxFull               the receiver is behind; wait or shed load
     |- Conflict                     somebody else got there first: reload, then decide
-    |  |- AlreadyExists
-    |  |- PreconditionFailed
-    |  |- LeaseLost                 another owner has taken the session over: stop writing
-    |  |- SessionBusy               another live process owns the session
+    |  |- AlreadyExists *
+    |  |- PreconditionFailed *
+    |  |- LeaseLost *               another owner has taken the session over: stop writing
+    |  |- SessionBusy *             another live process owns the session
     |  |- AgentBusy                 a turn runs and the busy policy says reject (= ConcurrencyException)
     |  `- RunUnfinished             an orchestrator's run owes work: go on with it, or give it up
     |- Gone                         it is not there, or no longer
     |  |- NotFound
+    |  |  |- StoreNotFound *      no such session, snapshot, bucket or memory
     |  |  `- InterruptNotFound (KeyError) nobody asks this: answer what waits
     |  |- InterruptExpired          nobody answered in time: go on without an answer
     |  |- ActorDead                 the actor stopped before it answered
@@ -23,7 +26,7 @@
     |- Invalid (ValueError)         the caller's mistake: fix the call
     |  |- NotReady                  the agent has not been opened yet
     |  |- InterruptsWaiting (TypeError)   a person is to answer first
-    |  |- SnapshotException         that is no snapshot that can be loaded here: choose another one
+    |  |- SnapshotException *       that is no snapshot that can be loaded here: choose another one
     |  `- UnpairedTools             tool uses and tool results do not match
     |- Failed                       the other side tried and failed; `__cause__` says why
     |  |- ActorFailed               a handler raised
@@ -36,14 +39,20 @@
     |  |- ExtractionFailed          what was said could not be turned into memories
     |  |- HookFailed                a callback that guards a step raised
     |  |- NodeFailed                a node of an orchestrator failed, and with it the run
-    |  `- SessionException          a session could not be opened or written
-    |- Corrupt                      stored data is damaged: a human must look
-    |  `- CorruptJournal
-    `- LimitReached                 a bound that the caller set, or the provider has
-       |- ContextWindowOverflowException
-       |- MaxTokensReachedException the answer was cut off at the token limit; call again to go on
-       |- RestartLimitReached
-       `- TooLarge                  a value, a result or an answer is larger than its bound: ask for less, or raise it
+    |  `- StoreFailed *             a store of sessions refused the request: change rights, credentials or place
+    |     `- Unwritable *           a store cannot write these records, and would fail again
+    |- Corrupt *                    stored data is damaged: a human must look
+    |  `- CorruptJournal *
+    |- LimitReached                 a bound that the caller set, or the provider has
+    |  |- StoreLimitReached *       a quota of the service that keeps the sessions is used up
+    |  |- ContextWindowOverflowException
+    |  |- MaxTokensReachedException the answer was cut off at the token limit; call again to go on
+    |  |- RestartLimitReached
+    |  `- TooLarge                  a value, a result or an answer is larger than its bound: ask for less, or raise it
+    `- SessionException             the second base of every error with a *: what a store of sessions gives
+
+`except SessionException` meets whatever a store of sessions gives, and nothing of a model or a tool; the first base
+says what to do next, as for every other error.
 
 Messages are lower case; the fields stand at the end as `key=value`. Errors of client libraries are the `__cause__`,
 never what a caller has to catch.
@@ -93,12 +102,18 @@ __all__ = [
     "SessionException",
     "SnapshotException",
     "StartFailed",
+    "StoreFailed",
+    "StoreLimitReached",
+    "StoreNotFound",
+    "StoreThrottled",
+    "StoreUnavailable",
     "StreamClosed",
     "StructuredOutputException",
     "Throttled",
     "TooLarge",
     "Unavailable",
     "UnpairedTools",
+    "Unwritable",
 ]
 
 
@@ -117,8 +132,18 @@ class Retryable(RepertoryError):
     """The same call may succeed later: wait, then try again."""
 
 
+class SessionException(RepertoryError):
+    """A session could not be opened, read or written: the base of every error that a store of sessions gives. The other
+    base of the error says what to do next.
+    """
+
+
 class Unavailable(Retryable):
     """A store, model or service could not be reached or broke off. Try again with backoff."""
+
+
+class StoreUnavailable(Unavailable, SessionException):
+    """The store of the session could not be reached or broke off. Try again with backoff."""
 
 
 class ModelStreamBroken(Unavailable):
@@ -133,6 +158,10 @@ class Throttled(Retryable):
         super().__init__(message, **fields)
 
 
+class StoreThrottled(Throttled, SessionException):
+    """The store of the session asks for fewer requests. Wait, as `Throttled` says."""
+
+
 class AskTimeout(Retryable):
     """No reply before the deadline. The receiver may still do the work: ask again only if that is safe."""
 
@@ -145,19 +174,19 @@ class Conflict(RepertoryError):
     """Somebody else got there first: reload, then decide."""
 
 
-class AlreadyExists(Conflict):
+class AlreadyExists(Conflict, SessionException):
     """The thing to be created is there. Read it, or choose another name."""
 
 
-class PreconditionFailed(Conflict):
+class PreconditionFailed(Conflict, SessionException):
     """The stored version is not the one that the write named. Read again, then decide."""
 
 
-class LeaseLost(Conflict):
+class LeaseLost(Conflict, SessionException):
     """Another owner took the session over. Stop writing; acquire again to go on."""
 
 
-class SessionBusy(Conflict):
+class SessionBusy(Conflict, SessionException):
     """Another live process owns the session. Wait, or acquire with `takeover=True` to fence it."""
 
 
@@ -179,6 +208,10 @@ class Gone(RepertoryError):
 
 class NotFound(Gone):
     """No such session, agent, tool or object."""
+
+
+class StoreNotFound(NotFound, SessionException):
+    """No such session or snapshot, or no such place for them: a bucket, a memory. Check its name, or create it."""
 
 
 class InterruptNotFound(NotFound, KeyError):
@@ -218,7 +251,7 @@ class InterruptsWaiting(Invalid, TypeError):
     """
 
 
-class SnapshotException(Invalid):
+class SnapshotException(Invalid, SessionException):
     """That is no snapshot that can be loaded here: damaged, of another version, or of something else. Choose another
     one; nothing was changed.
     """
@@ -281,11 +314,19 @@ class NodeFailed(Failed):
     result: object = None
 
 
-class SessionException(Failed):
-    """A session could not be opened, read or written. `__cause__` says why."""
+class StoreFailed(Failed, SessionException):
+    """The store of the session refused the request. Change what `__cause__` names: rights, credentials, the place. What
+    was said waits meanwhile.
+    """
 
 
-class Corrupt(RepertoryError):
+class Unwritable(StoreFailed):
+    """The store cannot write these records, and would fail again: `__cause__` says why. Nothing more is tried, and no
+    other session is hindered; call again without the value that it names.
+    """
+
+
+class Corrupt(SessionException):
     """Stored data is damaged. Nothing was changed; a human must look."""
 
 
@@ -295,6 +336,10 @@ class CorruptJournal(Corrupt):
 
 class LimitReached(RepertoryError):
     """A bound that the caller set, or that the provider has, was reached."""
+
+
+class StoreLimitReached(LimitReached, SessionException):
+    """A quota of the service that keeps the sessions is used up. Have it raised, or remove sessions."""
 
 
 class ContextWindowOverflowException(LimitReached):

@@ -54,6 +54,7 @@ BROAD_EXCEPTS: dict[str, str] = {
     "repertory/actors/model_call.py": "a model may be anybody's code; what it raises is the cause of `ModelFailed`",
     "repertory/actors/native_count.py": "a model may be anybody's code; the estimate stays",
     "repertory/actors/tool_step.py": "a tool may be anybody's code; what it raises is an answer to the model",
+    "repertory/core/outage.py": "what one session cannot have written, whatever that raises, fails it alone",
     "repertory/app/agentcore_sessions.py": "a metadata provider is anybody's code; what it raises is the cause",
     "repertory/app/snapshottable.py": "a plugin or a node may be anybody's code; what it raises is the cause",
     "repertory/app/extractors.py": "an extractor may be anybody's code; what it raises is the cause",

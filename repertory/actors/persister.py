@@ -59,7 +59,7 @@ from repertory.core.journal.restate import restatements
 from repertory.core.journal.restore import restore
 from repertory.core.journal.rows import Row, first_link, size_of
 from repertory.core.outage import Verdict, following, retry_after_s, stored_of, verdict_on
-from repertory.errors import Invalid, LeaseLost, RepertoryError, Retryable, Unavailable
+from repertory.errors import Invalid, LeaseLost, RepertoryError, Retryable, StoreUnavailable, Unavailable
 from repertory.runtime.actor import Actor
 from repertory.runtime.exit import ExitReason, Failed
 from repertory.runtime.next import Next, carry_on, fail, reply
@@ -474,7 +474,7 @@ class SessionPersister(Actor[PersisterMessage]):
     def _not_stored_yet(self, since: float) -> Unavailable:
         backlog = self._backlog
         text = "the store has not taken what was said: it waits, and is stored when the store is back; try again later"
-        error = Unavailable(
+        error = StoreUnavailable(
             text,
             session=self._settings.session_id,
             waited_s=round(self.context.clock() - since, 1),

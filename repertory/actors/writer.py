@@ -1,8 +1,8 @@
 """The writer of one session store: commits what every session of the process hands in, in groups.
 
 State: which sessions have a commit under way, where groups need not wait for each other. Fails: never for a store's
-error, which goes to the sessions concerned; anything else is a bug and restarts it. Pace: the store's. Supervised by
-the runtime's root, permanent; started before and stopped after every session.
+error, nor for a bug of it: both go to the sessions concerned, and what one session cannot have written hinders no other
+one. Pace: the store's. Supervised by the runtime's root, permanent; started before and stopped after every session.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import anyio
 
 from repertory.backends.ports import Batch, Lease, Position, SessionStore, TendedStore
 from repertory.core.journal.rows import Row
-from repertory.errors import RepertoryError, Unavailable
+from repertory.core.outage import own_errors
+from repertory.errors import LeaseLost, RepertoryError, Retryable, StoreUnavailable
 from repertory.runtime.actor import Actor
 from repertory.runtime.message import Ask
 from repertory.runtime.next import Next, carry_on, refuse, reply
@@ -39,7 +40,7 @@ class WriteRefused:
     """What was asked for."""
     error: RepertoryError
     final: bool = False
-    """The writer failed by a bug, or was killed: the same write would meet the same."""
+    """The store failed by a bug, or the writer was stopped: the same write would meet the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,31 +129,48 @@ class StoreWriter(Actor[WriterMessage]):
         if under_way is not None:
             await under_way.wait()
         try:
-            (outcome,) = await self._store.append([batch])
+            (outcome,) = await self._append([batch])
         except RepertoryError as error:
             return refuse(error)
         return refuse(outcome) if isinstance(outcome, RepertoryError) else reply(outcome.seq)
 
     async def _commit(self, group: Sequence[Write]) -> None:
-        """Every write is answered, also when this fails by a bug or is killed: nobody waits for a lost one."""
-        batches = [Batch(lease=write.lease, rows=write.rows, erase=write.erase) for write in group]
-        refusal: RepertoryError | None = Unavailable("the writer failed", store=self._store.name)
-        outcomes: Sequence[Position | RepertoryError] = ()
-        final = True
+        """Every write is answered, also when this is killed: nobody waits for a lost one."""
+        left = {id(write): write for write in group}
         try:
-            outcomes = await self._store.append(batches)
-            refusal = None
-        except RepertoryError as error:
-            refusal, final = error, False
+            for write, outcome in zip(group, await self._outcomes(group), strict=True):
+                del left[id(write)]
+                if isinstance(outcome, RepertoryError):
+                    write.reply_to.tell(WriteRefused(of=write, error=outcome))
+                else:
+                    write.reply_to.tell(Written(of=write, seq=outcome.seq))
+            self._groups += 1
         finally:
-            if refusal is not None:
-                for write in group:
-                    write.reply_to.tell(WriteRefused(of=write, error=refusal, final=final))
-        if refusal is not None:
-            return
-        self._groups += 1
-        for write, outcome in zip(group, outcomes, strict=True):
-            if isinstance(outcome, RepertoryError):
-                write.reply_to.tell(WriteRefused(of=write, error=outcome))
-            else:
-                write.reply_to.tell(Written(of=write, seq=outcome.seq))
+            error = StoreUnavailable("the writer was stopped", store=self._store.name)
+            for write in left.values():
+                write.reply_to.tell(WriteRefused(of=write, error=error, final=True))
+
+    async def _outcomes(self, group: Sequence[Write]) -> Sequence[Position | RepertoryError]:
+        """What became of each write. What one of them fails by does not fail the others: then each goes alone."""
+        batches = [Batch(lease=write.lease, rows=write.rows, erase=write.erase) for write in group]
+        try:
+            return await self._append(batches)
+        except RepertoryError as error:
+            if isinstance(error, Retryable) or len(batches) == 1:
+                return [error] * len(batches)
+        outcomes: list[Position | RepertoryError] = []
+        for batch in batches:
+            try:
+                outcomes += await self._append([batch])
+            except RepertoryError as error:
+                outcomes.append(error)
+            if isinstance(outcomes[-1], LeaseLost):  # It may have been stored with the group, so it is looked for.
+                msg = "nobody knows whether this is stored: others failed in its group"
+                outcomes[-1] = StoreUnavailable(msg, session=batch.lease.session_id)
+        return outcomes
+
+    async def _append(self, batches: Sequence[Batch]) -> Sequence[Position | RepertoryError]:
+        """Errors: the store's; `Unwritable` for whatever else it raises."""
+        with own_errors(*sorted({batch.lease.session_id for batch in batches})):
+            return await self._store.append(batches)
+        raise AssertionError

@@ -44,6 +44,7 @@ from repertory.app.sessions import PlacedSession
 from repertory.app.unsaved import watch_state
 from repertory.core.direct_call import DIRECT_WHILE_BUSY
 from repertory.core.ids import check_id
+from repertory.core.journal.plain_json import check_plain
 from repertory.core.limits import Limits, read_limits
 from repertory.core.messages import copy_message
 from repertory.core.pairing import check_message, repair
@@ -145,6 +146,7 @@ class Agent(SnapshotMethods, MemoryMethods, InterruptMethods):
         self._state = agent_state(state)
         self._first_state = self._state.get()
         self._mirror = Mirror()
+        check_plain(messages or ())
         self._initial = tuple(repair([copy_message(check_message(message)) for message in messages or ()]))
         self._memory_manager = given_manager(memory_manager)
         self._plugins = with_memory(plugins, self._memory_manager)

@@ -6,7 +6,7 @@ from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
 
 from repertory.app.operations.sessions import Sessions
-from repertory.errors import NotFound
+from repertory.errors import StoreNotFound
 
 if TYPE_CHECKING:
     from repertory.app.operations.positions import Position
@@ -33,7 +33,7 @@ async def fork_for_chat(place: SessionPlace, source: str, new_id: str | None) ->
         session_id, at = source_in(source, there)
         agents = there.get(session_id)
         if agents is None:
-            raise NotFound("no such session", session=session_id)
+            raise StoreNotFound("no such session", session=session_id)
         agent_id = agents[0] if len(agents) == 1 else DEFAULT_AGENT
         new_id = new_id or next(name for n in count(2) if (name := f"{session_id}-{n}") not in there)
         await sessions.fork(session_id, new_id, at=at, agent=agent_id)

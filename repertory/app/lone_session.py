@@ -30,7 +30,7 @@ from repertory.app.assembly import assemble
 from repertory.app.open_memories import OpenMemories
 from repertory.app.session_end import finish
 from repertory.app.tool_servers import ToolServers, reason_of
-from repertory.errors import StartFailed, Unavailable
+from repertory.errors import StartFailed, StoreUnavailable
 from repertory.runtime.phase import Phase
 from repertory.runtime.spec import ChildSpec, Strategy, SupervisorSettings
 from repertory.runtime.system import ActorSystem, SystemSettings
@@ -90,7 +90,8 @@ def _check_stored(backlogs: Backlogs) -> None:
     for told in backlogs.not_stored():
         if told.answered:
             text = "a turn that was answered could not be stored, and is lost"
-            raise Unavailable(text, session=told.session_id, turns=told.turns, records=told.records, cause=told.error)
+            lost = {"session": told.session_id, "turns": told.turns, "records": told.records}
+            raise StoreUnavailable(text, **lost, cause=told.error)
 
 
 async def _start(

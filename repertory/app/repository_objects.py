@@ -28,7 +28,7 @@ from repertory.errors import (
     NotFound,
     PreconditionFailed,
     RepertoryError,
-    SessionException,
+    StoreFailed,
 )
 
 _AGENT = re.compile(r"session_(?P<session>[^/]+)/agents/agent_(?P<agent>[^/]+)/(?P<rest>.*)")
@@ -50,8 +50,8 @@ class _Agent:
 class RepositoryObjects:
     """An `ObjectStore` over a repository, for one store of sessions.
 
-    Errors of every call: `SessionException` for whatever the repository raises; `Invalid` for what it cannot do: tell
-    which sessions there are, or remove anything.
+    Errors of every call: `StoreFailed` (a `SessionException`) for whatever the repository raises; `Invalid` for what it
+    cannot do: tell which sessions there are, or remove anything.
     """
 
     def __init__(self, repository: SessionRepository) -> None:
@@ -215,7 +215,7 @@ class RepositoryObjects:
             raise
         except Exception as error:
             msg = f"the session repository failed in {name}: {type(error).__name__}: {error}"
-            raise SessionException(msg) from error
+            raise StoreFailed(msg) from error
 
 
 def _version(body: bytes) -> str:

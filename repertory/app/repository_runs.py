@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from repertory.app.session_repository import SessionMultiAgent
 from repertory.core.message_tree.documents import OURS
-from repertory.core.message_tree.spelling import parsed, spelled
+from repertory.core.message_tree.spelling import parsed, written
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:
@@ -110,4 +110,4 @@ def _document(state: dict[str, Any]) -> bytes:
     internal = cast("dict[str, Any]", state.get("_internal_state") or {})
     made = {**state, "_internal_state": {name: value for name, value in internal.items() if name != OURS}}
     mark = _hidden(state).get("document")
-    return spelled(made if mark is None else {**made, OURS: mark})
+    return written(made if mark is None else {**made, OURS: mark})

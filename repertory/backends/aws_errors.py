@@ -12,11 +12,20 @@ Source: the error types common to AWS services, and those of the service models 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
-from repertory.errors import Failed, Invalid, RepertoryError, Throttled, Unavailable
+from repertory.errors import (
+    Failed,
+    Invalid,
+    RepertoryError,
+    StoreFailed,
+    StoreThrottled,
+    StoreUnavailable,
+    Throttled,
+    Unavailable,
+)
 
 EXPIRED = "the AWS credentials have expired: refresh them, for example with `aws sso login`"
 UNKNOWN_KEY = "AWS does not know these credentials: check AWS_ACCESS_KEY_ID"
@@ -54,6 +63,19 @@ _NO_REGION = "no AWS region is known: set AWS_REGION, or pass region_name"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AwsKinds:
+    """The classes that say what is wrong with a service."""
+
+    unavailable: type[Unavailable] = Unavailable
+    throttled: type[Throttled] = Throttled
+    failed: type[Failed] = Failed
+
+
+OF_SESSIONS = AwsKinds(unavailable=StoreUnavailable, throttled=StoreThrottled, failed=StoreFailed)
+"""Of a service that keeps sessions."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
     """An error as a service told it."""
 
@@ -65,6 +87,7 @@ class Refusal:
     """All of it, as botocore has it."""
     where: Mapping[str, object]
     """What was asked for."""
+    kinds: AwsKinds
 
     @property
     def name(self) -> str:
@@ -79,7 +102,7 @@ class Refusal:
     def failed(self, hint: str | None, more: Mapping[str, Any] | None = None) -> Failed:
         """An error that says what to do about it, when anybody knows. `more` are further fields."""
         said = f"{hint} ({self.message})" if hint else f"{self.service} refused the request: {self.message}"
-        return Failed(said, **self.fields, **(more or {}))
+        return self.kinds.failed(said, **self.fields, **(more or {}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +115,7 @@ class AwsErrors:
     """Code in small letters to what to do about it. These are no outages, whatever their status."""
     particular: Callable[[Refusal], RepertoryError | None]
     """What the service says with words of its own; None for what it says as others do."""
+    kinds: AwsKinds = field(default_factory=AwsKinds)
 
     def from_foreign(self, error: Exception, where: Mapping[str, object]) -> RepertoryError:
         """The error of ours for one of `foreign_errors`, with `where` as fields. Raise it `from` the original."""
@@ -108,11 +132,12 @@ class AwsErrors:
             case boto.ProfileNotFound() | boto.ParamValidationError() | boto.InvalidRegionError():
                 return Invalid(f"{self.service} cannot be asked so: {error}", **where)
             case boto.HTTPClientError() | boto.ConnectionError() | httpx2.HTTPError() | httpx2.StreamError():
-                return Unavailable(f"{self.service} cannot be reached: {type(error).__name__}: {error}", **where)
+                said = f"{type(error).__name__}: {error}"
+                return self.kinds.unavailable(f"{self.service} cannot be reached: {said}", **where)
             case parsers.ResponseParserError():
-                return Unavailable(f"the answer is not one of {self.service}: {error}", **where)
+                return self.kinds.unavailable(f"the answer is not one of {self.service}: {error}", **where)
             case _:
-                return Failed(f"the request to {self.service} failed: {error}", **where)
+                return self.kinds.failed(f"the request to {self.service} failed: {error}", **where)
 
     def _told(self, response: Mapping[str, Any], where: Mapping[str, object]) -> RepertoryError:
         details, meta = response.get("Error", {}), response.get("ResponseMetadata", {})
@@ -123,11 +148,12 @@ class AwsErrors:
             status=int(meta.get("HTTPStatusCode", 0)),
             response=response,
             where=where,
+            kinds=self.kinds,
         )
         if refusal.name in _THROTTLED or refusal.status == 429:
-            return Throttled(f"{self.service} asks for fewer requests: {refusal.message}", **refusal.fields)
+            return self.kinds.throttled(f"{self.service} asks for fewer requests: {refusal.message}", **refusal.fields)
         if refusal.name in _UNAVAILABLE or (refusal.status >= 500 and refusal.name not in self.hints):
-            return Unavailable(f"{self.service} is not available: {refusal.message}", **refusal.fields)
+            return self.kinds.unavailable(f"{self.service} is not available: {refusal.message}", **refusal.fields)
         return self.particular(refusal) or refusal.failed(self.hints.get(refusal.name))
 
 

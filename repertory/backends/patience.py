@@ -22,6 +22,8 @@ class Patience:
     first_delay_s: float = 0.1
     """Seconds before the second attempt. Each further wait is twice as long; up to half of it is left out by chance."""
     delay_max_s: float = 5.0
+    unavailable: type[Unavailable] = Unavailable
+    """What is raised when no attempt came to an end."""
 
 
 async def patiently(call: Callable[[], Awaitable[T]], patience: Patience, jitter: Callable[[], float]) -> T:
@@ -32,7 +34,7 @@ async def patiently(call: Callable[[], Awaitable[T]], patience: Patience, jitter
     """
     deadline = anyio.current_time() + patience.timeout_s
     delay_s = patience.first_delay_s
-    last: Retryable = Unavailable("no answer in time", timeout_s=patience.timeout_s)
+    last: Retryable = patience.unavailable("no answer in time", timeout_s=patience.timeout_s)
     with anyio.move_on_at(deadline):
         while True:
             try:

@@ -66,6 +66,8 @@ class DatabaseKind:
     """Such as `session database`."""
     entry: str
     """What may be too large for it, such as `a record`."""
+    unavailable: type[Unavailable] = Unavailable
+    """What is raised when it cannot be used now."""
 
     def connect(self, path: Path, *, busy_timeout_s: float) -> sqlite3.Connection:
         """A connection of this thread, without transactions of its own. The file is created with mode 0600 (its folder
@@ -97,13 +99,13 @@ class DatabaseKind:
         if isinstance(error, OSError):
             if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.ENAMETOOLONG):
                 return Invalid(f"a {self.name} cannot be there", **where)
-            return Unavailable(f"the {self.name} cannot be used now", **where)
+            return self.unavailable(f"the {self.name} cannot be used now", **where)
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
         if code in _UNUSABLE:
             return Corrupt(f"not a usable {self.name}", **where)
         if code == sqlite3.SQLITE_TOOBIG:
             return Invalid(f"{self.entry} is too large for the {self.name}", **where)
-        return Unavailable(f"the {self.name} cannot be used now", **where)
+        return self.unavailable(f"the {self.name} cannot be used now", **where)
 
     def _create(self, path: Path) -> None:
         """Make the folder and an empty file with narrow rights. An existing file is not opened here.

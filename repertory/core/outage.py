@@ -1,15 +1,40 @@
-"""What to do when a store does not take a commit, and what of it is stored all the same: pure decisions."""
+"""What to do when a store does not take a commit, and what of it is stored all the same."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from enum import Enum
 
 from repertory.core.journal.rows import Row, link_of
-from repertory.errors import Failed, RepertoryError, Retryable, Throttled
+from repertory.errors import Failed, RepertoryError, Retryable, SessionException, Throttled, Unwritable
 
 _FIRST_S = 0.1
 _MAX_S = 2.0
+_UNWRITABLE = "the store cannot write what was said, and would fail again: leave out what the cause names"
+_CAUSE_MAX = 300
+_NAMED_MAX = 3
+
+
+@contextmanager
+def own_errors(*sessions: str) -> Generator[None]:
+    """Whatever is raised within becomes an error of ours, so that the work of one session ends for it alone.
+    `sessions`: those that it is done for.
+
+    Errors: those of ours as they are; `Unwritable` for every other one.
+    """
+    try:
+        yield
+    except RepertoryError:
+        raise
+    except Exception as error:
+        raise unwritable(error, sessions) from error
+
+
+def unwritable(error: Exception, sessions: Sequence[str]) -> Unwritable:
+    """What to raise from an error that is none of a store's: its own bug, or a value that it cannot write."""
+    cause = f"{type(error).__name__}: {error}"
+    return Unwritable(_UNWRITABLE, sessions=list(sessions[:_NAMED_MAX]), cause=cause[:_CAUSE_MAX])
 
 
 class Verdict(Enum):
@@ -29,7 +54,11 @@ def verdict_on(error: RepertoryError) -> Verdict:
     match error:
         case Retryable():
             return Verdict.WAIT
+        case Unwritable():
+            return Verdict.GIVE_UP
         case Failed():
+            return Verdict.TELL
+        case _ if type(error) is SessionException:  # What a user's own repository may raise, which says no more.
             return Verdict.TELL
         case _:
             return Verdict.GIVE_UP

@@ -9,7 +9,7 @@ from typing import TypeVar
 import anyio
 
 from repertory.backends.ports import Condition, ObjectInfo, ObjectStore, StoredObject
-from repertory.errors import Throttled, Unavailable
+from repertory.errors import StoreThrottled, StoreUnavailable
 from repertory.testing.faulty_sessions import Chance
 
 T = TypeVar("T")
@@ -84,12 +84,12 @@ class FaultyObjectStore:
             await anyio.sleep(settings.slow_s * slow / settings.slow_rate)
         if refused < settings.error_rate:
             self.faults.append(f"{name}: refused")
-            raise Unavailable("injected fault: the call was refused", call=name)
+            raise StoreUnavailable("injected fault: the call was refused", call=name)
         if throttled < settings.throttle_rate:
             self.faults.append(f"{name}: throttled")
-            raise Throttled("injected fault: the call was throttled", call=name)
+            raise StoreThrottled("injected fault: the call was throttled", call=name)
         result = await call()
         if lost < settings.lost_rate:
             self.faults.append(f"{name}: lost")
-            raise Unavailable("injected fault: the answer was lost", call=name)
+            raise StoreUnavailable("injected fault: the answer was lost", call=name)
         return result

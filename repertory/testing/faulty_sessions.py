@@ -12,7 +12,7 @@ import anyio
 
 from repertory.backends.ports import Batch, Lease, Position, SessionInfo, SessionStore
 from repertory.core.journal.rows import Row
-from repertory.errors import RepertoryError, Unavailable
+from repertory.errors import RepertoryError, StoreUnavailable
 
 T = TypeVar("T")
 
@@ -92,9 +92,9 @@ class FaultySessionStore:
             await anyio.sleep(settings.slow_s * slow / settings.slow_rate)
         if refused < settings.error_rate:
             self.faults.append(f"{name}: refused")
-            raise Unavailable("injected fault: the call was refused", call=name)
+            raise StoreUnavailable("injected fault: the call was refused", call=name)
         result = await call()
         if lost < settings.lost_rate:
             self.faults.append(f"{name}: lost")
-            raise Unavailable("injected fault: the answer was lost", call=name)
+            raise StoreUnavailable("injected fault: the answer was lost", call=name)
         return result

@@ -11,7 +11,7 @@ from repertory.backends.ports import Batch, Lease, Position, SessionInfo
 from repertory.core.ids import check_id
 from repertory.core.journal.codec import at_of
 from repertory.core.journal.rows import Kind, Row
-from repertory.errors import Invalid, LeaseLost, NotFound, SessionBusy
+from repertory.errors import Invalid, LeaseLost, SessionBusy, StoreNotFound
 
 
 @dataclass(slots=True)
@@ -128,7 +128,7 @@ class MemorySessionStore:
         await self._enter()
         session = self._shelf.sessions.get(session_id)
         if session is None:
-            raise NotFound("no such session", session=session_id)
+            raise StoreNotFound("no such session", session=session_id)
         if self._in_other_hands(session):
             raise SessionBusy("another live owner has the session", session=session_id, owner=session.owner)
         del self._shelf.sessions[session_id]

@@ -25,7 +25,7 @@ from repertory.backends.ports import Batch, Position
 from repertory.core.journal.records import MessageAdded
 from repertory.core.journal.rows import Row
 from repertory.core.messages import Message
-from repertory.errors import LeaseLost, StartFailed, Unavailable
+from repertory.errors import Invalid, LeaseLost, RepertoryError, StartFailed, Unavailable, Unwritable
 from repertory.runtime.ref import ActorRef
 from repertory.runtime.spec import ChildSpec
 from repertory.runtime.system import ActorSystem
@@ -140,15 +140,66 @@ async def test_a_write_that_fails_tells_who_waits_and_is_done_when_the_store_is_
         assert [row.seq for row in await rows(store, "s")] == [1, 2, 3]
 
 
-async def test_a_writer_that_fails_by_a_bug_keeps_nobody_waiting_and_starts_again() -> None:
+async def test_a_store_that_fails_by_a_bug_keeps_nobody_waiting() -> None:
     store = CountingStore()
     async with ActorSystem() as system:
         ref = await persister(system, await start(system, store), "s")
         store.broken = True
-        with pytest.raises(Unavailable, match="the writer failed"):
+        with pytest.raises(Unwritable, match="a bug in the store"):
             await ref.ask(Commit(first=1, records=(said(0),)), timeout_s=60)
         store.broken = False
         assert await ref.ask(Commit(first=1, records=(said(0),)), timeout_s=60) == 1
+
+
+class PickyStore(CountingStore):
+    """A store that raises for what one session says, before or after it has stored the rest of the group."""
+
+    def __init__(self, error: Exception, *, late: bool) -> None:
+        super().__init__()
+        self._error = error
+        self._late = late
+
+    async def append(self, batches: Sequence[Batch]) -> Sequence[Position | LeaseLost]:
+        bad = [batch for batch in batches if batch.lease.session_id == "bad"]
+        if bad and self._late:
+            await super().append([batch for batch in batches if batch not in bad])
+        if bad:
+            raise self._error
+        return await super().append(batches)
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize(
+    "error",
+    [
+        TypeError("no JSON"),
+        OverflowError("64 bits"),
+        RecursionError("deep"),
+        ExceptionGroup("side by side", [KeyError(1)]),
+        Invalid("bad id"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+async def test_what_a_store_cannot_write_fails_its_own_session_alone(error: Exception, late: bool) -> None:
+    store = PickyStore(error, late=late)
+    failures: list[Exception] = []
+    async with ActorSystem() as system:
+        durable = await start(system, store)
+        sessions = [await persister(system, durable, name) for name in ("a", "bad", "b", "c")]
+
+        async def commit(ref: ActorRef[object]) -> None:
+            try:
+                assert await ref.ask(Commit(first=1, records=(said(0),)), timeout_s=60) == 1
+            except RepertoryError as error:
+                failures.append(error)
+
+        async with anyio.create_task_group() as group:
+            for ref in sessions:
+                group.start_soon(commit, ref)
+        assert [isinstance(failure, Unwritable | Invalid) for failure in failures] == [True]
+        for name in ("a", "b", "c"):
+            assert len(await rows(store, name)) == 1
+        assert await sessions[0].ask(Commit(first=2, records=(said(1),)), timeout_s=60) == 2
 
 
 async def test_a_fenced_persister_loses_its_lease_and_stores_nothing() -> None:

@@ -294,3 +294,51 @@ def test_nothing_of_ours_is_in_the_packages_way(peer: Peer, tmp_path: Path, kind
         agent("add them all")
     found = peer.ask("open", session="s", folder=str(tmp_path))
     assert plain(found["messages"]) == plain(agent.messages)
+
+
+LOOKALIKES = {
+    "no base64": {"__bytes_encoded__": True, "data": "not base64!"},
+    "base64": {"__bytes_encoded__": True, "data": "aGk="},
+    "number": {"__bytes_encoded__": True, "data": 5},
+    "more": {"__bytes_encoded__": True, "data": "aGk=", "more": [{"__bytes_encoded__": True, "data": "?"}]},
+}
+"""What the package takes for bytes, and is none."""
+
+
+def test_what_looks_like_bytes_is_what_it_says_on_both_sides(peer: Peer, place: Any) -> None:
+    manager, told = place
+    use = {"toolUse": {"toolUseId": "t1", "name": "add", "input": LOOKALIKES}}
+    result = {"toolResult": {"toolUseId": "t1", "status": "success", "content": [{"json": LOOKALIKES}]}}
+    picture = {"image": {"format": "png", "source": {"bytes": PNG}}}
+    agent = ours(manager, "noted", "seen")
+    agent.state.set("kept", LOOKALIKES)
+    agent(
+        [
+            {"role": "user", "content": [{"text": "?"}]},
+            {"role": "assistant", "content": [use]},
+            {"role": "user", "content": [result]},
+        ]
+    )  # type: ignore[list-item]
+    agent([picture])  # type: ignore[list-item]
+    assert plain(ours(manager).messages) == plain(agent.messages)
+    assert json.dumps(ours(manager).state.get()) == json.dumps({"kept": LOOKALIKES})
+    found = peer.ask("open", **told)
+    assert plain(found["messages"]) == plain(agent.messages)
+    assert found["state"] == {"kept": LOOKALIKES}
+    said = peer.ask("say", prompt="go on", replies=[[{"text": "yes"}]], state={"theirs": 1})
+    again = ours(manager, "fine")
+    assert plain(again.messages) == plain(said["messages"])
+    assert again.state.get() == {"kept": LOOKALIKES, "theirs": 1}
+
+
+def test_what_the_package_cannot_read_any_more_opens_here(peer: Peer, tmp_path: Path) -> None:
+    told = {"session": "s", "folder": str(tmp_path)}
+    peer.ask("open", **told)
+    peer.ask("say", prompt="hi", replies=[[{"text": "hello"}]], state={"kept": LOOKALIKES["no base64"]})
+    with pytest.raises(AssertionError, match="Incorrect padding"):
+        peer.ask("open", **told)
+    agent = ours(lambda: FileSessionManager("s", tmp_path), "fine")
+    assert agent.state.get() == {"kept": LOOKALIKES["no base64"]}
+    agent("and now?")
+    found = peer.ask("open", **told)
+    assert plain(found["messages"]) == plain(agent.messages)

@@ -10,7 +10,7 @@ from repertory.backends.worker_threads import run_in_thread
 from repertory.core.journal.restore import Restored, restore
 from repertory.core.journal.verify import verify
 from repertory.core.journal.whole_journal import WholeJournal, read_whole
-from repertory.errors import CorruptJournal, NotFound
+from repertory.errors import CorruptJournal, NotFound, StoreNotFound
 
 if TYPE_CHECKING:
     from repertory.backends.ports import SessionInfo, SessionStore
@@ -31,7 +31,7 @@ async def info_of(store: SessionStore, session_id: str) -> SessionInfo:
     """The session's line in a listing. Errors: `NotFound`."""
     found = await store.sessions(session_id)
     if not found:
-        raise NotFound("no such session", session=session_id, place=store.name)
+        raise StoreNotFound("no such session", session=session_id, place=store.name)
     return found[0]
 
 
@@ -97,4 +97,4 @@ async def last_of(store: SessionStore, session_id: str, agent_id: str) -> int:
 
 async def _no_such_agent(store: SessionStore, session_id: str, agent_id: str) -> NotFound:
     agents = sorted((await info_of(store, session_id)).agents)
-    return NotFound("no such agent in the session", session=session_id, agent=agent_id, agents=agents)
+    return StoreNotFound("no such agent in the session", session=session_id, agent=agent_id, agents=agents)

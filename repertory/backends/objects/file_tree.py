@@ -24,7 +24,15 @@ from repertory.backends.objects.file_folders import check_spelling, opened_file,
 from repertory.backends.objects.file_writing import Busy, lock_current, read_all, remove_abandoned, written
 from repertory.backends.ports import Condition, Create, ObjectInfo, Overwrite, StoredObject, Update
 from repertory.core.ids import RESERVED, is_key
-from repertory.errors import AlreadyExists, Failed, Invalid, NotFound, PreconditionFailed, RepertoryError, Unavailable
+from repertory.errors import (
+    AlreadyExists,
+    Invalid,
+    NotFound,
+    PreconditionFailed,
+    RepertoryError,
+    StoreFailed,
+    StoreUnavailable,
+)
 
 _NO_SUCH_NAME = {errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.ENXIO, errno.EILSEQ}
 _NO_RIGHTS = {errno.EACCES, errno.EPERM, errno.EROFS}
@@ -101,7 +109,7 @@ class FileTree:
                 except OSError as error:
                     if error.errno in _NO_LINKS:
                         msg = "this file system has no hard links, which creating an object takes"
-                        raise Failed(msg, path=str(self._root)) from error
+                        raise StoreFailed(msg, path=str(self._root)) from error
                     raise
                 os.unlink(new, dir_fd=place.folder)
             os.fsync(place.folder)
@@ -165,8 +173,8 @@ class FileTree:
         if error.errno in _NO_SUCH_NAME:
             return Invalid("the file system cannot keep an object under this key", **where)
         if error.errno in _NO_RIGHTS:
-            return Failed("no right to do this: check owner and mode of the files below the root", **where)
-        return Unavailable("the files cannot be used now", **where)
+            return StoreFailed("no right to do this: check owner and mode of the files below the root", **where)
+        return StoreUnavailable("the files cannot be used now", **where)
 
 
 def _replace(place: _Place, body: bytes, expected: str | None) -> None:

@@ -14,13 +14,13 @@ from itertools import count
 
 from repertory.backends.objects.file_folders import FILE
 from repertory.core.ids import RESERVED
-from repertory.errors import Failed, Unavailable
+from repertory.errors import StoreFailed, StoreUnavailable
 
 _NAMES_TRIED = 100
 _numbers = count()
 
 
-class Busy(Unavailable):
+class Busy(StoreUnavailable):
     """Another writer is in the way for a moment: the store tries again before anyone hears of it."""
 
 
@@ -96,7 +96,7 @@ def _lock(descriptor: int) -> bool:
     try:
         import fcntl
     except ImportError as error:
-        raise Failed("objects in files need POSIX file locks, which this system lacks") from error
+        raise StoreFailed("objects in files need POSIX file locks, which this system lacks") from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

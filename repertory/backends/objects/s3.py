@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from hashlib import blake2b
 from itertools import count
 from typing import Any, TypeVar
@@ -14,7 +15,7 @@ from repertory.backends.objects.s3_errors import S3_ERRORS
 from repertory.backends.patience import Patience, patiently
 from repertory.backends.ports import Condition, Create, ObjectInfo, Overwrite, StoredObject, Update
 from repertory.core.ids import KEY_BYTES_MAX, check_id, check_key, check_prefix, is_key
-from repertory.errors import AlreadyExists, Conflict, Invalid, NotFound, PreconditionFailed
+from repertory.errors import AlreadyExists, Conflict, Invalid, NotFound, PreconditionFailed, StoreUnavailable
 
 PAGE_KEYS_MAX = 1000
 """Keys that one request of a listing asks for: the most that S3 gives."""
@@ -72,7 +73,7 @@ class S3ObjectStore:
         self._prefix = f"{check_key(below)}/" if below else ""
         self._writer = blake2b(check_id(writer, "writer").encode(), digest_size=16)
         self._aws = aws or AwsSettings(connect_timeout_s=5.0, read_timeout_s=20.0)
-        self._patience = patience or Patience()
+        self._patience = replace(patience or Patience(), unavailable=StoreUnavailable)
         self._content_type = content_type
         self._clients = aws_clients(_SERVICE, self._aws)
         self._numbers = count(1)

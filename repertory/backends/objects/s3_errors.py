@@ -12,8 +12,8 @@ Source: Amazon S3 API reference, "Error responses".
 
 from __future__ import annotations
 
-from repertory.backends.aws_errors import EXPIRED, UNKNOWN_KEY, WRONG_SIGNATURE, AwsErrors, Refusal
-from repertory.errors import Invalid, LimitReached, NotFound, PreconditionFailed, RepertoryError
+from repertory.backends.aws_errors import EXPIRED, OF_SESSIONS, UNKNOWN_KEY, WRONG_SIGNATURE, AwsErrors, Refusal
+from repertory.errors import Invalid, NotFound, PreconditionFailed, RepertoryError, StoreLimitReached
 
 _ACCESS = (
     "the identity may not do this: allow s3:GetObject, s3:PutObject and s3:DeleteObject on the bucket's objects, and"
@@ -51,11 +51,11 @@ def _particular(refusal: Refusal) -> RepertoryError | None:
     if refusal.name == "keytoolongerror":
         return Invalid("the key is too long together with the prefix", **refusal.fields)
     if refusal.name == "entitytoolarge":
-        return LimitReached("the object is too large", **refusal.fields)
+        return StoreLimitReached("the object is too large", **refusal.fields)
     headers = refusal.response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
     region = refusal.response.get("Error", {}).get("Region") or headers.get("x-amz-bucket-region")
     hint = _HINTS.get(refusal.name) or (_REGION if refusal.status in (301, 307) else None)
     return refusal.failed(hint, {"region": region} if region else None)
 
 
-S3_ERRORS = AwsErrors(service="S3", hints=_HINTS, particular=_particular)
+S3_ERRORS = AwsErrors(service="S3", hints=_HINTS, particular=_particular, kinds=OF_SESSIONS)

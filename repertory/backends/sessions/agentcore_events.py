@@ -6,7 +6,7 @@ Source: the service model of `bedrock-agentcore` (CreateEvent, ListEvents, Delet
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
 from itertools import count
@@ -16,7 +16,7 @@ from repertory.backends.aws_clients import AwsService, AwsSettings, aws_clients
 from repertory.backends.aws_errors import foreign_errors
 from repertory.backends.patience import Patience, patiently
 from repertory.backends.sessions.agentcore_errors import AGENTCORE_ERRORS
-from repertory.errors import Invalid, NotFound
+from repertory.errors import Invalid, NotFound, StoreUnavailable
 
 PAGE_EVENTS_MAX = 100
 """Events that one request of a listing asks for: the most that the service gives."""
@@ -116,7 +116,7 @@ class AgentCoreEvents:
         self._actor_id = actor_id
         self._writer = writer
         self._aws = aws or AwsSettings(connect_timeout_s=5.0, read_timeout_s=20.0)
-        self._patience = patience or Patience(first_delay_s=0.2)
+        self._patience = replace(patience or Patience(first_delay_s=0.2), unavailable=StoreUnavailable)
         self._clients = aws_clients(_SERVICE, self._aws)
         self._numbers = count(1)
         self._closed = False

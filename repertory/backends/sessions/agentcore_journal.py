@@ -31,7 +31,7 @@ from repertory.core.message_tree.kept_rows import Line
 from repertory.core.message_tree.opening import Opened, needed_of, open_agent
 from repertory.core.message_tree.spelling import read, spelled
 from repertory.core.orchestration.journals import orchestrator_in
-from repertory.errors import CorruptJournal, Unavailable
+from repertory.errors import CorruptJournal, StoreUnavailable
 
 ROWS_MAX = 100
 """Rows in one chapter of those that are made for messages of others."""
@@ -166,7 +166,7 @@ class AgentCoreJournal:
         if self._at.last_seq > (rows[-1].seq if rows else 0):
             session_id, agent_id = self._names
             msg = "the memory does not show its newest events; try again"
-            raise Unavailable(msg, session=session_id, agent=agent_id, seq=self._at.last_seq)
+            raise StoreUnavailable(msg, session=session_id, agent=agent_id, seq=self._at.last_seq)
         return rows if whole else needed_of(rows)
 
     # Writing.

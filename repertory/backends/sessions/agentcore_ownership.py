@@ -24,7 +24,7 @@ from repertory.backends.sessions.agentcore_reading import EventLog
 from repertory.backends.sessions.object_requests import side_by_side
 from repertory.core.journal.appender import Entropy
 from repertory.core.message_tree.documents import OURS
-from repertory.errors import LeaseLost, RepertoryError, SessionBusy, Unavailable
+from repertory.errors import LeaseLost, RepertoryError, SessionBusy, StoreUnavailable
 
 REQUESTS_AT_ONCE = 8
 """Requests for one session that are under way side by side: the service limits all of them together."""
@@ -356,7 +356,7 @@ class SessionRace:
 
         log = await until_settled(listed, self._means.settings.settle_s)
         if log is None:
-            raise Unavailable(
+            raise StoreUnavailable(
                 "the memory does not show what was written to it; try again", session=owned.lease.session_id
             )
         return log

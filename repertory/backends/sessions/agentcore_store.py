@@ -37,7 +37,8 @@ from repertory.core.ids import check_id
 from repertory.core.journal.appender import Entropy
 from repertory.core.journal.codec import at_of
 from repertory.core.journal.rows import Row
-from repertory.errors import Corrupt, Invalid, LeaseLost, NotFound, RepertoryError, SessionBusy
+from repertory.core.outage import own_errors
+from repertory.errors import Corrupt, Invalid, LeaseLost, RepertoryError, SessionBusy, StoreNotFound
 
 Outcome: TypeAlias = Position | RepertoryError
 
@@ -199,7 +200,7 @@ class AgentCoreSessionStore:
             async with self._locked(session_id) as session:
                 found = await self._listed(name)
                 if not found:
-                    raise NotFound("no such session", session=session_id)
+                    raise StoreNotFound("no such session", session=session_id)
                 standing = standing_of(found)
                 if self._race.in_other_hands(standing):
                     raise SessionBusy("another live owner has the session", session=session_id, owner=standing.owner)
@@ -326,7 +327,8 @@ class AgentCoreSessionStore:
         async with self._locked(batches[places[0]].lease.session_id) as session:
             for place in places:
                 try:
-                    outcomes[place] = await self._append(session, batches[place])
+                    with own_errors(batches[place].lease.session_id):
+                        outcomes[place] = await self._append(session, batches[place])
                 except RepertoryError as error:
                     outcomes[place] = error
 

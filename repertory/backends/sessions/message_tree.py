@@ -31,7 +31,17 @@ from repertory.core.message_tree.documents import read_message
 from repertory.core.message_tree.head import read_head
 from repertory.core.message_tree.spelling import read
 from repertory.core.orchestration.journals import journal_of
-from repertory.errors import AlreadyExists, Corrupt, Invalid, LeaseLost, NotFound, RepertoryError, SessionBusy
+from repertory.core.outage import own_errors
+from repertory.errors import (
+    AlreadyExists,
+    Corrupt,
+    Invalid,
+    LeaseLost,
+    NotFound,
+    RepertoryError,
+    SessionBusy,
+    StoreNotFound,
+)
 
 if TYPE_CHECKING:
     from repertory.backends.ports import Lease, ObjectInfo, ObjectStore
@@ -277,7 +287,7 @@ class MessageTreeStore:
         A lease that nobody can read is nobody's.
         """
         if not await self._objects.list(names.folder):
-            raise NotFound("no such session", session=names.session_id)
+            raise StoreNotFound("no such session", session=names.session_id)
         with suppress(Corrupt):
             found = await self._leases.read(names)
             if await self._leases.in_other_hands(found):
@@ -346,7 +356,8 @@ class MessageTreeStore:
         async with self._locked(batches[places[0]].lease.session_id) as session:
             for place in places:
                 try:
-                    outcomes[place] = await self._append(session, batches[place])
+                    with own_errors(batches[place].lease.session_id):
+                        outcomes[place] = await self._append(session, batches[place])
                 except RepertoryError as error:
                     outcomes[place] = error
 

@@ -28,7 +28,15 @@ from repertory.core.message_tree.run_file import RunFile, read_run_file, run_fil
 from repertory.core.message_tree.run_opening import open_run, run_of
 from repertory.core.orchestration.journals import orchestrator_in
 from repertory.core.orchestration.run import Run
-from repertory.errors import AlreadyExists, Corrupt, CorruptJournal, Invalid, LeaseLost, PreconditionFailed, Unavailable
+from repertory.errors import (
+    AlreadyExists,
+    Corrupt,
+    CorruptJournal,
+    Invalid,
+    LeaseLost,
+    PreconditionFailed,
+    StoreUnavailable,
+)
 
 _TRIES_MAX = 5
 
@@ -190,7 +198,7 @@ class OrchestratorJournal:
                     return LeaseLost(msg, session=self._place.session_id, file=self._names.agent)
             else:
                 return None
-        raise Unavailable("somebody else writes it as well", key=self._names.agent)
+        raise StoreUnavailable("somebody else writes it as well", key=self._names.agent)
 
     def _is_theirs(self, body: bytes) -> bool:
         try:

@@ -11,7 +11,7 @@ from repertory.backends.ports import Create, Update
 from repertory.backends.sessions.object_keys import number_in
 from repertory.backends.sessions.object_ownership import OwnedSession, packed_aside
 from repertory.backends.sessions.object_reading import Changed, Segment, numbers_in
-from repertory.errors import AlreadyExists, CorruptJournal, Unavailable
+from repertory.errors import AlreadyExists, CorruptJournal, StoreUnavailable
 
 SEGMENTS_MERGED = 128
 """Segments that become one chunk."""
@@ -70,7 +70,9 @@ async def _put_chunk(session: OwnedSession, segments: list[Segment]) -> None:
     except AlreadyExists as error:
         found = await session.requests.find(key)
         if found is None:
-            raise Unavailable("the chunk is there, and is not", session=session.lease.session_id, key=key) from error
+            raise StoreUnavailable(
+                "the chunk is there, and is not", session=session.lease.session_id, key=key
+            ) from error
         await session.prove()  # A former owner must not replace the chunk of the next one, which counts.
         await session.requests.put(key, body, Update(found.version))
 

@@ -28,7 +28,7 @@ from repertory.errors import (
     LeaseLost,
     PreconditionFailed,
     RepertoryError,
-    Unavailable,
+    StoreUnavailable,
 )
 
 INLINE_BYTES_MAX = 16 * 1024
@@ -97,7 +97,9 @@ class OwnedSession:
                 except LeaseLost as lost:
                     return [lost for _ in batches]
                 return outcomes
-            raise Unavailable("the segment could not be placed", session=self.lease.session_id, commit=self.commit + 1)
+            raise StoreUnavailable(
+                "the segment could not be placed", session=self.lease.session_id, commit=self.commit + 1
+            )
 
     def _placed(
         self, batches: Sequence[Batch]
@@ -150,7 +152,9 @@ class OwnedSession:
         key = self.keys.segment(number)
         found = await self.requests.find(key)
         if found is None:
-            raise Unavailable("the segment is there, and is not", session=self.lease.session_id, key=key) from error
+            raise StoreUnavailable(
+                "the segment is there, and is not", session=self.lease.session_id, key=key
+            ) from error
         segment = self.reader.segment(number, found)
         if (segment.generation, segment.owner) == (self.lease.generation, self.lease.owner):
             self._stored(number, segment.rows, segment.erasing, len(found.body), self.signed_at)
@@ -366,7 +370,7 @@ class OwnedSession:
             self._stale_windows.discard(head.window or "")
             self.signed_at = max(self.signed_at, sent_at)
             return
-        raise Unavailable("the head could not be replaced", session=self.lease.session_id)
+        raise StoreUnavailable("the head could not be replaced", session=self.lease.session_id)
 
     async def _reread_head(self) -> None:
         """Another head is there. An earlier put of ours may have been done after all; else the session is lost."""

@@ -30,16 +30,17 @@ from repertory.backends.sessions.object_salvage import begin_anew, inspect_sessi
 from repertory.backends.sessions.object_tending import Tending
 from repertory.core.ids import check_id
 from repertory.core.journal.rows import Row
+from repertory.core.outage import own_errors
 from repertory.errors import (
     AlreadyExists,
     CorruptJournal,
     Invalid,
     LeaseLost,
-    NotFound,
     PreconditionFailed,
     RepertoryError,
     SessionBusy,
-    Unavailable,
+    StoreNotFound,
+    StoreUnavailable,
 )
 
 Outcome: TypeAlias = Position | RepertoryError
@@ -274,7 +275,8 @@ class ObjectSessionStore:
         owned, numbers = group
         found: Sequence[Outcome]
         try:
-            found = await owned.append([batches[number] for number in numbers])
+            with own_errors(owned.lease.session_id):
+                found = await owned.append([batches[number] for number in numbers])
         except RepertoryError as error:
             found = [error for _ in numbers]
         if owned.erasing and owned.lost is None:
@@ -298,7 +300,7 @@ class ObjectSessionStore:
             stored = await SessionReader(self._requests, keys, session_id).head()
             if stored is None or stored.head.deleted:
                 if not await remove_session(self._requests, keys):
-                    raise NotFound("no such session", session=session_id)
+                    raise StoreNotFound("no such session", session=session_id)
                 return
             await self._check_free(keys, stored, takeover=False)
             owned = await self._acquire(session_id, keys, takeover=True)
@@ -314,7 +316,7 @@ class ObjectSessionStore:
     async def _set_aside(self, session_id: str, keys: SessionKeys, keep: Sequence[Row]) -> str:
         remains = await salvage_session(self._requests, keys, session_id)
         if remains.version is None and not remains.salvage.rows:
-            raise NotFound("no such session", session=session_id)
+            raise StoreNotFound("no such session", session=session_id)
         if remains.head is not None:
             await self._check_free(keys, StoredHead(remains.head, [], ""), takeover=False)
         moved_to = await copy_aside(self._requests, keys.folder)
@@ -340,7 +342,7 @@ def _unfinished(owned: OwnedSession, error: RepertoryError) -> RepertoryError:
     if not isinstance(error, LeaseLost):
         return error
     text = "the session was taken over while contents were being destroyed; its new owner finishes that"
-    unfinished = Unavailable(text, session=owned.lease.session_id)
+    unfinished = StoreUnavailable(text, session=owned.lease.session_id)
     unfinished.__cause__ = error
     return unfinished
 

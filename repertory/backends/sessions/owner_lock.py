@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from repertory.core.ids import check_id
-from repertory.errors import Invalid, Unavailable
+from repertory.errors import Invalid, StoreUnavailable
 
 _ASKED_BYTES_MAX = 64 * 1024
 
@@ -124,7 +124,7 @@ def _lock(file: int, *, shared: bool) -> bool:
     try:
         import fcntl
     except ImportError as error:
-        raise Unavailable("owning a session needs POSIX file locks, which this system lacks") from error
+        raise StoreUnavailable("owning a session needs POSIX file locks, which this system lacks") from error
     try:
         fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -15,7 +15,7 @@ import anyio
 from repertory.backends.sessions.owner_lock import OwnerLock
 from repertory.backends.worker_threads import run_in_thread
 from repertory.core.ids import check_id
-from repertory.errors import Unavailable
+from repertory.errors import StoreUnavailable
 
 
 class ProofOfLife(Protocol):
@@ -112,20 +112,22 @@ class LockedFile:
             self._lock.acquire()
         except OSError as error:
             cause = error.strerror or str(error)
-            raise Unavailable("owners cannot show that they are alive", path=str(self._folder), cause=cause) from error
+            raise StoreUnavailable(
+                "owners cannot show that they are alive", path=str(self._folder), cause=cause
+            ) from error
 
     def _asked_for(self) -> Sequence[str]:
         try:
             return self._lock.asked_for()
         except OSError as error:
             cause = error.strerror or str(error)
-            raise Unavailable("nobody can be heard", path=str(self._folder), cause=cause) from error
+            raise StoreUnavailable("nobody can be heard", path=str(self._folder), cause=cause) from error
 
     def _alive(self, owner: str) -> bool:
         try:
             return self._lock.alive(owner)
         except OSError as error:
             cause = error.strerror or str(error)
-            raise Unavailable(
+            raise StoreUnavailable(
                 "nobody can tell whether an owner lives", path=os.fspath(self._folder), cause=cause
             ) from error

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import anyio
 
+from repertory.core.outage import own_errors
 from repertory.errors import LeaseLost, RepertoryError, Retryable
 
 if TYPE_CHECKING:
@@ -102,7 +103,8 @@ class SnapshotAgents(Generic[A]):
             while agent.due:
                 try:
                     async with self._limiter:
-                        await agent.publish()
+                        with own_errors():
+                            await agent.publish()
                 except LeaseLost:
                     return
                 except RepertoryError as error:

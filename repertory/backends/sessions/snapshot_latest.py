@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Generic
 import anyio
 
 from repertory.backends.sessions.snapshot_shelf import S
-from repertory.errors import AlreadyExists, LeaseLost, PreconditionFailed, Unavailable
+from repertory.errors import AlreadyExists, LeaseLost, PreconditionFailed, StoreUnavailable
 
 if TYPE_CHECKING:
     from repertory.backends.ports import Lease, SessionStore
@@ -92,7 +92,7 @@ class LatestSnapshot(Generic[S]):
                 continue
             self.version, self.seq = version, seq
             return True
-        raise Unavailable("the latest snapshot could not be put", session=self._location.session_id)
+        raise StoreUnavailable("the latest snapshot could not be put", session=self._location.session_id)
 
     async def check_unchanged(self) -> None:
         """Look whether somebody else has written it, unless it is just being put.

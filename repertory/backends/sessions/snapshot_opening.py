@@ -13,7 +13,7 @@ from repertory.core.journal.rewinding import rewind
 from repertory.core.journal.whole_journal import read_whole
 from repertory.core.snapshots.document import Standing
 from repertory.core.snapshots.intake import Published, taken_in
-from repertory.errors import Invalid, NotFound, SnapshotException
+from repertory.errors import Invalid, SnapshotException, StoreNotFound
 
 if TYPE_CHECKING:
     from repertory.core.journal.rows import Row
@@ -71,7 +71,7 @@ async def find_history(shelf: HistoryShelf, location: SnapshotLocation, snapshot
     found = await shelf.history(location, snapshot_id)
     if found is None:
         fields = {"session": location.session_id, "agent": location.scope_id}
-        raise NotFound("no such snapshot", snapshot_id=snapshot_id, known=await shelf.ids(location), **fields)
+        raise StoreNotFound("no such snapshot", snapshot_id=snapshot_id, known=await shelf.ids(location), **fields)
     if found.snapshot is None:
         raise SnapshotException("the snapshot cannot be read", file=found.place, cause=found.fault)
     return found.snapshot

@@ -26,9 +26,10 @@ from repertory.backends.sessions.snapshot_runs import RunSnapshots
 from repertory.backends.sessions.snapshot_tree import SnapshotTree
 from repertory.core.ids import check_id
 from repertory.core.orchestration.journals import orchestrator_in
+from repertory.core.outage import own_errors
 from repertory.core.snapshots.location import RUN_SCOPE, SnapshotLocation
 from repertory.core.snapshots.redaction import replacements
-from repertory.errors import Invalid, LeaseLost, NotFound, RepertoryError
+from repertory.errors import Invalid, LeaseLost, NotFound, RepertoryError, StoreNotFound
 
 if TYPE_CHECKING:
     from repertory.backends.mending_ports import Inspection, Salvage
@@ -167,7 +168,7 @@ class SnapshotSessionStore:
                 await each.stop()
             self._drop(session_id, given_up=True)
             if not await self._tree.remove(session_id) and not there:
-                raise NotFound("no such session", session=session_id)
+                raise StoreNotFound("no such session", session=session_id)
 
     async def inspect(self) -> Inspection:
         """What lies among the journals and is no part of any."""
@@ -306,13 +307,14 @@ class SnapshotSessionStore:
         if self._leases.get(batch.lease.session_id) != batch.lease:
             return None
         try:
-            for agent_id in {row.agent_id: None for row in batch.rows}:
-                opened = await self._opened(batch.lease, agent_id)
-                if isinstance(opened, AgentSnapshots):
-                    rows = [row for row in batch.rows if row.agent_id == agent_id]
-                    before[place, agent_id] = await opened.before(rows)
-            for agent_id in {agent_id: None for agent_id, _ in batch.erase}:
-                await self._redact(batch, agent_id)
+            with own_errors(batch.lease.session_id):
+                for agent_id in {row.agent_id: None for row in batch.rows}:
+                    opened = await self._opened(batch.lease, agent_id)
+                    if isinstance(opened, AgentSnapshots):
+                        rows = [row for row in batch.rows if row.agent_id == agent_id]
+                        before[place, agent_id] = await opened.before(rows)
+                for agent_id in {agent_id: None for agent_id, _ in batch.erase}:
+                    await self._redact(batch, agent_id)
         except RepertoryError as error:
             return error
         return None

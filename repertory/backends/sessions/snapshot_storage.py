@@ -14,7 +14,7 @@ from repertory.backends.sessions.snapshot_shelf import Found
 from repertory.backends.worker_threads import run_in_thread
 from repertory.core.snapshots.location import LATEST_ID, SnapshotLocation, in_order, number_of
 from repertory.core.snapshots.manifest import Numbering, manifest_of, read_manifest
-from repertory.errors import RepertoryError, SessionException, SnapshotException
+from repertory.errors import RepertoryError, SnapshotException, StoreFailed
 
 if TYPE_CHECKING:
     from repertory.backends.sessions.snapshot_port import SnapshotStorage
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class StorageShelf:
     """A storage. Its functions run one at a time, its coroutine functions side by side.
 
-    Errors of every call: `SessionException` for whatever the storage raises.
+    Errors of every call: `StoreFailed` (a `SessionException`) for whatever the storage raises.
     """
 
     def __init__(self, storage: SnapshotStorage) -> None:
@@ -94,7 +94,7 @@ class StorageShelf:
         except Exception as error:
             name = getattr(method.func, "__name__", "a method")
             msg = f"the snapshot storage failed in {name}: {type(error).__name__}: {error}"
-            raise SessionException(msg) from error
+            raise StoreFailed(msg) from error
 
 
 def place_of(location: SnapshotLocation) -> str:

@@ -18,6 +18,7 @@ from repertory.backends.sessions.snapshot_carried import CarriedJournal, Carried
 from repertory.backends.sessions.snapshot_run_maker import RunMaker
 from repertory.backends.sessions.snapshot_storage import StorageShelf
 from repertory.core.ids import check_id
+from repertory.core.outage import own_errors
 from repertory.core.snapshots.location import RUN_SCOPE, SnapshotLocation
 from repertory.errors import Invalid, LeaseLost, RepertoryError
 
@@ -206,7 +207,8 @@ class StorageSessionStore:
         """The batches of one session, each after the one before."""
         for place in places:
             try:
-                outcomes[place] = await self._append(batches[place])
+                with own_errors(batches[place].lease.session_id):
+                    outcomes[place] = await self._append(batches[place])
             except RepertoryError as error:
                 outcomes[place] = error
 

@@ -23,10 +23,10 @@ from repertory.backends.sessions.snapshot_agent_maker import found_in
 from repertory.backends.sessions.snapshot_run_maker import run_found_in
 from repertory.backends.sessions.snapshot_shelf import Found, S, aside
 from repertory.core.ids import RESERVED
-from repertory.core.message_tree.spelling import parsed, spelled
+from repertory.core.message_tree.spelling import parsed, spelled, written
 from repertory.core.snapshots.location import AGENT_SCOPE, RUN_SCOPE, SnapshotLocation, file_name, id_in, in_order
 from repertory.core.snapshots.manifest import Numbering, manifest_document, read_manifest
-from repertory.errors import AlreadyExists, NotFound, PreconditionFailed, SnapshotException, Unavailable
+from repertory.errors import AlreadyExists, NotFound, PreconditionFailed, SnapshotException, StoreUnavailable
 
 if TYPE_CHECKING:
     from repertory.backends.ports import ObjectInfo, ObjectStore, StoredObject
@@ -193,7 +193,7 @@ class SnapshotTree:
                 if stored is not None and stored.body == body:
                     return stored.version
                 version = stored.version if stored is not None else None
-        raise Unavailable("somebody else writes it as well", key=key)
+        raise StoreUnavailable("somebody else writes it as well", key=key)
 
     async def _find(self, key: str) -> StoredObject | None:
         try:
@@ -218,7 +218,7 @@ def _read_body(body: bytes, place: str, read: Callable[[object, str], Found[S]])
 
 
 async def _body(document: Mapping[str, object], size_bytes: int) -> bytes:
-    return await aside(size_bytes, lambda: spelled(document, indent=None))
+    return await aside(size_bytes, lambda: written(document, indent=None))
 
 
 def _folder_name(given_id: str) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from repertory.backends.sessions.alongside import Alongside
 from repertory.backends.sqlite_files import MEMORY_ID, SESSIONS_ID, DatabaseKind, read_marks, use_wal
-from repertory.errors import Corrupt
+from repertory.errors import Corrupt, StoreUnavailable
 
 SCHEMA_VERSION = 2
 """In version 1 no body was packed. Such a database is read as it is, and is one of this version from then on."""
@@ -37,7 +37,7 @@ SCHEMA = (
 LABELS = "CREATE INDEX IF NOT EXISTS labels ON rows (journal, position) WHERE kind = 10"
 """Finds snapshots. A row of another kind neither stands in it nor pays for it."""
 
-_KIND = DatabaseKind(name="session database", entry="a record")
+_KIND = DatabaseKind(name="session database", entry="a record", unavailable=StoreUnavailable)
 mapped_errors, mapped_error = _KIND.mapped_errors, _KIND.mapped_error
 
 

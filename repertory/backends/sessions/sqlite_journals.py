@@ -28,7 +28,7 @@ from repertory.backends.sessions.sqlite_wreck import Wreck
 from repertory.core.ids import check_id
 from repertory.core.journal.codec import at_of
 from repertory.core.journal.rows import Row
-from repertory.errors import CorruptJournal, LeaseLost, NotFound, SessionBusy, Unavailable
+from repertory.errors import CorruptJournal, LeaseLost, SessionBusy, StoreNotFound, StoreUnavailable, Unavailable
 
 CHECKPOINT_BYTES = 1024 * 1024
 """About how much the log in front of the database may hold before it is copied over. A log that has once grown to this
@@ -268,7 +268,7 @@ class Journals:
             "SELECT generation, owner FROM sessions WHERE name = ?", (session_id,)
         ).fetchone()
         if found is None:
-            raise NotFound("no such session", session=session_id)
+            raise StoreNotFound("no such session", session=session_id)
         generation, owner = found
         if owner is not None and self._leases.in_other_hands(owner):
             raise SessionBusy("another live owner has the session", session=session_id, owner=owner)
@@ -436,7 +436,7 @@ class Journals:
     def _refuse_lost_file(self) -> None:
         """SQLite would go on writing to a file that was removed, and nobody would ever see those rows again."""
         if os.stat(self._name).st_ino != self._inode:
-            raise Unavailable("the session database was replaced while it was open", path=str(self._path))
+            raise StoreUnavailable("the session database was replaced while it was open", path=str(self._path))
 
     def _empty_log(self, *, wait_s: float | None = None) -> None:
         """Erased contents also stand in the log in front of the database: empty it. While other readers need it, which

@@ -21,7 +21,7 @@ from repertory.backends.sessions.sqlite_file import mapped_errors, owners_folder
 from repertory.backends.sessions.sqlite_journals import Journals
 from repertory.backends.sessions.sqlite_wreck import Wreck
 from repertory.core.journal.rows import Row
-from repertory.errors import Failed, LeaseLost, SessionBusy
+from repertory.errors import LeaseLost, SessionBusy, StoreFailed
 
 _BESIDE = ("", "-wal", "-shm")
 """A database, and what SQLite keeps beside it."""
@@ -84,7 +84,7 @@ def _fill(journals: Journals, wreck: Wreck, keep: Callable[[Salvage], Sequence[R
         lease = journals.acquire(session_id, takeover=False)
         (outcome,) = journals.append([Batch(lease=lease, rows=rows)])
         if isinstance(outcome, LeaseLost):
-            raise Failed("rows do not follow each other", session=session_id) from outcome
+            raise StoreFailed("rows do not follow each other", session=session_id) from outcome
         journals.release(lease)
 
 

@@ -1,34 +1,44 @@
 """JSON as the documented layouts spell it: indented, readable, bytes as marked base64, times in ISO 8601.
 
-A dictionary of the user's that looks like the marker cannot be told from bytes here: who must be exact keeps the value
-another way as well (see `kept_rows.py`).
+Other programs take every dictionary whose `__bytes_encoded__` is exactly `true` for bytes, and fail where its data are
+no base64. So a dictionary of the user's that looks like that is written with `1.0` in the place of `true`, which equals
+it and which nobody takes for bytes; it is `true` again when it is read here. Where others have written such a
+dictionary, it is bytes when it can be, and else what it says.
 """
 
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import cast
 
 _MARKER = "__bytes_encoded__"
+_DATA = "data"
+_ESCAPED = 1.0
+"""What stands in the place of `true` in a dictionary that is none of bytes."""
 
 
 def spelled(document: Mapping[str, object], *, indent: int | None = 2) -> bytes:
     """The document as a file. Errors: `ValueError` or `TypeError` for what JSON cannot say."""
-    value = encoded(document)
+    return written(encoded(document), indent=indent)
+
+
+def written(document: Mapping[str, object], *, indent: int | None = 2) -> bytes:
+    """The same for values that JSON has, such as `encoded` or `parsed` give: to encode twice is to escape what is none
+    of the user's.
+    """
     try:
-        return json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False).encode()
+        return json.dumps(document, indent=indent, ensure_ascii=False, allow_nan=False).encode()
     except UnicodeEncodeError:  # A lone surrogate, which UTF-8 cannot say.
-        return json.dumps(value, indent=indent, allow_nan=False).encode()
+        return json.dumps(document, indent=indent, allow_nan=False).encode()
 
 
 def read(body: bytes) -> dict[str, object]:
     """The document again. NaN and infinities, which others may write, are None.
 
-    Errors: `ValueError` when the bytes are not one JSON object, or what is marked as bytes is not.
+    Errors: `ValueError` when the bytes are not one JSON object.
     """
     return decoded(parsed(body))
 
@@ -50,10 +60,10 @@ def encoded(document: Mapping[str, object]) -> dict[str, object]:
 
 
 def decoded(document: Mapping[str, object]) -> dict[str, object]:
-    """The document again, from such values. Errors: `ValueError` when what is marked as bytes is not."""
+    """The document again, from such values. Errors: `ValueError` when they are nested too deeply."""
     try:
         value = _decoded(document)
-    except (RecursionError, binascii.Error) as error:
+    except RecursionError as error:
         raise ValueError(str(error)) from error
     if not isinstance(value, dict):
         raise ValueError("not a JSON object")
@@ -84,10 +94,11 @@ def _no_number(name: str) -> None:
 
 
 def _encoded(value: object) -> object:
-    if isinstance(value, bytes):
-        return {_MARKER: True, "data": base64.b64encode(value).decode()}
+    if isinstance(value, bytes | bytearray):
+        return {_MARKER: True, _DATA: base64.b64encode(value).decode()}
     if isinstance(value, Mapping):
-        return {key: _encoded(item) for key, item in cast("Mapping[str, object]", value).items()}
+        items = {key: _encoded(item) for key, item in cast("Mapping[str, object]", value).items()}
+        return {**items, _MARKER: _ESCAPED} if _looks_marked(items) else items
     if isinstance(value, list | tuple):
         return [_encoded(item) for item in cast("list[object]", value)]
     return value
@@ -99,6 +110,27 @@ def _decoded(value: object) -> object:
     if not isinstance(value, dict):
         return value
     items = cast("dict[str, object]", value)
-    if items.get(_MARKER) is True and "data" in items:
-        return base64.b64decode(str(items["data"]))
-    return {key: _decoded(item) for key, item in items.items()}
+    if _looks_marked(items):
+        found = _bytes_in(items)
+        if found is not None:
+            return found
+    said = {key: _decoded(item) for key, item in items.items()}
+    if _DATA in said and isinstance(said.get(_MARKER), float) and said[_MARKER] == _ESCAPED:
+        said[_MARKER] = True
+    return said
+
+
+def _looks_marked(items: Mapping[str, object]) -> bool:
+    """Whether other programs take this for bytes."""
+    return items.get(_MARKER) is True and _DATA in items
+
+
+def _bytes_in(items: Mapping[str, object]) -> bytes | None:
+    """The bytes of a marked dictionary; None when it holds none, or something besides."""
+    text = items[_DATA]
+    if len(items) > 2 or not isinstance(text, str):
+        return None
+    try:
+        return base64.b64decode("".join(text.split()), validate=True)
+    except ValueError:
+        return None

@@ -13,7 +13,7 @@ import pytest
 from repertory.backends.aws_clients import AwsSettings
 from repertory.backends.patience import Patience
 from repertory.backends.sessions.agentcore_events import AgentCoreEvents, Event, NewEvent
-from repertory.errors import Failed, Invalid, LimitReached, NotFound, RepertoryError, Throttled, Unavailable
+from repertory.errors import Failed, Invalid, LimitReached, NotFound, RepertoryError, Throttled, Unavailable, Unwritable
 from tests.backends.sessions.agentcore_memory import ACTOR, MEMORY
 from tests.backends.sessions.agentcore_server import Drop, Hang, MemoryServer, Plan, Say, agentcore_server
 
@@ -163,7 +163,7 @@ async def test_what_does_not_help_within_the_bound_is_said(
     ("code", "error", "match"),
     [
         ("AccessDeniedException", Failed, "allow bedrock-agentcore:CreateEvent"),
-        ("ValidationException", Failed, r"refused the request \(injected\)"),
+        ("ValidationException", Unwritable, "refused the request: injected"),
         ("InvalidInputException", Failed, "refused the request"),
         ("ServiceQuotaExceededException", LimitReached, "which AWS can raise"),
         ("UnrecognizedClientException", Failed, "check AWS_ACCESS_KEY_ID"),
