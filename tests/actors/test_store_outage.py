@@ -20,7 +20,7 @@ from repertory.core.journal.records import MessageAdded
 from repertory.core.journal.rows import Row
 from repertory.core.messages import Message
 from repertory.core.store_patience import StorePatience
-from repertory.errors import ActorDead, Failed, LeaseLost, RepertoryError, Throttled, Unavailable
+from repertory.errors import ActorDead, Failed, LeaseLost, RepertoryError, StoreUnavailable, Throttled, Unavailable
 from repertory.runtime.ref import ActorRef
 from repertory.runtime.spec import ChildSpec
 from repertory.runtime.system import ActorSystem
@@ -469,5 +469,5 @@ async def test_a_session_that_has_to_end_soon_lets_nobody_wait() -> None:
             ref.tell(Hurry(wait_s=1))
         await system.stop(ref)
         assert anyio.current_time() - began < 3 + 2.5 + 0.1
-        assert [type(error) for error in errors] == [Unavailable]
+        assert [type(error) for error in errors] == [StoreUnavailable]
         assert setting.backlogs.not_stored() != ()

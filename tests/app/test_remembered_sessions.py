@@ -209,7 +209,7 @@ async def test_a_disk_that_is_full_for_a_while_leaves_journal_and_memory_with_th
     program = [sys.executable, str(Path(__file__).parent / "full_disk_process.py"), "sqlite with memory", str(tmp_path)]
     done = await anyio.run_process(program, check=False)
     assert done.returncode == 0, done.stderr.decode()
-    assert "Unavailable" in json.loads(done.stdout)["met"]
+    assert "StoreUnavailable" in json.loads(done.stdout)["met"]
     path = tmp_path / "sessions.db"
     stored = [row for info in await SQLiteSessions(path).list() for row in await said(path, info.session_id)]
     assert sorted(stored, key=str) == sorted(await remembered(path), key=str)

@@ -375,7 +375,7 @@ async def test_a_drain_ends_in_time_whatever_the_store_does_and_calls_that_wait_
             began = anyio.current_time()
             reports.append(await runtime.drain())
             assert anyio.current_time() - began <= 20
-    assert errors == ["Unavailable", "Unavailable"]
+    assert errors == ["StoreUnavailable", "StoreUnavailable"]
     assert [told.session_id for told in reports[0].not_stored] == ["a", "b"]
     assert not reports[0].ok
 
