@@ -63,6 +63,15 @@ class QuarantiningStore(Protocol):
 
 
 @runtime_checkable
+class ExaminingStore(Protocol):
+    """What a `SessionStore` has besides when a session may be damaged where nobody who opens it would meet that."""
+
+    async def examine(self, session_id: str) -> Sequence[Damage]:
+        """Everything that is damaged of a session. Changes nothing."""
+        ...
+
+
+@runtime_checkable
 class RebuildingStore(Protocol):
     """What a `SessionStore` has besides when all of its sessions lie in one thing that may be damaged as a whole."""
 

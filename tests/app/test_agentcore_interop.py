@@ -18,6 +18,7 @@ import pytest
 
 from repertory import NullConversationManager, SlidingWindowConversationManager
 from repertory.app.agentcore_sessions import AgentCoreMemoryConfig, AgentCoreMemorySessionManager
+from tests.app.test_interrupt_interop import ADD, PAY, RESULTS, WIPE, Ours, answers, results
 from tests.app.test_layout_interop import PNG, PYTHON, Peer, ours, plain
 from tests.backends.sessions.agentcore_memory import ACTOR, MEMORY
 from tests.backends.sessions.agentcore_server import MemoryServer, agentcore_server
@@ -204,3 +205,33 @@ def _said(events: Any) -> list[tuple[dict[str, Any], str]]:
         for item in event.fields["payload"]
         if "conversational" in item
     ]
+
+
+def test_the_package_goes_on_with_a_turn_that_waits_here(peer: Peer, place: Any) -> None:
+    manager, told = place
+    asking = Ours(manager)
+    asked = asking.agent([WIPE, PAY, ADD])("go")
+    assert asking.done == ["add"]
+    peer.ask("open", **told)
+    said = peer.ask("say", prompt=answers(asked.interrupts), replies=[[{"text": "done"}]])
+    assert said["interrupts"] == []
+    assert results(said["messages"]) == RESULTS
+    again = asking.agent("ours")
+    assert results(again.messages) == RESULTS
+    assert again.interrupts == []
+    again("and now?")
+    peer.ask("open", **told)
+    assert peer.ask("say", prompt="hello", replies=[[{"text": "hi"}]])["interrupts"] == []
+
+
+def test_a_turn_that_waits_at_the_package_is_gone_on_with_here(peer: Peer, place: Any) -> None:
+    manager, told = place
+    peer.ask("open", **told)
+    said = peer.ask("say", prompt="go", replies=[[WIPE, PAY, ADD]])
+    asking = Ours(manager)
+    agent = asking.agent("done")
+    assert sorted(one.id for one in agent.interrupts) == sorted(one["id"] for one in said["interrupts"])
+    agent(answers(said["interrupts"]))
+    assert results(agent.messages) == RESULTS
+    peer.ask("open", **told)
+    assert peer.ask("say", prompt="and?", replies=[[{"text": "fine"}]])["interrupts"] == []

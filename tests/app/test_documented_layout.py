@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
-import logging
 import os
+import random
+import re
 import shutil
 import stat
 from pathlib import Path
@@ -22,17 +23,19 @@ from repertory import (
     Runtime,
     S3SessionManager,
     ScriptedModel,
+    Sessions,
     SlidingWindowConversationManager,
     tool,
 )
 from repertory.backends.ports import Batch, Position
 from repertory.backends.sessions.message_tree_journal import TreeSettings
+from repertory.backends.sessions.message_tree_names import named
 from repertory.core.journal.appender import Appender
 from repertory.core.journal.records import MessageAdded, StateChanged
 from repertory.core.journal.redaction import redact as redact_rows
 from repertory.core.journal.restore import restore
 from repertory.core.messages import Message, text_of
-from repertory.errors import CorruptJournal, Invalid, LeaseLost
+from repertory.errors import CorruptJournal, Invalid, LeaseLost, NotFound
 from repertory.testing.session_contract import grow
 from tests.app.tree_sessions import Died, TreeSessions
 
@@ -63,6 +66,24 @@ async def shown(folder: Path) -> list[str]:
     async with agent(folder) as it:
         await it.ready()
         return [text_of(message) for message in it.messages]
+
+
+def bodies(folder: Path, *left_out: str) -> set[bytes]:
+    return {path.read_bytes() for path in folder.rglob("*.json") if path.name not in left_out}
+
+
+async def damage_is_told_and_repaired(folder: Path, file: str) -> None:
+    """Whoever opens the session is told the file; the doctor finds it, and the session goes on from the rest."""
+    before = bodies(folder, "repertory.json", "agent.json")
+    with pytest.raises(CorruptJournal, match=rf"doctor --repair.*{file}"):
+        await shown(folder)
+    sessions = Sessions(FileSessions(folder))
+    (health,) = (await sessions.doctor()).sessions
+    assert any(re.search(file, problem) for problem in health.problems), health.problems
+    (health,) = (await sessions.doctor(repair=True)).sessions
+    assert health.repair is not None, health
+    assert before <= bodies(folder / health.repair.moved_to)
+    assert (await sessions.doctor()).ok
 
 
 async def everything(folder: Path) -> list[str]:
@@ -145,16 +166,12 @@ async def test_a_stranger_beside_the_messages_is_left_alone(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("body", [b"", b'{"message": {"role": "user"', b"\0" * 40, b"[]", b"\xff\xfe"])
-async def test_an_unreadable_message_at_the_end_is_put_aside(
-    tmp_path: Path, body: bytes, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_an_unreadable_message_at_the_end_is_told_and_set_aside(tmp_path: Path, body: bytes) -> None:
     await talk(tmp_path, "one")
     message(tmp_path, 2).write_bytes(body)
-    with caplog.at_level(logging.WARNING, "repertory.sessions"):
-        assert await shown(tmp_path) == ["one", "ONE"]
-    assert "messages/message_2.json" in caplog.text
+    await damage_is_told_and_repaired(tmp_path, r"message_2\.json")
     assert not message(tmp_path, 2).exists()
-    assert (tmp_path / AGENT / "repertory" / "unreadable" / "message_2.json").read_bytes() == body
+    assert await shown(tmp_path) == ["one", "ONE"]
     await talk(tmp_path, "two")
     assert await shown(tmp_path) == ["one", "ONE", "two", "TWO"]
 
@@ -163,6 +180,7 @@ async def test_an_unreadable_message_at_the_end_is_put_aside(
 async def test_an_unreadable_message_in_the_middle_costs_that_message_alone(tmp_path: Path, number: int) -> None:
     await talk(tmp_path, "one", "two")
     message(tmp_path, number).write_bytes(b"")
+    await damage_is_told_and_repaired(tmp_path, rf"message_{number}\.json")
     expected = ["one", "ONE", "two", "TWO"]
     expected[number] = "(This message was lost.)"
     assert await shown(tmp_path) == expected
@@ -174,6 +192,7 @@ async def test_an_unreadable_message_in_the_middle_costs_that_message_alone(tmp_
 async def test_a_message_that_somebody_deleted_costs_that_message_alone(tmp_path: Path, number: int) -> None:
     await talk(tmp_path, "one", "two")
     message(tmp_path, number).unlink()
+    await damage_is_told_and_repaired(tmp_path, rf"message_{number}\.json")
     expected = ["one", "ONE", "two", "TWO"]
     expected[number] = "(This message was lost.)"
     for _ in range(2):
@@ -187,6 +206,7 @@ async def test_a_lost_message_between_tools_leaves_them_paired(tmp_path: Path, n
     async with agent(tmp_path, {"toolUse": {"name": "add", "input": {"a": 1, "b": 2}}}, "three") as it:
         await it.invoke_async("how much?")
     message(tmp_path, number).unlink()
+    await damage_is_told_and_repaired(tmp_path, rf"message_{number}\.json")
     async with agent(tmp_path, "yes") as it:
         await it.invoke_async("sure?")
         uses, results = it.messages[1]["content"], it.messages[2]["content"]
@@ -205,16 +225,13 @@ async def test_more_lost_messages_than_can_be_told_name_the_document(tmp_path: P
     assert [path.name for path in sorted(message(tmp_path, 0).parent.iterdir())] == ["message_0.json", "message_3.json"]
 
 
-@pytest.mark.parametrize("keep_ours", [True, False])
 @pytest.mark.parametrize("number", [0, 1, 3])
-async def test_a_message_that_somebody_edited_says_what_it_says_now(
-    tmp_path: Path, number: int, keep_ours: bool, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_message_that_somebody_edited_says_what_it_says_now(tmp_path: Path, number: int) -> None:
+    """Other programs leave out what they do not know, so a document without our key is theirs."""
     await talk(tmp_path, "one", "two")
     said = document(message(tmp_path, number))
     said["message"]["content"] = [{"text": "edited"}]
-    if not keep_ours:
-        del said["repertory"]
+    del said["repertory"]
     message(tmp_path, number).write_text(json.dumps(said))
     expected = ["one", "ONE", "two", "TWO"]
     expected[number] = "edited"
@@ -226,6 +243,60 @@ async def test_a_message_that_somebody_edited_says_what_it_says_now(
     message(tmp_path, number).write_text(json.dumps(said))
     expected[number] = "again"
     assert await everything(tmp_path) == [*expected, "three", "THREE"]
+
+
+@pytest.mark.parametrize("number", [0, 1, 3])
+async def test_a_message_of_ours_that_was_altered_is_damage_and_stays_as_it_is_with_the_repair(
+    tmp_path: Path, number: int
+) -> None:
+    await talk(tmp_path, "one", "two")
+    path = message(tmp_path, number)
+    said = document(path)
+    said["message"]["content"] = [{"text": "altered"}]
+    path.write_text(json.dumps(said))
+    await damage_is_told_and_repaired(tmp_path, rf"message_{number}\.json")
+    expected = ["one", "ONE", "two", "TWO"]
+    expected[number] = "altered"
+    assert await shown(tmp_path) == expected
+    await talk(tmp_path, "three")
+    assert await everything(tmp_path) == [*expected, "three", "THREE"]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+async def test_messages_that_are_missing_at_the_end_are_told(tmp_path: Path, count: int) -> None:
+    await talk(tmp_path, "one", "two")
+    for number in range(4 - count, 4):
+        message(tmp_path, number).unlink()
+    await damage_is_told_and_repaired(tmp_path, "messages/")
+    assert await shown(tmp_path) == ["one", "ONE", "two", "TWO"][: 4 - count]
+    await talk(tmp_path, "three")
+    assert (await everything(tmp_path))[-2:] == ["three", "THREE"]
+
+
+async def opened_or_told(folder: Path) -> str | None:
+    """What the error says of a session that does not open any more; None for one that shows what it did."""
+    try:
+        assert await shown(folder) == ["one", "ONE", "two", "TWO"]
+    except CorruptJournal as error:
+        return str(error)
+    return None
+
+
+async def test_no_byte_of_a_session_changes_unnoticed(tmp_path: Path, rng: random.Random) -> None:
+    """Whatever is flipped, opening gives the same or names the file, and the doctor finds it."""
+    folder = tmp_path / "sessions"
+    await talk(folder, "one", "two")
+    files = [path for path in folder.rglob("*.json") if path.parent.name == "messages"]
+    for _ in range(40):
+        path = rng.choice(files)
+        body = path.read_bytes()
+        at = rng.randrange(len(body))
+        path.write_bytes(body[:at] + bytes([body[at] ^ 1 << rng.randrange(8)]) + body[at + 1 :])
+        told = await opened_or_told(folder)
+        if told is not None:
+            assert path.name in told
+            assert not (await Sessions(FileSessions(folder)).doctor()).ok
+        path.write_bytes(body)
 
 
 async def test_a_link_in_the_place_of_a_message_is_not_followed(tmp_path: Path) -> None:
@@ -294,6 +365,7 @@ async def test_a_long_session_that_others_added_to_early_is_read_piece_by_piece(
     expected = [said for text in ("one", "two", *texts) for said in (text, text.upper())]
     if lost is not None:
         message(tmp_path, lost).unlink()
+        await damage_is_told_and_repaired(tmp_path, rf"message_{lost}\.json")
         expected[lost] = "(This message was lost.)"
     for _ in range(2):
         async with agent(tmp_path, conversation_manager=everything_shown) as it:
@@ -515,3 +587,55 @@ def test_managers_refuse_bad_ids_at_once(bad: str) -> None:
     for made in (lambda: FileSessionManager(bad), lambda: S3SessionManager(bad, "bucket")):
         with pytest.raises(ValueError, match="session_id"):
             made()
+
+
+# --------------------------------------------------------------------------------------------- names that are shortened
+
+
+def sharing(prefix: str, letter: str) -> tuple[str, str]:
+    """An id that is shortened in the name of its folder, and another one that is that name."""
+    long = letter * 255
+    return long, named(prefix, long).removeprefix(prefix)
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+async def test_two_sessions_never_share_a_folder(tmp_path: Path, swapped: bool) -> None:
+    one, other = sharing("session_", "a")
+    first, second = (other, one) if swapped else (one, other)
+    assert named("session_", first) == named("session_", second)
+
+    def agent_of(session_id: str) -> Agent:
+        manager = FileSessionManager(session_id, tmp_path)
+        return Agent(ScriptedModel(["hello"]), session_manager=manager, callback_handler=None)
+
+    async with agent_of(first) as it:
+        await it.invoke_async("mine")
+    sessions = Sessions(FileSessions(tmp_path))
+    with pytest.raises(Invalid, match="another session has the folder"):
+        await agent_of(second).invoke_async("theirs")
+    for refused in (sessions.show(second), sessions.delete(second)):
+        with pytest.raises((Invalid, NotFound)):
+            await refused
+    async with agent_of(first) as it:
+        await it.ready()
+        assert [text_of(message) for message in it.messages] == ["mine", "hello"]
+    assert [info.session_id for info in await sessions.list()] == [first]
+
+
+async def test_two_agents_never_share_a_folder(tmp_path: Path) -> None:
+    one, other = sharing("agent_", "b")
+    for agent_id in (one, other):
+        it = Agent(
+            ScriptedModel(["hello"]),
+            session_manager=FileSessionManager("s", tmp_path),
+            callback_handler=None,
+            agent_id=agent_id,
+        )
+        if agent_id == one:
+            await it.invoke_async("mine")
+        else:
+            with pytest.raises(Invalid, match="another agent has the folder"):
+                await it.invoke_async("theirs")
+        await it.shutdown_async()
+    (info,) = await Sessions(FileSessions(tmp_path)).list()
+    assert list(info.agents) == [one]

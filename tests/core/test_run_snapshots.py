@@ -12,7 +12,7 @@ from repertory.core.journal.fold import Fold
 from repertory.core.journal.restore import restore
 from repertory.core.journal.rows import Row
 from repertory.core.message_tree.run_opening import run_of
-from repertory.core.message_tree.spelling import spelled
+from repertory.core.message_tree.spelling import written
 from repertory.core.orchestration.results import NodeResult, Status
 from repertory.core.orchestration.run import Ended, Run
 from repertory.core.result import AgentResult
@@ -47,7 +47,7 @@ def fold_of(rows: list[Row]) -> Fold:
 def document(rows: list[Row], **standing: Any) -> dict[str, Any]:
     """As it lies there."""
     known = Standing(seq=rows[-1].seq, link=rows[-1].link.hex(), generation=7, more=standing)
-    return json.loads(spelled(run_snapshot(fold_of(rows), "g", 4.0, known, {"theirs": 1})))
+    return json.loads(written(run_snapshot(fold_of(rows), "g", 4.0, known, {"theirs": 1})))
 
 
 def plain(found: dict[str, Any]) -> dict[str, Any]:
@@ -75,6 +75,9 @@ def test_what_we_have_written_is_known_as_ours() -> None:
 def test_what_somebody_has_changed_is_theirs(key: str) -> None:
     changed = document(a_run())
     changed["data"]["state"][key] = {"current_task": "else", "status": "completed", "execution_order": []}[key]
+    with pytest.raises(SnapshotException, match="not as it was written"):
+        read_run_snapshot(changed, "g")
+    del changed["repertory"]
     assert read_run_snapshot(changed, "g").standing is None
     without = document(a_run())
     del without["repertory"]

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING
 
 from repertory.app.operations.opening import owned
 from repertory.app.operations.reading import aside
-from repertory.backends.mending_ports import Damage, Inspection, QuarantiningStore, RebuildingStore, Salvage
+from repertory.backends.mending_ports import (
+    Damage,
+    ExaminingStore,
+    Inspection,
+    QuarantiningStore,
+    RebuildingStore,
+    Salvage,
+)
 from repertory.core.journal.examination import Examined, examine, repaired
 from repertory.core.journal.restore import restore
 from repertory.errors import Corrupt, RepertoryError
@@ -108,6 +115,9 @@ async def _problems(store: SessionStore, info: SessionInfo) -> list[str]:
             continue
         problem = await aside(partial(_problem, agent_id, rows, opened, info.agents[agent_id]), len(rows))
         problems += [] if problem is None else [problem]
+    if isinstance(store, ExaminingStore):
+        found = [f"{damage.where}: {damage.what}" for damage in await store.examine(info.session_id)]
+        problems += [each for each in found if not any(each.partition(": ")[0] in problem for problem in problems)]
     if info.damaged and not problems and isinstance(store, QuarantiningStore):
         salvage = await store.salvage(info.session_id)
         problems = [f"{damage.where}: {damage.what}" for damage in salvage.damages]

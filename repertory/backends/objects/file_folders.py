@@ -10,15 +10,19 @@ from __future__ import annotations
 
 import os
 import stat
+import unicodedata
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Literal
 
 from repertory.errors import Invalid
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 """Flags for every file that is opened. A pipe or a device in its place holds nobody up."""
+_FORMS: tuple[Literal["NFC"], Literal["NFD"]] = ("NFC", "NFD")
+"""How an accented letter may be written: as one character, or as a letter and an accent."""
 
 
 @contextmanager
@@ -64,15 +68,20 @@ def opened_file(name: str, folder: int, flags: int) -> Generator[int]:
 
 
 def check_spelling(name: str, folder: int, status: os.stat_result) -> None:
-    """Raise `Invalid` when a file system that ignores case has found something that is spelled otherwise.
+    """Raise `Invalid` when a file system that ignores case, or how an accented letter is written, has found something
+    that is spelled otherwise.
 
-    Where the swapped name leads to the same file, the folder is read to see what is really there.
+    Where another spelling leads to the same file, the folder is read to see what is really there.
     """
-    with suppress(OSError):
-        twin = os.stat(name.swapcase(), dir_fd=folder, follow_symlinks=False)
-        if name != name.swapcase() and os.path.samestat(twin, status) and name not in os.listdir(folder):
-            msg = "this file system does not tell apart keys that differ in upper and lower case alone"
-            raise Invalid(msg, part=name)
+    others = {name.swapcase(), *(unicodedata.normalize(form, name) for form in _FORMS)} - {name}
+    for other in others:
+        with suppress(OSError):
+            twin = os.stat(other, dir_fd=folder, follow_symlinks=False)
+            if os.path.samestat(twin, status) and name not in os.listdir(folder):
+                msg = "this file system does not tell apart keys that differ in upper and lower case alone"
+                if other != name.swapcase():
+                    msg = "this file system does not tell apart keys that differ in how accents are written alone"
+                raise Invalid(msg, part=name)
 
 
 def _open_root(root: Path, *, create: bool) -> int:

@@ -20,15 +20,17 @@ from repertory.backends.sessions.agentcore_layout import (
 from repertory.backends.sessions.agentcore_ownership import Means, OwnedSession, until_settled
 from repertory.backends.sessions.agentcore_reading import EventLog, Reading, find_agent, read_agent_log
 from repertory.backends.sessions.message_tree_reading import offset_of
+from repertory.core.interrupt_state import asks_somebody
 from repertory.core.journal.codec import at_of, decode
 from repertory.core.journal.fold import Fold
-from repertory.core.journal.records import Branched, MessageAdded, Record, StateChanged, ViewChanged
+from repertory.core.journal.records import Branched
 from repertory.core.journal.restore import restore
 from repertory.core.journal.rows import Row
+from repertory.core.journal.standing import standing_of
 from repertory.core.message_tree.chapters import parts_of
 from repertory.core.message_tree.documents import AgentFile, Chapter, agent_document
 from repertory.core.message_tree.kept_rows import Line
-from repertory.core.message_tree.opening import Opened, needed_of, open_agent
+from repertory.core.message_tree.opening import Opened, due_after, needed_of, open_agent, outdated
 from repertory.core.message_tree.spelling import read, spelled
 from repertory.core.orchestration.journals import orchestrator_in
 from repertory.errors import CorruptJournal, StoreUnavailable
@@ -72,6 +74,8 @@ class JournalState:
     began: float = 0.0
     state_due: bool = False
     view_due: bool = False
+    asks: bool = False
+    """Whether the agent's record says that the turn waits for a person."""
 
 
 class Looked(NamedTuple):
@@ -154,7 +158,8 @@ class AgentCoreJournal:
             agent_event=reading.agent_event,
             began=_began_in(reading),
             state_due=agent is None and reading.complete and bool(found.rows or reading.next_number),
-            view_due=agent.foreign if agent is not None else reading.complete,
+            view_due=agent.foreign or outdated(agent, opened.fold) if agent is not None else reading.complete,
+            asks=agent is not None and agent.asks,
         )
         await self._keep_made(opened, reading)
         return opened.needed(), sorted(found.erase)
@@ -238,6 +243,7 @@ class AgentCoreJournal:
             self._owned.superseded.append(at.agent_event)
         at.agent_event = event_id
         at.state_due = at.view_due = False
+        at.asks = asks_somebody(standing_of(fold))
 
     async def put_due(self, *, closing: bool = False) -> None:
         """Tell others of a state that has changed and, when `closing`, how much is shown."""
@@ -304,21 +310,11 @@ class AgentCoreJournal:
             record = decode(row.kind, row.version, row.body) if not row.erased else None
         except CorruptJournal:
             record = None
-        self._note(record)
+        due = due_after(record, asks=at.asks)
+        at.state_due, at.view_due = at.state_due or due.state, at.view_due or due.view
         if at.fold is None:
             return
         if record is None or isinstance(record, Branched):
             at.fold = None  # It takes more than is known here.
         else:
             at.fold.apply(row.seq, record)
-
-    def _note(self, record: Record | None) -> None:
-        match record:
-            case StateChanged() | Branched():
-                self._at.state_due = True
-            case ViewChanged():
-                self._at.view_due = True
-            case MessageAdded(view=view) if view is not None:
-                self._at.view_due = True
-            case _:
-                pass

@@ -18,11 +18,11 @@ from anyio.lowlevel import checkpoint
 from repertory.backends.mending_ports import Damage, Inspection, Salvage
 from repertory.backends.ports import Batch, Create, Position, SessionInfo
 from repertory.backends.sessions.message_tree_journal import TreeJournal, TreeSettings, seen_rows
-from repertory.backends.sessions.message_tree_lease import HeldLease, TreeLeases, lost
+from repertory.backends.sessions.message_tree_lease import HeldLease, LeaseFile, TreeLeases, lost
 from repertory.backends.sessions.message_tree_names import SESSIONS, AgentNames, SessionNames, id_in
-from repertory.backends.sessions.message_tree_reading import JournalPlace
+from repertory.backends.sessions.message_tree_reading import JournalPlace, check_tail
 from repertory.backends.sessions.message_tree_runs import OrchestratorJournal, seen_run_rows
-from repertory.backends.sessions.message_tree_salvage import salvage_agent, strays_in
+from repertory.backends.sessions.message_tree_salvage import examine_agent, examine_session, salvage_agent, strays_in
 from repertory.backends.sessions.object_quarantine import copy_aside, names_aside, remove_aside
 from repertory.backends.sessions.object_requests import Requests
 from repertory.core.ids import check_id
@@ -110,6 +110,7 @@ class MessageTreeStore:
         names = SessionNames(session_id)
         with anyio.CancelScope(shield=True):
             async with self._locked(session_id) as session:
+                await self._check_told(names)
                 session.held = held = await self._leases.acquire(names, takeover=takeover)
                 session.journals = {}
                 return held.lease
@@ -172,7 +173,13 @@ class MessageTreeStore:
                 if not whole:
                     return rows
             place = JournalPlace(self._objects, names.of_agent(agent_id), session_id, agent_id)
-            return await self._seen(place, whole=whole, owned=agent_id in session.journals)
+            if agent_id in session.journals:
+                return await self._seen(place, whole=whole, owned=True)
+            await self._check_told(names)
+            tails = (await self._leases.read(names)).tails
+            rows = await self._seen(place, whole=whole)
+            check_tail(place, rows[-1].seq if rows else 0, tails)
+            return rows
 
     async def sessions(self, session_id: str | None = None) -> Sequence[SessionInfo]:
         """Every session that holds records, the most recently changed first; or that one alone. An agent that is
@@ -193,6 +200,7 @@ class MessageTreeStore:
         names = SessionNames(session_id)
         with anyio.CancelScope(shield=True):
             async with self._locked(session_id) as session:
+                await self._check_told(names)
                 await self._refuse_other_hands(names)
                 await self._remove(names, session)
                 await remove_aside(Requests(self._objects), names.folder.removesuffix("/"))
@@ -205,10 +213,23 @@ class MessageTreeStore:
             listed.setdefault(info.key.split("/")[0], []).append(info.key)
         return Inspection(strays=[key for folder, keys in listed.items() for key in strays_in(folder, keys)])
 
+    async def examine(self, session_id: str) -> Sequence[Damage]:
+        """Every document of a session that is damaged, also where nobody who opens it would meet that."""
+        self._refuse_closed()
+        names = SessionNames(check_id(session_id, "session id"))
+        keys = [info.key for info in await self._objects.list(names.folder)]
+        damages = await examine_session(self._objects, names)
+        for of_agent in names.journals_in(keys):
+            agent_id = of_agent.journal or await self._journal_told(of_agent)
+            if agent_id is not None:
+                damages += await examine_agent(JournalPlace(self._objects, of_agent, session_id, agent_id))
+        return damages
+
     async def salvage(self, session_id: str) -> Salvage:
         """The rows of a session or, where they cannot be proved, new ones for every message that can be read."""
         self._refuse_closed()
         names = SessionNames(check_id(session_id, "session id"))
+        await self._check_told(names)
         rows: list[Row] = []
         damages: list[Damage] = []
         keys = [info.key for info in await self._objects.list(names.folder)]
@@ -235,6 +256,7 @@ class MessageTreeStore:
         moved_to = ""
         with anyio.CancelScope(shield=True):
             async with self._locked(session_id) as session:
+                await self._check_told(names)
                 await self._refuse_other_hands(names)
                 moved_to = await copy_aside(Requests(self._objects), names.folder.removesuffix("/"))
                 await self._remove(names, session)
@@ -280,6 +302,17 @@ class MessageTreeStore:
             await self._objects.aclose()
 
     # Within.
+
+    async def _check_told(self, names: SessionNames) -> None:
+        """Raise `Invalid` when the session's folder is another one's: where names are shortened, two may be the same,
+        and the document has the id.
+        """
+        if id_in(names.folder.removesuffix("/"), SESSIONS) is not None:
+            return
+        told = await self._told(names.session, "session_id")
+        if told is not None and told != names.session_id:
+            msg = "another session has the folder that this one would have; choose another session id"
+            raise Invalid(msg, session=names.session_id, folder=names.folder, belongs_to=told)
 
     async def _refuse_other_hands(self, names: SessionNames) -> None:
         """Raise `NotFound` or `SessionBusy` unless the session is there and no live owner other than this one has it.
@@ -333,6 +366,8 @@ class MessageTreeStore:
         heads = dict(held.heads)
         for agent_id, journal in journals.items():
             await journal.close()
+            if journal.last_seq:
+                held.tails[agent_id] = journal.last_seq
             head = journal.head() if self._settings.keep_heads else None
             if head is not None:
                 heads[agent_id] = head.spelled()
@@ -347,7 +382,9 @@ class MessageTreeStore:
         else:
             journal = TreeJournal(place, generation, wall, entropy, self._settings)
         head = read_head(agent_id, held.heads.pop(agent_id, None)) if self._settings.keep_heads else None
-        return journal, await journal.open_at(head)
+        rows = await journal.open_at(head)
+        check_tail(place, journal.last_seq, held.tails)
+        return journal, rows
 
     async def _append_in_order(
         self, batches: Sequence[Batch], places: Sequence[int], outcomes: dict[int, Position | RepertoryError]
@@ -410,6 +447,12 @@ class MessageTreeStore:
         agents: dict[str, int] = {}
         times: list[float] = []
         damaged = False
+        owner, lease = None, LeaseFile()
+        try:
+            lease = await self._leases.read(names)
+            owner = await self._leases.alive(lease)
+        except Corrupt:
+            damaged = True
         for of_agent in names.journals_in(keys):
             agent_id = of_agent.journal or await self._journal_told(of_agent)
             if agent_id is None:
@@ -418,6 +461,7 @@ class MessageTreeStore:
             rows: list[Row] = []
             try:
                 rows = await self._seen(place)
+                check_tail(place, rows[-1].seq if rows else 0, lease.tails)
             except Corrupt:
                 damaged = True
             if rows:
@@ -426,11 +470,6 @@ class MessageTreeStore:
                 times += [at for at in (first, *(at_of(row.body) for row in rows if not row.erased)) if at is not None]
         if not agents and not damaged:
             return None
-        owner = None
-        try:
-            owner = await self._leases.alive(await self._leases.read(names))
-        except Corrupt:
-            damaged = True
         times = times or [info.modified_at for info in found]
         return SessionInfo(
             session_id=session_id,

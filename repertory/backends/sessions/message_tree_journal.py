@@ -7,10 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from repertory.backends.mending_ports import Damage
 from repertory.backends.ports import Create, Overwrite
 from repertory.backends.sessions.message_tree_reading import (
     JournalPlace,
     Reading,
+    check_undamaged,
     offset_of,
     read_agent_file,
     read_journal,
@@ -22,12 +24,7 @@ from repertory.core.journal.codec import at_of, decode
 from repertory.core.journal.fold import Fold
 from repertory.core.journal.records import (
     Branched,
-    Interrupted,
-    MessageAdded,
     Record,
-    Resumed,
-    StateChanged,
-    ViewChanged,
 )
 from repertory.core.journal.restore import restore
 from repertory.core.journal.rows import Kind, Row
@@ -44,9 +41,9 @@ from repertory.core.message_tree.documents import (
 )
 from repertory.core.message_tree.head import Head
 from repertory.core.message_tree.kept_rows import Line
-from repertory.core.message_tree.opening import Opened, needed_of, open_agent
+from repertory.core.message_tree.opening import Opened, due_after, needed_of, open_agent, outdated
 from repertory.core.messages import Message
-from repertory.errors import AlreadyExists, CorruptJournal, Invalid, LeaseLost, NotFound
+from repertory.errors import AlreadyExists, CorruptJournal, LeaseLost, NotFound
 
 HEAD_BYTES_MAX = 1_000_000
 """The largest window that is kept in one object besides its documents."""
@@ -110,14 +107,27 @@ async def seen_rows(
 ) -> list[Row]:
     """The rows for somebody who only looks, from the last one's `low` on or all of them. Nothing is written.
 
-    `owned`: what others have added is left out, since the owner will take it in.
+    `owned`: what others have added is left out, since the owner will take it in. Errors: `CorruptJournal` naming a
+    document that is damaged.
     """
     reading = await read_journal(place, whole=whole)
+    check_undamaged(place, reading)
     if owned:
         rows = list(reading.assembled.rows)
         return rows if whole else needed_of(rows)
     opened = _derived(place, reading, wall(), entropy)
     return [*opened.found, *opened.made] if whole else opened.needed()
+
+
+async def mended_rows(
+    place: JournalPlace, wall: Callable[[], float], entropy: Entropy
+) -> tuple[list[Row], Sequence[Damage]]:
+    """All rows, with a record for each message that is damaged: what it says now, or that it was lost. And what is
+    damaged. Errors: `CorruptJournal` when rows cannot be told any more.
+    """
+    reading = await read_journal(place, whole=True)
+    opened = _derived(place, reading, wall(), entropy)
+    return [*opened.found, *opened.made], reading.damages
 
 
 def _derived(place: JournalPlace, reading: Reading, at: float, entropy: Entropy) -> Opened:
@@ -169,6 +179,7 @@ class TreeJournal:
     async def open(self) -> list[Row]:
         """Read, tidy up what a crash left, take in what others wrote. The rows that opening needs, from `low` on."""
         reading = await read_journal(self._place, whole=False)
+        check_undamaged(self._place, reading)
         found = reading.assembled
         for source in reversed(found.torn):
             await self._objects.delete(self._names.key(source))
@@ -186,10 +197,11 @@ class TreeJournal:
             agent=reading.agent,
             agent_version=reading.agent_version,
             state_due=reading.agent is None and bool(found.rows or numbers),
-            view_due=reading.agent is None or reading.agent.foreign or _outdated(reading.agent, opened.fold),
+            view_due=reading.agent is None or reading.agent.foreign or outdated(reading.agent, opened.fold),
             asks=reading.agent is not None and reading.agent.asks,
         )
-        await self._put_aside(reading.unreadable)
+        if reading.document is not None and reading.agent is None:
+            await self._put_aside(reading.document.body)
         if opened.made:
             number = max(found.numbers.values(), default=-1) + 1
             chapter = Chapter(rows=opened.made, generation=self._generation, before=found.tail, next_number=number)
@@ -328,23 +340,20 @@ class TreeJournal:
     def _key(self, fault: Fault) -> str | None:
         return None if fault.number is None else self._names.key(Source(fault.number))
 
-    async def _put_aside(self, numbers: Sequence[int]) -> None:
-        """Move what nobody can read out of the way, so that others can open the session, too."""
-        for number in numbers:
-            key = self._names.key(Source(number))
-            with suppress(NotFound, Invalid):
-                body = (await self._objects.get(key)).body
-                await self._objects.put(self._names.quarantined(number), body, Overwrite())
-                await self._objects.delete(key)
-                _log.warning("a message that cannot be read was put aside file=%r", key)
+    async def _put_aside(self, body: bytes) -> None:
+        """Keep an agent's document that is damaged, since it is to be written anew."""
+        await self._objects.put(self._names.quarantined_document, body, Overwrite())
+        _log.warning("a damaged document was put aside, and is written anew file=%r", self._names.agent)
 
     async def _erase(self, seqs: Sequence[int]) -> None:
         """Destroy the contents of rows, in every document that holds them; last in the one that asks for it."""
         at = self._at
         wanted = {seq for seq in seqs if 0 < seq <= at.last_seq}
         reading = await read_journal(self._place, whole=False)
+        check_undamaged(self._place, reading)
         if wanted and reading.assembled.begins > min(wanted):
             reading = await read_journal(self._place, whole=True)
+            check_undamaged(self._place, reading)
         numbers = reading.assembled.numbers
         instead = shown_instead(reading.assembled.rows, wanted)
         shown = {numbers[seq]: message for seq, message in instead.items() if seq in numbers}
@@ -401,25 +410,13 @@ class TreeJournal:
                 record = decode(row.kind, row.version, row.body) if not row.erased else None
             except CorruptJournal:
                 record = None
-            self._note(record)
+            due = due_after(record, asks=at.asks)
+            at.state_due, at.view_due = at.state_due or due.state, at.view_due or due.view
             if at.fold is not None:
                 at.fold = _applied(at.fold, row.seq, record)
         if at.fold is not None and len(at.numbers) > 256:
             low = at.fold.low
             at.numbers = {seq: number for seq, number in at.numbers.items() if seq >= low}
-
-    def _note(self, record: Record | None) -> None:
-        match record:
-            case StateChanged() | Branched() | Interrupted() | Resumed():
-                self._at.state_due = True
-            case MessageAdded() if self._at.asks:
-                self._at.state_due = True
-            case ViewChanged():
-                self._at.view_due = True
-            case MessageAdded(view=view) if view is not None:
-                self._at.view_due = True
-            case _:
-                pass
 
 
 def _applied(fold: Fold, seq: int, record: Record | None) -> Fold | None:
@@ -428,15 +425,6 @@ def _applied(fold: Fold, seq: int, record: Record | None) -> Fold | None:
         return None
     fold.apply(seq, record)
     return fold
-
-
-def _outdated(agent: AgentFile, fold: Fold) -> bool:
-    """Whether the agent's document names another manager than the journal, or is wrong about whether the turn waits for
-    a person: somebody was cut off before it was told.
-    """
-    named = fold.shown.view.manager
-    misnamed = bool(named) and agent.manager.get("__name__") != named
-    return misnamed or agent.asks != asks_somebody(standing_of(fold))
 
 
 def _made_at(rows: Sequence[Row]) -> float | None:

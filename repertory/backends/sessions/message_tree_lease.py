@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, cast
 
 from repertory.backends.ports import Create, Lease, Update
 from repertory.backends.sessions.message_tree_names import SessionNames
-from repertory.core.message_tree.documents import session_document
-from repertory.core.message_tree.spelling import read, spelled
+from repertory.core.message_tree.documents import ALTERED, is_altered, sealed, session_document
+from repertory.core.message_tree.spelling import parsed, read
 from repertory.errors import AlreadyExists, Corrupt, LeaseLost, NotFound, PreconditionFailed, SessionBusy
 
 if TYPE_CHECKING:
@@ -36,6 +36,8 @@ class LeaseFile:
     """None when there is no such object."""
     heads: Mapping[str, object] = field(default_factory=dict[str, object])
     """Agent id to head."""
+    tails: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Journal to its last row, as of when the session was given up: no reader may find less."""
     wanted: bool = False
     """Whether another process asks its owner for it."""
 
@@ -48,6 +50,8 @@ class HeldLease:
     version: str
     proved_at: float
     heads: dict[str, object]
+    tails: dict[str, int] = field(default_factory=dict[str, int])
+    """Journal to the last row that there must be."""
     wanted: bool = False
     """Whether another process has asked for it."""
 
@@ -83,10 +87,11 @@ class TreeLeases:
                 await self._create_session(names, now)
             condition = Create() if found.version is None else Update(found.version)
             try:
-                version = await self._objects.put(names.lease, _body(lease, now, {}), condition)
+                version = await self._objects.put(names.lease, _body(lease, now, {}, found.tails), condition)
             except (AlreadyExists, PreconditionFailed):
                 continue
-            return HeldLease(lease, version, now, dict(found.heads) if found.owner is None else {})
+            heads = dict(found.heads) if found.owner is None else {}
+            return HeldLease(lease, version, now, heads, dict(found.tails))
         raise SessionBusy("another live owner has the session", session=names.session_id)
 
     async def _ask(self, names: SessionNames, found: LeaseFile) -> None:
@@ -99,7 +104,7 @@ class TreeLeases:
         lease = Lease(session_id=names.session_id, owner=owner, generation=found.generation)
         with suppress(PreconditionFailed):
             await self._objects.put(
-                names.lease, _body(lease, found.proved_at, found.heads, wanted=True), Update(version)
+                names.lease, _body(lease, found.proved_at, found.heads, found.tails, wanted=True), Update(version)
             )
 
     async def _create_session(self, names: SessionNames, at: float) -> None:
@@ -115,7 +120,9 @@ class TreeLeases:
             return LeaseFile()
         try:
             said = read(stored.body)
-            owner, heads = said.get("owner"), said.get("heads")
+            if is_altered(parsed(stored.body)):
+                raise ValueError(ALTERED)
+            owner, heads, tails = said.get("owner"), said.get("heads"), said.get("tails")
             if said.get("format") != _FORMAT:
                 raise ValueError("a format that this release does not know")
             return LeaseFile(
@@ -124,9 +131,10 @@ class TreeLeases:
                 proved_at=float(cast("float", said["proved_at"])),
                 version=stored.version,
                 heads=cast("dict[str, object]", heads) if isinstance(heads, dict) else {},
+                tails={name: int(seq) for name, seq in cast("dict[str, int]", tails or {}).items()},
                 wanted=said.get("wanted") is True,
             )
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
             if not stored.body.strip(b"\0 \n"):  # Cut off by a power failure of whoever wrote it: nobody owns that.
                 return LeaseFile(version=stored.version)
             raise Corrupt("the lease of the session cannot be read", file=names.lease, cause=str(error)) from error
@@ -161,7 +169,9 @@ class TreeLeases:
         for _ in range(_TRIES):
             now = self._wall()
             try:
-                held.version = await self._objects.put(names.lease, _body(held.lease, now, {}), Update(held.version))
+                held.version = await self._objects.put(
+                    names.lease, _body(held.lease, now, {}, held.tails), Update(held.version)
+                )
             except PreconditionFailed:
                 found = await self.read(names)  # It may be our own put, of which we were not told.
                 if (found.owner, found.generation) != (held.lease.owner, held.lease.generation):
@@ -175,7 +185,7 @@ class TreeLeases:
 
     async def release(self, names: SessionNames, held: HeldLease, heads: Mapping[str, object]) -> None:
         """Give the session up, in good order. A lease that is no longer current is ignored."""
-        body = _body(held.lease, self._wall(), heads, owner=None)
+        body = _body(held.lease, self._wall(), heads, held.tails, owner=None)
         for _ in range(_TRIES):
             try:
                 await self._objects.put(names.lease, body, Update(held.version))
@@ -198,8 +208,15 @@ def lost(lease: Lease) -> LeaseLost:
 
 
 def _body(
-    lease: Lease, at: float, heads: Mapping[str, object], *, owner: str | None = "", wanted: bool = False
+    lease: Lease,
+    at: float,
+    heads: Mapping[str, object],
+    tails: Mapping[str, int],
+    *,
+    owner: str | None = "",
+    wanted: bool = False,
 ) -> bytes:
     named = lease.owner if owner == "" else owner
-    said = {"format": _FORMAT, "generation": lease.generation, "owner": named, "proved_at": at, "heads": dict(heads)}
-    return spelled({**said, "wanted": True} if wanted else said)
+    said: dict[str, object] = {"format": _FORMAT, "generation": lease.generation, "owner": named, "proved_at": at}
+    said |= {"heads": dict(heads), "tails": dict(tails)} | ({"wanted": True} if wanted else {})
+    return sealed(said)

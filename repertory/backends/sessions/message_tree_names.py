@@ -74,14 +74,10 @@ class AgentNames:
         """The folder of what nobody could read."""
         return f"{self.folder}repertory/unreadable/"
 
-    def quarantined(self, number: int) -> str:
-        """Where a message's document goes that cannot be read."""
-        return f"{self.unreadable}message_{number}.json"
-
     @property
-    def quarantined_run(self) -> str:
-        """Where an orchestrator's document goes that cannot be read."""
-        return f"{self.unreadable}multi_agent.json"
+    def quarantined_document(self) -> str:
+        """Where a copy of the document goes that tells others how things stand, when it cannot be read."""
+        return f"{self.unreadable}{self.agent.removeprefix(self.folder)}"
 
     def sources(self, keys: Iterable[str]) -> list[Source]:
         """The documents among these keys, the messages by number and then the others; strays are left out."""

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, TypedDict
 
 import anyio
 
+from repertory.backends.mending_ports import Damage
 from repertory.backends.sessions.message_tree_names import AgentNames
 from repertory.backends.worker_threads import run_in_thread
 from repertory.core.message_tree.assembly import Assembled, Source, assemble, check_chain
-from repertory.core.message_tree.documents import AgentFile, Read, read_agent, read_message, read_rows
+from repertory.core.message_tree.documents import ALTERED, AgentFile, Read, read_agent, read_message, read_rows
+from repertory.core.message_tree.spelling import parsed
+from repertory.core.orchestration.journals import orchestrator_in
 from repertory.errors import CorruptJournal, Invalid, NotFound, RepertoryError
 
 if TYPE_CHECKING:
@@ -22,6 +26,10 @@ READS_AT_ONCE_MAX = 32
 """Documents that are read side by side at most."""
 ASSEMBLED_AT_ONCE_MAX = 100
 """Documents that are put together on the event loop, which takes some milliseconds; more are in a thread."""
+_DAMAGED = (
+    "a document of the session is damaged: put it back from a copy, or have `repertory sessions doctor --repair` set"
+    " everything aside and go on from what is sound; who has edited it on purpose removes its key 'repertory'"
+)
 _FIRST_READ = 48
 """Messages that are read in the first go: the default window and some more."""
 
@@ -35,8 +43,10 @@ class Reading:
     """What was read."""
     messages: Sequence[int] = ()
     """The numbers of all documents of messages, in order."""
-    unreadable: Sequence[int] = ()
-    """The numbers of those, among the ones that were read, that nobody can read."""
+    damages: Sequence[Damage] = ()
+    """What is wrong with the documents that were read: what nobody can read, what is not as we have written it, what is
+    lost. A document that somebody else has written anew is none.
+    """
     document: StoredObject | None = None
     """What tells others how things stand, as it was found."""
     agent: AgentFile | None = None
@@ -74,7 +84,9 @@ async def read_journal(place: JournalPlace, *, whole: bool) -> Reading:
     keys = [info.key for info in await objects.list(names.folder)]
     sources = names.sources(keys)
     if not sources:
-        return Reading(**await _told(place, keys))
+        told = await _told(place, keys)
+        check_named(place, told["document"])
+        return Reading(**told)
     messages = [source for source in sources if source.number is not None]
     rows = sources[len(messages) :]
     documents: dict[Source, Read] = {}
@@ -93,18 +105,68 @@ async def read_journal(place: JournalPlace, *, whole: bool) -> Reading:
             break
         take *= 2
     numbers = [source.number for source in sources if source.number is not None]
+    told = await _told(place, keys)
+    check_named(place, told["document"])
     if names.orchestrator:
         _check_rows(place, documents)
     if not assembled.rows or assembled.begins > (1 if whole else assembled.rows[-1].low):
         check_chain(assembled, {number: names.key(Source(number)) for number in numbers}, place.session_id)
-    unreadable = [source.number for source, read in documents.items() if read.fault and source.number is not None]
     return Reading(
         assembled=assembled,
         documents=documents,
         messages=numbers,
-        unreadable=sorted(unreadable),
-        **await _told(place, keys),
+        damages=_damages(place, documents, assembled),
+        **told,
     )
+
+
+def check_named(place: JournalPlace, document: StoredObject | None) -> None:
+    """Raise `Invalid` when the folder is another journal's: where names are shortened, two may be the same, and the
+    document has the id.
+    """
+    if document is None or place.names.journal is not None:
+        return
+    orchestrator = orchestrator_in(place.agent_id)
+    name, wanted = ("agent_id", place.agent_id) if orchestrator is None else ("id", orchestrator)
+    told: object = None
+    with suppress(ValueError):
+        told = parsed(document.body).get(name)
+    if isinstance(told, str) and told != wanted:
+        msg = "another agent has the folder that this one would have; choose another agent id"
+        raise Invalid(msg, agent=place.agent_id, folder=place.names.folder, belongs_to=told)
+
+
+def _damages(place: JournalPlace, documents: Mapping[Source, Read], assembled: Assembled) -> list[Damage]:
+    wrong = {source: read.fault for source, read in documents.items() if read.fault is not None}
+    wrong |= {source: ALTERED for source, read in documents.items() if read.altered}
+    for fault in assembled.faults:
+        source = Source(fault.number)
+        read = documents.get(source)
+        if read is None or (read.kept and not fault.redacted):  # Lost, or ours and not what its rows prove.
+            wrong.setdefault(source, fault.why)
+    ordered = sorted(wrong.items(), key=lambda item: (item[0].number is None, item[0].number or item[0].first or 0))
+    return [Damage(where=_where(place, source), what=what) for source, what in ordered]
+
+
+def _where(place: JournalPlace, source: Source) -> str:
+    known = source.number is not None or source.first is not None
+    return place.names.key(source) if known else f"{place.names.folder}messages/"
+
+
+def check_undamaged(place: JournalPlace, reading: Reading) -> None:
+    """Raise `CorruptJournal` naming the first document that is damaged, and saying what can be done."""
+    if reading.damages:
+        first = reading.damages[0]
+        where = {"session": place.session_id, "agent": place.agent_id, "file": first.where, "cause": first.what}
+        raise CorruptJournal(_DAMAGED, **where, damaged=len(reading.damages))
+
+
+def check_tail(place: JournalPlace, last_seq: int, tails: Mapping[str, int]) -> None:
+    """Raise `CorruptJournal` when a journal ends before the row with which it was given up last."""
+    known = tails.get(place.agent_id, 0)
+    if last_seq < known:
+        where = {"session": place.session_id, "agent": place.agent_id, "file": f"{place.names.folder}messages/"}
+        raise CorruptJournal(_DAMAGED, **where, cause="documents at the end were removed", seq=last_seq, stored=known)
 
 
 async def _told(place: JournalPlace, keys: Collection[str]) -> _Told:
@@ -117,9 +179,10 @@ async def _told(place: JournalPlace, keys: Collection[str]) -> _Told:
 def _check_rows(place: JournalPlace, documents: Mapping[Source, Read]) -> None:
     """Raise `CorruptJournal` for a document of rows that cannot be read, where there is nothing else to go by."""
     for source, read in documents.items():
-        if read.fault is not None:
+        fault = read.fault or (ALTERED if read.altered else None)
+        if fault is not None:
             where = {"session": place.session_id, "agent": place.agent_id, "file": place.names.key(source)}
-            raise CorruptJournal("a document of rows cannot be read", **where, cause=read.fault)
+            raise CorruptJournal("a document of rows cannot be read", **where, cause=fault)
 
 
 async def read_agent_file(place: JournalPlace) -> tuple[AgentFile | None, str | None]:

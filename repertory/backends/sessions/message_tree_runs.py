@@ -219,7 +219,7 @@ class OrchestratorJournal:
 
     async def _put_aside(self, body: bytes) -> None:
         """Keep what nobody can read, since it is to be replaced."""
-        await self._objects.put(self._names.quarantined_run, body, Overwrite())
+        await self._objects.put(self._names.quarantined_document, body, Overwrite())
         _log.warning("a run that cannot be read was put aside file=%r", self._names.agent)
 
     async def _erase(self, seqs: Sequence[int]) -> None:

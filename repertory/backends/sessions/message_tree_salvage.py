@@ -13,18 +13,22 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from repertory.backends.mending_ports import Damage
-from repertory.backends.sessions.message_tree_journal import seen_rows
+from repertory.backends.sessions.message_tree_journal import mended_rows
 from repertory.backends.sessions.message_tree_names import SessionNames
-from repertory.backends.sessions.message_tree_reading import JournalPlace, read_agent_file, side_by_side
+from repertory.backends.sessions.message_tree_reading import JournalPlace, read_agent_file, read_journal, side_by_side
 from repertory.backends.sessions.message_tree_runs import salvaged_run_rows, seen_run_rows
 from repertory.core.message_tree.assembly import Assembled, Source
 from repertory.core.message_tree.documents import Read, read_message
 from repertory.core.message_tree.opening import open_agent
+from repertory.core.message_tree.run_file import read_run_file
+from repertory.core.message_tree.spelling import parsed
+from repertory.core.orchestration.journals import orchestrator_in
 from repertory.errors import Corrupt, Invalid, NotFound
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from repertory.backends.ports import ObjectStore
     from repertory.core.journal.appender import Entropy
     from repertory.core.journal.rows import Row
 
@@ -38,7 +42,7 @@ async def salvage_agent(
     if place.names.orchestrator:
         return await _salvage_orchestrator(place, wall, entropy)
     try:
-        return await seen_rows(place, wall, entropy, whole=True), ()
+        return await mended_rows(place, wall, entropy)
     except Corrupt as error:
         damages = [Damage(where=place.names.folder, what=str(error))]
     documents = await _messages(place)
@@ -51,6 +55,34 @@ async def salvage_agent(
     names, numbers = (place.session_id, place.agent_id), [number for number, _ in said]
     opened = open_agent(names, Assembled(added=said), numbers, theirs, wall(), entropy)
     return opened.made, damages
+
+
+async def examine_agent(place: JournalPlace) -> Sequence[Damage]:
+    """What is wrong with the documents of a journal, but for what reading it says anyway."""
+    try:
+        reading = await read_journal(place, whole=True)
+    except Corrupt:
+        return ()
+    damages = list(reading.damages)
+    if reading.document is not None and not place.names.orchestrator and reading.agent is None:
+        damages.append(Damage(where=place.names.agent, what="it cannot be read, or is not as it was written"))
+    if reading.document is not None and place.names.orchestrator:
+        try:
+            read_run_file(reading.document.body, orchestrator_in(place.agent_id) or "")
+        except ValueError as error:
+            damages.append(Damage(where=place.names.agent, what=str(error)))
+    return damages
+
+
+async def examine_session(objects: ObjectStore, names: SessionNames) -> list[Damage]:
+    """What is wrong with the document that says which session it is."""
+    try:
+        told = parsed((await objects.get(names.session)).body).get("session_id")
+    except NotFound:
+        return [Damage(where=names.session, what="it is lost")]
+    except (ValueError, Invalid) as error:
+        return [Damage(where=names.session, what=str(error) or "it is empty")]
+    return [] if told == names.session_id else [Damage(where=names.session, what=f"it names another session: {told!r}")]
 
 
 def strays_in(folder: str, keys: Sequence[str]) -> list[str]:

@@ -110,6 +110,9 @@ class AgentSnapshots:
             rows = await self._go_back(load_id, rows)
         last = rows[-1].seq if rows else 0
         self._seen_seq = max(self._seen_seq, last)
+        if self.history.remade:
+            await self.history.publish()
+            await self.history.settle(self._seen_seq)
         behind = self.history.due or self.history.numbering.taken > self._latest.seq
         if last and (replaced or behind or not self._choices.only_when_triggered):
             self._wanted_seq = last

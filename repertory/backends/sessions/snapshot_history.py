@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from repertory.core.journal.codec import decode
 from repertory.core.journal.records import SnapshotTaken
 from repertory.core.journal.rows import Kind, Row
-from repertory.core.snapshots.location import file_name
+from repertory.core.snapshots.location import file_name, number_of
 from repertory.core.snapshots.manifest import Numbering
-from repertory.errors import CorruptJournal
+from repertory.errors import CorruptJournal, SnapshotException
 
 if TYPE_CHECKING:
     from repertory.backends.sessions.snapshot_shelf import HistoryShelf, Maker
@@ -53,6 +53,8 @@ class AgentHistory:
         self._next = 1
         self.numbering = Numbering()
         """What the manifest says."""
+        self.remade = False
+        """Whether the manifest is damaged, and not put anew yet."""
         self.last_at: float | None = None
         """When the last snapshot was taken, in epoch seconds."""
 
@@ -62,9 +64,23 @@ class AgentHistory:
         return bool(self._waiting)
 
     async def read(self) -> None:
-        """Look where the numbering stands."""
-        self.numbering = await self._shelf.numbering(self._location)
+        """Look where the numbering stands. A manifest that is damaged is made anew of what lies there, and of the marks
+        in the journal.
+        """
+        try:
+            self.numbering = await self._shelf.numbering(self._location)
+        except SnapshotException as error:
+            self.numbering, self.remade = await self._remade(), True
+            await self._shelf.keep_manifest(self._location)
+            _log.warning("a manifest is damaged, and is made anew why=%r", str(error))
         self._next, self.last_at = self.numbering.next_number, self.numbering.last_at
+
+    async def _remade(self) -> Numbering:
+        ids = await self._shelf.ids(self._location)
+        last = max((number for each in ids if (number := number_of(each)) is not None), default=0)
+        found = await self._shelf.history(self._location, str(last)) if last else None
+        at = found.snapshot.created_at if found is not None and found.snapshot is not None else None
+        return Numbering(next_number=last + 1, last_at=at or None)
 
     def mark(self, at: float) -> SnapshotTaken:
         """The record that marks the next snapshot, to follow what it shows."""
@@ -113,7 +129,7 @@ class AgentHistory:
 
     async def _put(self, numbering: Numbering) -> None:
         await self._shelf.put_numbering(self._location, numbering, self._wall())
-        self.numbering = numbering
+        self.numbering, self.remade = numbering, False
 
 
 def mark_in(row: Row) -> SnapshotTaken | None:

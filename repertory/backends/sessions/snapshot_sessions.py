@@ -23,7 +23,7 @@ from repertory.backends.sessions.snapshot_latest import OwnedPlace, WrittenElsew
 from repertory.backends.sessions.snapshot_opening import is_of, rows_for
 from repertory.backends.sessions.snapshot_run_maker import RunMaker
 from repertory.backends.sessions.snapshot_runs import RunSnapshots
-from repertory.backends.sessions.snapshot_tree import SnapshotTree
+from repertory.backends.sessions.snapshot_tree import SnapshotTree, session_folder
 from repertory.core.ids import check_id
 from repertory.core.orchestration.journals import orchestrator_in
 from repertory.core.outage import own_errors
@@ -32,7 +32,7 @@ from repertory.core.snapshots.redaction import replacements
 from repertory.errors import Invalid, LeaseLost, NotFound, RepertoryError, StoreNotFound
 
 if TYPE_CHECKING:
-    from repertory.backends.mending_ports import Inspection, Salvage
+    from repertory.backends.mending_ports import Damage, Inspection, Salvage
     from repertory.backends.ports import Batch, Lease, ObjectStore
     from repertory.backends.sessions.object_sessions import ObjectSessionStore
     from repertory.backends.sessions.snapshot_choices import SnapshotChoices
@@ -174,16 +174,41 @@ class SnapshotSessionStore:
         """What lies among the journals and is no part of any."""
         return await self._journal.inspect()
 
+    async def examine(self, session_id: str) -> Sequence[Damage]:
+        """The snapshots and manifests of a session that are damaged."""
+        locations = await self._locations_in(session_id)
+        return [damage for location in locations for damage in await self._tree.damages(location)]
+
+    async def _locations_in(self, session_id: str) -> list[SnapshotLocation]:
+        """Whatever has a snapshot, or a journal."""
+        found = dict.fromkeys(await self._tree.locations(check_id(session_id, "session id")))
+        for info in await self._journal.sessions(session_id):
+            found |= dict.fromkeys(SnapshotLocation.of(session_id, journal) for journal in info.agents)
+        return list(found)
+
     async def salvage(self, session_id: str) -> Salvage:
         """The rows of a session's journal that can be read."""
         return await self._journal.salvage(session_id)
 
     async def set_aside(self, session_id: str, keep: Sequence[Row]) -> str:
-        """Move a session's journal aside, and begin it anew with these rows. Its snapshots stay: what they show and the
-        journal does not is taken in at the next opening. Errors: `NotFound`, `SessionBusy`.
+        """Move a session's journal aside, and begin it anew with these rows; damaged snapshots go to `unreadable/`, and
+        are made anew of the journal where that has them. The others stay: what they show and the journal does not is
+        taken in at the next opening. Errors: `NotFound`, `SessionBusy`.
         """
         self._drop(session_id, given_up=True)
-        return await self._journal.set_aside(session_id, keep)
+        kept = {row.agent_id for row in keep}
+        moved = False
+        for location in await self._locations_in(session_id):
+            damages = await self._tree.damages(location)
+            moved = moved or bool(damages)
+            if damages:
+                await self._tree.move_aside(location, damages, remake=location.journal in kept)
+        try:
+            return await self._journal.set_aside(session_id, keep)
+        except NotFound:
+            if not moved:
+                raise
+            return f"{session_folder(session_id)}*/*/snapshots/unreadable/"
 
     async def quarantined(self, session_id: str) -> Sequence[str]:
         """What was set aside of a session's journal, the oldest first."""

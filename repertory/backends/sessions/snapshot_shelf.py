@@ -76,6 +76,10 @@ class HistoryShelf(Protocol):
         """What the manifest says."""
         ...
 
+    async def keep_manifest(self, location: SnapshotLocation) -> None:
+        """Keep a copy of a manifest that nobody can read, if there is room for that: it is to be replaced."""
+        ...
+
     async def put_numbering(self, location: SnapshotLocation, numbering: Numbering, at: float) -> None:
         """Put a manifest."""
         ...

@@ -71,6 +71,9 @@ class StorageShelf:
         except ValueError as error:
             raise SnapshotException("a manifest cannot be read", place=place_of(location), cause=str(error)) from error
 
+    async def keep_manifest(self, location: SnapshotLocation) -> None:
+        """A storage has no room for that."""
+
     async def put_numbering(self, location: SnapshotLocation, numbering: Numbering, at: float) -> None:
         """Save a manifest."""
         manifest = manifest_of(numbering, at)

@@ -12,11 +12,13 @@ ours, stands there as `%` and the SHA-256 of the id in hexadecimal digits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, NamedTuple
 
+from repertory.backends.mending_ports import Damage
 from repertory.backends.ports import Create, Overwrite, Update
 from repertory.backends.sessions.object_keys import ROOT
 from repertory.backends.sessions.snapshot_agent_maker import found_in
@@ -126,10 +128,46 @@ class SnapshotTree:
     async def set_aside(self, location: SnapshotLocation) -> str:
         """Keep a copy of the latest snapshot, which is to be replaced. Gives the copy's key. Errors: `NotFound`."""
         keys = keys_of(location)
-        body = (await self._objects.get(keys.latest)).body
-        key = f"{keys.folder}unreadable/snapshot_latest.{sha256(body).hexdigest()[:16]}.json"
-        await self._objects.put(key, body, Overwrite())
-        return key
+        return await self._copied_aside(keys, keys.latest)
+
+    async def keep_manifest(self, location: SnapshotLocation) -> None:
+        """Keep a copy of the manifest, which is to be replaced."""
+        keys = keys_of(location)
+        with suppress(NotFound):
+            await self._copied_aside(keys, keys.manifest)
+
+    async def damages(self, location: SnapshotLocation) -> list[Damage]:
+        """What is wrong with the documents of an agent or orchestrator."""
+        keys = keys_of(location)
+        run = location.scope == RUN_SCOPE
+        latest = await (self.latest_run(location) if run else self.latest(location))
+        found = (
+            [latest] if run else [latest, *[await self.history(location, each) for each in await self.ids(location)]]
+        )
+        damages = [Damage(where=each.place, what=each.fault) for each in found if each is not None and each.fault]
+        try:
+            await self.numbering(location)
+        except SnapshotException as error:
+            damages.append(Damage(where=keys.manifest, what=str(error.fields.get("cause", error))))
+        return damages
+
+    async def move_aside(self, location: SnapshotLocation, damages: Sequence[Damage], *, remake: bool) -> None:
+        """Move damaged documents aside. `remake`: whether the journal has everything, so that the latest snapshot and
+        the manifest go as well, and all of it is put anew at the next opening.
+        """
+        keys = keys_of(location)
+        wanted = [damage.where for damage in damages] + ([keys.latest, keys.manifest] if remake else [])
+        for key in dict.fromkeys(wanted):
+            with suppress(NotFound):
+                await self._copied_aside(keys, key)
+            await self._objects.delete(key)
+
+    async def _copied_aside(self, keys: AgentKeys, key: str) -> str:
+        body = (await self._objects.get(key)).body
+        name = key.rpartition("/")[2].removesuffix(".json")
+        copy = f"{keys.folder}unreadable/{name}.{sha256(body).hexdigest()[:16]}.json"
+        await self._objects.put(copy, body, Overwrite())
+        return copy
 
     async def history(self, location: SnapshotLocation, snapshot_id: str) -> Found[ReadSnapshot] | None:
         """The snapshot of that id."""
@@ -161,7 +199,7 @@ class SnapshotTree:
         try:
             numbering = read_manifest(parsed(stored.body))
         except ValueError as error:
-            raise SnapshotException("a manifest cannot be read; remove it", file=key, cause=str(error)) from error
+            raise SnapshotException("a manifest cannot be read", file=key, cause=str(error)) from error
         self._manifests[key] = stored.version
         return numbering
 

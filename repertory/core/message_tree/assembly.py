@@ -38,6 +38,8 @@ class Fault(NamedTuple):
     number: int | None
     """Of the document, when it is known."""
     why: str
+    redacted: bool = False
+    """Whether a redaction says something else than its document."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,7 +241,7 @@ def _faults(rows: Iterable[Row], found: Mapping[int, tuple[Message | None, int |
         if explained is None and why:
             faults.append(Fault(row, message, number, why))
         elif explained is not None and message is not None and _untracked(explained) != _untracked(message):
-            faults.append(Fault(row, message, number, "it was edited"))
+            faults.append(Fault(row, message, number, "it was edited", redacted=True))
     return faults
 
 

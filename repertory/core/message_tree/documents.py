@@ -12,8 +12,9 @@ documented session layout, as strands-agents 1.62.0 writes it.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, cast
 
@@ -22,7 +23,7 @@ from repertory.core.journal.plain_json import dump
 from repertory.core.journal.rows import Row
 from repertory.core.journal.standing import standing_of
 from repertory.core.message_tree.kept_rows import Kept, Line, entry, read_entry, tracked
-from repertory.core.message_tree.spelling import epoch, iso, read, spelled
+from repertory.core.message_tree.spelling import decoded, encoded, epoch, iso, parsed, read, spelled, written
 from repertory.core.messages import Json, Message
 from repertory.core.pairing import check_message
 from repertory.core.window.plan import DEFAULT_MANAGER
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from repertory.core.journal.fold import Fold
 
 OURS = "repertory"
+DIGEST = "digest"
 FORMAT = 1
 ERASED_TEXT = "[erased]"
 
@@ -69,6 +71,11 @@ class Read:
     """Of the owner who wrote it."""
     fault: str | None = None
     """Why nothing can be read of it."""
+    altered: bool = False
+    """Whether it is not what we have written, although what is ours in it was left there."""
+
+
+ALTERED = "it is not as it was written"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +105,7 @@ def session_document(session_id: str, at: float) -> bytes:
 
 def message_document(number: int, message: Message, at: float, chapter: Chapter) -> bytes:
     """`message_<n>.json`, with one message among its rows."""
-    return spelled(message_fields(number, message, at, chapter))
+    return sealed(message_fields(number, message, at, chapter))
 
 
 def message_fields(number: int, message: Message, at: float, chapter: Chapter) -> dict[str, object]:
@@ -119,7 +126,7 @@ def message_fields(number: int, message: Message, at: float, chapter: Chapter) -
 
 def rows_document(chapter: Chapter, files: Mapping[int, tuple[int, Message]]) -> bytes:
     """`rows_<seq>.json`. `files`: sequence number of a row to the document that shows its message, and that message."""
-    return spelled(rows_fields(chapter, files))
+    return sealed(rows_fields(chapter, files))
 
 
 def rows_fields(chapter: Chapter, files: Mapping[int, tuple[int, Message]]) -> dict[str, object]:
@@ -141,7 +148,7 @@ def agent_document(agent_id: str, fold: Fold, removed: int, found: AgentFile | N
     if view.summary is not None or "summary_message" in (found.manager if found is not None else ()):
         manager = {"summary_message": view.summary, **manager}
     model_state = dict(found.model_state) if found is not None else {}
-    return spelled(
+    return sealed(
         {
             "agent_id": agent_id,
             "state": state,
@@ -157,10 +164,14 @@ def agent_document(agent_id: str, fold: Fold, removed: int, found: AgentFile | N
 def read_message(body: bytes) -> Read:
     """A message's document, whoever wrote it."""
     try:
-        fields = read(body)
+        said = parsed(body)
+        fields = decoded(said)
     except ValueError as error:
-        return Read(fault=str(error))
-    return read_message_fields(fields)
+        return Read(fault=str(error) or "it is empty")
+    found = read_message_fields(fields)
+    if found.fault is None and OURS not in said and any(map(_is_chapter, said.values())):
+        return Read(fault="the key of ours in it has another name")
+    return replace(found, altered=is_altered(said))
 
 
 def read_message_fields(fields: Mapping[str, object]) -> Read:
@@ -180,10 +191,11 @@ def read_message_fields(fields: Mapping[str, object]) -> Read:
 def read_rows(body: bytes) -> Read:
     """A document of rows."""
     try:
-        fields = read(body)
+        said = parsed(body)
+        fields = decoded(said)
     except ValueError as error:
-        return Read(fault=str(error))
-    return read_rows_fields(fields)
+        return Read(fault=str(error) or "it is empty")
+    return replace(read_rows_fields(fields), altered=is_altered(said))
 
 
 def read_rows_fields(fields: Mapping[str, object]) -> Read:
@@ -195,10 +207,13 @@ def read_rows_fields(fields: Mapping[str, object]) -> Read:
 
 
 def read_agent(body: bytes) -> AgentFile | None:
-    """An agent's document; None when it cannot be read."""
+    """An agent's document; None when it cannot be read, or is ours and not as we have written it."""
     try:
-        fields = read(body)
+        said = parsed(body)
+        fields = decoded(said)
     except ValueError:
+        return None
+    if is_altered(said):
         return None
     state, manager = _mapping(fields.get("state")), _mapping(fields.get("conversation_manager_state"))
     ours, internal = _mapping(fields.get(OURS)), _mapping(fields.get("_internal_state"))
@@ -217,7 +232,11 @@ def without_contents(body: bytes, wanted: Collection[int], shown: Message | None
 
     Nobody is asked any more to erase anything. Errors: `ValueError` when the document cannot be read.
     """
-    return spelled(without_content_fields(read(body), wanted, shown, at))
+    fields = read(body)
+    ours = fields.get(OURS, fields)
+    had = isinstance(ours, dict) and DIGEST in cast("dict[str, object]", ours)
+    made = without_content_fields(fields, wanted, shown, at)
+    return sealed(made) if had else spelled(made)
 
 
 def without_content_fields(
@@ -234,6 +253,34 @@ def without_content_fields(
         instead = {**shown} if tracking_id is None else {**shown, "tracking_id": tracking_id}
         fields |= {"message": instead, "redact_message": instead, "updated_at": iso(at)}
     return fields
+
+
+def sealed(document: Mapping[str, object]) -> bytes:
+    """The document as a file, with a digest of all else among what is ours in it."""
+    said = encoded(document)
+    ours = cast("dict[str, object]", said.get(OURS, said))
+    ours.pop(DIGEST, None)
+    ours[DIGEST] = digest_of_document(said)
+    return written(said)
+
+
+def is_altered(said: Mapping[str, object]) -> bool:
+    """Whether a document, in values that JSON has, is not as it was sealed. One that was never sealed is not."""
+    ours = said.get(OURS, said if "generation" in said else None)
+    kept = cast("dict[str, object]", ours) if isinstance(ours, dict) else {}
+    if DIGEST not in kept:
+        return False
+    bare = {name: value for name, value in kept.items() if name != DIGEST}
+    return kept[DIGEST] != digest_of_document({**said, OURS: bare} if OURS in said else bare)
+
+
+def digest_of_document(said: Mapping[str, object]) -> str:
+    """Of values that JSON has, in whatever order their keys stand."""
+    return sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _is_chapter(value: object) -> bool:
+    return isinstance(value, dict) and {"rows", "generation", "before", "format"} <= {*cast("dict[str, object]", value)}
 
 
 def _erased(value: Mapping[str, object], wanted: Collection[int]) -> Mapping[str, object]:

@@ -4,12 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
+from repertory.core.interrupt_state import asks_somebody
 from repertory.core.journal.appender import Appender, Entropy
 from repertory.core.journal.fold import Fold
 from repertory.core.journal.image import Image
+from repertory.core.journal.records import (
+    Branched,
+    Interrupted,
+    MessageAdded,
+    Record,
+    Resumed,
+    StateChanged,
+    ViewChanged,
+)
 from repertory.core.journal.restore import restore
 from repertory.core.journal.rows import Row
+from repertory.core.journal.standing import standing_of
 from repertory.core.message_tree.adoption import adopt, adopt_agent, mended
 from repertory.core.message_tree.assembly import Assembled
 from repertory.core.message_tree.documents import AgentFile
@@ -31,6 +43,37 @@ class Opened:
     def needed(self) -> list[Row]:
         """The rows from the last one's `low` on."""
         return needed_of([*self.found, *self.made])
+
+
+class Due(NamedTuple):
+    """Why an agent's document is to be written anew."""
+
+    state: bool = False
+    """Its state has changed, or whether the turn waits for a person."""
+    view: bool = False
+    """What is shown has changed, which is told when the session is given up."""
+
+
+def due_after(record: Record | None, *, asks: bool) -> Due:
+    """What a record changes of the agent's document. `asks`: whether that says that the turn waits for a person."""
+    match record:
+        case StateChanged() | Branched() | Interrupted() | Resumed():
+            return Due(state=True)
+        case ViewChanged():
+            return Due(view=True)
+        case MessageAdded(view=view):
+            return Due(state=asks, view=view is not None)
+        case _:
+            return Due()
+
+
+def outdated(agent: AgentFile, fold: Fold) -> bool:
+    """Whether the agent's document names another manager than the journal, or is wrong about whether the turn waits for
+    a person: somebody was cut off before it was told.
+    """
+    named = fold.shown.view.manager
+    misnamed = bool(named) and agent.manager.get("__name__") != named
+    return misnamed or agent.asks != asks_somebody(standing_of(fold))
 
 
 def needed_of(rows: Sequence[Row]) -> list[Row]:

@@ -52,11 +52,11 @@ def read_run_file(body: bytes, orchestrator_id: str) -> RunFile:
     if said.get("id") != orchestrator_id:
         raise ValueError(f"it is about another orchestrator: {said.get('id')!r}")
     digest = _digest(said)
-    seq = cast("dict[str, object]", ours).get("seq") if isinstance(ours, dict) else None
-    known = isinstance(ours, dict) and cast("dict[str, object]", ours).get("digest") == digest
+    kept = cast("dict[str, object]", ours) if isinstance(ours, dict) else {}
+    known = kept.get("digest") == digest
     return RunFile(
         said=cast("dict[str, Json]", decoded(said)),
-        seq=seq if known and isinstance(seq, int) else None,
+        seq=seq if known and isinstance(seq := kept.get("seq"), int) else None,
         digest=digest,
     )
 

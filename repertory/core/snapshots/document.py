@@ -211,8 +211,10 @@ def _standing(said: Mapping[str, object]) -> Standing | None:
         digest = content_digest({"data": said.get("data"), "app_data": said.get("app_data")})
     except Invalid:
         return None
+    if said.get(_DIGEST) != digest:  # Others leave out what they do not know, so nobody has written this.
+        raise SnapshotException("it is not as it was written", sha256=said.get(_DIGEST), found=digest)
     seq, link, generation = kept.get("seq"), kept.get("link"), kept.get("generation")
-    known = kept.get("format") == FORMAT and said.get(_DIGEST) == digest
+    known = kept.get("format") == FORMAT
     if not (known and isinstance(seq, int) and isinstance(link, str) and isinstance(generation, int)):
         return None
     more = {name: value for name, value in kept.items() if name not in ("format", "seq", "link", "generation")}

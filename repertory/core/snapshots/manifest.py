@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-from repertory.core.message_tree.documents import OURS
+from repertory.core.message_tree.documents import ALTERED, DIGEST, OURS, digest_of_document, is_altered
 from repertory.core.message_tree.spelling import epoch, zulu
 from repertory.core.snapshots.location import SnapshotManifest
 
@@ -38,12 +38,13 @@ def manifest_document(numbering: Numbering, at: float) -> dict[str, object]:
     ours: dict[str, object] = {"mark": numbering.mark, "taken": numbering.taken}
     if numbering.last_at is not None:
         ours["last_snapshot_at"] = numbering.last_at
-    return {
+    document: dict[str, object] = {
         "schemaVersion": manifest.schema_version,
         "nextSnapshotId": manifest.next_snapshot_id,
         "updatedAt": manifest.updated_at,
         OURS: ours,
     }
+    return {**document, OURS: {**ours, DIGEST: digest_of_document(document)}}
 
 
 def read_manifest(found: object) -> Numbering:
@@ -58,6 +59,8 @@ def read_manifest(found: object) -> Numbering:
     if not isinstance(found, Mapping):
         raise ValueError("a manifest is a JSON object")
     said = cast("Mapping[str, object]", found)
+    if is_altered(said):
+        raise ValueError(ALTERED)
     following = int(str(said.get("next_snapshot_id", said.get("nextSnapshotId", "1"))))
     if following < 1:
         raise ValueError("numbers of snapshots start at 1")

@@ -370,6 +370,19 @@ def test_a_file_that_is_spelled_otherwise_is_refused(tmp_path: Path) -> None:
         os.close(folder)
 
 
+def test_a_file_whose_accents_are_written_otherwise_is_refused(tmp_path: Path) -> None:
+    """The same where accents are normalised: asked for one character, it opens a letter and an accent."""
+    (tmp_path / "cafe\u0301").touch()
+    folder = os.open(tmp_path, os.O_RDONLY)
+    try:
+        found = os.stat("cafe\u0301", dir_fd=folder)
+        check_spelling("cafe\u0301", folder, found)
+        with pytest.raises(Invalid, match="in how accents are written"):
+            check_spelling("caf\u00e9", folder, found)
+    finally:
+        os.close(folder)
+
+
 async def test_two_names_of_one_file_are_no_case_of_ignored_case(store: FileObjectStore, root: Path) -> None:
     await store.put("folder/key", b"one", Create())
     os.link(root / "folder/key", root / "folder/KEY")

@@ -432,19 +432,69 @@ async def test_damage_while_the_session_is_open_is_set_aside(shelf: ObjectShelf)
     assert any(kept.body == b"oops" for key, kept in shelf.objects.items() if "unreadable/" in key)
 
 
-async def test_an_edited_snapshot_of_ours_is_what_somebody_else_wrote(shelf: ObjectShelf) -> None:
+async def test_an_altered_snapshot_of_ours_is_damage_and_without_our_key_it_is_what_somebody_else_wrote(
+    shelf: ObjectShelf,
+) -> None:
     async with opened(shelf) as session:
         await session.turn("a")
-    await put(shelf, LATEST, shelf.objects[LATEST].body.replace(b'"re a"', b'"edited"'))
+    altered = shelf.objects[LATEST].body.replace(b'"re a"', b'"edited"')
+    await put(shelf, LATEST, altered)
+    async with opened(shelf) as session:
+        assert session.shown == ["a", "re a"]
+    assert any(kept.body == altered for key, kept in shelf.objects.items() if "unreadable/" in key)
+    theirs = {name: value for name, value in json.loads(altered).items() if name not in ("repertory", "sha256")}
+    await put(shelf, LATEST, json.dumps(theirs).encode())
     async with opened(shelf) as session:
         assert session.shown == ["a", "edited"]
 
 
-async def test_a_damaged_manifest_is_named(shelf: ObjectShelf) -> None:
-    await put(shelf, MANIFEST, b"{}x")
-    with pytest.raises(SnapshotException, match=r"manifest\.json"):
-        async with opened(shelf):
-            pass
+def flipped(body: bytes) -> bytes:
+    """The number of the next snapshot altered, all else as it was."""
+    return body.replace(b'"nextSnapshotId": "3"', b'"nextSnapshotId": "1"')
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [lambda body: b"{}x", lambda body: b"", lambda body: body[:40], flipped],
+    ids=["rubbish", "empty", "cut", "flipped"],
+)
+async def test_a_damaged_manifest_is_made_anew_of_what_lies_there(shelf: ObjectShelf, damage: Any) -> None:
+    async with opened(shelf) as session:
+        await session.turn("a", snapshot=True)
+        await session.turn("b", snapshot=True)
+    before = document(shelf, MANIFEST)
+    body = damage(shelf.objects[MANIFEST].body)
+    assert body != shelf.objects[MANIFEST].body
+    await put(shelf, MANIFEST, body)
+    assert [each.where for each in await snapshots_on_shelf(shelf, "looks").examine("s")] == [MANIFEST]
+    async with opened(shelf) as session:
+        assert session.shown == ["a", "re a", "b", "re b"]
+        await session.turn("c", snapshot=True)
+    assert any(kept.body == body for key, kept in shelf.objects.items() if "unreadable/manifest." in key)
+    assert document(shelf, MANIFEST)["nextSnapshotId"] == "4"
+    assert before["nextSnapshotId"] == "3"
+    assert [texts(shelf, history(number))[-1] for number in (1, 2, 3)] == ["re a", "re b", "re c"]
+    await snapshots_on_shelf(shelf, "deletes").delete("s")
+    assert not [key for key in shelf.objects if key.startswith("s/")]
+
+
+async def test_damaged_snapshots_are_found_and_made_anew_by_a_repair(shelf: ObjectShelf) -> None:
+    async with opened(shelf) as session:
+        await session.turn("a", snapshot=True)
+        await session.turn("b", snapshot=True)
+    altered = shelf.objects[history(1)].body.replace(b'"re a"', b'"re x"')
+    for key, body in ((history(1), altered), (LATEST, b"{"), (MANIFEST, b"\0")):
+        await put(shelf, key, body)
+    store = snapshots_on_shelf(shelf, "doctor")
+    assert {each.where for each in await store.examine("s")} == {history(1), LATEST, MANIFEST}
+    await store.set_aside("s", await store.load("s", "default", whole=True))
+    await store.aclose()
+    async with opened(shelf) as session:
+        assert session.shown == ["a", "re a", "b", "re b"]
+    assert [texts(shelf, history(number))[-1] for number in (1, 2)] == ["re a", "re b"]
+    assert document(shelf, MANIFEST)["nextSnapshotId"] == "3"
+    assert await snapshots_on_shelf(shelf, "looks").examine("s") == []
+    assert {altered, b"{", b"\0"} <= {kept.body for key, kept in shelf.objects.items() if "unreadable/" in key}
 
 
 async def test_a_tree_that_cannot_be_written_takes_no_turn_down(

@@ -1,0 +1,291 @@
+"""Random damage to sessions that are kept as documents: flips, cuts, deletions, zeroed blocks, swapped files.
+
+Whoever reads gets what was there before, or an error that names the place; a repair leaves what can be proved, and puts
+everything aside. `python -m tests.simulation.damaged_documents --seeds 300` is the long campaign.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import random
+import shutil
+import tempfile
+import time
+from collections import Counter
+from collections.abc import MutableMapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from repertory import FileSessions, Sessions, SnapshotSessions
+from repertory.backends.objects.memory import ObjectShelf
+from repertory.backends.ports import Batch, Position
+from repertory.backends.sessions.agentcore_store import AgentCoreSessionStore
+from repertory.core.journal.restore import messages_of, records_of
+from repertory.core.journal.rows import Row
+from repertory.core.messages import text_of
+from repertory.errors import RepertoryError
+from tests.app.operated_places import random_journal
+from tests.app.snapshot_shelf import SnapshotShelf
+from tests.app.tree_sessions import TreeSessions
+from tests.backends.sessions.agentcore_memory import DirectEvents, FakeMemory
+from tests.core.journal_driver import COMMANDS, Driver
+
+KINDS = ("files", "bucket", "snapshots", "agentcore")
+AGENT = "agent"
+
+
+class Files(MutableMapping[str, bytes]):
+    """The documents of a folder, by name."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __getitem__(self, key: str) -> bytes:
+        return (self.folder / key).read_bytes()
+
+    def __setitem__(self, key: str, body: bytes) -> None:
+        (self.folder / key).write_bytes(body)
+
+    def __delitem__(self, key: str) -> None:
+        (self.folder / key).unlink()
+
+    def __iter__(self) -> Any:
+        return iter(sorted(str(path.relative_to(self.folder)) for path in self.folder.rglob("*") if path.is_file()))
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+
+class Shelf(MutableMapping[str, bytes]):
+    """The objects of a bucket in memory, by key."""
+
+    def __init__(self, shelf: ObjectShelf) -> None:
+        self.shelf = shelf
+
+    def __getitem__(self, key: str) -> bytes:
+        return self.shelf.objects[key].body
+
+    def __setitem__(self, key: str, body: bytes) -> None:
+        self.shelf.objects[key] = self.shelf.objects[key]._replace(body=body, version=os.urandom(8).hex())
+
+    def __delitem__(self, key: str) -> None:
+        del self.shelf.objects[key]
+
+    def __iter__(self) -> Any:
+        return iter(sorted(self.shelf.objects))
+
+    def __len__(self) -> int:
+        return len(self.shelf.objects)
+
+
+class Payloads(MutableMapping[str, bytes]):
+    """What the events of a memory say, by event and item."""
+
+    def __init__(self, memory: FakeMemory) -> None:
+        self.memory = memory
+
+    def _item(self, key: str) -> tuple[dict[str, Any], str]:
+        event_id, _, place = key.partition("/")
+        (event,) = [event for event in self.memory.events("s") if event.fields["eventId"] == event_id]
+        item = event.fields["payload"][int(place)]
+        return (item, "blob") if "blob" in item else (item["conversational"]["content"], "text")
+
+    def __getitem__(self, key: str) -> bytes:
+        item, name = self._item(key)
+        return str(item[name]).encode("utf-8", "surrogatepass")
+
+    def __setitem__(self, key: str, body: bytes) -> None:
+        item, name = self._item(key)
+        item[name] = body.decode("utf-8", "replace")
+
+    def __delitem__(self, key: str) -> None:
+        self[key] = b"{}"
+
+    def __iter__(self) -> Any:
+        events = self.memory.events("s")
+        return iter([f"{each.fields['eventId']}/{n}" for each in events for n in range(len(each.fields["payload"]))])
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+
+@dataclass
+class AgentCorePlace:
+    memory: FakeMemory = field(default_factory=FakeMemory)
+    numbers: Any = field(default_factory=itertools.count)
+
+    @property
+    def key(self) -> str:
+        return f"agentcore:{id(self.memory)}"
+
+    def open_store(self) -> AgentCoreSessionStore:
+        events, owner = DirectEvents(self.memory), f"owner-{next(self.numbers)}"
+        return AgentCoreSessionStore(events, owner=owner, wall=time.time, entropy=os.urandom)
+
+
+def place_for(kind: str, folder: Path) -> tuple[Any, MutableMapping[str, bytes]]:
+    """A place for sessions, and the documents in it."""
+    match kind:
+        case "files":
+            return FileSessions(folder), Files(folder)
+        case "bucket":
+            tree = TreeSessions()
+            return tree, Shelf(tree.shelf)
+        case "snapshots":
+            shelf = SnapshotShelf()
+            return SnapshotSessions(shelf, snapshot_trigger=lambda: True), Shelf(shelf.shelf)
+        case _:
+            core = AgentCorePlace()
+            return core, Payloads(core.memory)
+
+
+@dataclass
+class Campaign:
+    """What became of the seeds so far."""
+
+    counts: Counter[str] = field(default_factory=Counter[str])
+
+    async def run(self, kind: str, seed: int, folder: Path) -> None:
+        """One session, damaged once. Raises when it is not as it must be."""
+        rng = random.Random(seed)
+        place, documents = place_for(kind, folder)
+        driver = random_journal(rng, [name for name in COMMANDS if "redact" not in name])
+        await commit(place, driver, rng)
+        before = await read(place)
+        assert [row.body for row in before] == [row.body for row in driver.rows]
+        what, keys = damage(rng, kind, documents)
+        where = f"kind={kind} seed={seed} {what} {keys}"
+        told = await self._look(place, before, where, keys, strict=kind != "agentcore")
+        if kind == "agentcore":
+            self.counts[f"{kind}: {'told' if told else 'opened'}"] += 1
+            return
+        sessions = Sessions(place)
+        found = await sessions.doctor()
+        assert found.ok == (told is None and not await damages(place)), where
+        report = await sessions.doctor(repair=True)
+        assert report.ok, f"{where}: {report}"
+        assert (await sessions.doctor()).ok, where
+        after = await read(place)
+        if told is None:
+            assert said(after) == said(before), f"{where}: the repair made it worse"
+        else:
+            check_kept(said(before), said(after), where)
+        self.counts[f"{kind}: {what}: {'same' if told is None else 'told and repaired'}"] += 1
+
+    async def _look(self, place: Any, before: list[Row], where: str, keys: list[str], *, strict: bool) -> str | None:
+        """What whoever reads is told; None when they get what was there before."""
+        told: list[str] = []
+        for owner in (False, True):
+            try:
+                found = await read(place, owner=owner)
+            except RepertoryError as error:
+                told.append(str(error))
+            else:
+                assert not strict or said(found) == said(before), f"{where}: something else is read, and nobody is told"
+        if told and strict:
+            parts = {part for key in keys for part in (key, f"{key.rpartition('/')[0]}/")}
+            assert any(part in text for part in parts for text in told), f"{where}: {told}"
+        return told[0] if told else None
+
+
+async def commit(place: Any, driver: Driver, rng: random.Random) -> None:
+    store = place.open_store()
+    lease = await store.acquire("s")
+    rows = list(driver.rows)
+    while rows:
+        count = rng.randint(1, 4)
+        await store.load("s", AGENT)
+        (outcome,) = await store.append([Batch(lease=lease, rows=rows[:count])])
+        assert isinstance(outcome, Position), outcome
+        rows = rows[count:]
+    await store.release(lease)
+    await store.aclose()
+
+
+async def read(place: Any, *, owner: bool = True) -> list[Row]:
+    """Every row of the agent, as somebody who looks, or who opens the session."""
+    store = place.open_store()
+    try:
+        if owner:
+            lease = await store.acquire("s", takeover=True)
+            await store.load("s", AGENT)
+            rows = list(await store.load("s", AGENT, whole=True))
+            await store.release(lease)
+            return rows
+        return list(await store.load("s", AGENT, whole=True))
+    finally:
+        await store.aclose()
+
+
+async def damages(place: Any) -> list[Any]:
+    store = place.open_store()
+    try:
+        return list(await store.examine("s"))
+    finally:
+        await store.aclose()
+
+
+def said(rows: list[Row]) -> list[str]:
+    """What was ever said, in order."""
+    return [text_of(message) for message in messages_of(records_of(rows)).values()]
+
+
+def check_kept(before: list[str], after: list[str], where: str) -> None:
+    """What is left is what was said, but for the messages that were damaged, as long as it goes."""
+    same = sum(left == right for left, right in zip(before, after, strict=False))
+    assert len(after) <= len(before), where
+    assert same >= len(after) - 2, f"{where}: {before} became {after}"
+
+
+def damage(rng: random.Random, kind: str, documents: MutableMapping[str, bytes]) -> tuple[str, list[str]]:
+    """Do something bad to one document, or to two. What, and to which."""
+    keys = [key for key in documents if not key.startswith(("journals/", ".repertory", "s/repertory"))]
+    if kind == "files":
+        keys = [key for key in keys if key.startswith("session_s/")]
+    key = rng.choice(keys)
+    body = documents[key]
+    what = rng.choice(["flipped", "flipped", "flipped", "cut", "deleted", "zeroed", "swapped", "lengthened"])
+    start = rng.randrange(len(body)) if body else 0
+    match what:
+        case "flipped":
+            documents[key] = body[:start] + bytes([body[start] ^ 1 << rng.randrange(8)]) + body[start + 1 :]
+        case "cut":
+            documents[key] = body[:start]
+        case "zeroed":
+            documents[key] = body[:start] + bytes(len(body[start : start + 64])) + body[start + 64 :]
+        case "lengthened":
+            documents[key] = body + rng.choice([b"}", b"\0" * 10, body])
+        case "deleted" if not key.endswith("repertory.json"):
+            del documents[key]
+        case _:
+            other = rng.choice(keys)
+            documents[key], documents[other] = documents[other], documents[key]
+            return "swapped", [key, other]
+    return what, [key]
+
+
+async def main(seeds: int, first: int) -> None:
+    campaign = Campaign()
+    for seed in range(first, first + seeds):
+        for kind in KINDS:
+            folder = Path(tempfile.mkdtemp())
+            try:
+                await campaign.run(kind, seed, folder)
+            finally:
+                shutil.rmtree(folder)
+    for name, count in sorted(campaign.counts.items()):
+        print(f"{count:6} {name}")
+    print(f"damaged documents: seeds {first} to {first + seeds - 1}, {sum(campaign.counts.values())} sessions")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Damage sessions that are kept as documents.")
+    parser.add_argument("--seeds", type=int, default=300)
+    parser.add_argument("--first", type=int, default=0)
+    options = parser.parse_args()
+    anyio.run(main, options.seeds, options.first)
