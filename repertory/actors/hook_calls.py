@@ -30,7 +30,7 @@ from repertory.actors.registry import ToolRegistry
 from repertory.core.interrupts import question_in
 from repertory.core.journal.plain_json import dump
 from repertory.core.messages import copy_message, copy_result, copy_use, tool_results
-from repertory.core.pairing import check_message, check_result
+from repertory.core.pairing import check_message, check_messages, check_result
 from repertory.core.prompt import Answers, Said, read_prompt
 from repertory.errors import HookFailed, Invalid, RepertoryError, UnpairedTools
 
@@ -324,7 +324,7 @@ def _checked(event: HookEvent, name: str, check: Callable[[object], _T]) -> _T:
 def _said(messages: object) -> Said:
     if not isinstance(messages, list | tuple):
         raise Invalid("messages are a list")
-    checked = [check_message(message) for message in cast("Sequence[object]", messages)]
+    checked = check_messages(cast("Sequence[object]", messages))
     dump(checked)
     return Said(messages=tuple(checked))
 

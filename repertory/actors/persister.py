@@ -54,7 +54,7 @@ from repertory.core.journal.appender import Appender
 from repertory.core.journal.fold import Fold
 from repertory.core.journal.image import Image
 from repertory.core.journal.records import CursorMoved, MessageAdded, Record, StateChanged
-from repertory.core.journal.redaction import redact
+from repertory.core.journal.redaction import redact, repairs
 from repertory.core.journal.restate import restatements
 from repertory.core.journal.restore import restore
 from repertory.core.journal.rows import Row, first_link, size_of
@@ -179,6 +179,11 @@ class SessionPersister(Actor[PersisterMessage]):
         self._fold, self._turn_rows = restored.fold, rows_and_kept
         self._appender = Appender(settings.agent_id, restored.fold, restored.link, self._entropy)
         self._durable_seq = rows[-1].seq if rows else 0
+        for redaction in repairs(self._appender, rows_and_kept, restored.mended):
+            self._backlog.redact(redaction)
+            self._turn_rows += redaction.rows
+        if restored.mended:
+            self.context.logger.warning("stored messages were mended messages=%r", sorted(restored.mended))
 
     async def on_ready(self) -> None:
         self._push()

@@ -44,7 +44,7 @@ class TurnMeter:
         """A tool ran."""
         counts = self._tools.setdefault(name, [0, 0, 0.0])
         counts[0] += 1
-        counts[1] += result["status"] == "error"
+        counts[1] += result.get("status") == "error"
         counts[2] += duration_s
 
     def metrics(self) -> TurnMetrics:

@@ -47,7 +47,7 @@ from repertory.core.ids import check_id
 from repertory.core.journal.plain_json import check_plain
 from repertory.core.limits import Limits, read_limits
 from repertory.core.messages import copy_message
-from repertory.core.pairing import check_message, repair
+from repertory.core.pairing import check_messages, repair
 from repertory.core.retry import DEFAULT_RETRY, RetryStrategy, check_retry
 from repertory.core.state import AgentState, agent_state
 from repertory.core.system_prompt import SystemPrompt, check_system_prompt
@@ -147,7 +147,7 @@ class Agent(SnapshotMethods, MemoryMethods, InterruptMethods):
         self._first_state = self._state.get()
         self._mirror = Mirror()
         check_plain(messages or ())
-        self._initial = tuple(repair([copy_message(check_message(message)) for message in messages or ()]))
+        self._initial = tuple(repair([copy_message(message) for message in check_messages(messages or ())]))
         self._memory_manager = given_manager(memory_manager)
         self._plugins = with_memory(plugins, self._memory_manager)
         added = [tool for plugin in self._plugins for tool in plugin.tools]

@@ -38,7 +38,7 @@ def tool_use_line(use: ToolUse) -> str:
 def tool_result_line(result: ToolResult) -> str:
     """What the tool answered, shortened, and whether it failed."""
     text = shortened(" ".join(_part_text(part) for part in result["content"])) or "(nothing)"
-    return text if result["status"] == "success" else f"failed: {text}"
+    return text if result.get("status") != "error" else f"failed: {text}"
 
 
 def interrupt_line(interrupt: Interrupt) -> str:

@@ -25,9 +25,10 @@ from typing import Literal, get_args
 
 from repertory.core.answer_blocks import BlockBuilder, ToolUseBuilder, builder_for
 from repertory.core.limits import ANSWER_BYTES
+from repertory.core.message_form import message_fault
 from repertory.core.messages import ContentBlock, Message, Usage
 from repertory.core.stream_event import count, filled, is_mapping, malformed, mapping
-from repertory.errors import ModelStreamBroken, TooLarge
+from repertory.errors import ModelFailed, ModelStreamBroken, TooLarge
 
 LIMITED = frozenset(("max_tokens", "model_context_window_exceeded"))
 """The stop reasons of an answer that was cut off where it stood, by the caller's token limit or the model's window."""
@@ -37,6 +38,8 @@ EVENT_BYTES = 32
 
 _CountKey = Literal["inputTokens", "outputTokens", "totalTokens", "cacheReadInputTokens", "cacheWriteInputTokens"]
 _COUNTS: tuple[_CountKey, ...] = get_args(_CountKey)
+_LATENCY_MS_MAX = 1e15
+"""What takes longer, or is no number, is left out: nobody depends on it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,8 +118,12 @@ class Assembler:
             raise ModelStreamBroken("the model broke off before the end of its answer", blocks=len(self._blocks))
         limited = self._stop_reason in LIMITED
         kept = [block for block in self._blocks if not (limited and block.cut_off())]
+        message: Message = {"role": "assistant", "content": self._content(kept)}
+        fault = message_fault(message, "answer")
+        if fault is not None:
+            raise ModelFailed("the model's answer holds what no message may hold", fault=fault)
         return Answer(
-            message={"role": "assistant", "content": self._content(kept)},
+            message=message,
             stop_reason=self._stop_reason,
             usage=self._usage,
             latency_ms=self._latency_ms,
@@ -204,7 +211,7 @@ class Assembler:
         if not self._usage["totalTokens"]:
             self._usage["totalTokens"] = self._usage["inputTokens"] + self._usage["outputTokens"]
         latency_ms = mapping(body.get("metrics") or {}, "metadata", "metrics").get("latencyMs")
-        if isinstance(latency_ms, int | float):
+        if isinstance(latency_ms, int | float) and 0 <= latency_ms < _LATENCY_MS_MAX:
             self._latency_ms = float(latency_ms)
 
     def _on_redaction(self, body: Mapping[str, object]) -> None:

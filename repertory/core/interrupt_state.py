@@ -18,7 +18,7 @@ from typing import cast
 from repertory.core.interrupts import Interrupt, is_about_outcome
 from repertory.core.journal.records import Interrupted, Record, Resumed, ToolFinished, ToolStarted
 from repertory.core.messages import Json, Message, tool_uses
-from repertory.core.pairing import check_message, check_result
+from repertory.core.pairing import read_message, read_result
 from repertory.core.standing import Standing, Start
 from repertory.errors import Invalid
 
@@ -81,11 +81,11 @@ def read_state(state: Mapping[str, Json] | None, last: Message | None) -> Standi
         return nothing
     context, pending = _mapping(state.get("context")), _mapping(state.get("pending_tool_execution"))
     if pending:
-        waiting = {use["toolUseId"] for use in tool_uses(check_message(pending.get("assistant_message")))}
+        waiting = {use["toolUseId"] for use in tool_uses(read_message(pending.get("assistant_message")))}
         if waiting != uses:
             return nothing
     results = [*_mapping(context.get("finished")).values(), *_list(pending.get("completed_tool_results"))]
-    finished = {result["toolUseId"]: result for result in map(check_result, results) if result["toolUseId"] in uses}
+    finished = {result["toolUseId"]: result for result in map(read_result, results) if result["toolUseId"] in uses}
     started = {use_id for use_id in _list(context.get("started")) if isinstance(use_id, str) and use_id in uses}
     counts = {**dict.fromkeys(started, 1), **_mapping(context.get("attempts"))}
     keys = _mapping(context.get("keys"))

@@ -6,10 +6,10 @@ stored and again where a journal is folded. Histories made elsewhere are mended 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 
-from repertory.core.depth import MESSAGE_DEPTH_MAX, is_too_deep
+from repertory.core.message_form import mended, mended_result, message_fault, result_fault, shape_fault
 from repertory.core.messages import ContentBlock, Message, ToolResult, error_result, tool_results, tool_uses
 from repertory.errors import Invalid, UnpairedTools
 
@@ -45,38 +45,44 @@ def _check_uses(message: Message, asks: list[str]) -> None:
         raise UnpairedTools("tool use ids repeat within one message", ids=asks)
 
 
-def check_message(message: object) -> Message:
-    """The same object as a `Message`, or `Invalid` saying what is wrong with its shape."""
-    if not isinstance(message, dict):
-        raise Invalid("a message is a dictionary", got=type(message).__name__)
-    fields = cast("dict[str, object]", message)
-    if fields.get("role") not in ("user", "assistant"):
-        raise Invalid("a message's role is 'user' or 'assistant'", got=fields.get("role"))
-    content = fields.get("content")
-    if not isinstance(content, list) or not content:
-        raise Invalid("a message's content is a list of at least one content block")
-    if not all(map(_is_block, cast("list[object]", content))):
-        raise Invalid("a content block is a dictionary such as {'text': ...}", got=repr(cast("object", content))[:200])
-    if is_too_deep(fields, MESSAGE_DEPTH_MAX):
-        raise Invalid("a message is nested too deeply", depth_max=MESSAGE_DEPTH_MAX)
-    return cast("Message", message)
+def check_message(message: object, place: str = "message") -> Message:
+    """The same object as a `Message`. Errors: `Invalid`, which says where in `place` it is wrong."""
+    return cast("Message", _checked(message, message_fault(message, place)))
+
+
+def check_messages(messages: Iterable[object], place: str = "messages") -> list[Message]:
+    """The same for each of several messages, named by their numbers."""
+    return [check_message(message, f"{place}[{number}]") for number, message in enumerate(messages)]
+
+
+def check_shape(message: object) -> Message:
+    """The same object as a `Message` whose blocks may still be of wrong types. Errors: as `check_message`."""
+    return cast("Message", _checked(message, shape_fault(message, "message")))
+
+
+def read_message(message: object) -> Message:
+    """A message that is stored already, mended where a block is not what it should be; the same object when nothing is
+    wrong. Errors: `Invalid` for what is no message at all.
+    """
+    return mended(cast("Message", _checked(message, shape_fault(message, "message", stored=True))))
 
 
 def check_result(result: object) -> ToolResult:
-    """The same object as a `ToolResult`, or `Invalid` saying what is wrong with its shape."""
+    """The same object as a `ToolResult`. Errors: `Invalid` naming the place of what is wrong."""
+    return cast("ToolResult", _checked(result, result_fault(result, "result")))
+
+
+def read_result(result: object) -> ToolResult:
+    """A tool result that is stored already, mended like a message. Errors: `Invalid` for what is no dictionary."""
     if not isinstance(result, dict):
-        raise Invalid("a tool result is a dictionary", got=type(result).__name__)
-    fields = cast("dict[str, object]", result)
-    if fields.get("status") not in ("success", "error"):
-        raise Invalid("a tool result's status is 'success' or 'error'", got=fields.get("status"))
-    content = fields.get("content")
-    if not isinstance(content, list) or not all(map(_is_block, cast("list[object]", content))):
-        raise Invalid("a tool result's content is a list of content blocks", got=repr(cast("object", content))[:200])
-    return cast("ToolResult", result)
+        raise Invalid(f"result: a dictionary, not {type(result).__name__}")
+    return mended_result(cast("Mapping[str, object]", result))
 
 
-def _is_block(value: object) -> bool:
-    return isinstance(value, dict) and bool(cast("dict[str, object]", value))
+def _checked(value: object, fault: str | None) -> object:
+    if fault is not None:
+        raise Invalid(fault)
+    return value
 
 
 def repair(messages: Sequence[Message]) -> list[Message]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 from repertory.core.journal.plain_json import check_plain
 from repertory.core.limits import PROMPT_BYTES
 from repertory.core.messages import Json, Message, copy_message
-from repertory.core.pairing import check_message
+from repertory.core.pairing import check_message, check_messages
 from repertory.core.sizes import check_size
 from repertory.core.state import as_json
 from repertory.errors import Invalid
@@ -70,11 +70,11 @@ def _read_items(items: list[object]) -> Said | Answers:
     if all("interruptResponse" in block for block in blocks):
         return Answers(responses=_answers(blocks))
     if all("role" in block for block in blocks):
-        return Said(messages=tuple(copy_message(check_message(block)) for block in blocks))
+        return Said(messages=tuple(map(copy_message, check_messages(blocks))))
     if any("role" in block or "interruptResponse" in block for block in blocks):
         raise Invalid("a prompt list holds content blocks, or messages, or interrupt responses, not a mixture")
     content = cast("list[ContentBlock]", blocks)
-    return Said(messages=(copy_message(check_message({"role": "user", "content": content})),))
+    return Said(messages=(copy_message(check_message({"role": "user", "content": content}, "prompt")),))
 
 
 def _answers(blocks: Sequence[dict[str, object]]) -> dict[str, Json]:

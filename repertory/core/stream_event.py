@@ -35,7 +35,7 @@ def filled(value: object, event: str, field: str) -> str:
 
 def count(value: object, event: str, field: str) -> int:
     """The value as a number of things."""
-    if not isinstance(value, int) or value < 0:
+    if type(value) is not int or not 0 <= value < 2**63:
         malformed(event, f"a count under '{field}'", value)
     return value
 

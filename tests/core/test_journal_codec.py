@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping
+from typing import cast
 
 import pytest
 from hypothesis import given
@@ -34,6 +35,7 @@ from repertory.core.journal.records import (
 )
 from repertory.core.journal.restore import said_in
 from repertory.core.journal.rows import VERSION, Kind, Row
+from repertory.core.message_form import mended, mended_result
 from repertory.core.messages import Message
 from repertory.errors import CorruptJournal, Invalid
 
@@ -48,7 +50,7 @@ counts = st.integers(min_value=0, max_value=2**62)
 messages = st.fixed_dictionaries(
     {"role": st.sampled_from(["user", "assistant"]), "content": st.lists(mappings, max_size=3)},
     optional={"metadata": mappings, "tracking_id": text},
-)
+).map(lambda message: mended(cast("Message", message)))
 by_seq = st.dictionaries(counts, messages, max_size=3)
 views = st.builds(
     View,
@@ -66,7 +68,7 @@ names = st.lists(text, max_size=3).map(tuple)
 statuses = st.sampled_from(["started", "completed", "failed", "interrupted"])
 results = st.fixed_dictionaries(
     {"toolUseId": text, "status": st.just("success"), "content": st.lists(mappings, max_size=2)}
-)
+).map(mended_result)
 RECORDS: Mapping[Kind, st.SearchStrategy[Record]] = {
     Kind.MESSAGE: st.builds(
         MessageAdded,

@@ -72,7 +72,7 @@ def _result_sentences(messages: Sequence[Message], results: Sequence[ToolResult]
     for result in results:
         text = "\n".join(_part_text(part) for part in result["content"]).strip()
         name = names.get(result["toolUseId"], "the tool")
-        if result["status"] == "error":
+        if result.get("status") == "error":
             yield f"The tool {name} failed: {text}"
         else:
             yield _SENTENCES.get(name, f"The tool {name} answered: {{}}").format(text)

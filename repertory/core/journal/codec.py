@@ -2,7 +2,9 @@
 
 A body is a JSON object whose keys are the record's fields; fields at their default are left out. Mappings from sequence
 numbers are lists of pairs. What a decoder does not know it refuses by name: a journal written by a later release is
-never half understood.
+never half understood. Every field is looked at down to what the folds and their readers rely on, since a correct chain
+proves that a body was not changed, and not that it makes sense. Only content blocks of wrong types are mended instead
+(`core/message_form.py`), since earlier releases have stored such.
 """
 
 from __future__ import annotations
@@ -10,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields
 from itertools import combinations
-from typing import TypeAlias, TypeVar, cast
+from typing import TypeAlias, TypeVar, cast, get_args
 
+from repertory.core.depth import is_too_deep
 from repertory.core.interrupts import Interrupt
 from repertory.core.journal.plain_json import dump, load, load_all
 from repertory.core.journal.records import (
@@ -20,6 +23,7 @@ from repertory.core.journal.records import (
     Interrupted,
     MessageAdded,
     NodeChanged,
+    NodeStatus,
     OwnerChanged,
     Record,
     Redacted,
@@ -33,10 +37,17 @@ from repertory.core.journal.records import (
 )
 from repertory.core.journal.rows import VERSION, Kind, Row
 from repertory.core.messages import Message
-from repertory.errors import CorruptJournal
+from repertory.core.pairing import read_message, read_result
+from repertory.errors import CorruptJournal, Invalid
 
 _Fields: TypeAlias = dict[str, object]
 _Made = TypeVar("_Made")
+
+MENDED = "content blocks of wrong types stand as text"
+"""What a message is `repaired` for when its row says something else: whoever opens the session records it so."""
+_DEPTH_MAX = 250
+"""Of a body: deeper than anything that was ever taken in, and far from where walking through it would fail."""
+_YEAR_10000 = 253_402_300_800.0
 
 
 def encode(record: Record) -> tuple[int, bytes]:
@@ -61,7 +72,11 @@ def decode(kind: int, version: int, body: bytes) -> Record:
     """
     made = _class_of(kind, version)
     try:
-        return _record(kind, made, load(body))
+        value = load(body)
+        # Counting is quicker than looking, and a body of few containers cannot be deep.
+        if body.count(b"{") + body.count(b"[") > _DEPTH_MAX and is_too_deep(value, _DEPTH_MAX):
+            raise ValueError("nested too deep")
+        return _record(kind, made, value)
     except (TypeError, ValueError, KeyError) as error:
         raise CorruptJournal("malformed record", kind=made.__name__, cause=str(error)) from error
 
@@ -77,7 +92,7 @@ def decode_all(rows: Sequence[Row]) -> list[Record] | None:
         for row, value in zip(rows, values, strict=True):
             # Nearly every row of a long journal is such a message, and its bytes are known to be ours.
             if row[2] == _MESSAGE and row[3] == VERSION and type(value) is dict and tuple(value) in _MESSAGE_SHAPES:
-                said = cast("_Fields", value)
+                said = _checked_message(cast("_Fields", value))
                 if "view" in said:
                     said["view"] = _message_view(said["view"])
                 records.append(plain(**said))
@@ -99,7 +114,10 @@ def decode_messages(rows: Sequence[Row]) -> list[Message] | None:
     for row, value in zip(rows, values, strict=True):
         if row[3] != VERSION or type(value) is not dict or tuple(value) not in _MESSAGE_SHAPES:
             return None
-        messages.append(cast("Message", value["message"]))
+        try:
+            messages.append(read_message(value["message"]))
+        except Invalid:
+            return None
     return messages
 
 
@@ -110,7 +128,7 @@ def at_of(body: bytes) -> float | None:
     except ValueError:
         return None
     at = said.get("at") if isinstance(said, dict) else None
-    return float(at) if isinstance(at, float | int) else None
+    return float(cast("float", at)) if _is_time(at) else None
 
 
 def _class_of(kind: int, version: int) -> type[Record]:
@@ -139,9 +157,23 @@ def _checked(said: object) -> _Fields:
         raise TypeError("a body is a JSON object")
     found = cast("_Fields", said)
     for name, value in found.items():
-        if not isinstance(value, _TYPES[name]):
+        look = _LOOKS.get(name)
+        if look is None:
+            raise TypeError(f"{name} is unknown")
+        if not look(value):
             raise TypeError(f"{name} is of the wrong type")
     return found
+
+
+def _checked_message(said: _Fields) -> _Fields:
+    """The same for a message of a usual shape, which is what most rows are."""
+    if not (_is_time(said["at"]) and _is_number(said["turn"]) and _is_number(said["index"])):
+        raise TypeError("a number of a message is of the wrong type")
+    for name in ("idempotency_token", "repaired"):
+        if not isinstance(said.get(name, ""), str):
+            raise TypeError(f"{name} is of the wrong type")
+    message = read_message(said["message"])
+    return said if message is said["message"] else {**said, "message": message, "repaired": MENDED}
 
 
 def _spelled(record: object) -> _Fields:
@@ -208,7 +240,18 @@ def _read_branch(said: _Fields) -> _Fields:
 
 
 def _read_message(said: _Fields) -> _Fields:
-    return _read_view(said) if "view" in said else said
+    read = _read_view(said) if "view" in said else said
+    message = read_message(read.get("message"))
+    return read if message is read["message"] else {**read, "message": message, "repaired": MENDED}
+
+
+def _read_redaction(said: _Fields) -> _Fields:
+    read = _read_view(said) if "view" in said else said
+    return {**read, "message": read_message(read.get("message"))}
+
+
+def _read_finished(said: _Fields) -> _Fields:
+    return {**said, "result": read_result(said.get("result"))}
 
 
 def _message_view(said: object) -> View:
@@ -223,16 +266,31 @@ def _view_read(said: object) -> View:
     view = _checked(said)
     for name in ("pinned", "replaced"):
         if name in view:
-            view[name] = dict(cast("list[tuple[int, object]]", view[name]))
+            pairs = cast("list[tuple[int, object]]", view[name])
+            view[name] = {seq: read_message(message) for seq, message in pairs}
+    if "summary" in view:
+        view["summary"] = read_message(view["summary"])
     if "hidden" in view:
         view["hidden"] = tuple((first, last) for first, last in cast("list[tuple[int, int]]", view["hidden"]))
     return _build(View, view)
 
 
 def _read_interrupts(said: _Fields) -> _Fields:
-    interrupts = cast("list[_Fields]", said["interrupts"])
+    interrupts = [_interrupt_checked(one) for one in cast("list[object]", said.get("interrupts", ()))]
     parked = tuple(cast("list[str]", said.get("parked", ())))
     return {**said, "interrupts": tuple(_build(Interrupt, one) for one in interrupts), "parked": parked}
+
+
+def _interrupt_checked(said: object) -> _Fields:
+    if not isinstance(said, dict):
+        raise TypeError("an interrupt is a JSON object")
+    asked = cast("_Fields", said)
+    until = asked.get("expires_at")
+    if not (isinstance(asked.get("id"), str) and isinstance(asked.get("name"), str)):
+        raise TypeError("an interrupt has an id and a name")
+    if not (until is None or _is_time(until)):
+        raise TypeError("expires_at is of the wrong type")
+    return asked
 
 
 def _read_state(said: _Fields) -> _Fields:
@@ -276,7 +334,8 @@ _SPELL: Mapping[int, Callable[[object], _Fields]] = {
 }
 _READ: Mapping[int, Callable[[_Fields], _Fields]] = {
     Kind.MESSAGE: _read_message,
-    Kind.REDACTION: _read_message,
+    Kind.REDACTION: _read_redaction,
+    Kind.TOOL_FINISHED: _read_finished,
     Kind.VIEW: _read_view,
     Kind.BRANCH: _read_branch,
     Kind.INTERRUPT: _read_interrupts,
@@ -296,16 +355,61 @@ def _defaults(made: type[Record | View]) -> tuple[tuple[str, object], ...]:
 _DEFAULTS: Mapping[type, tuple[tuple[str, object], ...]] = {
     made: _defaults(made) for made in (*_CLASSES.values(), View)
 }
-_TYPES: Mapping[str, type | tuple[type, ...]] = {
-    "at": (float, int),
-    **dict.fromkeys(("turn", "turns", "index", "message_count", "attempt", "run", "generation"), int),
-    **dict.fromkeys(("first_shown", "target", "position", "last", "source_position"), int),
-    **dict.fromkeys(("idempotency_token", "repaired", "tool_use_id", "name", "idempotency_key", "manager"), str),
-    **dict.fromkeys(("reason", "node", "status", "label", "digest", "source", "source_link", "owner"), str),
-    **dict.fromkeys(("message", "view", "summary", "manager_state", "set", "full", "responses", "data"), dict),
-    **dict.fromkeys(("metadata", "state", "positions", "kept"), dict),
-    **dict.fromkeys(("pinned", "replaced", "hidden", "delete", "interrupts", "parked", "frontier", "copied"), list),
-    "patch": bool,
-    "result": object,
+
+
+def _is_time(value: object) -> bool:
+    """Epoch seconds, of a year that calendars know."""
+    return type(value) in (float, int) and abs(cast("float", value)) < _YEAR_10000
+
+
+def _is_number(value: object) -> bool:
+    return type(value) is int and 0 <= value < 2**63
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_object(value: object) -> bool:
+    return type(value) is dict
+
+
+def _is_list(value: object) -> bool:
+    return type(value) is list
+
+
+def _are(look: Callable[[object], bool]) -> Callable[[object], bool]:
+    return lambda value: type(value) is list and all(map(look, cast("list[object]", value)))
+
+
+def _pair(first: Callable[[object], bool], second: Callable[[object], bool]) -> Callable[[object], bool]:
+    def look(value: object) -> bool:
+        items = cast("list[object]", value) if type(value) is list else []
+        return len(items) == 2 and first(items[0]) and second(items[1])
+
+    return look
+
+
+def _are_numbers_by_name(value: object) -> bool:
+    return type(value) is dict and all(map(_is_number, cast("_Fields", value).values()))
+
+
+_LOOKS: Mapping[str, Callable[[object], bool]] = {
+    "at": _is_time,
+    **dict.fromkeys(("turn", "turns", "index", "message_count", "attempt", "run", "generation"), _is_number),
+    **dict.fromkeys(("first_shown", "target", "position", "last", "source_position"), _is_number),
+    **dict.fromkeys(("idempotency_token", "repaired", "tool_use_id", "name", "idempotency_key", "manager"), _is_text),
+    **dict.fromkeys(("reason", "node", "label", "digest", "source", "source_link", "owner"), _is_text),
+    **dict.fromkeys(("message", "view", "summary", "manager_state", "set", "full", "responses", "data"), _is_object),
+    **dict.fromkeys(("metadata", "state", "kept"), _is_object),
+    **dict.fromkeys(("pinned", "replaced"), _are(_pair(_is_number, _is_object))),
+    **dict.fromkeys(("delete", "parked", "frontier"), _are(_is_text)),
+    "hidden": _are(_pair(_is_number, _is_number)),
+    "copied": _are(_is_number),
+    "interrupts": _is_list,
+    "positions": _are_numbers_by_name,
+    "status": lambda value: value in get_args(NodeStatus),
+    "patch": lambda value: type(value) is bool,
+    "result": lambda value: True,
 }
-"""What a field may be, by its name: names mean the same in every record."""
+"""Whether a field may be that, by its name: names mean the same in every record."""

@@ -9,10 +9,11 @@ repeats.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from repertory.core.journal.codec import at_of
 from repertory.core.journal.copies import Copy, Texts, copies_in, copies_in_force, only_in, settled_copies
 from repertory.core.journal.records import (
     Branched,
@@ -106,6 +107,22 @@ def redact(appender: Appender, rows: Sequence[Row], target: int, message: Messag
             appended.append(appender.append(StateChanged(at=at, full=dict(appender.fold.state))))
     left = (*copies_in_force(appender.agent_id, appender.fold, texts), *copies_in(_without(rows, erase), texts))
     return Redaction(rows=tuple(appended), erase=tuple(sorted(erase)), left=left)
+
+
+def repairs(appender: Appender, rows: Sequence[Row], mended: Mapping[int, Message]) -> Iterator[Redaction]:
+    """The records that put what is shown in the place of messages whose rows say what may not be said, so that every
+    reader and every other program finds what can be sent. What waits for its tools is left for the next time.
+
+    To be stored one after the other. `rows`: those that the appender was restored from.
+    """
+    known = list(rows)
+    at = next((at for row in reversed(rows) if not row.erased and (at := at_of(row.body)) is not None), 0.0)
+    for target, message in mended.items():
+        if target == appender.fold.last_message_seq and any(tool_uses(message)):
+            continue
+        redaction = redact(appender, known, target, message, at)
+        known += redaction.rows
+        yield redaction
 
 
 def _without(rows: Sequence[Row], erase: Collection[int]) -> list[Row]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from repertory.core.journal.codec import decode, decode_all, decode_messages
+from repertory.core.journal.codec import MENDED, decode, decode_all, decode_messages
 from repertory.core.journal.fold import Fold
 from repertory.core.journal.image import Image
 from repertory.core.journal.records import Branched, MessageAdded, Record, Redacted
@@ -22,6 +22,8 @@ class Restored:
     fold: Fold
     link: bytes | None
     """Of the last row; None when there are no rows."""
+    mended: Mapping[int, Message] = field(default_factory=dict[int, Message])
+    """Messages whose rows say something that may not be said, by sequence number, as they are shown instead."""
 
 
 def restore(rows: Sequence[Row], *, session_id: str = "") -> Restored:
@@ -38,8 +40,12 @@ def restore(rows: Sequence[Row], *, session_id: str = "") -> Restored:
         raise CorruptJournal("the journal's last row cannot stand alone", session=session_id, seq=rows[0].seq)
     first = folded[0].seq
     fold = Fold(Image(last_seq=first - 1), partial=first > 1)
-    replay(fold, folded, records_of(folded, session_id=session_id), session_id=session_id)
-    return Restored(fold=fold, link=rows[-1].link)
+    records = records_of(folded, session_id=session_id)
+    replay(fold, folded, records, session_id=session_id)
+    mended = {
+        seq: record.message for seq, record in records if type(record) is MessageAdded and record.repaired is MENDED
+    }
+    return Restored(fold=fold, link=rows[-1].link, mended=mended)
 
 
 def records_of(rows: Sequence[Row], *, session_id: str = "") -> list[tuple[int, Record | None]]:

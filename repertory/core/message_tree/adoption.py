@@ -18,11 +18,12 @@ from repertory.core.journal.plain_json import load
 from repertory.core.journal.records import MessageAdded, Redacted, StateChanged, ViewChanged
 from repertory.core.journal.rows import SALT_BYTES, VERSION, Row, digest_of, header_of, next_link
 from repertory.core.journal.standing import standing_of
+from repertory.core.message_form import mended as well_formed
 from repertory.core.message_tree.assembly import Fault
 from repertory.core.message_tree.documents import AgentFile, Read
 from repertory.core.message_tree.kept_rows import message_in
 from repertory.core.messages import ContentBlock, Json, Message, error_result, tool_results, tool_uses
-from repertory.core.pairing import INTERRUPTED_TEXT, check_message, check_next, repair
+from repertory.core.pairing import INTERRUPTED_TEXT, check_next, read_message, repair
 from repertory.errors import Invalid, UnpairedTools
 
 LOST_TEXT = "(This message was lost.)"
@@ -61,7 +62,10 @@ def adopt(appender: Appender, added: Sequence[tuple[int, Read]], at: float) -> A
     for number, read in added:
         if read.message is None:
             continue
-        for message, why in _fitting(appender.fold.last_message, read.message):
+        said = well_formed(read.message)
+        for message, why in _fitting(appender.fold.last_message, said):
+            if why is None and said is not read.message:
+                why = "blocks of wrong types stand as text"
             row = _added(appender, message, why, read.at or at)
             if row is None:
                 continue
@@ -86,7 +90,7 @@ def adopt_agent(
     view = fold.shown.view
     summary = found.manager.get("summary_message")
     try:
-        said = check_message(summary) if summary is not None else None
+        said = read_message(summary) if summary is not None else None
     except Invalid:
         said = None
     first = max(view.first_shown, shown_from or 0)
@@ -180,8 +184,9 @@ def _instead(rows: Sequence[Row], fault: Fault) -> Message:
     position = next(place for place, row in enumerate(order) if row.seq == fault.row.seq)
     before = message_in(order[position - 1]) if position else None
     after = message_in(order[position + 1]) if position + 1 < len(order) else None
-    if fault.message is not None and _fits(before, fault.message, after):
-        return fault.message
+    said = well_formed(fault.message) if fault.message is not None else None
+    if said is not None and _fits(before, said, after):
+        return said
     return _stand_in(before, after)
 
 

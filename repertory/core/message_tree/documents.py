@@ -25,7 +25,7 @@ from repertory.core.journal.standing import standing_of
 from repertory.core.message_tree.kept_rows import Kept, Line, entry, read_entry, tracked
 from repertory.core.message_tree.spelling import decoded, encoded, epoch, iso, parsed, read, spelled, written
 from repertory.core.messages import Json, Message
-from repertory.core.pairing import check_message
+from repertory.core.pairing import check_shape
 from repertory.core.window.plan import DEFAULT_MANAGER
 from repertory.errors import Invalid
 
@@ -178,7 +178,7 @@ def read_message_fields(fields: Mapping[str, object]) -> Read:
     """The same from what is read already."""
     try:
         shown = fields.get("redact_message")
-        message = check_message(shown if shown is not None else fields.get("message"))
+        message = check_shape(shown if shown is not None else fields.get("message"))
         at = epoch(fields.get("created_at"))
         ours = fields.get(OURS)
         if not isinstance(ours, dict):

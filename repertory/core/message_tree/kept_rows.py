@@ -19,7 +19,7 @@ from repertory.core.journal.plain_json import dump, load
 from repertory.core.journal.rows import DIGEST_BYTES, LINK_BYTES, SALT_BYTES, Kind, Row, digest_of
 from repertory.core.message_tree.spelling import read, spelled
 from repertory.core.messages import Message
-from repertory.core.pairing import check_message
+from repertory.core.pairing import read_message
 from repertory.errors import Invalid
 
 _TRACKING = "tracking_id"
@@ -103,7 +103,7 @@ def message_in(row: Row) -> Message | None:
         return None
     try:
         value = load(row.body)
-        return check_message(value["message"]) if isinstance(value, dict) else None
+        return read_message(value["message"]) if isinstance(value, dict) else None
     except (ValueError, KeyError, Invalid):
         return None
 

@@ -26,7 +26,7 @@ def handoff_in(
     handed: tuple[str, str] | None = None
     for message, following in zip(messages, [*messages[1:], None], strict=False):
         results = () if following is None else tool_results(following)
-        done = {result["toolUseId"] for result in results if result["status"] == "success"}
+        done = {result["toolUseId"] for result in results if result.get("status") == "success"}
         for use in tool_uses(message):
             match use["input"]:
                 case {"agent_name": str(name), "message": str(words), **rest} if (

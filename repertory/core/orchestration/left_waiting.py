@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, cast
 
 from repertory.core.interrupt_state import questions_in, read_state
 from repertory.core.messages import tool_results
-from repertory.core.pairing import check_message
+from repertory.core.pairing import read_message
 
 if TYPE_CHECKING:
     from repertory.core.interrupts import Interrupt
@@ -60,7 +60,7 @@ def left_waiting(state: Json, visits: Mapping[str, int]) -> dict[str, LeftWaitin
 
 def _agent(kept: Mapping[str, Json], visit: int) -> Mapping[str, Json] | None:
     """What is kept of an agent that waits among its tools; None when it does not."""
-    messages = [check_message(each) for each in cast("list[object]", kept.get("messages") or [])]
+    messages = [read_message(each) for each in cast("list[object]", kept.get("messages") or [])]
     state = _fields(kept.get("interrupt_state"))
     if not read_state(state, messages[-1] if messages else None).waiting:
         return None

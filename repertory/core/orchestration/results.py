@@ -17,7 +17,8 @@ from typing import Never, Self, TypeAlias, TypedDict, cast
 from repertory.core.budget import Spent
 from repertory.core.depth import is_too_deep
 from repertory.core.interrupts import Interrupt
-from repertory.core.messages import Json, Message, Usage, copy_message
+from repertory.core.messages import Json, Usage, copy_message
+from repertory.core.pairing import read_message
 from repertory.core.plain_values import plain_value
 from repertory.core.result import AgentResult, StepMetrics, ToolMetrics, TurnMetrics
 from repertory.errors import Corrupt, Failed
@@ -322,7 +323,7 @@ def _outcome(said: _Fields, interrupts: tuple[Interrupt, ...]) -> Outcome:
             filled = said.get("structured_output")
             return AgentResult(
                 stop_reason=str(said["stop_reason"]),
-                message=cast("Message | None", said["message"]),
+                message=read_message(said["message"]) if said["message"] is not None else None,
                 metrics=_sums(said),
                 state=dict(_inside(said.get("state") or {})),
                 interrupts=interrupts,

@@ -18,16 +18,17 @@ from typing import TYPE_CHECKING, cast
 
 from repertory.core.interrupt_state import NO_INTERRUPTS, documented_state
 from repertory.core.journal.standing import standing_of
+from repertory.core.message_form import mended
 from repertory.core.message_tree.documents import OURS
 from repertory.core.message_tree.spelling import decoded, encoded, epoch, zulu
-from repertory.core.pairing import check_message
+from repertory.core.pairing import check_shape
 from repertory.core.snapshots.location import AGENT_SCOPE
 from repertory.core.window.plan import DEFAULT_MANAGER
 from repertory.errors import Invalid, SnapshotException
 
 if TYPE_CHECKING:
     from repertory.core.journal.fold import Fold
-    from repertory.core.messages import Json, Message
+from repertory.core.messages import Json, Message
 
 SCHEMA_VERSION = "1.0"
 FORMAT = 1
@@ -240,7 +241,7 @@ def _messages(found: object) -> list[Message]:
     messages: list[Message] = []
     for number, message in enumerate(cast("list[object]", found)):
         try:
-            messages.append(check_message(message))
+            messages.append(mended(check_shape(message)))
         except Invalid as error:
             msg = "a message of a snapshot cannot be read"
             raise SnapshotException(msg, number=number, cause=str(error)) from error

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
-from repertory.core.pairing import check_message
+from repertory.core.pairing import check_messages
 from repertory.core.system_prompt import SystemPrompt, check_system_prompt
 from repertory.errors import Invalid, SnapshotException
 
@@ -104,7 +104,7 @@ def mapping(said: Mapping[str, Json], name: str) -> Mapping[str, Json] | None:
 def _messages(found: object) -> Sequence[Message]:
     if not isinstance(found, list):
         raise SnapshotException("the messages of a snapshot are a list", got=type(found).__name__)
-    return [check_message(message) for message in cast("list[object]", found)]
+    return check_messages(cast("list[object]", found))
 
 
 def _names(found: object) -> Sequence[str] | None:

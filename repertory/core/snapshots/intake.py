@@ -19,7 +19,7 @@ from repertory.core.journal.view_change import view_change
 from repertory.core.message_tree.adoption import adopt, adopt_questions
 from repertory.core.message_tree.documents import Read
 from repertory.core.messages import Message, error_result, tool_uses
-from repertory.core.pairing import INTERRUPTED_TEXT, check_message
+from repertory.core.pairing import INTERRUPTED_TEXT, read_message
 from repertory.core.window.plan import WindowPlan
 from repertory.errors import Invalid
 
@@ -117,7 +117,7 @@ def _split_summary(found: SnapshotContent, ours: Message | None) -> tuple[Messag
         return None, ()
     first = identity(found.messages[0])
     try:
-        told = check_message(found.manager.get("summary_message"))
+        told = read_message(found.manager.get("summary_message"))
     except Invalid:
         told = None
     for summary in (ours, told):

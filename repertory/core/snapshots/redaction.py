@@ -11,7 +11,7 @@ from repertory.core.journal.plain_json import dump
 from repertory.core.journal.records import Branched, MessageAdded, Record, Redacted, StateChanged, View, ViewChanged
 from repertory.core.message_tree.documents import OURS
 from repertory.core.message_tree.spelling import decoded, encoded
-from repertory.core.pairing import check_message
+from repertory.core.pairing import read_message
 from repertory.core.snapshots.document import content_digest
 from repertory.core.snapshots.intake import identity
 
@@ -122,7 +122,7 @@ def _copies(view: View) -> dict[int, Message]:
 def _replaced(message: object, instead: Mapping[bytes, Message]) -> object:
     said = cast("dict[str, object]", message) if isinstance(message, dict) else {}
     try:
-        found = check_message(decoded(said))
+        found = read_message(decoded(said))
         wanted = instead.get(identity(found))
     except ValueError:
         return cast("object", message)

@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import TypeGuard
 
 from repertory.core.messages import Message, tool_results
-from repertory.core.pairing import check_message, check_next
+from repertory.core.pairing import check_messages, check_next
 from repertory.core.window.plan import WindowPlan
 from repertory.errors import Invalid
 
@@ -23,7 +23,7 @@ def plan_of_edit(shown: Sequence[Message], given: Sequence[Message], edited: Seq
     Errors: `Invalid` for another order, for new messages elsewhere, for what is no message, for a list that is empty
     and for tool uses without results; `UnpairedTools` likewise.
     """
-    left = [check_message(message) for message in edited]
+    left = check_messages(edited)
     if not left:
         raise Invalid("a conversation manager leaves at least one message", shown=len(shown))
     origins = _origins(given, shown, left)

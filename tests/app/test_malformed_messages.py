@@ -1,0 +1,289 @@
+"""Content blocks of wrong types: no door lets them in, and a session that holds some already opens and goes on."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from repertory import (
+    AfterToolCallEvent,
+    Agent,
+    AgentSpec,
+    FileSessionManager,
+    MessageAddedEvent,
+    Runtime,
+    ScriptedModel,
+    Sessions,
+    ToolContext,
+    tool,
+)
+from repertory.app.sessions import SessionPlace
+from repertory.core.journal.codec import decode
+from repertory.core.journal.records import MessageAdded, Redacted
+from repertory.core.messages import ToolResult, ToolUse
+from repertory.errors import Invalid, ModelFailed, SnapshotException
+from tests.app.operated_places import LOCAL, fill, place_of, rows_in
+from tests.app.test_foreign_messages import AGENT, assistant, user, write_foreign
+from tests.app.tree_sessions import TreeSessions
+from tests.core.journal_driver import Driver
+
+pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
+
+WRONG: list[Any] = [
+    {"text": 5},
+    {"text": None},
+    {"image": "cat.png"},
+    {"document": {"source": []}},
+    {"toolResult": {"toolUseId": ["a"], "content": 5}},
+    {"reasoningContent": {"reasoningText": "thought"}},
+    {"cachePoint": True},
+    "bare text",
+]
+
+
+def agent(*replies: Any, **options: Any) -> Agent:
+    return Agent(ScriptedModel(list(replies)), callback_handler=None, **options)
+
+
+@pytest.mark.parametrize("block", WRONG[:-1], ids=str)
+async def test_a_prompt_with_a_wrong_block_is_refused_and_the_next_one_is_answered(block: Any) -> None:
+    async with agent("hello") as talker:
+        for prompt in ([block], [{"text": "a"}, block], [{"role": "user", "content": [block]}]):
+            with pytest.raises(Invalid, match=r"content\[\d\]"):
+                await talker.invoke_async(prompt)
+        assert str(await talker.invoke_async("hi")).strip() == "hello"
+        assert len(talker.messages) == 2
+
+
+@pytest.mark.parametrize("block", WRONG, ids=str)
+async def test_first_messages_and_snapshots_with_a_wrong_block_are_refused(block: Any) -> None:
+    with pytest.raises(Invalid, match=r"messages\[1\]\.content\[0\]"):
+        agent(messages=[user("hi"), {"role": "assistant", "content": [block]}])
+    async with agent("hello") as talker:
+        await talker.invoke_async("hi")
+        snapshot = talker.save_snapshot()
+        with pytest.raises(SnapshotException, match=r"messages\[0\]\.content\[0\]"):
+            talker.load_snapshot(snapshot, overrides={"messages": [{"role": "user", "content": [block]}]})
+        assert len(talker.messages) == 2
+
+
+class Nonsense(ScriptedModel):
+    """A model that streams what it likes, once."""
+
+    def __init__(self, events: Sequence[Any]) -> None:
+        super().__init__(["sound"])
+        self._events: Sequence[Any] = events
+
+    async def stream(self, *args: Any, **options: Any) -> AsyncIterator[Any]:
+        events, self._events = self._events, ()
+        for event in events:
+            yield event
+        if not events:
+            async for event in super().stream(*args, **options):
+                yield event
+
+
+START: dict[str, Any] = {"messageStart": {"role": "assistant"}}
+STOP: dict[str, Any] = {"messageStop": {"stopReason": "end_turn"}}
+
+
+def delta(piece: Any) -> dict[str, Any]:
+    return {"contentBlockDelta": {"contentBlockIndex": 0, "delta": piece}}
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [None],
+        ["text"],
+        [5],
+        [[]],
+        [START, delta({"text": 5}), STOP],
+        [START, delta({"text": b"bytes"}), STOP],
+        [START, delta("text"), STOP],
+        [START, delta({"citation": {"title": object()}}), STOP],
+        [START, delta({"citation": {"sourceContent": [{"text": 5}]}}), STOP],
+        [START, delta({"citation": {"location": {1: 2}}}), STOP],
+        [START, delta({"reasoningContent": {"text": 5}}), STOP],
+        [START, {"contentBlockStart": {"start": {"toolUse": {"toolUseId": 5, "name": "add"}}}}, STOP],
+        [START, {"contentBlockStart": {"start": {"toolUse": {"toolUseId": "a", "name": ["add"]}}}}, STOP],
+        [
+            START,
+            {"contentBlockStart": {"start": {"toolUse": {"toolUseId": "a", "name": "n"}}}},
+            delta({"toolUse": {"input": {}}}),
+        ],
+        [START, delta({"text": "a"}), {"messageStop": {"stopReason": 5}}],
+        [START, delta({"text": "a"}), STOP, {"metadata": {"usage": {"inputTokens": "many"}}}],
+        [START, delta({"text": "a"}), STOP, {"metadata": {"usage": {"inputTokens": 10**400}}}],
+        [START, delta({"text": "a"}), STOP, {"metadata": "none"}],
+    ],
+)
+async def test_a_model_that_streams_nonsense_gives_a_model_error_and_the_session_goes_on(events: Any) -> None:
+    async with Agent(Nonsense(events), callback_handler=None, retry_strategy=None) as talker:
+        with pytest.raises(ModelFailed):
+            await talker.invoke_async("hi")
+        assert str(await talker.invoke_async("again")).strip() == "sound"
+
+
+@pytest.mark.parametrize(
+    "latency_ms", [float("nan"), float("inf"), 10**400, True, "soon"], ids=lambda value: str(value)[:9]
+)
+async def test_a_latency_that_is_no_number_is_left_out(latency_ms: Any) -> None:
+    events = [START, delta({"text": "a"}), STOP, {"metadata": {"metrics": {"latencyMs": latency_ms}}}]
+    async with Agent(Nonsense(events), callback_handler=None) as talker:
+        assert str(await talker.invoke_async("hi")).strip() == "a"
+
+
+class RawTool:
+    """A tool that gives its result itself, whatever that is."""
+
+    name = "raw"
+    effects = False
+    idempotent = True
+    timeout_s = None
+
+    def __init__(self, result: Any) -> None:
+        self.result = result
+        self.spec = {"name": "raw", "description": "raw", "inputSchema": {"json": {"type": "object"}}}
+
+    async def run(self, tool_use: ToolUse, context: ToolContext) -> ToolResult:
+        return self.result
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        None,
+        {"status": "success", "content": [{"text": 5}]},
+        {"status": "success", "content": ["bare"]},
+        {"status": "success", "content": [{"json": object()}]},
+        {"status": "success", "content": [{"json": float("nan")}]},
+        {"status": "fine", "content": []},
+    ],
+)
+async def test_a_wrong_tool_result_becomes_an_error_that_the_model_reads(result: Any) -> None:
+    @tool
+    def given() -> Any:
+        """Give a result."""
+        return result
+
+    for each in (RawTool(result), given):
+        name = "raw" if isinstance(each, RawTool) else "given"
+        if name == "given" and (result is None or result["status"] == "fine"):
+            continue  # A function may return anything that JSON can say.
+        async with agent({"toolUse": {"name": name, "input": {}}}, "done", tools=[each]) as talker:
+            assert str(await talker.invoke_async("go")).strip() == "done"
+            assert talker.messages[2]["content"][0]["toolResult"]["status"] == "error"
+
+
+async def test_a_hook_that_leaves_a_wrong_block_changes_nothing() -> None:
+    def spoil(event: MessageAddedEvent) -> None:
+        event.message["content"] = [{"text": 5}]  # type: ignore[typeddict-item]
+
+    def spoil_result(event: AfterToolCallEvent) -> None:
+        event.result = {**event.result, "content": [{"text": 5}]}
+
+    @tool
+    def add() -> str:
+        """Add."""
+        return "3"
+
+    talker = agent({"toolUse": {"name": "add", "input": {}}}, "done", tools=[add])
+    talker.add_hook(spoil, MessageAddedEvent)
+    talker.add_hook(spoil_result, AfterToolCallEvent)
+    async with talker:
+        await talker.invoke_async("go")
+        assert talker.messages[2]["content"][0]["toolResult"]["content"] == [{"text": "3"}]
+        assert talker.messages[-1]["content"] == [{"text": "done"}]
+
+
+def spoiled() -> Driver:
+    """A conversation as an earlier release would have stored it, wrong blocks among its own."""
+    driver = Driver()
+    wrong = [block for block in WRONG if "toolResult" not in block]
+    driver.say({"role": "user", "content": [{"text": "sound"}, *wrong]}, new_turn=True)
+    driver.say({"role": "assistant", "content": [{"text": 5}]})  # type: ignore[typeddict-item]
+    driver.say(
+        {"role": "user", "content": [{"text": "use a tool"}], "metadata": {"usage": "much"}},  # type: ignore[typeddict-item]
+        new_turn=True,
+    )
+    driver.say(
+        {"role": "assistant", "content": [{"toolUse": {"toolUseId": 7, "name": 8, "input": {}}}]}  # type: ignore[typeddict-item]
+    )
+    driver.say({"role": "user", "content": [{"toolResult": {"toolUseId": 7, "content": [{"text": 9}]}}]})  # type: ignore[typeddict-item]
+    driver.say({"role": "assistant", "content": [{"text": "used"}]})
+    return driver
+
+
+@pytest.mark.parametrize("kind", LOCAL)
+async def test_a_stored_session_with_wrong_blocks_opens_and_is_repaired_by_records(kind: str, tmp_path: Path) -> None:
+    place: SessionPlace = place_of(kind, tmp_path)
+    await fill(place, "s", spoiled().rows)
+    # Whoever only reads sees what can be read, before anything is written.
+    shown = await Sessions(place).show("s")
+    assert "use a tool" in str(shown)
+    model = ScriptedModel(["hello", "again"])
+    async with Runtime(sessions=place) as runtime:
+        session = runtime.agent(AgentSpec(name="agent", model=model)).session("s")
+        assert str(await session.invoke("go on")).strip() == "hello"
+    asked = model.calls[0].messages
+    assert asked[0]["content"][:3] == [{"text": "sound"}, {"text": "5"}, {"text": "null"}]
+    assert asked[1]["content"] == [{"text": "5"}]
+    use, result = asked[3]["content"][0]["toolUse"], asked[4]["content"][0]["toolResult"]
+    assert use["toolUseId"] == result["toolUseId"]
+    assert result["content"] == [{"text": "9"}]
+
+    rows = await rows_in(place, "s")
+    records = {row.seq: None if row.erased else decode(row.kind, row.version, row.body) for row in rows}
+    repaired = {record.target for record in records.values() if isinstance(record, Redacted)}
+    assert repaired == {1, 2, 3, 4, 5}
+    assert all(records[seq] is None for seq in repaired)
+    assert isinstance(records[6], MessageAdded)
+
+    async with Runtime(sessions=place) as runtime:
+        session = runtime.agent(AgentSpec(name="agent", model=model)).session("s")
+        assert str(await session.invoke("once more")).strip() == "again"
+    assert sum(row.kind == 6 for row in await rows_in(place, "s")) == len(repaired)
+
+
+async def test_a_wrong_block_that_waits_for_its_tools_opens_and_its_tools_run() -> None:
+    driver = Driver()
+    driver.say({"role": "user", "content": [{"text": "go"}]}, new_turn=True)
+    driver.say(
+        {
+            "role": "assistant",
+            "content": [{"text": 5}, {"toolUse": {"toolUseId": "a", "name": "raw", "input": {}}}],  # type: ignore[typeddict-item]
+        }
+    )
+    place = TreeSessions()
+    await fill(place, "s", driver.rows)
+    ran = RawTool({"status": "success", "content": [{"text": "ran"}]})
+    async with agent("done", tools=[ran], session_manager=place.after_death(), agent_id="agent") as talker:
+        assert str(await talker.invoke_async(None)).strip() == "done"
+        assert talker.messages[1]["content"][0] == {"text": "5"}
+
+
+async def test_wrong_blocks_in_documents_of_others_are_taken_in_as_text_once() -> None:
+    place = TreeSessions()
+    async with agent("hello", session_manager=place) as talker:
+        await talker.invoke_async("hi")
+    await write_foreign(place, {"role": "user", "content": [{"text": 5}, {"image": 6}]}, assistant("answered"))
+    stored = dict(place.shelf.objects)
+    for number in range(2):
+        async with agent(f"reply {number}", session_manager=place.after_death()) as talker:
+            await talker.invoke_async("go on")
+            assert talker.messages[2]["content"] == [{"text": "5"}, {"text": '{"image": 6}'}]
+            assert len(talker.messages) == 6 + 2 * number
+    key = f"{AGENT}/messages/message_2.json"
+    assert place.shelf.objects[key].body == stored[key].body
+
+
+def test_a_sync_agent_refuses_the_same(tmp_path: Path) -> None:
+    talker = agent("hello", session_manager=FileSessionManager("s", storage_dir=str(tmp_path)))
+    with talker:
+        with pytest.raises(Invalid, match="a string, not int"):
+            talker([{"text": 5}])
+        assert str(talker("hi")).strip() == "hello"
