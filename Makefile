@@ -65,6 +65,7 @@ bench: $(VENV) ## Run every benchmark and say which bars were missed (ARGS=--str
 soak: $(VENV) $(PEERS) ## Run the long fault campaigns (MINUTES=2 for each, and a quarter of an hour of many turns)
 	@$(RUN) -m bench.conservation --seeds 1000
 	@$(RUN) -m tests.simulation.damaged_documents --seeds 300
+	@$(RUN) -m tests.simulation.hostile_exports --seeds 5000
 	@$(RUN) -m repertory.app.demo --kills 30 --sessions 8
 	@$(RUN) -m tests.simulation.campaigns --minutes $(or $(MINUTES),2) --except soak
 	@$(RUN) -m tests.simulation.campaigns soak --minutes 15

@@ -268,10 +268,14 @@ def _message_record(body: bytes) -> SessionMessage:
 
 
 def _hiding(message: Mapping[str, Any], ours: object) -> dict[str, Any]:
-    metadata = message.get("metadata")
-    custom = metadata.get("custom") if metadata is not None else None
+    metadata = _known_mapping(message.get("metadata"))
+    custom = _known_mapping(metadata.get("custom")) if metadata is not None else None
     hidden = {"rows": ours, "bare": "metadata" if metadata is None else ("custom" if custom is None else "")}
     return {**message, "metadata": {**(metadata or {}), "custom": {**(custom or {}), OURS: hidden}}}
+
+
+def _known_mapping(value: object) -> Mapping[str, Any] | None:
+    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else None
 
 
 def _message_body(record: SessionMessage) -> bytes:

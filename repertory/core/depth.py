@@ -9,6 +9,8 @@ DEPTH_MAX = 100
 """Of a value: in agent state, in the input of a tool, in its result."""
 MESSAGE_DEPTH_MAX = DEPTH_MAX + 10
 """Of a message, which holds such values a few levels down."""
+RECORD_DEPTH_MAX = 250
+"""Of what is read from a journal or a snapshot: deeper than anything that was ever taken in."""
 
 
 def is_too_deep(value: object, depth_max: int = DEPTH_MAX) -> bool:

@@ -215,7 +215,7 @@ def _content_fault(message: Message, place: str) -> str | None:
     for number, block in enumerate(cast("list[dict[str, object]]", message["content"])):
         if type(block) is dict and len(block) == 1 and type(block.get("text")) is str:
             continue  # As nearly all of them are.
-        fault = _BLOCK(block, f"{place}.content[{number}]")
+        fault = _BLOCK(block or None, f"{place}.content[{number}]")
         if fault is not None:
             return fault
     if "metadata" in message and (fault := _METADATA(message["metadata"], f"{place}.metadata")) is not None:
@@ -259,8 +259,8 @@ def _shown(value: object) -> str:
 
 
 def _mended_block(said: object, forms: Mapping[str, _Form]) -> ContentBlock:
-    if not isinstance(said, dict):
-        return {"text": _words(said)}
+    if not isinstance(said, dict) or not said:
+        return {"text": _words(cast("object", said))}
     block = cast("dict[str, object]", said)
     if all(forms[key](item, "") is None for key, item in block.items() if key in forms):
         return cast("ContentBlock", block)

@@ -267,7 +267,7 @@ def _json_in(item: PayloadItem) -> object:
         return None
     try:
         return json.loads(blob)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 
@@ -292,17 +292,20 @@ def _chapter_found(ref: str, ours: dict[str, object], text: _Text | None) -> lis
     if chapter.fault is not None:
         return []
     events = cast("dict[str, object]", ours.get("events") or {})
-    return [
-        Found(
-            agent_id=str(ours["agent"]),
-            source=source,
-            read=chapter,
-            ref=ref,
-            began=float(cast("float", ours.get("began") or 0.0)),
-            edition=int(cast("int", ours.get("edition") or 0)),
-            events={int(each): str(where) for each, where in events.items()},
-        )
-    ]
+    try:
+        return [
+            Found(
+                agent_id=str(ours["agent"]),
+                source=source,
+                read=chapter,
+                ref=ref,
+                began=float(cast("float", ours.get("began") or 0.0)),
+                edition=int(cast("int", ours.get("edition") or 0)),
+                events={int(each): str(where) for each, where in events.items()},
+            )
+        ]
+    except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError):  # Somebody has edited it.
+        return []
 
 
 def _fields_of(text: _Text) -> dict[str, object] | None:

@@ -14,7 +14,7 @@ from dataclasses import MISSING, fields
 from itertools import combinations
 from typing import TypeAlias, TypeVar, cast, get_args
 
-from repertory.core.depth import is_too_deep
+from repertory.core.depth import RECORD_DEPTH_MAX, is_too_deep
 from repertory.core.interrupts import Interrupt
 from repertory.core.journal.plain_json import dump, load, load_all
 from repertory.core.journal.records import (
@@ -45,8 +45,6 @@ _Made = TypeVar("_Made")
 
 MENDED = "content blocks of wrong types stand as text"
 """What a message is `repaired` for when its row says something else: whoever opens the session records it so."""
-_DEPTH_MAX = 250
-"""Of a body: deeper than anything that was ever taken in, and far from where walking through it would fail."""
 _YEAR_10000 = 253_402_300_800.0
 
 
@@ -74,7 +72,7 @@ def decode(kind: int, version: int, body: bytes) -> Record:
     try:
         value = load(body)
         # Counting is quicker than looking, and a body of few containers cannot be deep.
-        if body.count(b"{") + body.count(b"[") > _DEPTH_MAX and is_too_deep(value, _DEPTH_MAX):
+        if body.count(b"{") + body.count(b"[") > RECORD_DEPTH_MAX and is_too_deep(value, RECORD_DEPTH_MAX):
             raise ValueError("nested too deep")
         return _record(kind, made, value)
     except (TypeError, ValueError, KeyError) as error:

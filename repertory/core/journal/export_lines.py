@@ -16,7 +16,7 @@ from hashlib import sha256
 from typing import NamedTuple, NoReturn, cast
 
 from repertory.core.ids import check_id
-from repertory.core.journal.restore import restore
+from repertory.core.journal.restore import prove
 from repertory.core.journal.rows import Row, first_link
 from repertory.core.journal.verify import fault
 from repertory.errors import CorruptJournal, Invalid
@@ -105,7 +105,7 @@ class ExportReader:
             self._refuse("the export is cut off: the line that ends it is missing")
         for agent_id, rows in self._journals.items():
             try:
-                restore(rows, session_id=self._session_id)
+                prove(rows, session_id=self._session_id)
             except CorruptJournal as error:
                 seq = error.fields.get("seq")
                 line = self._lines[agent_id][seq - 1] if isinstance(seq, int) else self._line

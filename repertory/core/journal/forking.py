@@ -24,6 +24,7 @@ from repertory.core.journal.records import (
 from repertory.core.journal.shown import SUMMARY_SEQ
 from repertory.core.journal.standing import standing_records
 from repertory.core.messages import tool_results, tool_uses
+from repertory.errors import CorruptJournal
 
 if TYPE_CHECKING:
     from repertory.core.journal.moment import Moment
@@ -43,10 +44,11 @@ def fork(then: Moment, *, at: float, entropy: Entropy) -> Fork:
     """Go on elsewhere from a moment of the source, with the same agent id.
 
     The model is shown the same. Messages have numbers of their own; idempotency tokens stay behind. `tells_enough` says
-    whether the moment has all messages that it takes.
+    whether the moment has all messages that it takes. Errors: `CorruptJournal` when the conversation lacks one of them.
     """
     fold, said = then.fold, then.said
-    assert not then.missing, "what is shown belongs to the conversation"
+    if then.missing:
+        raise CorruptJournal("what is shown is no message of the conversation", agent=then.agent_id, seqs=then.missing)
     copied = _paired(said, _wanted(fold))
     appender = Appender(then.agent_id, Fold(), None, entropy)
     rows = [appender.rewind(_first_record(then, copied, at), {})]

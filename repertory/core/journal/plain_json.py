@@ -32,9 +32,10 @@ def dump(value: object) -> bytes:
         text = _ENCODE(value)
         if _MARKER in text:
             text = _ENCODE(_escaped(value))
-        return text.encode()
-    except UnicodeEncodeError:
-        return _ENCODE_ASCII(_escaped(value)).encode()
+        try:
+            return text.encode()
+        except UnicodeEncodeError:
+            return _ENCODE_ASCII(_escaped(value)).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise Invalid("a record holds JSON values and bytes only", cause=str(error)) from error
 
@@ -54,11 +55,12 @@ def load(body: bytes) -> Json:
     text = body.decode()
     try:
         value, end = _READ(text)
+        said = _unescaped(value) if _MARK in body else value
     except RecursionError as error:
         raise ValueError("nested too deep") from error
     if end != len(text):
         raise ValueError("bytes after the JSON value")
-    return cast("Json", _unescaped(value)) if _MARK in body else value
+    return cast("Json", said)
 
 
 def load_all(bodies: Sequence[bytes]) -> list[Json] | None:

@@ -48,6 +48,25 @@ def restore(rows: Sequence[Row], *, session_id: str = "") -> Restored:
     return Restored(fold=fold, link=rows[-1].link, mended=mended)
 
 
+def prove(rows: Sequence[Row], *, session_id: str = "") -> None:
+    """Return if these rows, from the first one on, are a journal that can be opened at its end and gone on with.
+
+    A correct chain only proves that nobody has changed the rows: whoever wrote them may have written anything.
+    Errors: `CorruptJournal` naming session, agent and sequence number.
+    """
+    fold = restore(rows, session_id=session_id).fold
+    if not rows:
+        return
+    last, view = rows[-1], fold.shown.view
+    where: dict[str, object] = {"session": session_id, "agent": last.agent_id, "seq": last.seq}
+    beyond = view.first_shown > last.seq + 1 or any(end > last.seq for _, end in view.hidden)
+    said = {row.seq for row in rows if row.kind == Kind.MESSAGE}
+    if beyond or not said.issuperset((*view.pinned, *view.replaced)):
+        raise CorruptJournal("what is shown depends on rows that are not there", **where)
+    if restore(rows[last.low - 1 :], session_id=session_id).fold.image() != fold.image():
+        raise CorruptJournal("opening the journal shows something else than its rows say", **where)
+
+
 def records_of(rows: Sequence[Row], *, session_id: str = "") -> list[tuple[int, Record | None]]:
     """Sequence number and record of each row; verify them first. None stands for a content that was erased.
 

@@ -30,7 +30,7 @@ from repertory.core.orchestration.results import NodeResult, Status, node_result
 from repertory.core.orchestration.run import RUN, Ended, KeptResult, NodeNote, Run
 from repertory.core.pairing import check_message
 from repertory.core.result import AgentResult
-from repertory.errors import Corrupt, Invalid
+from repertory.errors import Corrupt
 
 if TYPE_CHECKING:
     from repertory.core.interrupts import Interrupt
@@ -82,7 +82,7 @@ def records_from(said: Mapping[str, Json], before: Run, *, at: float) -> list[No
     """
     try:
         return _records(_read(said), before, at)
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError, Invalid) as error:
+    except (ArithmeticError, AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise Corrupt("not the document of a graph or swarm", cause=repr(error)) from error
 
 

@@ -82,6 +82,8 @@ class Places:
         for each in cast("list[object]", said):
             if isinstance(each, list):
                 first, step, times = map(_whole, cast("list[object]", each))
+                if not 0 < times <= _TIMES_MAX:
+                    raise ValueError(times)
                 found = cls((*found._stretches, _Stretch(first, step, times)))
             else:
                 found = found.and_then(_whole(each))
@@ -89,6 +91,8 @@ class Places:
 
 
 _NOWHERE = Places()
+_TIMES_MAX = 1_000_000
+"""Of one stretch: whoever lists the work of a run has that many numbers in memory."""
 
 
 def _whole(value: object) -> int:

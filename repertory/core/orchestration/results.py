@@ -101,7 +101,7 @@ class NodeResult:
         """What `to_dict` or `to_record` gave. Errors: `Corrupt` for anything else."""
         try:
             return _node_result(said)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (ArithmeticError, AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
             raise Corrupt("not the result of a node", cause=repr(error)) from error
 
     def __str__(self) -> str:
@@ -160,7 +160,7 @@ class MultiAgentResult:
             if said["type"] != "multiagent_result":
                 raise ValueError(said["type"])
             return cls(**_of_run(said))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (ArithmeticError, AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
             raise Corrupt("not the result of several agents", cause=repr(error)) from error
 
     def __str__(self) -> str:
@@ -213,8 +213,12 @@ def sum_of(usages: Mapping[str, int], more: Mapping[str, object]) -> dict[str, i
 
 def usage_in(said: Mapping[str, Json]) -> Mapping[str, int]:
     """The tokens of a node, out of the JSON of its result; where it does not say, those of its agent."""
-    usage = said.get("accumulated_usage") or _metrics_in(said).get("usage") or NO_USAGE
-    return cast("Mapping[str, int]", usage)
+    return counts_in(said.get("accumulated_usage") or _metrics_in(said).get("usage") or cast("Json", NO_USAGE))
+
+
+def counts_in(said: Json) -> Mapping[str, int]:
+    """Counts by name. Errors: `TypeError` for anything else."""
+    return {name: _whole(count) for name, count in _inside(said).items()}
 
 
 def latency_in(said: Mapping[str, Json]) -> float:
@@ -388,11 +392,14 @@ def _tool(said: _Fields) -> ToolMetrics:
 
 
 def _usage(said: _Fields) -> Usage:
-    return cast("Usage", said.get("accumulated_usage") or NO_USAGE)
+    return cast("Usage", counts_in(said.get("accumulated_usage") or cast("Json", NO_USAGE)))
 
 
 def _metrics(said: _Fields, latency_ms: float) -> Mapping[str, float]:
-    return cast("Mapping[str, float]", said.get("accumulated_metrics") or {"latencyMs": latency_ms})
+    return {
+        name: _number(each)
+        for name, each in _inside(said.get("accumulated_metrics") or {"latencyMs": latency_ms}).items()
+    }
 
 
 def _interrupts(said: _Fields) -> tuple[Interrupt, ...]:

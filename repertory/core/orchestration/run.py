@@ -12,7 +12,7 @@ are enough.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, cast
 
@@ -22,11 +22,13 @@ from repertory.core.orchestration.results import (
     NO_USAGE,
     NodeResult,
     Status,
+    counts_in,
     executions_in,
     latency_in,
     sum_of,
     usage_in,
 )
+from repertory.core.pairing import read_message
 from repertory.errors import CorruptJournal
 
 if TYPE_CHECKING:
@@ -365,24 +367,26 @@ class Run:
                 note = self.notes[record.node] = _note(record, result)
                 self.ends = max(self.ends, note.places.last)
             self.frontier = record.frontier
-            self.ready = tuple(cast("list[str]", record.data.get("ready", record.frontier)))
+            self.ready = _texts(list(cast("Sequence[Json]", record.data.get("ready", record.frontier))))
             self.elapsed_ms = max(self.elapsed_ms, _whole(record.data.get("elapsed_ms", 0)))
-        except (KeyError, TypeError, ValueError) as error:
+        except (ArithmeticError, AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError) as error:
             raise CorruptJournal("a node's record cannot be read", node=record.node, cause=repr(error)) from error
 
     def _on_run(self, record: NodeChanged) -> None:
         if record.run != self.number:
             self.notes, self.ends, self.elapsed_ms = {}, 0, 0
         self.number = record.run
-        self.task = cast("str | list[ContentBlock]", record.data["task"])
-        self.begun_at = cast("float", record.data.get("begun_at", 0.0))
+        task = record.data["task"]
+        self.task = task if isinstance(task, str) else _blocks(task)
+        self.begun_at = _number(record.data.get("begun_at", 0.0))
         self.kind = "swarm" if record.data.get("kind") == "swarm" else "graph"
         token, more = record.data.get("token"), record.data.get("more_tokens", [])
         self.earlier = earlier_in(record)
-        self.tokens = () if token is None else (cast("str", token), *cast("list[str]", more))
-        self.reason = cast("str | None", record.data.get("reason"))
+        self.tokens = () if token is None else _texts([token, *cast("list[Json]", more)])
+        reason = record.data.get("reason")
+        self.reason = None if reason is None else str(reason)
         self.loading = record.data.get("loading") is True
-        self.responses = dict(cast("Mapping[str, Json]", record.data.get("responses", {})))
+        self.responses = dict(_object(record.data.get("responses", {})))
 
 
 _STATUS: Mapping[Status, NodeStatus] = {
@@ -400,7 +404,7 @@ def leading_to(record: NodeChanged, frontier: tuple[str, ...], ready: tuple[str,
 
 def earlier_in(record: NodeChanged) -> dict[str, int]:
     """The numbers of earlier runs, by what their callers named them, that a record of a run says."""
-    return cast("dict[str, int]", record.data.get("earlier", {}))
+    return {token: _whole(number) for token, number in _object(record.data.get("earlier", {})).items()}
 
 
 def _said(
@@ -420,7 +424,7 @@ def _note(record: NodeChanged, result: NodeResult | None) -> NodeNote:
     data, said = record.data, record.result
     if not isinstance(said, Mapping):
         raise TypeError(said)
-    handed = cast("list[str] | None", data.get("handed"))
+    handed = None if data.get("handed") is None else _texts(data["handed"])
     places = Places.read(data["places"])
     usage, latency_ms = data.get("usage"), data.get("latency_ms")
     return NodeNote(
@@ -428,13 +432,35 @@ def _note(record: NodeChanged, result: NodeResult | None) -> NodeNote:
         status=Status(record.status),
         visits=_whole(data.get("visits", len(places))),
         places=places,
-        usage=usage_in(said) if usage is None else cast("Mapping[str, int]", usage),
-        latency_ms=latency_in(said) if latency_ms is None else cast("float", latency_ms),
+        usage=usage_in(said) if usage is None else counts_in(usage),
+        latency_ms=latency_in(said) if latency_ms is None else _number(latency_ms),
         executions=_whole(data["executions"]) if "executions" in data else executions_in(said),
-        context=cast("Mapping[str, Json]", data.get("context", {})),
+        context=_object(data.get("context", {})),
         handed=None if handed is None else (handed[0], handed[1]),
-        left=cast("Mapping[str, Json] | None", data.get("left")),
+        left=None if data.get("left") is None else _object(data["left"]),
     )
+
+
+def _object(value: Json) -> Mapping[str, Json]:
+    if not isinstance(value, dict):
+        raise TypeError(value)
+    return value
+
+
+def _texts(value: Json) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise TypeError(value)
+    return tuple(cast("list[str]", value))
+
+
+def _blocks(task: Json) -> list[ContentBlock]:
+    return read_message({"role": "user", "content": task})["content"]
+
+
+def _number(value: Json) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(value)
+    return value
 
 
 def _whole(value: object) -> int:

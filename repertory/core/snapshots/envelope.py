@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, cast
 
+from repertory.core.depth import RECORD_DEPTH_MAX, is_too_deep
 from repertory.core.journal.plain_json import dump, load
 from repertory.core.snapshots.document import SCHEMA_VERSION, content_digest
 from repertory.errors import Invalid, SnapshotException
@@ -65,6 +66,9 @@ def plain(fields: Mapping[str, object]) -> dict[str, Json]:
 def revived(state: Mapping[str, Json]) -> dict[str, Json]:
     """A copy with bytes as bytes. Errors: `SnapshotException`."""
     try:
-        return cast("dict[str, Json]", load(json.dumps(state).encode()))
+        said = load(json.dumps(state).encode())
+        if not isinstance(said, dict) or is_too_deep(said, RECORD_DEPTH_MAX):
+            raise ValueError("it is no JSON object, or nested too deeply")
+        return said
     except (ValueError, TypeError, RecursionError) as error:
         raise SnapshotException("what a snapshot holds cannot be read", cause=str(error)) from error

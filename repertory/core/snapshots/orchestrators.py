@@ -165,7 +165,7 @@ def read(said: Mapping[str, Json], created_at: float) -> RunFields:
     """What it says of an orchestrator, bytes as bytes; `created_at` in epoch seconds. Errors: `SnapshotException`."""
     try:
         return _read(said, created_at)
-    except (KeyError, TypeError, ValueError) as error:
+    except (ArithmeticError, AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise SnapshotException("what a snapshot says of an orchestrator cannot be read", cause=repr(error)) from error
 
 
@@ -200,7 +200,7 @@ def left_agents(left: Mapping[str, Mapping[str, Json]]) -> dict[str, NodeFields]
     """What somebody else has left of agents that wait, checked. Errors: `SnapshotException`."""
     try:
         return {node: _node(said, 0.0) for node, said in left.items()}
-    except (KeyError, TypeError, ValueError) as error:
+    except (ArithmeticError, AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise SnapshotException("what was left of a node cannot be read", cause=repr(error)) from error
 
 
