@@ -28,6 +28,7 @@ from repertory.app.toolbox.calculator import calculator
 from repertory.app.toolbox.clock import current_time
 from repertory.app.toolbox.files import file_tools
 from repertory.app.transcript import harmless, interrupt_line, tool_result_line, tool_use_line
+from repertory.backends.folders import make_folders
 from repertory.core.ids import check_id
 from repertory.core.interrupts import is_about_outcome
 from repertory.core.messages import tool_uses
@@ -95,7 +96,7 @@ def talk(settings: ChatSettings, model: Model, terminal: Terminal, *, label: str
     """
     session_id = check_id(settings.session_id or "chat", "session id")
     folder = settings.folder or home() / "files"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folders(folder)
     agent = Agent(
         model,
         agent_id=settings.agent_id,

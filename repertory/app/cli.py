@@ -13,6 +13,7 @@ from pathlib import Path
 
 from repertory.app.memory_commands import add_memory_commands, run_memory_command
 from repertory.app.session_commands import add_commands, add_place, chosen_place, run_command
+from repertory.app.transcript import harmless
 from repertory.errors import RepertoryError
 
 
@@ -57,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     except (RepertoryError, ImportError, OSError) as error:
-        print(f"repertory: {error}", file=sys.stderr)
+        print(harmless(f"repertory: {error}"), file=sys.stderr)
         return 1
 
 

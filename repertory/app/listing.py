@@ -8,7 +8,7 @@ from dataclasses import fields, is_dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, assert_never, cast
 
-from repertory.app.transcript import harmless, message_lines, shortened
+from repertory.app.transcript import harmless, harmless_json, message_lines, shortened
 from repertory.core.journal.plain_json import dump
 from repertory.core.messages import tool_uses
 from repertory.core.orchestration.results import NodeResult
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def as_json(value: object) -> str:
     """A report, or a list of them, as JSON."""
-    return json.dumps(json.loads(dump(_plain(value))), indent=2, ensure_ascii=False)
+    return harmless_json(json.dumps(json.loads(dump(_plain(value))), indent=2, ensure_ascii=False))
 
 
 def session_table(sessions: Sequence[SessionInfo]) -> Iterator[str]:

@@ -159,7 +159,7 @@ def run_command(options: argparse.Namespace) -> int:
     if options.json and outcome.report is not None:
         sys.stdout.write(f"{listing.as_json(outcome.report)}\n")
     else:
-        sys.stdout.writelines(f"{line}\n" for line in outcome.lines)
+        sys.stdout.writelines(f"{harmless(line)}\n" for line in outcome.lines)
     return outcome.code
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from repertory.core.ids import check_id
 from repertory.core.retry import DEFAULT_RETRY
 
 if TYPE_CHECKING:
@@ -50,3 +51,7 @@ class AgentSpec:
     limits: Limits | None = None
     enabled_tools: Sequence[str] | None = None
     tool_execution: ToolExecution = "concurrent"
+
+    def __post_init__(self) -> None:
+        """Errors: `Invalid` (a ValueError) for a name that is no id."""
+        check_id(self.name, "name")

@@ -7,6 +7,8 @@ from contextlib import suppress
 from importlib import import_module
 from typing import TextIO
 
+from repertory.app.transcript import harmless
+
 
 class Terminal:
     """Reads lines and writes text. With a pipe there is no prompt, and remarks go to the error stream."""
@@ -29,14 +31,14 @@ class Terminal:
         return line.removesuffix("\n") if line else None
 
     def write(self, text: str) -> None:
-        """Write part of an answer, visible at once."""
-        self._out.write(text)
+        """Write part of an answer, visible at once and harmless."""
+        self._out.write(harmless(text))
         self._out.flush()
 
     def remark(self, text: str) -> None:
         """Say something about the conversation that is not part of it."""
         stream = self._out if self.interactive else self._err
-        stream.write(f"{text}\n")
+        stream.write(f"{harmless(text)}\n")
         stream.flush()
 
 

@@ -1,4 +1,6 @@
-"""Messages as text for a terminal. What a model or a tool said cannot move the cursor or change colours."""
+"""Messages as text for a terminal. What a model or a tool said cannot move the cursor, change colours, or look like
+something else: characters that reverse the direction of text, or that nobody sees, are spelled out.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +13,37 @@ from repertory.core.messages import Message, ToolResult, ToolUse
 SHORT = 100
 """Characters of a tool's input or result that are shown."""
 
-_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+_HIDDEN = (
+    *range(0x20),
+    *range(0x7F, 0xA0),
+    0x061C,  # Directions, single and in stretches.
+    *range(0x200E, 0x2010),
+    *range(0x2028, 0x202F),  # Also the separators of lines and paragraphs.
+    *range(0x2066, 0x206A),
+    0x200B,  # Nothing to be seen at all; joiners are left to the scripts that need them.
+    *range(0x2060, 0x2065),
+    0xFEFF,
+    *range(0xFFF9, 0xFFFC),
+    *range(0xE0000, 0xE0080),
+)
+
+
+def _escape(code: int) -> str:
+    return chr(code).encode("ascii", "backslashreplace").decode()
+
+
+_ESCAPES = {code: _escape(code) if code > 0x7F else f"\\x{code:02x}" for code in _HIDDEN if chr(code) not in "\n\t"}
+_IN_JSON = {code: json.dumps(chr(code))[1:-1] for code in _ESCAPES}
 
 
 def harmless(text: str) -> str:
-    """The text with every control character but line break and tab spelled out."""
-    return text.translate(_CONTROLS)
+    """The text with every character that controls or hides something spelled out, but line breaks and tabs."""
+    return text.translate(_ESCAPES)
+
+
+def harmless_json(text: str) -> str:
+    """The same for JSON, which says the same as before."""
+    return text.translate(_IN_JSON)
 
 
 def shortened(text: str, characters_max: int = SHORT) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
 
+from repertory.backends.folders import make_folders
 from repertory.errors import Corrupt, Invalid, RepertoryError, Unavailable
 
 SESSIONS_ID, MEMORY_ID = 0x52707430, 0x5270746D
@@ -112,7 +113,7 @@ class DatabaseKind:
 
         Closing a file that a connection of this process has open would take its locks away: a flaw of POSIX locks.
         """
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folders(path.parent)
         try:
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         except FileExistsError:

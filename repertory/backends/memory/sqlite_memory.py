@@ -186,6 +186,12 @@ class SQLiteMemory:
             raise Invalid("say what to forget: memory_id, or session_id with agent_id and seq")
         if session_id is None and (agent_id is not None or seq is not None):
             raise Invalid("agent_id and seq stand beside a session_id")
+        ids: dict[str, object] = {"memory_id": memory_id, "session_id": session_id, "agent_id": agent_id}
+        for name, given in ids.items():
+            if given is not None and not isinstance(given, str):
+                raise Invalid(f"{name} is a string", got=given)
+        if seq is not None and type(seq) is not int:
+            raise Invalid("seq is the number of a message", got=seq)
         if memory_id is not None:
             return await self._opened.run_if_there(lambda database: database.forget(memory_id), 0)
         return await self._opened.run_if_there(lambda database: database.forget_said(str(session_id), agent_id, seq), 0)

@@ -52,7 +52,7 @@ class ClientSettings:
 
     client: Any = None
     """A client of the user's, used as it is, in every loop, and never closed."""
-    client_args: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    client_args: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
     """Arguments of the SDK's client, laid over ours."""
     connect_timeout_s: float = 10.0
     read_timeout_s: float = 120.0

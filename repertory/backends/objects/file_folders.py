@@ -16,6 +16,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
+from repertory.backends.folders import NO_LINK, make_folders
 from repertory.errors import Invalid
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -90,22 +91,10 @@ def _open_root(root: Path, *, create: bool) -> int:
     except FileNotFoundError:
         if not create:
             raise
-        _make_root(root)
+        make_folders(root)
         return os.open(root, _FOLDER)
     except NotADirectoryError as error:
-        raise Invalid("the root of a file store is a folder, and no symbolic link", path=str(root)) from error
-
-
-def _make_root(root: Path) -> None:
-    missing = [folder for folder in (root, *root.parents) if not folder.exists()]
-    for folder in reversed(missing):
-        with suppress(FileExistsError):
-            folder.mkdir(mode=0o700)
-        parent = os.open(folder.parent, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(parent)
-        finally:
-            os.close(parent)
+        raise Invalid(NO_LINK, path=str(root)) from error
 
 
 def _open_folder(name: str, parent: int, *, create: bool) -> int:

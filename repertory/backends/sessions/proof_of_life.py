@@ -12,6 +12,7 @@ from typing import Protocol
 
 import anyio
 
+from repertory.backends.folders import make_folders, refuse_link
 from repertory.backends.sessions.owner_lock import OwnerLock
 from repertory.backends.worker_threads import run_in_thread
 from repertory.core.ids import check_id
@@ -106,9 +107,9 @@ class LockedFile:
 
     def _begin(self) -> None:
         try:
-            for folder in reversed((self._folder.parent, *self._folder.parent.parents)):
-                if not folder.exists():
-                    folder.mkdir(mode=0o700, exist_ok=True)
+            refuse_link(self._folder.parent)
+            make_folders(self._folder.parent)
+            refuse_link(self._folder)
             self._lock.acquire()
         except OSError as error:
             cause = error.strerror or str(error)

@@ -41,7 +41,7 @@ class StdioServer:
 
     command: str
     args: Sequence[str] = ()
-    env: Mapping[str, str] | None = None
+    env: Mapping[str, str] | None = field(default=None, repr=False)
     """Laid over the few harmless variables that the `mcp` package lets through (`PATH`, `HOME`, ...)."""
     cwd: str | Path | None = None
 
@@ -55,12 +55,16 @@ class StdioServer:
     check = "check the command, its arguments, and what it prints to stderr"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class HTTPServer:
     """A server that is spoken to over streamable HTTP."""
 
     url: str
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def __repr__(self) -> str:
+        """Without the headers, and of the address the host alone: both may hold secrets."""
+        return f"HTTPServer(name={self.name!r})"
 
     @property
     def name(self) -> str:
