@@ -33,7 +33,7 @@ from repertory.actors.agent_parts import AgentParts, AgentSettings, Footing, Mea
 from repertory.actors.backlog import Backlog
 from repertory.actors.call import Busy, Call, Invocation, SinkOutlet, SlotOutlet
 from repertory.actors.caller_context import OPEN_TURNS, OpenTurn, in_context
-from repertory.actors.conversation import LoadView
+from repertory.actors.conversation_messages import LoadView
 from repertory.actors.ledger import Ledger
 from repertory.actors.memory_messages import SkipTo, TurnEnded
 from repertory.actors.named_turns import NamedTurns

@@ -10,11 +10,23 @@ manager does. Supervised by the session, after the persister and before the agen
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TypeAlias, assert_never
+from typing import assert_never
 
 import anyio
 
+from repertory.actors.conversation_messages import (
+    ConversationMessage,
+    Counted,
+    Decided,
+    Entry,
+    LoadView,
+    PrepareCall,
+    ReduceView,
+    ReplaceShown,
+    Settle,
+    Shown,
+    Tidy,
+)
 from repertory.actors.spending import BUDGETS, refusals
 from repertory.core.budget import Budget
 from repertory.core.journal.image import Image
@@ -22,14 +34,14 @@ from repertory.core.journal.records import View, ViewChanged
 from repertory.core.journal.shown import Shown as Window
 from repertory.core.journal.view_change import view_change
 from repertory.core.messages import Json, Message
-from repertory.core.window.compression import is_full
+from repertory.core.tokens import estimate_tokens
+from repertory.core.window.compression import is_full, least_reduction, tokens_above
 from repertory.core.window.decision import Decision, Edit, Shorten, WindowBudget, WindowManager
 from repertory.core.window.gauge import Beside, TokenGauge
 from repertory.core.window.plan import DEFAULT_MANAGER, WindowPlan
 from repertory.core.window.summary import SummaryRequest, is_summary
 from repertory.errors import ContextWindowOverflowException, LimitReached
 from repertory.runtime.actor import Actor
-from repertory.runtime.message import Ask
 from repertory.runtime.next import CARRY_ON, Next, refuse, reply
 from repertory.runtime.reply import ReplySlot
 
@@ -39,110 +51,9 @@ Summarize = Callable[[SummaryRequest], Awaitable[str]]
 AHEAD = 0.8
 """At this share of the threshold of proactive compression, a summary is begun, for when the threshold is reached."""
 COMPRESSIONS_MAX = 16
-"""How often a manager is asked to shorten before one call: each time it may do only a little."""
+"""How often a manager is asked to shorten in one go: each time it may do only a little."""
 DECISION_TIMEOUT_S = 120.0
 """How long a summary, or a user's own code, may take."""
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One message with the sequence number of its record."""
-
-    seq: int
-    message: Message
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
-    """What the model is shown now, and the records that say so when it changed. Nobody edits the list."""
-
-    messages: list[Message]
-    views: tuple[ViewChanged, ...] = ()
-    undecided: bool = False
-    """Something is being decided: ask `Settle`, then the same again."""
-    tokens: int | None = None
-    """What a request with these messages takes, where that is measured."""
-    count: bool = False
-    """It may be too much: have the model count it, and say `Counted`."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadView(Ask[Shown]):
-    """Start from this image; answers with what the model is shown."""
-
-    image: Image
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrepareCall(Ask[Shown]):
-    """Take in what was added since the last question; answers with what to send to the model."""
-
-    added: tuple[Entry, ...]
-    beside: Beside = field(default_factory=Beside)
-    budgets: tuple[Budget, ...] = ()
-    """What is decided from now on counts towards them."""
-    again: bool = False
-    """It was asked before, and something was undecided."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counted(Ask[Shown]):
-    """The model has counted what the last answer showed."""
-
-    tokens: int | None
-    """None when it could not: the estimate stays."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReduceView(Ask[Shown]):
-    """The model refused for length. Errors: `ContextWindowOverflowException` when nothing more can be hidden."""
-
-    error: ContextWindowOverflowException
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tidy(Ask[Shown]):
-    """The turn is ending: take in what was added and tidy up. What is begun ahead of need goes on behind its answer."""
-
-    added: tuple[Entry, ...]
-    budgets: tuple[Budget, ...] = ()
-    """What is decided from now on counts towards them."""
-    again: bool = False
-    """It was asked before, and something was undecided."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settle(Ask[None]):
-    """Answered when nothing is undecided any more. Whoever stops waiting changes nothing."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplaceShown(Ask[Shown]):
-    """These messages say something else now, and always have."""
-
-    instead: Mapping[int, Message]
-    """By sequence number. They keep the tool uses and tool results of the originals."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Decided:
-    """The conversation's own: a decision was made, or could not be."""
-
-    shown: Sequence[Message]
-    """What was shown when it was begun."""
-    plan: WindowPlan | None = None
-    error: Exception | None = None
-
-    def stands(self, shown: Sequence[Message]) -> bool:
-        """Whether what is shown still begins with what the plan was made for."""
-        return len(shown) >= len(self.shown) and all(
-            now is then or now == then for now, then in zip(shown, self.shown, strict=False)
-        )
-
-
-ConversationMessage: TypeAlias = (
-    "LoadView | PrepareCall | Counted | ReduceView | Tidy | Settle | ReplaceShown | Decided"
-)
 
 
 class ConversationActor(Actor[ConversationMessage]):
@@ -178,6 +89,12 @@ class ConversationActor(Actor[ConversationMessage]):
         self._deciding = False
         self._refused = False
         """Whether what is being decided, or was, is what to do about the model's refusal."""
+        self._target = 0
+        """So many tokens may be left in what is shown when the model has refused it."""
+        self._eased = False
+        """Whether anything was shortened since it refused."""
+        self._left = 0
+        """So many tokens were left when it was last decided what to shorten: what does not help is not gone on with."""
         self._decided: Decided | None = None
         self._settling: list[ReplySlot[object]] = []
 
@@ -194,8 +111,8 @@ class ConversationActor(Actor[ConversationMessage]):
                 return self._note_count(tokens)
             case Tidy():
                 return self._tidy(message)
-            case ReduceView(error=error):
-                return self._reduce(error)
+            case ReduceView():
+                return self._reduce(message)
             case Settle():
                 return self._settle()
             case ReplaceShown(instead=instead):
@@ -273,27 +190,50 @@ class ConversationActor(Actor[ConversationMessage]):
                 self._look_ahead()
         return self._answer(changes, undecided=undecided)
 
-    def _reduce(self, error: ContextWindowOverflowException) -> Next:
-        """Errors are told to whoever asked the model."""
-        self._learn_window()
+    def _reduce(self, message: ReduceView) -> Next:
+        """Shorten until the target is met or nothing more helps. Errors are told to whoever asked the model, unless
+        something was shortened: then the model is asked again.
+        """
+        if not message.again:
+            self._learn_window()
+            self._left = estimate_tokens(self._messages) + 1
+            self._target = self._left - 1 - self._least(message.before)
+            self._eased = False
         changes: list[ViewChanged] = []
         failed = self._apply_decided(changes)
+        if self._deciding:
+            return self._answer(changes, undecided=True)
+        self._eased = self._eased or bool(changes)
         refused, self._refused = self._refused, False
-        if changes or self._deciding:
-            return self._answer(changes, undecided=not changes)
         if failed is not None and refused:
-            overflow = failed if isinstance(failed, ContextWindowOverflowException) else None
-            return refuse(overflow or _could_not_shorten(failed))
-        try:
-            decision = self._manager.reduce(self._messages, self._budget(error))
-        except ContextWindowOverflowException as overflow:
-            return refuse(overflow)
-        except Exception as failure:  # noqa: BLE001 - A manager may be anybody's code.
-            return refuse(_could_not_shorten(failure))
-        undecided = self._refused = self._carry_out(decision, changes)
-        if not (undecided or changes):
-            return refuse(error)
-        return self._answer(changes, undecided=undecided)
+            return self._eased_or(_could_not_shorten(failed), changes)
+        for _ in range(COMPRESSIONS_MAX):
+            left = estimate_tokens(self._messages)
+            if self._eased and (left <= self._target or left >= self._left):
+                return self._answer(changes)
+            self._left, done = left, len(changes)
+            try:
+                decision = self._manager.reduce(self._messages, self._budget(message.error, left - self._target))
+                self._refused = self._carry_out(decision, changes)
+            except Exception as failure:  # noqa: BLE001 - A manager may be anybody's code.
+                return self._eased_or(_could_not_shorten(failure), changes)
+            if self._refused:
+                return self._answer(changes, undecided=True)
+            if len(changes) == done:
+                return self._eased_or(message.error, changes)
+            self._eased = True
+        return self._answer(changes, undecided=True)
+
+    def _eased_or(self, error: ContextWindowOverflowException, changes: Sequence[ViewChanged]) -> Next:
+        return self._answer(changes) if self._eased else refuse(error)
+
+    def _least(self, before: int) -> int:
+        """How many tokens to take off at least, the model having refused that often before."""
+        if self._gauge is None:
+            tokens = estimate_tokens(self._messages, self._beside.tool_specs, self._beside.system_prompt)
+        else:
+            tokens = self._gauge.tokens(self._messages, self._beside)
+        return least_reduction(tokens, self._beside.window or self._window, before)
 
     def _settle(self) -> Next:
         if not self._deciding:
@@ -308,10 +248,12 @@ class ConversationActor(Actor[ConversationMessage]):
 
     # Deciding.
 
-    def _budget(self, error: ContextWindowOverflowException | None = None) -> WindowBudget:
+    def _budget(self, error: ContextWindowOverflowException | None = None, least: int = 0) -> WindowBudget:
         tokens = None if self._gauge is None else self._gauge.tokens(self._messages, self._beside)
         window = self._beside.window or self._window
-        return WindowBudget(tokens=tokens, window=window, error=error, full=error is None)
+        if error is None and tokens is not None and self._threshold is not None:
+            least = tokens_above(tokens, window, self._threshold)
+        return WindowBudget(tokens=tokens, window=window, error=error, full=error is None, least=max(0, least))
 
     def _is_full(self, share: float) -> bool:
         """Whether the next request reaches this share of the threshold of proactive compression."""
@@ -473,6 +415,8 @@ class ConversationActor(Actor[ConversationMessage]):
 
 
 def _could_not_shorten(error: Exception) -> ContextWindowOverflowException:
+    if isinstance(error, ContextWindowOverflowException):
+        return error
     overflow = ContextWindowOverflowException(
         "the model's window is full, and what it is shown could not be shortened", why=repr(error)
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from repertory.actors.conversation import Counted
+from repertory.actors.conversation_messages import Counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

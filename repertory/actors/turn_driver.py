@@ -15,7 +15,7 @@ import anyio
 
 from repertory.actors.agent_parts import NAMELESS, AgentParts, AgentSettings, Footing, Means
 from repertory.actors.call import Invocation, request_state
-from repertory.actors.conversation import PrepareCall, ReduceView, Settle, Tidy
+from repertory.actors.conversation_messages import PrepareCall, ReduceView, Settle, Tidy
 from repertory.actors.hook_calls import TurnHooks
 from repertory.actors.hook_events import (
     AfterModelCallEvent,
@@ -44,7 +44,7 @@ from repertory.core.messages import (
 )
 from repertory.core.result import AgentResult
 from repertory.core.system_prompt import system_blocks, system_text
-from repertory.core.tokens import INJECTED_TOKENS, projected_tokens
+from repertory.core.tokens import INJECTED_TOKENS, estimate_tokens, projected_tokens
 from repertory.core.turn import (
     CANCELLED,
     REFUSED,
@@ -64,6 +64,7 @@ from repertory.core.turn import (
     Reduced,
     RetryModel,
     RunTools,
+    Size,
     Steered,
     Stop,
     StopAsked,
@@ -75,7 +76,7 @@ from repertory.core.window.gauge import Beside
 from repertory.errors import ContextWindowOverflowException, Invalid, RepertoryError
 
 if TYPE_CHECKING:
-    from repertory.actors.conversation import Shown
+    from repertory.actors.conversation_messages import Shown
     from repertory.core.interrupts import Interrupt
     from repertory.core.journal.image import Image
     from repertory.core.prompt import Answers, Said
@@ -193,8 +194,8 @@ class TurnDriver:
                         if moved is not None:
                             return moved
                         event = await self._call_model(command)
-                    case Reduce(error=error):
-                        event = await self._reduce(error)
+                    case Reduce():
+                        event = await self._reduce(command)
                     case RunTools():
                         event = await self._tools.run(command)
                     case Park():
@@ -326,11 +327,12 @@ class TurnDriver:
         """What the model is shown. While that is being decided the turn waits, unless it is stopped meanwhile."""
         shown = await self._conversation.ask(question, timeout_s=math.inf)
         self._note_view(shown)
-        if shown.undecided:
+        while shown.undecided:
             await self._stop.unless(lambda: self._conversation.ask(Settle(), timeout_s=math.inf))
-            if not self._stop.heard():
-                shown = await self._conversation.ask(again, timeout_s=math.inf)
-                self._note_view(shown)
+            if self._stop.heard():
+                break
+            shown = await self._conversation.ask(again, timeout_s=math.inf)
+            self._note_view(shown)
         return shown
 
     async def _own_or_raise(self) -> None:
@@ -399,13 +401,16 @@ class TurnDriver:
             return None
         return text
 
-    async def _reduce(self, error: ContextWindowOverflowException) -> Event:
+    async def _reduce(self, command: Reduce) -> Event:
         try:
-            shown = await self._decided(ReduceView(error=error), ReduceView(error=error))
+            first = ReduceView(error=command.error, before=command.before)
+            shown = await self._decided(first, replace(first, again=True))
         except ContextWindowOverflowException as overflow:
             self._look_at_budgets()  # Nothing may have been left for a summary.
             return Erred(overflow) if self._stop.heard() is None else self._stopped()
-        return self._stopped() if shown.undecided else Reduced()
+        if shown.undecided:
+            return self._stopped()
+        return Reduced(Size(estimate_tokens(shown.messages), len(shown.messages)))
 
     # Ending.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from repertory.actors.conversation import ReplaceShown
+from repertory.actors.conversation_messages import ReplaceShown
 from repertory.core.journal.records import MessageAdded
 from repertory.core.journal.redaction import redacted
 from repertory.core.messages import ContentBlock, Message, copy_message, error_result, tool_results

@@ -27,10 +27,11 @@ class ConversationManager:
     """Base class of conversation managers. Subclass it to decide yourself what the model is shown.
 
     `apply_management(agent)` is called after each turn, `reduce_context(agent, e)` when the model's window is full (`e`
-    is the model's error, or None for proactive compression). Both may be coroutines, and shorten `agent.messages` in
-    place: they may drop messages, edit them, and put one in front, as long as tool uses keep their results. What they
-    hide stays in the history. Or define `plan(history, budget) -> WindowPlan` instead of both. `register_hooks` adds
-    hooks to the agent's; what those do to `event.agent.messages` is done to a copy.
+    is the model's error, or None for proactive compression): again and again, until enough is gone or it raises. Both
+    may be coroutines, and shorten `agent.messages` in place: they may drop messages, edit them, and put one in front,
+    as long as tool uses keep their results. What they hide stays in the history. Or define
+    `plan(history, budget) -> WindowPlan` instead of both. `register_hooks` adds hooks to the agent's; what those do to
+    `event.agent.messages` is done to a copy.
 
     `proactive_compression`: `True` calls `reduce_context` before a model call whose request takes 0.7 of the window,
     `{"compression_threshold": r}` at r of it. What fails then is logged and changes nothing.

@@ -47,8 +47,8 @@ class Sizes(NamedTuple):
 class TurnLimits:
     """Bounds of one turn; None means what the agent was built with, and then no bound, or the default."""
 
-    reductions_max: int = 3
-    """How often one model call may be retried with a shorter view."""
+    vain_reductions_max: int = 3
+    """How often in a row a model call is tried again with a view that did not become smaller."""
     forms_max: int = 3
     """How often the model may fill in a form (structured output) wrongly, or not at all."""
     steps: int | None = None

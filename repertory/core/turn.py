@@ -97,9 +97,19 @@ class Overflowed:
     error: ContextWindowOverflowException
 
 
+class Size(NamedTuple):
+    """How much the model is shown."""
+
+    tokens: int
+    """An estimate."""
+    messages: int
+
+
 @dataclass(frozen=True, slots=True)
 class Reduced:
-    """The conversation manager shortened what the model is shown."""
+    """The conversation manager shortened what the model is shown: so much is left."""
+
+    left: Size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,6 +220,8 @@ class Reduce:
     """Shorten what the model is shown. Leads to Reduced, Erred or Stopped."""
 
     error: ContextWindowOverflowException
+    before: int = 0
+    """How often it was shortened for this model call already, and the model refused again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,6 +276,10 @@ class Turn(NamedTuple):
     output_tokens: int = 0
     reductions: int = 0
     """Reductions since the last answer."""
+    smallest: Size | None = None
+    """The fewest tokens and the fewest messages that reductions have left since the last answer."""
+    vain: int = 0
+    """How many of the last reductions in a row have brought neither number down."""
     steering: tuple[ContentBlock, ...] = ()
     """What the caller added and the model has not been shown yet."""
     form: bool = False
@@ -304,7 +320,7 @@ def _continued(turn: Turn, event: Continued) -> Step:
 def _answered(turn: Turn, event: Answered) -> Step:
     answer = event.answer
     message = answer.message
-    turn = _counted(turn, answer)._replace(reductions=0)
+    turn = _counted(turn, answer)._replace(reductions=0, smallest=None, vain=0)
     uses = tuple(tool_uses(message))
     if answer.stop_reason in LIMITED or answer.stop_reason in REFUSED:
         return _cut_off(turn, answer, uses)
@@ -381,14 +397,24 @@ def _retry_model(turn: Turn, event: RetryModel) -> Step:
 
 
 def _overflowed(turn: Turn, event: Overflowed) -> Step:
-    if turn.reductions >= turn.limits.reductions_max:
+    """Shorten and ask again, as long as that leads anywhere. It ends: both numbers of `smallest` can only fall so
+    often, and the driver fails the turn when the manager has nothing left to shorten.
+    """
+    if turn.vain >= turn.limits.vain_reductions_max:
         return turn._replace(phase=Phase.OVER), (Fail(event.error),)
-    return turn._replace(phase=Phase.REDUCING, reductions=turn.reductions + 1), (Reduce(event.error),)
+    reduce = Reduce(event.error, turn.reductions)
+    return turn._replace(phase=Phase.REDUCING, reductions=turn.reductions + 1), (reduce,)
 
 
 def _reduced(turn: Turn, event: Reduced) -> Step:
-    del event
-    return turn._replace(phase=Phase.MODEL), (CallModel(form_only=turn.form_only),)
+    least = turn.smallest or event.left
+    smaller = turn.smallest is None or event.left.tokens < least.tokens or event.left.messages < least.messages
+    turn = turn._replace(
+        phase=Phase.MODEL,
+        smallest=Size(min(least.tokens, event.left.tokens), min(least.messages, event.left.messages)),
+        vain=0 if smaller else turn.vain + 1,
+    )
+    return turn, (CallModel(form_only=turn.form_only),)
 
 
 def _tools_ended(turn: Turn, event: ToolsEnded) -> Step:

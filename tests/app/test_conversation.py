@@ -391,3 +391,85 @@ async def test_the_manager_may_change_in_the_middle_of_a_conversation() -> None:
     await say(agent, 1)
     assert len(agent.messages) == 2
     assert len(await agent.history()) == 16
+
+
+# ----------------------------------------------------------------------------------------- overflows of much too much
+
+
+class CrampedModel(ScriptedModel):
+    """Refuses what is longer than so many characters."""
+
+    def __init__(self, most: int, window: int | None = None, answer: str = "ok") -> None:
+        super().__init__([self._answer], loop=True)
+        self.most = most
+        self.window = window
+        self.answer = answer
+
+    @property
+    def context_window_limit(self) -> int | None:
+        return self.window
+
+    def _answer(self, messages: Sequence[Message], tool_specs: Any, system_prompt: Any) -> Any:
+        if system_prompt is not None:
+            return "SUMMARY"
+        if sum(len(str(message["content"])) for message in messages) > self.most:
+            return ContextWindowOverflowException("too long")
+        return self.answer
+
+
+class DropsTwo(ConversationManager):
+    """The smallest steps that there are."""
+
+    def apply_management(self, agent: Any, **kwargs: Any) -> None:
+        """Hide nothing."""
+
+    def reduce_context(self, agent: Any, e: Exception | None = None, **kwargs: Any) -> None:
+        if len(agent.messages) < 3:
+            raise e or ValueError("nothing is left")
+        del agent.messages[:2]
+
+
+class SaysMore(DropsTwo):
+    """Makes it ever longer."""
+
+    def reduce_context(self, agent: Any, e: Exception | None = None, **kwargs: Any) -> None:
+        agent.messages.insert(0, {"role": "user", "content": [{"text": "more" * len(agent.messages)}]})
+
+
+def long_talk(count: int) -> list[Message]:
+    said: list[Message] = []
+    for number in range(count):
+        text = f"{number} " + "word " * 40
+        said.append({"role": "assistant" if number % 2 else "user", "content": [{"text": text}]})
+    return said
+
+
+@pytest.mark.parametrize(
+    "manager",
+    [
+        lambda: SlidingWindowConversationManager(1_000),
+        lambda: SummarizingConversationManager(0.1, 2),
+        DropsTwo,
+    ],
+    ids=["sliding", "summarizing", "own"],
+)
+@pytest.mark.parametrize("window", [None, 250, 100_000], ids=lambda window: f"window-{window}")
+async def test_what_is_forty_times_too_long_is_shortened_until_it_fits(manager: Any, window: int | None) -> None:
+    model = CrampedModel(1_000, window)
+    agent = quiet(model, manager(), messages=long_talk(200))
+    assert str(await agent.invoke_async("go on")) == "ok"
+    assert talk_of(agent)[-2:] == ["go on", "ok"]
+    assert len([call for call in model.calls if call.system_prompt is None]) <= 16
+    assert len(await agent.history()) == 202
+    await agent.invoke_async("and on")
+
+
+@pytest.mark.parametrize("manager", [lambda: SlidingWindowConversationManager(1_000), DropsTwo, SaysMore])
+async def test_what_cannot_fit_fails_when_nothing_can_be_shortened_any_more(manager: Any) -> None:
+    model = CrampedModel(1_000)
+    agent = quiet(model, manager(), messages=long_talk(20))
+    with pytest.raises(ContextWindowOverflowException):
+        await agent.invoke_async("x" * 2_000)
+    assert len(model.calls) <= 20
+    assert talk_of(agent)[-1] == "x" * 2_000
+    assert len(await agent.history()) == 21

@@ -30,6 +30,7 @@ from repertory.core.turn import (
     Reduced,
     RetryModel,
     RunTools,
+    Size,
     Steered,
     Stop,
     StopAsked,
@@ -94,15 +95,28 @@ def test_cancelled_tools_are_answered_before_the_turn_ends() -> None:
     assert [type(command) for command in commands] == [Append, Finish]
 
 
-def test_overflow_is_answered_with_a_shorter_view_a_bounded_number_of_times() -> None:
-    turn, _ = step(Turn(limits=TurnLimits(reductions_max=2)), Began(messages=(PROMPT,)))
-    for _ in range(2):
+def test_an_overflow_is_answered_with_a_shorter_view_as_long_as_it_becomes_shorter() -> None:
+    turn, _ = step(Turn(limits=TurnLimits(vain_reductions_max=2)), Began(messages=(PROMPT,)))
+    for number, left in enumerate([Size(90, 9), Size(80, 9), Size(95, 8), Size(80, 8), Size(85, 9)]):
         turn, commands = step(turn, Overflowed(OVERFLOW))
-        assert commands == (Reduce(OVERFLOW),)
-        turn, commands = step(turn, Reduced())
+        assert commands == (Reduce(OVERFLOW, number),)
+        turn, commands = step(turn, Reduced(left))
         assert commands == (CallModel(),)
     _, commands = step(turn, Overflowed(OVERFLOW))
     assert commands == (Fail(OVERFLOW),)
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 10)), max_size=300))
+def test_a_turn_ends_whatever_reductions_leave(lefts: list[tuple[int, int]]) -> None:
+    turn, _ = step(Turn(), Began(messages=(PROMPT,)))
+    reductions, endless = 0, iter([*(Size(*left) for left in lefts), *([Size(30, 10)] * 200)])
+    while True:
+        turn, commands = step(turn, Overflowed(OVERFLOW))
+        if commands == (Fail(OVERFLOW),):
+            break
+        turn, _ = step(turn, Reduced(next(endless)))
+        reductions += 1
+    assert reductions <= 4 * (30 + 10 + 2)
 
 
 def test_what_was_steered_in_during_the_last_step_makes_another_one() -> None:
@@ -119,7 +133,7 @@ EVENTS: list[Event] = [
     Continued(uses=()),
     Answered(answer({"text": "x"})),
     Overflowed(OVERFLOW),
-    Reduced(),
+    Reduced(Size(1, 1)),
     ToolsEnded(results=()),
     Steered(()),
     RetryModel(1.0),
@@ -287,7 +301,7 @@ class Drive:
             case CallModel():
                 return self.call_model()
             case Reduce():
-                return self.data.draw(st.sampled_from([Reduced(), Stopped(CANCELLED), Erred(OVERFLOW)]))
+                return self.data.draw(st.sampled_from([Reduced(Size(1, 1)), Stopped(CANCELLED), Erred(OVERFLOW)]))
             case RunTools(uses=uses):
                 found = tuple(error_result(use["toolUseId"], "r") for use in uses)
                 return ToolsEnded(

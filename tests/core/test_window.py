@@ -8,9 +8,11 @@ from hypothesis import strategies as st
 
 from repertory.core.messages import Message, text_of, tool_results, tool_uses
 from repertory.core.pairing import check_next
+from repertory.core.tokens import estimate_tokens
+from repertory.core.window.compression import least_reduction
 from repertory.core.window.decision import WindowBudget
 from repertory.core.window.plan import apply_plan
-from repertory.core.window.shortening import KEPT_CHARS, shorten_text
+from repertory.core.window.shortening import KEPT_CHARS, shorten_results, shorten_text
 from repertory.core.window.sliding import SlidingWindow
 from repertory.errors import ContextWindowOverflowException, Invalid
 
@@ -104,6 +106,75 @@ def test_an_overflow_hides_the_oldest_turn_when_nothing_can_be_shortened() -> No
 def test_an_overflow_that_cannot_be_helped_says_so() -> None:
     with pytest.raises(ContextWindowOverflowException, match="Unable to trim"):
         SlidingWindow().reduce(conversation([0])[:1], BUDGET)
+
+
+def test_an_overflow_takes_off_as_much_as_is_asked_for() -> None:
+    shown = conversation([1] * 10, long=True)
+    plan = SlidingWindow().reduce(shown, WindowBudget(error=OVERFLOW, least=3_000))
+    assert len(plan.replaced) == 3
+    plan = SlidingWindow(should_truncate_results=False).reduce(shown, WindowBudget(error=OVERFLOW, least=3_000))
+    assert plan.drop == 12
+    plan = SlidingWindow(should_truncate_results=False).reduce(shown, WindowBudget(error=OVERFLOW, least=10**6))
+    assert plan.drop == 37
+
+
+def test_json_and_documents_in_tool_results_can_be_shortened() -> None:
+    parts = [{"json": {"rows": list(range(1_000))}}, {"json": {"n": 1}}]
+    document = {"document": {"name": "book", "format": "pdf", "source": {"bytes": b"x" * 1_000}}}
+    message: Message = {
+        "role": "user",
+        "content": [{"toolResult": {"toolUseId": "t", "status": "success", "content": [*parts, document]}}],
+    }
+    shortened = next(tool_results(shorten_results(message)))["content"]
+    assert "chars removed]" in str(shortened[0]["text"])
+    assert shortened[1:] == [parts[1], {"text": "[document: book, 1000 bytes]"}]
+
+
+@given(
+    turns=st.lists(st.integers(0, 4), min_size=1, max_size=12),
+    window=st.integers(0, 20),
+    pins=st.one_of(st.none(), st.integers(1, 4)),
+    least=st.integers(0, 4_000),
+    long=st.booleans(),
+)
+def test_overflows_are_reduced_step_by_step_until_nothing_is_left_to_reduce(
+    turns: list[int], window: int, pins: int | None, least: int, long: bool
+) -> None:
+    shown = conversation(turns, long=long)
+    last = shown[-1]
+    for _ in range(2 * len(shown) + 1):
+        try:
+            plan = SlidingWindow(window_size=window, pin_first=pins).reduce(
+                shown, WindowBudget(error=OVERFLOW, least=least)
+            )
+        except ContextWindowOverflowException:
+            break
+        kept = apply_plan(shown, plan)
+        previous = None
+        for message in kept:
+            check_next(previous, message)
+            previous = message
+        assert estimate_tokens(kept) < estimate_tokens(shown)
+        shown = kept
+    else:
+        pytest.fail("it never says that nothing is left")
+    assert len(shown) <= (pins or 0) + 1 + 3
+    assert shown[-1] == last
+
+
+@given(
+    needed=st.integers(1, 10**7),
+    times=st.integers(2, 100),
+    known=st.booleans(),
+    off=st.floats(0.25, 4.0),
+)
+def test_a_request_that_is_too_long_fits_after_few_refusals(needed: int, times: int, known: bool, off: float) -> None:
+    takes, before = needed * times, 0
+    while takes > needed:
+        least = least_reduction(round(takes * off), needed if known else None, before)
+        takes -= max(1, round(least / off))
+        before += 1
+    assert before <= 8 + 2 * times.bit_length()
 
 
 def test_shortened_text_keeps_both_ends_and_is_not_shortened_again() -> None:

@@ -1,7 +1,10 @@
-"""When to shorten what the model is shown before it refuses: proactive compression, as users ask for it."""
+"""When to shorten what the model is shown before it refuses (proactive compression, as users ask for it), and by how
+much when it has refused.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TypeAlias, cast
 
@@ -32,6 +35,22 @@ def read_threshold(wanted: Compression) -> float | None:
     return float(threshold)
 
 
+def least_reduction(tokens: int, window: int | None, before: int) -> int:
+    """How many tokens to take off at least, before a model that has refused a request for its length is asked again.
+
+    Half of what the request takes beyond the window, by estimate. The estimate may be wrong and the window unknown, so
+    each earlier reduction that did not help (`before` of them) adds a sixteenth of the request, up to half of it: a
+    request that is ten times too long fits after ten refusals, whatever the estimate says.
+    """
+    beyond = tokens - window if window is not None else 0
+    return max(math.ceil(beyond / 2), tokens * min(before, 8) // 16)
+
+
 def is_full(tokens: int, window: int | None, threshold: float) -> bool:
     """Whether a request of that many tokens reaches the threshold of a window (None: nobody knows its size)."""
     return tokens >= threshold * (window or UNKNOWN_WINDOW)
+
+
+def tokens_above(tokens: int, window: int | None, threshold: float) -> int:
+    """How many tokens a request of that many is above the threshold of a window."""
+    return max(0, math.ceil(tokens - threshold * (window or UNKNOWN_WINDOW)))

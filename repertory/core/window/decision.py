@@ -24,6 +24,9 @@ class WindowBudget:
     """The model has just refused for length: a plan that hides nothing fails the turn."""
     full: bool = False
     """The threshold of `proactive_compression` is reached. A plan that hides nothing is fine."""
+    least: int = 0
+    """About how many tokens to take off at least. A plan that takes off fewer is applied, and the manager asked again,
+    as long as it finds something."""
 
 
 @dataclass(frozen=True, slots=True)

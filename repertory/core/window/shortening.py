@@ -1,30 +1,36 @@
 """Shortening long tool results, keeping their beginning and their end.
 
 Source: the documented behaviour of the SDK whose users we serve (tool result truncation): the first and the last 200
-characters stay; an image becomes its description; the status stays; what was shortened once is left alone.
+characters stay; an image becomes its description; the status stays; what was shortened once is left alone. JSON and
+documents, which are left whole there, are shortened here too: they may be all that there is to shorten.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import cast
 
 from repertory.core.messages import ContentBlock, Message, ToolResult
+from repertory.core.tokens import estimate_tokens
 
 KEPT_CHARS = 200
 _MARK = "... [truncated: "
 
 
-def shorten_first(shown: Sequence[Message]) -> tuple[int, Message] | None:
-    """The position of the first message with a long tool result, and the message with its results shortened."""
+def shorten_oldest(shown: Sequence[Message], least: int = 0) -> dict[int, Message]:
+    """The first messages with long tool results, shortened, by position: as many as take off `least` tokens, one at
+    least. Empty when there are none.
+    """
+    found: dict[int, Message] = {}
     for position, message in enumerate(shown):
-        for block in message["content"]:
-            if "toolResult" in block:
-                shortened = shorten_results(message)
-                if shortened is not message:
-                    return position, shortened
+        shortened = shorten_results(message)
+        if shortened is not message:
+            found[position] = shortened
+            least -= estimate_tokens([message]) - estimate_tokens([shortened])
+            if least <= 0:
                 break
-    return None
+    return found
 
 
 def shorten_results(message: Message) -> Message:
@@ -55,6 +61,12 @@ def _shorten_part(part: dict[str, object]) -> dict[str, object]:
             return {"text": f"[image: {kind}, {len(data)} bytes]"}
         case {"image": _}:
             return {"text": f"[image: {_image_format(part)}]"}
+        case {"json": value}:
+            text = json.dumps(value, ensure_ascii=False, default=str)
+            shorter = shorten_text(text)
+            return part if shorter is text else {"text": shorter}
+        case {"document": {"name": str(name), "source": {"bytes": bytes(data)}}} if len(data) > 2 * KEPT_CHARS:
+            return {"text": f"[document: {name}, {len(data)} bytes]"}
         case _:
             return part
 

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from repertory.core.messages import Message, tool_results, tool_uses
+from repertory.core.tokens import estimate_tokens
 from repertory.core.window.decision import WindowBudget
 from repertory.core.window.plan import WindowPlan
-from repertory.core.window.shortening import shorten_first
+from repertory.core.window.shortening import shorten_oldest
 from repertory.errors import ContextWindowOverflowException, Invalid
 
 
@@ -55,17 +56,22 @@ class SlidingWindow:
         return self.per_turn is not False and model_calls % int(self.per_turn) == 0
 
     def reduce(self, shown: Sequence[Message], budget: WindowBudget) -> WindowPlan:
-        """Shorten the oldest long tool result, else hide the oldest messages.
+        """Shorten the oldest long tool results, else hide the oldest messages: as many as take off `budget.least`.
 
-        Errors: `ContextWindowOverflowException` when neither helps.
+        Errors: `ContextWindowOverflowException` when there is nothing left to shorten or to hide.
         """
         if self.should_truncate_results:
-            found = shorten_first(shown)
-            if found is not None:
-                return WindowPlan(replaced=dict((found,)), reason="tool results shortened")
+            found = shorten_oldest(shown, budget.least)
+            if found:
+                return WindowPlan(replaced=found, reason="tool results shortened")
         excess = len(shown) - self.window_size
-        pinned = _pinned(shown, self.pin_first or 0)
-        plan = self._plan(shown, _cut(shown, (excess if excess > 0 else 2) + len(pinned)), "overflow")
+        first = len(_pinned(shown, self.pin_first or 0))
+        wanted = _first_left(shown, first, budget.least)
+        at_least = max((excess if excess > 0 else 2) + first, wanted)
+        cut = _cut(shown, at_least)
+        if cut is None:  # Not so much: as much as can be.
+            cut = next((at for at in range(min(at_least, len(shown)) - 1, first, -1) if _may_begin(shown, at)), None)
+        plan = self._plan(shown, cut, "overflow")
         if not plan.changes:
             raise ContextWindowOverflowException(
                 "Unable to trim conversation context!", shown=len(shown)
@@ -88,6 +94,22 @@ def _cut(shown: Sequence[Message], at_least: int) -> int | None:
         if any(tool_uses(shown[position])):
             return position
     return None
+
+
+def _first_left(shown: Sequence[Message], first: int, least: int) -> int:
+    """The position behind as many messages from `first` on as take that many tokens."""
+    position = first
+    while position < len(shown) and least > 0:
+        least -= estimate_tokens(shown[position : position + 1])
+        position += 1
+    return position
+
+
+def _may_begin(shown: Sequence[Message], position: int) -> bool:
+    """Whether what is shown may begin with this message."""
+    message = shown[position]
+    said = message["role"] == "user" and not any(tool_results(message))
+    return said or (any(tool_uses(message)) and position < len(shown) - 1)
 
 
 def _awaits_answer(message: Message) -> bool:

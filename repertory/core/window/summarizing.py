@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from repertory.core.messages import Message, tool_results, tool_uses
+from repertory.core.tokens import estimate_tokens
 from repertory.core.window.decision import WindowBudget
 from repertory.core.window.summary import DEFAULT_PROMPT, SummaryRequest, is_summary
 from repertory.errors import ContextWindowOverflowException, Invalid
@@ -46,7 +47,7 @@ class Summarizing:
     def reduce(self, shown: Sequence[Message], budget: WindowBudget) -> SummaryRequest:
         """What to summarise. Errors: `ContextWindowOverflowException` when nothing may be summarised."""
         pinned = _pinned(shown, self.pin_first or 0)
-        end = self._end(shown, len(pinned))
+        end = self._end(shown, len(pinned), budget.least)
         if end is None:
             raise ContextWindowOverflowException(
                 "Cannot summarize: insufficient messages for summarization", shown=len(shown)
@@ -63,13 +64,19 @@ class Summarizing:
         least, most = RATIOS
         return min(most, max(least, self.summary_ratio))
 
-    def _end(self, shown: Sequence[Message], pinned: int) -> int | None:
-        """Where the messages to be summarised end; None when there are none, or only an earlier summary."""
+    def _end(self, shown: Sequence[Message], pinned: int, least: int) -> int | None:
+        """Where the messages to be summarised end; None when there are none, or only an earlier summary. `least`: how
+        many tokens they take together, if so many messages may be summarised.
+        """
         latest = len(shown) - max(1, self.preserve_recent_messages)
         if latest <= pinned:
             return None
         fewest = 2 if shown and is_summary(shown[0]) else 1
         end = min(pinned + max(fewest, int((len(shown) - pinned) * self._ratio)), latest)
+        least -= estimate_tokens(shown[pinned:end]) if least > 0 else 0
+        while least > 0 and end < latest:
+            least -= estimate_tokens(shown[end : end + 1])
+            end += 1
         cut = next((cut for cut in range(end, latest + 1) if _may_begin(shown[cut])), None)
         if cut is None:
             cut = next((cut for cut in range(end, pinned, -1) if _may_begin(shown[cut])), pinned)
