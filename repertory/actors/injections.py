@@ -1,6 +1,7 @@
 """Asking whoever adds to what the model is shown in one call, all at once, each with a deadline of its own.
 
-Fails open: what cannot be rendered, or not in time, is logged and left out, and the others still stand.
+Fails open: what cannot be rendered, or not in time, is left out, and the others still stand. What is left out is told:
+in the log, to whoever called (`TurnMetrics.left_out`), and to whoever traces.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ class InjectionContext:
     def __init__(self, messages: Sequence[Message], state: AgentState, agent: Any) -> None:
         self.shown = messages
         """The same without copying: nobody edits it."""
+        self.left_out: dict[str, str] = {}
+        """What this call lacks although it was to be added, by name: why (`failed`, `late`, `skipped`)."""
         self.state = state
         self.agent = agent
 
@@ -59,6 +62,8 @@ class Injection:
     trigger: Occasion | InjectionPredicate = "userTurn"
     timeout_s: float
     """For the trigger and the rendering together. What takes longer is cancelled and left out."""
+    told: Callable[[str, str], None] | None = None
+    """Called with name and reason when it is left out of a call."""
 
 
 class Injected(NamedTuple):
@@ -100,8 +105,15 @@ async def _render(injection: Injection, context: InjectionContext) -> list[Conte
             return blocks_of(await given if inspect.isawaitable(given) else given)
     except Exception as error:  # noqa: BLE001 - A renderer is anybody's code, and the call goes on without it.
         _log.error("injection failed", exc_info=error, extra={"injection": injection.name})
-        return []
+        return _left_out(injection, context, "failed")
     _log.warning("injection was too slow", extra={"injection": injection.name, "timeout_s": injection.timeout_s})
+    return _left_out(injection, context, "late")
+
+
+def _left_out(injection: Injection, context: InjectionContext, why: str) -> list[ContentBlock]:
+    context.left_out[injection.name] = why
+    if injection.told is not None:
+        injection.told(injection.name, why)
     return []
 
 

@@ -18,7 +18,7 @@ import anyio
 from anyio.lowlevel import RunVar
 
 from repertory.backends.worker_threads import run_foreign
-from repertory.core.memory.breaker import Breaker
+from repertory.core.memory.breaker import Breaker, TurnBreaker
 from repertory.core.memory.entry import MemoryEntry
 from repertory.core.memory.options import AddMessagesContext, SearchOptions
 from repertory.core.messages import Json, Message
@@ -44,6 +44,8 @@ class Health:
     writing: anyio.Lock = field(default_factory=anyio.Lock)
     """One write at a time."""
     searches: Breaker = field(default_factory=Breaker)
+    turns: TurnBreaker = field(default_factory=TurnBreaker)
+    """Of the searches that turns wait for."""
     writes: Breaker = field(default_factory=Breaker)
     error: str | None = None
     """The last one; None when the last call went through."""
@@ -61,8 +63,6 @@ class StoreDesk:
         self.store: Any = store
         self.name: str = self.store.name
         self._settings = settings or DeskSettings()
-        self.late = False
-        """Whether the last search that somebody waited for took too long: the next ones do not wait for it."""
         self.prepared = not callable(getattr(store, "initialize", None))
         """Whether the store is ready to be used."""
         self._takes_context = {method: _takes(store, method, "context") for method in ("add", "add_messages")}
@@ -80,21 +80,18 @@ class StoreDesk:
             health = healths[self] = Health()
         return health
 
-    @property
-    def rests(self) -> bool:
-        """Whether it is not searched for a while, after it has failed."""
-        return not self.health.searches.allows(anyio.current_time())
-
     async def prepare(self) -> None:
         """Have the store prepare itself ahead of need. Errors: none; whoever needs it meets them."""
         if not self.prepared:
             with suppress(RepertoryError):
                 await self._answered("initialize", self._settings.write_timeout_s, self._prepare)
 
-    async def search(self, query: str, results: int | None = None) -> list[MemoryEntry]:
-        """What the store knows of that, the best first, at most `results`, each with the store's name."""
+    async def search(self, query: str, results: int | None = None, *, forced: bool = False) -> list[MemoryEntry]:
+        """What the store knows of that, the best first, at most `results`, each with the store's name. `forced`: also
+        while the store is not asked after it has failed.
+        """
         health = self.health
-        if self.rests:
+        if not forced and not health.searches.allows(anyio.current_time()):
             raise Unavailable("the memory store is not asked for a while, after it has failed", store=self.name)
         limit = results or self.store.max_search_results or RESULTS
         options = (SearchOptions(max_search_results=limit),) if self._takes_options else ()

@@ -350,6 +350,7 @@ class TurnDriver:
             if self._parts.hooks.injections:
                 context = InjectionContext(request.messages, self._parts.state, self._parts.owner)
                 messages, self._injected_tokens = await injected(self._parts.hooks.injections, context)
+                self._meter.left_out |= context.left_out
                 request = replace(request, messages=messages)
             publish = self._publish_raw if self.record.publish else None
             return await call_model(self._parts.model, request, publish, self._sizes.answer_bytes)

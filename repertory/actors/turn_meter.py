@@ -22,6 +22,8 @@ class TurnMeter:
         self._attempts = 0
         self._cycles: list[StepMetrics] = []
         self._tools: dict[str, list[float]] = {}
+        self.left_out: dict[str, str] = {}
+        """What model calls were not told, by name, and why."""
 
     @property
     def attempts(self) -> int:
@@ -54,4 +56,5 @@ class TurnMeter:
             for name, (calls, errors, total) in self._tools.items()
         }
         duration_s = self.clock() - self._began
-        return TurnMetrics(cycles=tuple(self._cycles), tool_metrics=tools, duration_s=duration_s)
+        left_out = self.left_out.copy()
+        return TurnMetrics(cycles=tuple(self._cycles), tool_metrics=tools, duration_s=duration_s, left_out=left_out)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from repertory.actors.injections import Injection, InjectionPredicate, RenderContent
 from repertory.app.plugins import Plugin
+from repertory.app.tracing import tell_left_out
 from repertory.core.injection import OCCASIONS, Occasion
 from repertory.errors import Invalid
 
@@ -29,7 +30,8 @@ class ContextInjector(Plugin):
 
     `trigger`: `userTurn` (None means this) when the user has just said something, `everyTurn` also between the tools of
     a turn, or a function of the `InjectionContext`, synchronous or not, that says whether. `timeout_s`: seconds for
-    trigger and renderer together. What fails or takes longer is logged, and the call is made without it. Several
+    trigger and renderer together. What fails or takes longer is logged, the call is made without it, and the result
+    says so (`metrics.left_out`), as does an event on the caller's span. Several
     injectors are asked at the same time, and their texts stand in the order of the plugins. `name`: in the log; those
     without one are numbered, and two with the same are refused.
 
@@ -66,6 +68,7 @@ class ContextInjector(Plugin):
             render=self._render,
             trigger=self._trigger,
             timeout_s=self._timeout_s,
+            told=tell_left_out,
         )
         hooks.add_injection(injection)
 

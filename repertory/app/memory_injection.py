@@ -12,6 +12,7 @@ import anyio
 
 from repertory.actors.injections import Injection, InjectionContext, InjectionPredicate
 from repertory.actors.memory_recall import Recall
+from repertory.app.tracing import tell_left_out
 from repertory.core.injection import OCCASIONS, Occasion
 from repertory.core.memory.entry import MemoryEntry
 from repertory.core.memory.merging import merged, unsaid, within_budget
@@ -27,8 +28,10 @@ if TYPE_CHECKING:
 
 NAME = "memory"
 MAX_ENTRIES = 5
-TIMEOUT_S = 0.3
+TIMEOUT_S = 2.0
 MAX_TOKENS = 2000
+_SEARCHED = 3
+"""Times `max_entries` are asked of each store: some of what is found may be left out."""
 _CALLBACKS_S = 2.0
 """How long trigger, query and format of the user's own may take besides."""
 
@@ -53,9 +56,10 @@ class MemoryInjectionConfig(Options):
     the `InjectionContext` that says whether. `max_entries`: of all stores together. `query`: a function of the
     `InjectionContext` that gives what to search for; None or an empty text for nothing. `format`: a function of an
     `InjectionFormatContext` that gives the text to show, and has to escape what it shows. `timeout_s`: how long a call
-    of the model waits for the stores at most; one that was waited for in vain is not waited for the next time.
-    `max_tokens`: about how long the entries may be together. All functions may be asynchronous. What fails is logged,
-    and the call is made without.
+    of the model waits for each store at most, in seconds, counted from when its search began; a store that five turns
+    in a row have asked in vain is asked by one turn in four. `max_tokens`: about how long the entries may be together.
+    All functions may be asynchronous. What fails, is late or was not asked is logged, the call is made without it, and
+    the result says so (`metrics.left_out`), as does an event on the caller's span.
     """
 
     trigger: Occasion | InjectionPredicate = "userTurn"
@@ -97,6 +101,7 @@ class MemoryInjection:
             render=self.render,
             trigger=self._config.trigger,
             timeout_s=self._config.timeout_s + _CALLBACKS_S,
+            told=tell_left_out,
         )
 
     def look_ahead(self, event: MessageAddedEvent) -> None:
@@ -115,7 +120,7 @@ class MemoryInjection:
                 self._recall = recall
 
     async def render(self, context: InjectionContext) -> str | None:
-        """What to tell the model. Stores that have not answered in time are left out."""
+        """What to tell the model. Stores that have not answered in time are left out, and named in the context."""
         query = await self._query_for(context)
         if not query:
             return None
@@ -126,11 +131,15 @@ class MemoryInjection:
                 with anyio.move_on_after(self._config.timeout_s):
                     await recall.run()
         entries = unsaid(merged(await recall.found()), context.shown)
+        for store, why in recall.missed.items():
+            name = f"{NAME} {store}"
+            context.left_out[name] = why
+            tell_left_out(name, why)
         chosen = within_budget(entries, self._config.max_entries, self._config.max_tokens)
         return await self._shown(chosen) if chosen else None
 
     def _new(self, query: str) -> Recall:
-        return Recall(query, self._desks, self._config.max_entries, self._config.timeout_s)
+        return Recall(query, self._desks, self._config.max_entries * _SEARCHED, self._config.timeout_s)
 
     async def _query_for(self, context: InjectionContext) -> str | None:
         if self._config.query is None:

@@ -56,6 +56,10 @@ class TurnMetrics:
     """Tool name to what it did; only tools that ran."""
     duration_s: float = 0.0
     """Of the whole turn."""
+    left_out: Mapping[str, str] = field(default_factory=dict[str, str])
+    """What was to be injected into some model call of the turn and is missing there, by name (that of an injector, or
+    `memory` and that of a store), and why: it `failed`, was `late`, or was `skipped` after it had failed several times.
+    """
 
     @property
     def steps(self) -> int:
@@ -113,6 +117,7 @@ class TurnMetrics:
         return {
             "total_cycles": self.steps,
             "total_duration": self.duration_s,
+            "left_out": dict(self.left_out),
             "accumulated_usage": dict(self.usage),
             "accumulated_metrics": dict(self.accumulated_metrics),
             "cycles": [

@@ -84,6 +84,7 @@ async def test_a_summary_holds_every_cycle_every_tool_and_the_sums_as_plain_json
     del summary["total_duration"]
     assert summary == {
         "total_cycles": 2,
+        "left_out": {},
         "accumulated_usage": {
             "inputTokens": 17,
             "outputTokens": 8,

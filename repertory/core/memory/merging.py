@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 
@@ -24,9 +25,9 @@ def merged(found: Sequence[Sequence[MemoryEntry]]) -> list[MemoryEntry]:
 
 
 def unsaid(entries: Iterable[MemoryEntry], shown: Sequence[Message]) -> list[MemoryEntry]:
-    """The entries that the model is not shown anyway, as words within a message."""
+    """The entries that the model is not shown anyway, as whole words within a message."""
     said = "\n".join(plain(text) for message in shown for text in _texts(message))
-    return [entry for entry in entries if plain(entry.content) not in said]
+    return [entry for entry in entries if not _stands_in(plain(entry.content), said)]
 
 
 def within_budget(entries: Iterable[MemoryEntry], entries_max: int, tokens_max: int) -> list[MemoryEntry]:
@@ -46,6 +47,11 @@ def within_budget(entries: Iterable[MemoryEntry], entries_max: int, tokens_max: 
 def plain(text: str) -> str:
     """The text without what makes no difference in meaning: capitals, and how words are spaced."""
     return " ".join(text.split()).casefold()
+
+
+def _stands_in(words: str, said: str) -> bool:
+    """Whether the words stand there, and not only their letters within other words ("tea" in "steak")."""
+    return words in said and re.search(rf"(?<!\w){re.escape(words)}(?!\w)", said) is not None
 
 
 def _texts(message: Message) -> Iterable[str]:
