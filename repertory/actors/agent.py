@@ -136,6 +136,7 @@ class AgentActor(Actor[AgentMessage]):
         self._parts.mirror.note_view(image.view)
         shown = await self._means.conversation.ask(LoadView(image=image), timeout_s=math.inf)
         self._parts.mirror.show(shown.messages)
+        self._parts.mirror.misnamed = shown.misnamed
 
     def _stand(self, standing: Standing) -> None:
         self._standing = self._parts.mirror.standing = standing

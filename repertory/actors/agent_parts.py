@@ -82,6 +82,8 @@ class AgentParts:
     """Whether the session has a memory, which is told of each turn."""
     owner: Any = None
     """The `Agent` that users know; tools and hooks get it as `agent`."""
+    lived_in: object = None
+    """The session of an orchestrator in which it lived last, whose values its state has; None for none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

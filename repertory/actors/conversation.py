@@ -18,8 +18,10 @@ from repertory.actors.conversation_messages import (
     ConversationMessage,
     Counted,
     Decided,
+    EditShown,
     Entry,
     LoadView,
+    NameManager,
     PrepareCall,
     ReduceView,
     ReplaceShown,
@@ -37,10 +39,11 @@ from repertory.core.messages import Json, Message
 from repertory.core.tokens import estimate_tokens
 from repertory.core.window.compression import is_full, least_reduction, tokens_above
 from repertory.core.window.decision import Decision, Edit, Shorten, WindowBudget, WindowManager
+from repertory.core.window.edits import plan_of_edit
 from repertory.core.window.gauge import Beside, TokenGauge
 from repertory.core.window.plan import DEFAULT_MANAGER, WindowPlan
 from repertory.core.window.summary import SummaryRequest, is_summary
-from repertory.errors import ContextWindowOverflowException, LimitReached
+from repertory.errors import ContextWindowOverflowException, Invalid, LimitReached, UnpairedTools
 from repertory.runtime.actor import Actor
 from repertory.runtime.next import CARRY_ON, Next, refuse, reply
 from repertory.runtime.reply import ReplySlot
@@ -89,6 +92,8 @@ class ConversationActor(Actor[ConversationMessage]):
         self._deciding = False
         self._refused = False
         """Whether what is being decided, or was, is what to do about the model's refusal."""
+        self._named = False
+        """Whether the journal was told in this turn who decides, with what was counted until then."""
         self._target = 0
         """So many tokens may be left in what is shown when the model has refused it."""
         self._eased = False
@@ -104,7 +109,7 @@ class ConversationActor(Actor[ConversationMessage]):
     async def handle(self, message: ConversationMessage) -> Next:
         match message:
             case LoadView(image=image):
-                return reply(Shown(messages=self._load(image)))
+                return reply(Shown(messages=self._load(image), misnamed=self._misnamed))
             case PrepareCall():
                 return self._prepare(message)
             case Counted(tokens=tokens):
@@ -113,6 +118,10 @@ class ConversationActor(Actor[ConversationMessage]):
                 return self._tidy(message)
             case ReduceView():
                 return self._reduce(message)
+            case NameManager(added=added):
+                return self._name_manager(added)
+            case EditShown():
+                return self._edit(message)
             case Settle():
                 return self._settle()
             case ReplaceShown(instead=instead):
@@ -184,8 +193,9 @@ class ConversationActor(Actor[ConversationMessage]):
         self._shorten_new(changes)
         undecided = not message.again and self._manage(changes)
         if not undecided:
-            if not changes and self._is_news:
+            if not changes and (self._is_news or self._named):
                 self._change(WindowPlan(), changes)
+            self._named = False
             if not self._deciding and self._is_full(AHEAD):
                 self._look_ahead()
         return self._answer(changes, undecided=undecided)
@@ -234,6 +244,29 @@ class ConversationActor(Actor[ConversationMessage]):
         else:
             tokens = self._gauge.tokens(self._messages, self._beside)
         return least_reduction(tokens, self._beside.window or self._window, before)
+
+    def _name_manager(self, added: tuple[Entry, ...]) -> Next:
+        self._take_in(added)
+        changes: list[ViewChanged] = []
+        if self._misnamed:
+            self._change(WindowPlan(), changes)
+            self._named = True
+        return self._answer(changes)
+
+    def _edit(self, message: EditShown) -> Next:
+        self._take_in(message.added)
+        changes: list[ViewChanged] = []
+        draft = message.draft
+        try:
+            behind = self._messages[len(draft.shown) :]
+            if self._messages[: len(draft.shown)] != list(draft.shown):
+                raise Invalid("what is shown has changed since hooks edited it", shown=len(self._messages))
+            plan = plan_of_edit(self._messages, [*draft.given, *behind], [*draft.messages, *behind])
+            if plan.changes:
+                self._change(plan, changes)
+        except (Invalid, UnpairedTools) as error:
+            self._log(error)
+        return self._answer(changes)
 
     def _settle(self) -> Next:
         if not self._deciding:
@@ -387,8 +420,11 @@ class ConversationActor(Actor[ConversationMessage]):
     @property
     def _is_news(self) -> bool:
         """Whether the journal names another manager, or keeps another state of it; told when that costs nothing."""
-        named = self._shown.view.manager or DEFAULT_MANAGER
-        return self._manager.name != named or self._state_now() != self._state
+        return self._misnamed or self._state_now() != self._state
+
+    @property
+    def _misnamed(self) -> bool:
+        return self._manager.name != (self._shown.view.manager or DEFAULT_MANAGER)
 
     def _change(self, plan: WindowPlan, changes: list[ViewChanged]) -> None:
         kept_on = frozenset(plan.pinned)

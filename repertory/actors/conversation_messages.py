@@ -10,6 +10,7 @@ from repertory.core.window.gauge import Beside
 from repertory.runtime.message import Ask
 
 if TYPE_CHECKING:
+    from repertory.actors.mirror import Draft
     from repertory.core.budget import Budget
     from repertory.core.journal.image import Image
     from repertory.core.journal.records import ViewChanged
@@ -38,6 +39,8 @@ class Shown:
     """What a request with these messages takes, where that is measured."""
     count: bool = False
     """It may be too much: have the model count it, and say `Counted`."""
+    misnamed: bool = False
+    """The journal names another manager than the one that decides: say `NameManager` with what is stored next."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +95,22 @@ class Tidy(Ask[Shown]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NameManager(Ask[Shown]):
+    """Something is about to be stored: have the journal name the manager that decides from this commit on."""
+
+    added: tuple[Entry, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class EditShown(Ask[Shown]):
+    """Callbacks of hooks have edited what is shown: show that. An edit that makes no conversation is logged."""
+
+    added: tuple[Entry, ...]
+    draft: Draft
+    """What was added since it was begun stays behind it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settle(Ask[None]):
     """Answered when nothing is undecided any more. Whoever stops waiting changes nothing."""
 
@@ -121,5 +140,5 @@ class Decided:
 
 
 ConversationMessage: TypeAlias = (
-    "LoadView | PrepareCall | Counted | ReduceView | Tidy | Settle | ReplaceShown | Decided"
+    "LoadView | PrepareCall | Counted | ReduceView | Tidy | NameManager | EditShown | Settle | ReplaceShown | Decided"
 )

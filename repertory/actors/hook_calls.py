@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
@@ -36,6 +37,7 @@ from repertory.errors import HookFailed, Invalid, RepertoryError, UnpairedTools
 
 if TYPE_CHECKING:
     from repertory.actors.hook_registry import HookRegistry, Registered
+    from repertory.actors.mirror import Mirror
     from repertory.backends.ports import Tool
     from repertory.core.answer import Answer
     from repertory.core.interrupts import Interrupt, Questions
@@ -119,11 +121,19 @@ class ToolEnded:
 class TurnHooks:
     """The events of one call."""
 
-    def __init__(self, registry: HookRegistry, agent: Any, invocation_state: dict[str, Any]) -> None:
+    def __init__(
+        self, registry: HookRegistry, agent: Any, invocation_state: dict[str, Any], mirror: Mirror | None = None
+    ) -> None:
+        """`mirror`: that of the turn, whose messages callbacks may edit."""
         self._registry = registry
+        self._mirror = mirror
         self._listened = registry.in_order
         self._agent = agent
         self._state = invocation_state
+
+    async def _fire(self, event: _Event, *, observed: bool = False, asked: list[Interrupt] | None = None) -> _Event:
+        with nullcontext() if self._mirror is None else self._mirror.hooked():
+            return await fire(self._registry, event, observed=observed, asked=asked)
 
     def hear(self, kind: type[HookEvent]) -> bool:
         """Whether anybody is told of this type of event."""
@@ -140,7 +150,7 @@ class TurnHooks:
             return prompt
         given = [copy_message(message) for message in prompt.messages] if isinstance(prompt, Said) else None
         event = BeforeInvocationEvent(agent=self._agent, invocation_state=self._state, messages=given)
-        await fire(self._registry, event)
+        await self._fire(event)
         denied = _text(event.cancel, "invocation denied by hook")
         if denied is not None or event.messages is None:
             return prompt if denied is None else denied
@@ -151,7 +161,7 @@ class TurnHooks:
         if AfterInvocationEvent not in self._listened:
             return None
         event = AfterInvocationEvent(agent=self._agent, invocation_state=self._state, result=result)
-        await fire(self._registry, event, observed=result is None)
+        await self._fire(event, observed=result is None)
         try:
             return None if event.resume is None else read_prompt(event.resume)
         except Invalid as error:
@@ -163,7 +173,7 @@ class TurnHooks:
         if MessageAddedEvent not in self._listened:
             return message
         edited = copy_message(message)
-        await fire(self._registry, MessageAddedEvent(agent=self._agent, message=edited))
+        await self._fire(MessageAddedEvent(agent=self._agent, message=edited))
         try:
             if edited != message:
                 _check_edit(edited, message)
@@ -178,7 +188,7 @@ class TurnHooks:
             return None
         tokens = projected()
         event = BeforeModelCallEvent(agent=self._agent, invocation_state=self._state, projected_input_tokens=tokens)
-        return _text((await fire(self._registry, event)).cancel, "model call denied by hook")
+        return _text((await self._fire(event)).cancel, "model call denied by hook")
 
     async def after_model(self, answer: Answer | None, error: Exception | None, *, retry: bool) -> bool:
         """Whether to ask the model again."""
@@ -190,7 +200,7 @@ class TurnHooks:
         event = AfterModelCallEvent(
             agent=self._agent, invocation_state=self._state, stop_response=response, exception=error, retry=retry
         )
-        return bool((await fire(self._registry, event)).retry)
+        return bool((await self._fire(event)).retry)
 
     async def before_tools(self, message: Message, questions: Questions) -> str | tuple[Interrupt, ...] | None:
         """The error result of every tool, or what a person is to answer first; None runs them."""
@@ -200,7 +210,7 @@ class TurnHooks:
             agent=self._agent, message=copy_message(message), invocation_state=self._state, questions=questions
         )
         asked: list[Interrupt] = []
-        await fire(self._registry, event, asked=asked)
+        await self._fire(event, asked=asked)
         check_asked(event, asked, questions)
         return tuple(asked) or _text(event.cancel, "Tool cancelled by hook")
 
@@ -210,7 +220,7 @@ class TurnHooks:
             return ()
         message: Message = {"role": "user", "content": [{"toolResult": result} for result in results]}
         event = AfterToolsEvent(agent=self._agent, message=copy_message(message), invocation_state=self._state)
-        ended = (await fire(self._registry, event)).end_turn
+        ended = (await self._fire(event)).end_turn
         if isinstance(ended, list):
             try:
                 return _closing(ended)
@@ -232,7 +242,7 @@ class TurnHooks:
             invocation_state=self._state,
             questions=questions,
         )
-        await fire(self._registry, event, asked=asked)
+        await self._fire(event, asked=asked)
         check_asked(event, asked, questions)
         if asked:
             return ToolChosen(tool, use, asked=tuple(asked))
@@ -254,7 +264,7 @@ class TurnHooks:
             cancel_message=ended.cancel_message,
             duration=ended.duration_s,
         )
-        await fire(self._registry, event)
+        await self._fire(event)
         result = ended.result
         try:
             if event.result != result:

@@ -59,6 +59,8 @@ class Registered:
     order: float
     guard: bool
     """Whether its failure fails the turn. Failures of the others are logged."""
+    own: bool = False
+    """Whether it belongs to this agent alone, and not to copies of it."""
 
 
 class HookRegistry:
@@ -72,6 +74,7 @@ class HookRegistry:
         """Who adds to what the model is shown in single calls, in order. Nobody edits it."""
         self.shorten: Shorten | None = None
         """Shortens what has just been said, if anybody wants that; read when a session comes to life."""
+        self._own = False
 
     def add_callback(
         self,
@@ -96,7 +99,7 @@ class HookRegistry:
                 raise Invalid("AgentInitializedEvent can only be registered with a synchronous callback")
             guards = kind.guards if guard is None else guard
             registered = self._registered.setdefault(kind, [])
-            registered.append(Registered(callback=callback, order=order, guard=guards))
+            registered.append(Registered(callback=callback, order=order, guard=guards, own=self._own))
             in_order = sorted(registered, key=lambda one: one.order)
             self.in_order[kind] = _cleanup_order(in_order) if kind.cleanup else tuple(in_order)
 
@@ -105,6 +108,14 @@ class HookRegistry:
         if not isinstance(cast("object", provider), HookProvider):
             raise Invalid("a hook provider has a method register_hooks(registry)", got=provider)
         provider.register_hooks(self)
+
+    def add_own(self, provider: HookProvider) -> None:
+        """Add everything that a part of the agent registers of which each copy of the agent has its own."""
+        self._own = True
+        try:
+            provider.register_hooks(self)
+        finally:
+            self._own = False
 
     def add_injection(self, injection: Injection) -> None:
         """Have it asked before each model call, after those that are there. Errors: `Invalid` for a name twice."""
@@ -127,7 +138,7 @@ class HookRegistry:
 
 
 class SameHooks:
-    """A provider of everything that is registered in another registry."""
+    """A provider of everything that is registered in another registry, without what belongs to that agent alone."""
 
     def __init__(self, registry: HookRegistry) -> None:
         self._registry = registry
@@ -136,7 +147,8 @@ class SameHooks:
         """Register the same callbacks, in the same order."""
         for kind, registered in self._registry.registered.items():
             for one in registered:
-                registry.add_callback(kind, one.callback, order=one.order, guard=one.guard)
+                if not one.own:
+                    registry.add_callback(kind, one.callback, order=one.order, guard=one.guard)
         for injection in self._registry.injections:
             registry.add_injection(injection)
         registry.shorten = registry.shorten or self._registry.shorten

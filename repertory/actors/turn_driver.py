@@ -15,7 +15,7 @@ import anyio
 
 from repertory.actors.agent_parts import NAMELESS, AgentParts, AgentSettings, Footing, Means
 from repertory.actors.call import Invocation, request_state
-from repertory.actors.conversation_messages import PrepareCall, ReduceView, Settle, Tidy
+from repertory.actors.conversation_messages import EditShown, NameManager, PrepareCall, ReduceView, Settle, Tidy
 from repertory.actors.hook_calls import TurnHooks
 from repertory.actors.hook_events import (
     AfterModelCallEvent,
@@ -76,6 +76,8 @@ from repertory.core.window.gauge import Beside
 from repertory.errors import ContextWindowOverflowException, Invalid, RepertoryError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from repertory.actors.conversation_messages import Shown
     from repertory.core.interrupts import Interrupt
     from repertory.core.journal.image import Image
@@ -104,7 +106,7 @@ class TurnDriver:
         self._conversation = means.conversation
         self._form = invocation.form
         self._invocation = invocation
-        self.hooks = TurnHooks(parts.hooks, parts.owner, invocation.invocation_state)
+        self.hooks = TurnHooks(parts.hooks, parts.owner, invocation.invocation_state, parts.mirror)
         self.record = TurnRecord(settings, parts, means, footing, self.hooks, invocation.idempotency_token)
         self.prepared: list[Answer] = []
         """Answers that are known before: a direct tool call asks no model, and is not seen by invocation hooks."""
@@ -144,6 +146,7 @@ class TurnDriver:
         if self._direct:
             return prompt
         self._over = False
+        self._parts.mirror.take_draft()
         self._tokens: int | None = None
         """What the next request takes, where the conversation manager measures it."""
         said: Said | Answers | str | None = prompt
@@ -190,6 +193,8 @@ class TurnDriver:
                     case Append(message=message):
                         await self.record.append(message)
                     case CallModel():
+                        if self._parts.mirror.misnamed:
+                            await self._name_manager()
                         moved = await self.record.begin()
                         if moved is not None:
                             return moved
@@ -206,6 +211,12 @@ class TurnDriver:
                         raise error
                     case _:
                         assert_never(command)
+
+    async def _name_manager(self) -> None:
+        """Have the first commit say which conversation manager is in use."""
+        named = NameManager(added=self.record.footing.take_unshown())
+        self._note_view(await self._conversation.ask(named, timeout_s=math.inf))
+        self._parts.mirror.misnamed = False
 
     def begin_again(self, footing: Footing) -> None:
         """The next run begins from here: the conversation has gone on meanwhile."""
@@ -265,6 +276,8 @@ class TurnDriver:
             if request is None or self._stop.heard():
                 return self._stopped()
             instead = await self._answer_instead(request) if self.hooks.hear(BeforeModelCallEvent) else None
+            if (shown := await self._show_edits()) is not None:
+                request = replace(request, messages=shown)
             if instead is None:
                 self._look_at_budgets()  # A summary, or a hook, may have used what was left.
             self._meter.asking()
@@ -300,6 +313,7 @@ class TurnDriver:
     async def _request(self, *, form_only: bool) -> Request:
         """What the model is to be asked; what was said until now is on its way to the store, or there."""
         await self._own_or_raise()
+        await self._show_edits()
         specs = self._parts.tools.specs
         prompt, model = self._parts.system_prompt, self._parts.model
         window, countable = model.context_window_limit, model.counts_tokens
@@ -426,6 +440,7 @@ class TurnDriver:
             structured_output=None if message is None or reason == CANCELLED.reason else self._tools.filled,
         )
         await self._tell_end(result)
+        await self._show_edits()
         added, budgets = self.record.footing.take_unshown(), self._spending.budgets
         await self._decided(Tidy(added=added, budgets=budgets), Tidy(added=(), budgets=budgets, again=True))
         return await self._stored(result)
@@ -463,6 +478,17 @@ class TurnDriver:
         if not self._over:
             self._over = True
             self.resume = await self.hooks.after_invocation(result)
+
+    async def _show_edits(self) -> Sequence[Message] | None:
+        """Make what callbacks did to `agent.messages` part of the turn. What is shown then; None without edits."""
+        draft = self._parts.mirror.take_draft()
+        if draft is None:
+            return None
+        added = self.record.footing.take_unshown()
+        edit = EditShown(added=added, draft=draft)
+        shown = await self._conversation.ask(edit, timeout_s=math.inf)
+        self._note_view(shown)
+        return shown.messages
 
     def _note_view(self, shown: Shown) -> None:
         self._parts.mirror.show(shown.messages)

@@ -34,7 +34,7 @@ from repertory.app.blueprint import Blueprint
 from repertory.app.call_options import CallOptions, read_call, request_state_of
 from repertory.app.callbacks import CallbackHandler, call_handler
 from repertory.app.claim import Claim
-from repertory.app.conversation_managers import ConversationManager, SlidingWindowConversationManager, check_manager
+from repertory.app.conversation_managers import ManagerChoice, another_manager, chosen_manager
 from repertory.app.direct_tools import DirectTools, call_recorded, direct_use
 from repertory.app.event_loop import inside_event_loop
 from repertory.app.fork_history import whole_history
@@ -111,7 +111,7 @@ class Agent(SnapshotMethods, MemoryMethods, InterruptMethods):
         tools: Iterable[object] | None = None,
         system_prompt: SystemPrompt = None,
         callback_handler: CallbackHandler | None = print_events,
-        conversation_manager: ConversationManager | None = None,
+        conversation_manager: ManagerChoice = None,
         record_direct_tool_call: bool = True,
         *,
         agent_id: str = "default",
@@ -138,7 +138,7 @@ class Agent(SnapshotMethods, MemoryMethods, InterruptMethods):
         self.agent_id = check_id(agent_id or "default", "agent_id")
         self.name, self.description = name or "Repertory Agent", description
         self.callback_handler = callback_handler
-        self.conversation_manager = check_manager(conversation_manager or SlidingWindowConversationManager())
+        self.conversation_manager = chosen_manager(conversation_manager)
         self.session_manager = session_manager
         self.record_direct_tool_call = record_direct_tool_call
         self.structured_output_model = structured_output_model
@@ -196,7 +196,7 @@ class Agent(SnapshotMethods, MemoryMethods, InterruptMethods):
         """Hooks in the order given, then those of plugins, then what plugins do to the agent."""
         for provider in hooks:
             self.hooks.add_hook(provider)
-        self.conversation_manager.register_hooks(self.hooks)
+        self.hooks.add_own(self.conversation_manager)
         self._late_plugins = LatePlugins(self)
         for plugin in self._plugins:
             for callback in plugin.hooks:
@@ -279,7 +279,7 @@ class Agent(SnapshotMethods, MemoryMethods, InterruptMethods):
             tools=self._tools,
             system_prompt=self.system_prompt,
             callback_handler=self.callback_handler,
-            conversation_manager=self.conversation_manager,
+            conversation_manager=another_manager(self.conversation_manager),
             agent_id=self.agent_id,
             name=self.name,
             description=self.description,
@@ -315,9 +315,11 @@ class Agent(SnapshotMethods, MemoryMethods, InterruptMethods):
 
     @property
     def messages(self) -> list[Message]:
-        """A copy of what the model is shown, oldest first. Errors: `NotReady` before the session was opened."""
+        """A copy of what the model is shown, oldest first; in callbacks of a running turn's hooks, a list that they may
+        edit: drop messages, change them, put one in front. Errors: `NotReady` before the session was opened.
+        """
         check_open(self._opened)
-        return [copy_message(message) for message in self._mirror.messages()]
+        return self._mirror.handed_out()
 
     @property
     def _moment(self) -> Moment:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from repertory.actors.hook_calls import fire_sync
 from repertory.actors.hook_events import AfterSnapshotEvent, BeforeSnapshotEvent
+from repertory.app.conversation_managers import restore_state
 from repertory.app.event_loop import inside_event_loop
 from repertory.app.snapshottable import load_components, saved_components
 from repertory.app.tracing import span
@@ -22,7 +24,10 @@ from repertory.errors import AgentBusy, Invalid, NotReady
 if TYPE_CHECKING:
     from repertory.actors.mirror import Mirror
     from repertory.app.agent_life import AgentLife
+    from repertory.core.messages import Json
     from repertory.core.state import AgentState
+
+_log = logging.getLogger("repertory.sessions")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,10 +109,11 @@ class SnapshotMethods(ABC):
         """Go on from a snapshot. Fields that it does not hold stay as they are; what was said until now stays in the
         history. `overrides`: other values for some fields, or, by `state.KEY`, for single values of the state.
 
-        `messages` and `state` are those of the snapshot at once. The session has it when this returns; inside an event
-        loop, where nothing can be waited for here, when the next call begins: `load_snapshot_async` waits.
-        Errors: `SnapshotException` for one that was changed, truncated, or is of another version or kind; `Invalid` for
-        overrides that make no sense; `AgentBusy` from within a turn. Then nothing has changed.
+        `messages`, `state` and what the conversation manager keeps are those of the snapshot at once. The session has
+        it when this returns; inside an event loop, where nothing can be waited for here, when the next call begins:
+        `load_snapshot_async` waits. Errors: `SnapshotException` for one that was changed, truncated, or is of another
+        version or kind; `Invalid` for overrides that make no sense; `AgentBusy` from within a turn. Then nothing has
+        changed.
         """
         loaded = self._load_snapshot(snapshot, overrides)
         if self._moment.agent.session_manager is not None and not inside_event_loop():
@@ -182,6 +188,8 @@ def _load(
             agent.system_prompt = fields.system_prompt
         if fields.messages is not None:
             moment.mirror.show(messages)
+        if fields.manager is not None:
+            _restore_manager(moment, fields.manager)
         moment.mirror.standing = standing
         if fields.state is not None:
             moment.state.replace(fields.state)
@@ -192,6 +200,16 @@ def _load(
         )
         fire_sync(agent.hooks, AfterSnapshotEvent(agent=agent, action="load", snapshot=snapshot, loaded=loaded))
     return fields, loaded
+
+
+def _restore_manager(moment: Moment, said: Mapping[str, Json]) -> None:
+    """Have the conversation manager go on from what a snapshot says of it."""
+    mirror, manager, removed = moment.mirror, moment.agent.conversation_manager, said.get("removed_message_count")
+    mirror.manager_state = {key: value for key, value in said.items() if key not in ("__name__", "summary_message")}
+    try:
+        restore_state(manager, removed if isinstance(removed, int) else 0, mirror.manager_state)
+    except Exception as error:  # noqa: BLE001 - A manager may be anybody's code, and may begin anew.
+        _log.warning("a conversation manager could not go on from a snapshot manager=%r", manager.name, exc_info=error)
 
 
 def enable_tools(agent: Any, fields: SnapshotFields) -> tuple[str, ...]:

@@ -8,11 +8,14 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol, cast
 
+from repertory.app.conversation_managers import another_manager
 from repertory.core.interrupts import agent_prefix
 from repertory.core.messages import ToolResult, ToolSpec, ToolUse, error_result
 from repertory.errors import Invalid, RepertoryError
 
 if TYPE_CHECKING:
+    from repertory.app.blueprint import Blueprint
+    from repertory.app.conversation_managers import ConversationManager
     from repertory.backends.ports import ToolContext
     from repertory.core.events import TurnEvent
     from repertory.core.interrupts import Interrupt
@@ -33,6 +36,12 @@ class Answering(Protocol):
 
     name: str
     description: str | None
+
+    conversation_manager: ConversationManager
+
+    def blueprint(self) -> Blueprint:
+        """What brings it to life."""
+        ...
 
     def fresh_copy(self) -> Answering:
         """One like it as it was built."""
@@ -61,6 +70,8 @@ class AgentTool:
     When the agent asks a person, so does this tool, and the answers are passed on to it. An agent that remembers waits
     where it remembers, also across restarts if it has a session. One that does not waits in this object, so that after
     a restart the result is an error that says so.
+
+    Errors: `Invalid` for an agent that is to remember nothing and whose conversation manager cannot be copied.
     """
 
     effects = True
@@ -68,6 +79,8 @@ class AgentTool:
     timeout_s = None
 
     def __init__(self, agent: Answering, *, name: str | None, description: str | None, preserve_context: bool) -> None:
+        if not preserve_context:
+            another_manager(agent.conversation_manager)  # Each call needs one.
         self._agent = agent
         self._preserve_context = preserve_context
         self._waiting: dict[str, Answering] = {}
@@ -87,6 +100,11 @@ class AgentTool:
                 }
             },
         }
+
+    @property
+    def remembers(self) -> bool:
+        """Whether all its calls are one conversation, or those of an agent that it asks."""
+        return self._preserve_context or any(map(_remembers, self._agent.blueprint().parts.tools))
 
     async def run(self, tool_use: ToolUse, context: ToolContext) -> ToolResult:
         """Run a turn of the agent. Its failures are results with status `error`; cancellation cancels its turn."""
@@ -156,3 +174,18 @@ def as_tools(tools: Iterable[object]) -> list[object]:
             as_tool = getattr(one, "as_tool", None)
             found.append(as_tool() if callable(as_tool) else one)
     return found
+
+
+def check_forgetful(tools: Iterable[object]) -> None:
+    """Errors: `Invalid` when one of the tools is an agent that remembers: it would for all sessions together."""
+    for one in tools:
+        if _remembers(one):
+            raise Invalid(
+                "an agent as a tool with preserve_context=True has one memory for all sessions of a spec: leave "
+                "preserve_context out, or write a @tool that asks runtime.agent(...).session(...) of its own",
+                tool=getattr(one, "name", None),
+            )
+
+
+def _remembers(tool: object) -> bool:
+    return isinstance(tool, AgentTool) and tool.remembers

@@ -7,12 +7,15 @@ A manager of one's own either says what to hide as a plan, in `plan`, or shorten
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from weakref import WeakKeyDictionary
 
+from repertory.core.own_copy import own_copy
+from repertory.core.state import AgentState
 from repertory.core.window.compression import Compression, read_threshold
 from repertory.core.window.decision import WindowBudget
-from repertory.core.window.plan import WindowPlan, apply_plan
+from repertory.core.window.plan import WindowPlan, apply_plan, own_state
 from repertory.core.window.sliding import SlidingWindow
 from repertory.core.window.summarizing import Summarizing
 from repertory.errors import Invalid
@@ -30,8 +33,8 @@ class ConversationManager:
     is the model's error, or None for proactive compression): again and again, until enough is gone or it raises. Both
     may be coroutines, and shorten `agent.messages` in place: they may drop messages, edit them, and put one in front,
     as long as tool uses keep their results. What they hide stays in the history. Or define
-    `plan(history, budget) -> WindowPlan` instead of both. `register_hooks` adds hooks to the agent's; what those do to
-    `event.agent.messages` is done to a copy.
+    `plan(history, budget) -> WindowPlan` instead of both. `register_hooks` adds hooks to the agent's, which may shorten
+    `event.agent.messages` as well.
 
     `proactive_compression`: `True` calls `reduce_context` before a model call whose request takes 0.7 of the window,
     `{"compression_threshold": r}` at r of it. What fails then is logged and changes nothing.
@@ -84,6 +87,13 @@ class ConversationManager:
         del registry, kwargs
 
 
+_factories: WeakKeyDictionary[ConversationManager, Callable[[], object]] = WeakKeyDictionary()
+"""What has made a manager, if anything has."""
+
+ManagerChoice: TypeAlias = "ConversationManager | Callable[[], ConversationManager] | None"
+"""A manager, a function that makes one for each conversation, or None for the default."""
+
+
 class PlannedManager(ConversationManager):
     """A manager whose decisions are plans. What it is asked to do to `agent.messages` is what it plans."""
 
@@ -93,14 +103,12 @@ class PlannedManager(ConversationManager):
         return False
 
     def keep(self, removed: int) -> Mapping[str, Json]:
-        """Nothing: these managers are settings alone."""
-        self.removed_message_count = removed
-        return {}
+        """What `get_state` of a class of one's own says besides."""
+        return kept_state(self, removed)
 
     def restore(self, removed: int, state: Mapping[str, Json]) -> None:
-        """There is nothing else to go on from."""
-        del state
-        self.removed_message_count = removed
+        """Go on from that."""
+        restore_state(self, removed, state)
 
     def manages_before_call(self, model_calls: int) -> bool:
         """Whether to plan before this model call as well."""
@@ -225,10 +233,46 @@ class SummarizingConversationManager(PlannedManager):
         return self.settings.reduce(shown, budget)
 
 
+def chosen_manager(choice: object) -> ConversationManager:
+    """The conversation manager, or what a factory makes. Errors: `Invalid`."""
+    if choice is None:
+        return SlidingWindowConversationManager()
+    if isinstance(choice, ConversationManager) or not callable(choice):
+        return check_manager(choice)
+    manager = check_manager(choice())
+    _factories[manager] = choice
+    return manager
+
+
+def another_manager(manager: ConversationManager) -> ConversationManager:
+    """One like it, as it is now, for another conversation: made by the same factory, or a copy that shares nothing.
+
+    Errors: `Invalid` saying what to write instead, for one that cannot be copied.
+    """
+    made_by = _factories.get(manager)
+    if made_by is not None:
+        another = chosen_manager(made_by)
+        if another is manager:
+            raise Invalid("the factory of a conversation manager makes a new one each time", manager=manager.name)
+        return another
+    # Settings never change, and an agent that writes summaries is asked as a fresh copy each time.
+    settings = getattr(manager, "settings", None)
+    try:
+        return own_copy(manager, (settings,) if isinstance(settings, SlidingWindow | Summarizing) else ())
+    except Invalid as error:
+        raise Invalid(
+            "each conversation has a conversation manager of its own, and this one cannot be copied: "
+            f"write conversation_manager=lambda: {manager.name}(...)",
+            cause=str(error),
+        ) from error
+
+
 def check_manager(manager: object) -> ConversationManager:
     """The same object, if it is a conversation manager that can decide. Errors: `Invalid`."""
     if not isinstance(manager, ConversationManager):
-        raise Invalid("a conversation manager is a ConversationManager", got=type(manager).__name__)
+        raise Invalid(
+            "a conversation manager is a ConversationManager, or a function that makes one", got=type(manager).__name__
+        )
     base, kind = ConversationManager, type(manager)
     edits = kind.apply_management is not base.apply_management and kind.reduce_context is not base.reduce_context
     if not edits and manager.plan is None:
@@ -236,6 +280,21 @@ def check_manager(manager: object) -> ConversationManager:
             "a conversation manager defines apply_management and reduce_context, or plan", manager=manager.name
         )
     return manager
+
+
+def kept_state(manager: ConversationManager, removed: int) -> Mapping[str, Json]:
+    """What to keep with the session of a manager that hides so many messages now: what its `get_state` says, without
+    what is counted anyway. Errors: `Invalid` for what is not JSON; whatever `get_state` raises.
+    """
+    manager.removed_message_count = removed
+    if type(manager).get_state is ConversationManager.get_state:
+        return {}
+    return cast("Mapping[str, Json]", AgentState(own_state(dict(manager.get_state()))).get())
+
+
+def restore_state(manager: ConversationManager, removed: int, state: Mapping[str, Json]) -> None:
+    """Have a manager go on from what was kept. Errors: whatever its `restore_from_session` raises."""
+    manager.restore_from_session({**state, "__name__": manager.name, "removed_message_count": removed})
 
 
 async def _summarize(agent: Any, request: SummaryRequest) -> None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from repertory.app.conversation_managers import ConversationManager, PlannedManager
+from repertory.app.conversation_managers import ConversationManager, PlannedManager, kept_state, restore_state
 from repertory.core.messages import Json, Message, copy_message
-from repertory.core.state import AgentState
 from repertory.core.window.decision import Decision, Edit, WindowBudget, WindowManager
 from repertory.core.window.edits import plan_of_edit
 from repertory.core.window.plan import WindowPlan
@@ -60,15 +59,10 @@ class CustomManager:
         return False
 
     def keep(self, removed: int) -> Mapping[str, Json]:
-        """What the manager's `get_state` says. Errors: `Invalid` for what is not JSON."""
-        self._manager.removed_message_count = removed
-        said = dict(self._manager.get_state())
-        said.pop("__name__", None)
-        said.pop("removed_message_count", None)
-        return cast("Mapping[str, Json]", AgentState(said).get())
+        return kept_state(self._manager, removed)
 
     def restore(self, removed: int, state: Mapping[str, Json]) -> None:
-        self._manager.restore_from_session({**state, "__name__": self.name, "removed_message_count": removed})
+        restore_state(self._manager, removed, state)
 
     def manages_before_call(self, model_calls: int) -> bool:
         """As a manager that extends a ready one says."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from repertory.app.agent import Agent
@@ -16,6 +17,7 @@ from repertory.core.snapshots.orchestrators import AgentInRun, last_turn, said_o
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:
+    from repertory.actors.agent_parts import AgentParts
     from repertory.app.active_session import ActiveSession
     from repertory.app.blueprint import Blueprint
     from repertory.app.callbacks import CallbackHandler
@@ -66,7 +68,21 @@ class AgentNode:
             agent_id=place.agent_id,
             durable=place.sessions is not None,
         )
-        return replace(own, agent=settings, sessions=place.sessions, own=False, takeover=place.takeover)
+        prepare = partial(self._move_in, place, self.agent.blueprint().parts, own.prepare)
+        return replace(
+            own, agent=settings, sessions=place.sessions, own=False, takeover=place.takeover, prepare=prepare
+        )
+
+    async def _move_in(
+        self, place: NodePlace, parts: AgentParts, prepare: Callable[[], Awaitable[None]] | None
+    ) -> None:
+        """The agent comes to life there: a conversation that begins has nothing of one in another session."""
+        if prepare is not None:
+            await prepare()
+        lives_in = (None if place.sessions is None else place.sessions.key, place.session_id, place.agent_id)
+        if parts.lived_in not in (None, lives_in):
+            parts.state.replace(self._first_state)
+        parts.lived_in = lives_in
 
     @property
     def form(self) -> OutputForm | None:

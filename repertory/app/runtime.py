@@ -11,9 +11,8 @@ flight finish, journals are committed, leases are released, and `drain()` report
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from copy import copy
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol, Unpack
+from typing import TYPE_CHECKING, Protocol, Unpack, cast
 from weakref import WeakValueDictionary
 
 import anyio
@@ -22,9 +21,10 @@ from anyio.abc import TaskStatus
 from repertory.actors.registry import ToolRegistry
 from repertory.app.agent import Agent
 from repertory.app.agent_memory import given_manager, with_memory
-from repertory.app.agent_tool import as_tools
+from repertory.app.agent_tool import as_tools, check_forgetful
 from repertory.app.bedrock import default_model
 from repertory.app.call_options import CallOptions, read_call
+from repertory.app.conversation_managers import another_manager, chosen_manager
 from repertory.app.drain_report import drain_report
 from repertory.app.fork_history import whole_history
 from repertory.app.host import Host, HostSettings
@@ -34,6 +34,7 @@ from repertory.app.sessions import PlacedSession
 from repertory.core.ids import check_id
 from repertory.core.memory.flushed import together
 from repertory.core.messages import copy_message
+from repertory.core.state import agent_state
 from repertory.core.store_patience import DEFAULT_PATIENCE, StorePatience
 from repertory.runtime.host_task import HostTask
 
@@ -168,7 +169,10 @@ class HostedAgent:
         memory = given_manager(spec.memory_manager)
         added = [tool for plugin in with_memory(plugins, memory) for tool in plugin.tools]
         with_plugins = ToolRegistry([*tools, *added])
+        check_forgetful(with_plugins)
         self._sessions = sessions
+        self._manager = None if spec.conversation_manager is None else chosen_manager(spec.conversation_manager)
+        """What the sessions' managers are copies of, or made like."""
         self._agents: WeakValueDictionary[str, Agent] = WeakValueDictionary()
         # A spec that makes no sense is refused now; plugins need not prepare the agent that shows it.
         self._spec = replace(spec, model=default_model(spec.model), tools=with_plugins, plugins=(), memory_manager=None)
@@ -183,18 +187,18 @@ class HostedAgent:
         return HostedSession(self._host, agent)
 
     def _agent(self, session_id: str, *, takeover: bool) -> Agent:
-        spec = self._spec
+        spec, manager = self._spec, self._manager
         return Agent(
             spec.model,
             spec.messages,
             spec.tools,
             spec.system_prompt,
             None,
-            copy(spec.conversation_manager),
+            spec.conversation_manager if manager is None else another_manager(manager),
             agent_id=spec.name,
             name=spec.name,
             description=spec.description,
-            state=spec.state,
+            state=cast("Mapping[str, object]", agent_state(spec.state).get()),
             plugins=spec.plugins,
             hooks=spec.hooks,
             memory_manager=spec.memory_manager,

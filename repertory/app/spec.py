@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from repertory.actors.call import Busy
     from repertory.actors.hook_registry import HookProvider
     from repertory.actors.tool_step import ToolExecution
-    from repertory.app.conversation_managers import ConversationManager
+    from repertory.app.conversation_managers import ManagerChoice
     from repertory.app.memory_manager import MemoryManager
     from repertory.app.plugins import Plugin
     from repertory.backends.ports import Model
@@ -27,14 +27,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentSpec:
-    """An agent that any number of sessions may talk to. The fields mean what they mean for `Agent`."""
+    """An agent that any number of sessions may talk to. The fields mean what they mean for `Agent`.
+
+    Each session has messages, state, system prompt and conversation manager of its own: copies of what stands here,
+    proved to share nothing, or what a factory makes (`conversation_manager=lambda: Mine(...)`). Model, tools, hooks,
+    plugins, memory manager and retry strategy are shared by all sessions, so they keep nothing of one conversation but
+    by its agent (`event.agent`, `context.agent`) or its session. `Runtime.agent` refuses, with `Invalid`, conversation
+    managers that cannot be copied, and agents as tools that remember (`preserve_context=True`).
+    """
 
     name: str = "default"
     """Also the agent's id within each session."""
     model: Model | str | None = None
     tools: Iterable[object] = ()
     system_prompt: SystemPrompt = None
-    conversation_manager: ConversationManager | None = None
+    conversation_manager: ManagerChoice = None
     messages: Sequence[Message] = ()
     state: Mapping[str, object] = field(default_factory=dict[str, object])
     durability: Durability = "pipelined"

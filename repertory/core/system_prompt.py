@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from typing import TypeAlias, cast
 
 from repertory.errors import Invalid
@@ -12,13 +13,13 @@ SystemPrompt: TypeAlias = "str | Sequence[Mapping[str, object]] | None"
 
 
 def check_system_prompt(prompt: object) -> SystemPrompt:
-    """The same prompt, or `Invalid` saying what it should be."""
+    """The same prompt, blocks copied, or `Invalid` saying what it should be."""
     if prompt is None or isinstance(prompt, str):
         return prompt
     if isinstance(prompt, list | tuple):
         blocks = list(cast("Sequence[object]", prompt))
         if all(isinstance(block, Mapping) for block in blocks):
-            return cast("Sequence[Mapping[str, object]]", blocks)
+            return cast("Sequence[Mapping[str, object]]", deepcopy(blocks))
     raise Invalid("a system prompt is a text or a list of content blocks", got=type(cast("object", prompt)).__name__)
 
 

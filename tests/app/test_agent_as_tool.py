@@ -156,18 +156,17 @@ async def test_an_inner_agent_with_a_session_of_its_own_keeps_it(tmp_path: Path)
 
 @pytest.mark.real_time
 @pytest.mark.anyio
-@pytest.mark.parametrize("preserve", [True, False])
-async def test_in_a_runtime_inner_agents_work_as_elsewhere(tmp_path: Path, preserve: bool) -> None:
+async def test_in_a_runtime_inner_agents_work_as_elsewhere_and_remember_nothing(tmp_path: Path) -> None:
     inner_model = ScriptedModel("found", loop=True)
     inner = Agent(inner_model, name="researcher", callback_handler=None)
     model = ScriptedModel([ask("researcher", "a?"), "done", ask("researcher", "b?"), "done"])
-    spec = AgentSpec(name="boss", model=model, tools=[inner.as_tool(preserve_context=preserve)])
+    spec = AgentSpec(name="boss", model=model, tools=[inner.as_tool()])
     with anyio.fail_after(20):
         async with Runtime(sessions=SQLiteSessions(tmp_path / "a.db")) as runtime:
             for session in ("one", "two"):
                 assert str(await runtime.agent(spec).session(session).invoke("go")) == "done"
                 actors = [actor.path for actor in runtime.tree().walk()]
-    assert [len(call.messages) for call in inner_model.calls] == ([1, 3] if preserve else [1, 1])
+    assert [len(call.messages) for call in inner_model.calls] == [1, 1]
     assert [path for path in actors if path.endswith("/agent")] == [
         "/session one boss/agent",
         "/session two boss/agent",

@@ -10,14 +10,24 @@ import anyio
 import pytest
 
 from repertory import (
+    AfterInvocationEvent,
+    AfterModelCallEvent,
     Agent,
     AgentSpec,
+    BeforeInvocationEvent,
+    BeforeModelCallEvent,
     ContextWindowOverflowException,
     ConversationManager,
+    FileSessionManager,
+    FileStorage,
+    InMemoryStorage,
+    JournalSessionManager,
+    MessageAddedEvent,
     NullConversationManager,
     Runtime,
     ScriptedModel,
     SlidingWindowConversationManager,
+    SnapshotSessionManager,
     SQLiteSessionManager,
     SummarizingConversationManager,
     WindowBudget,
@@ -365,7 +375,7 @@ def test_what_is_no_manager_is_refused() -> None:
     class Half(ConversationManager):
         def apply_management(self, agent: Any, **kwargs: Any) -> None: ...
 
-    for wrong in (object(), "sliding", SlidingWindowConversationManager, Half()):
+    for wrong in (object(), "sliding", dict, Half, Half()):
         with pytest.raises(Invalid, match="conversation manager"):
             Agent(ScriptedModel(["x"]), conversation_manager=wrong)  # type: ignore[arg-type]
 
@@ -391,6 +401,137 @@ async def test_the_manager_may_change_in_the_middle_of_a_conversation() -> None:
     await say(agent, 1)
     assert len(agent.messages) == 2
     assert len(await agent.history()) == 16
+
+
+class Counting(SlidingWindowConversationManager):
+    """Extends a ready one by a state of its own, and by nothing else."""
+
+    def __init__(self) -> None:
+        super().__init__(window_size=4)
+        self.seen: list[str] = []
+
+    def register_hooks(self, registry: Any, **kwargs: Any) -> None:
+        registry.add_callback(BeforeInvocationEvent, lambda event: self.seen.append(text_of(event.messages[0])))
+
+    def get_state(self) -> dict[str, Any]:
+        return {**super().get_state(), "seen": list(self.seen)}
+
+    def restore_from_session(self, state: dict[str, Any]) -> None:
+        super().restore_from_session(state)
+        self.seen = list(state.get("seen", []))
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("place", ["sqlite", "files", "snapshots"])
+async def test_a_state_that_a_subclass_adds_to_a_ready_manager_is_kept_on_every_store(
+    tmp_path: Path, place: str
+) -> None:
+    def manager() -> Any:
+        if place == "sqlite":
+            return SQLiteSessionManager("s", path=tmp_path / "a.db")
+        if place == "files":
+            return FileSessionManager("s", tmp_path)
+        return SnapshotSessionManager("s", storage=FileStorage(tmp_path))
+
+    for turn in range(3):
+        agent = quiet(NarrowModel(100), Counting(), session_manager=manager())
+        await agent.invoke_async(f"q{turn}")
+    kept = Counting()
+    agent = quiet(NarrowModel(100), kept, session_manager=manager())
+    await agent.ready()
+    assert kept.seen == ["q0", "q1", "q2"]
+    assert kept.removed_message_count == 2
+
+
+@pytest.mark.parametrize("kind", [Counting, KeepLast])
+async def test_a_snapshot_gives_a_manager_its_state_at_once_and_the_next_snapshot_has_it(
+    kind: type[ConversationManager],
+) -> None:
+    agent = quiet(NarrowModel(100), kind())
+    await say(agent, 4)
+    snapshot = agent.save_snapshot()
+    said = snapshot.data["conversation_manager_state"]
+    assert said["seen"]
+    other = quiet(NarrowModel(100), kind())
+    other.load_snapshot(snapshot)
+    assert other.conversation_manager.seen == agent.conversation_manager.seen
+    assert other.conversation_manager.removed_message_count == 4
+    assert other.save_snapshot().data["conversation_manager_state"] == said
+    await other.ready()
+    assert other.save_snapshot().data["conversation_manager_state"] == said
+    await other.invoke_async("on")
+    assert other.conversation_manager.seen != agent.conversation_manager.seen
+
+
+async def test_a_manager_that_cannot_go_on_from_a_snapshot_begins_anew(caplog: pytest.LogCaptureFixture) -> None:
+    class Strict(KeepLast):
+        def restore_from_session(self, state: dict[str, Any]) -> None:
+            raise KeyError(state["gone"])
+
+    donor, agent = quiet(NarrowModel(100), KeepLast()), quiet(NarrowModel(100), Strict())
+    await say(donor, 2)
+    agent.load_snapshot(donor.save_snapshot())
+    assert "could not go on from a snapshot" in caplog.text
+    assert str(await agent.invoke_async("on")) == "answer to on"
+
+
+class Hooked(NullConversationManager):
+    """Trims by itself, in a hook."""
+
+    def __init__(self, kind: Any, edit: Any) -> None:
+        super().__init__()
+        self.kind, self.edit = kind, edit
+
+    def register_hooks(self, registry: Any, **kwargs: Any) -> None:
+        registry.add_callback(self.kind, lambda event: self.edit(event.agent))
+
+
+def last_three(agent: Any) -> None:
+    agent.messages[:] = agent.messages[-3:]
+
+
+@pytest.mark.parametrize(
+    "kind", [BeforeInvocationEvent, MessageAddedEvent, BeforeModelCallEvent, AfterModelCallEvent, AfterInvocationEvent]
+)
+async def test_a_manager_that_trims_in_a_hook_is_heard(kind: Any, tmp_path: Path) -> None:
+    storage = InMemoryStorage()
+    model = NarrowModel(100)
+    agent = quiet(model, Hooked(kind, last_three), session_manager=JournalSessionManager("s", storage=storage))
+    await say(agent, 6)
+    assert len(agent.messages) <= 5
+    assert max(len(call.messages) for call in model.calls) <= 5
+    assert [text[:2] for text in talk_of(agent)][-2:] == ["q5", "an"]
+    assert len(await agent.history()) == 12
+    again = quiet(model, NullConversationManager(), session_manager=JournalSessionManager("s", storage=storage))
+    await again.ready()
+    assert again.messages == agent.messages
+
+
+async def test_what_is_edited_before_a_model_call_is_what_that_call_shows() -> None:
+    def note(agent: Any) -> None:
+        agent.messages[0]["content"][0]["text"] = "in short"
+        agent.messages.insert(0, {"role": "user", "content": [{"text": "noted"}]})
+
+    model = NarrowModel(100)
+    agent = quiet(model, Hooked(BeforeModelCallEvent, note))
+    await agent.invoke_async("at length")
+    assert [text_of(message) for message in model.calls[0].messages] == ["noted", "in short"]
+    assert talk_of(agent) == ["noted", "in short", "answer to in short"]
+    assert text_of((await agent.history())[0]) == "at length"
+
+
+async def test_an_edit_in_a_hook_that_makes_no_conversation_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    agent = quiet(NarrowModel(100), Hooked(BeforeModelCallEvent, lambda agent: agent.messages.clear()))
+    await say(agent, 2)
+    assert len(agent.messages) == 4
+    assert "was not shortened" in caplog.text
+
+
+async def test_outside_hooks_the_messages_are_a_copy() -> None:
+    agent = quiet(NarrowModel(100), NullConversationManager())
+    await say(agent, 1)
+    agent.messages.clear()
+    assert len(agent.messages) == 2
 
 
 # ----------------------------------------------------------------------------------------- overflows of much too much

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from repertory import (
@@ -248,6 +249,40 @@ def test_a_session_that_was_begun_here_names_its_conversation_manager(peer: Peer
     assert plain(found["messages"]) == plain(agent.messages)
     agent("second")
     assert plain(peer.ask("open", **told, manager="null")["messages"]) == plain(agent.messages)
+
+
+def test_a_first_turn_that_is_cut_off_names_the_conversation_manager_that_is_in_use(peer: Peer, place: Any) -> None:
+    manager, told = place
+
+    class Dying(ScriptedModel):
+        """While it is asked, the package opens what is stored: all that there would be if the process were killed."""
+
+        def __init__(self, **options: Any) -> None:
+            super().__init__(["ok"])
+            self.options = options
+            self.found: list[Any] = []
+
+        async def stream(self, *asked: Any, **options: Any) -> Any:
+            self.found.append(await anyio.to_thread.run_sync(lambda: peer.ask("open", **told, **self.options)))
+            async for event in super().stream(*asked, **options):
+                yield event
+
+    model = Dying(manager="null")
+    agent = Agent(
+        model, callback_handler=None, session_manager=manager(), conversation_manager=NullConversationManager()
+    )
+    agent("hello")
+    assert [one["content"] for one in model.found[0]["messages"]] == [[{"text": "hello"}]]
+    model = Dying(window=9)
+    agent = Agent(model, callback_handler=None, session_manager=manager(), conversation_manager=window_of(9))
+    agent("again")
+    assert [one["content"] for one in model.found[0]["messages"]] == [
+        [{"text": text}] for text in ("hello", "ok", "again")
+    ]
+
+
+def window_of(size: int) -> SlidingWindowConversationManager:
+    return SlidingWindowConversationManager(window_size=size)
 
 
 def test_the_package_adds_while_our_session_is_open(peer: Peer, tmp_path: Path) -> None:

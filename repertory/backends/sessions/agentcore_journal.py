@@ -33,6 +33,7 @@ from repertory.core.message_tree.kept_rows import Line
 from repertory.core.message_tree.opening import Opened, due_after, needed_of, open_agent, outdated
 from repertory.core.message_tree.spelling import read, spelled
 from repertory.core.orchestration.journals import orchestrator_in
+from repertory.core.window.plan import DEFAULT_MANAGER
 from repertory.errors import CorruptJournal, StoreUnavailable
 
 ROWS_MAX = 100
@@ -310,7 +311,8 @@ class AgentCoreJournal:
             record = decode(row.kind, row.version, row.body) if not row.erased else None
         except CorruptJournal:
             record = None
-        due = due_after(record, asks=at.asks)
+        manager = at.fold.shown.view.manager if at.fold is not None else ""
+        due = due_after(record, asks=at.asks, manager=manager or DEFAULT_MANAGER)
         at.state_due, at.view_due = at.state_due or due.state, at.view_due or due.view
         if at.fold is None:
             return

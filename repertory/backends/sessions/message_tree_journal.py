@@ -22,9 +22,11 @@ from repertory.core.interrupt_state import asks_somebody
 from repertory.core.journal.appender import Entropy
 from repertory.core.journal.codec import at_of, decode
 from repertory.core.journal.fold import Fold
+from repertory.core.journal.image import Image
 from repertory.core.journal.records import (
     Branched,
     Record,
+    View,
 )
 from repertory.core.journal.restore import restore
 from repertory.core.journal.rows import Kind, Row
@@ -35,14 +37,16 @@ from repertory.core.message_tree.documents import (
     AgentFile,
     Chapter,
     agent_document,
+    manager_named,
     message_document,
     rows_document,
     without_contents,
 )
 from repertory.core.message_tree.head import Head
 from repertory.core.message_tree.kept_rows import Line
-from repertory.core.message_tree.opening import Opened, due_after, needed_of, open_agent, outdated
+from repertory.core.message_tree.opening import Opened, due_after, manager_in, needed_of, open_agent, outdated
 from repertory.core.messages import Message
+from repertory.core.window.plan import DEFAULT_MANAGER
 from repertory.errors import AlreadyExists, CorruptJournal, LeaseLost, NotFound
 
 HEAD_BYTES_MAX = 1_000_000
@@ -93,6 +97,8 @@ class Standing:
     agent: AgentFile | None = None
     state_due: bool = False
     view_due: bool = False
+    manager: str = DEFAULT_MANAGER
+    """The conversation manager that the agent's document names."""
     asks: bool = False
     """Whether the agent's document says that the turn waits for a person."""
 
@@ -199,6 +205,7 @@ class TreeJournal:
             state_due=reading.agent is None and bool(found.rows or numbers),
             view_due=reading.agent is None or reading.agent.foreign or outdated(reading.agent, opened.fold),
             asks=reading.agent is not None and reading.agent.asks,
+            manager=manager_named(View(), reading.agent),
         )
         if reading.document is not None and reading.agent is None:
             await self._put_aside(reading.document.body)
@@ -229,6 +236,7 @@ class TreeJournal:
             agent=found.agent,
             agent_version=found.version,
             asks=found.agent is not None and found.agent.asks,
+            manager=manager_named(View(), found.agent),
         )
         return self._keep(list(head.rows))
 
@@ -282,7 +290,7 @@ class TreeJournal:
             if found.written or found.version != at.agent_version:
                 return self._others_added(self._names.agent)
         if parts and not at.last_seq and not at.messages:
-            await self._create(parts)
+            await self._create(rows, parts)
         batch = (rows[0].seq, rows[-1].seq) if len(parts) > 1 and self._settings.mark_batches else None
         for part, message in parts:
             chapter = Chapter(
@@ -334,6 +342,7 @@ class TreeJournal:
         at.agent_version = await self._objects.put(self._names.agent, body, Overwrite())
         at.state_due = at.view_due = False
         at.asks = asks_somebody(standing_of(fold))
+        at.manager = manager_named(fold.shown.view, at.agent)
 
     # Within.
 
@@ -371,9 +380,15 @@ class TreeJournal:
         at.rows = [row.without_content() if row.seq in wanted else row for row in at.rows]
         at.view_due = True
 
-    async def _create(self, parts: Sequence[tuple[Sequence[Row], Message | None]]) -> None:
-        """The agent's document comes before its messages: others take messages without one for their own to write."""
+    async def _create(self, rows: Sequence[Row], parts: Sequence[tuple[Sequence[Row], Message | None]]) -> None:
+        """The agent's document comes before its messages: others take messages without one for their own to write. It
+        names the conversation manager that these rows name: others refuse a session that names another one than theirs.
+        """
         fold = self._at.fold or Fold()
+        named = next((name for name in map(manager_in, map(_record, rows)) if name), "")
+        if named and not fold.shown.view.manager:
+            fold = Fold(Image(view=View(manager=named), state=dict(fold.state)))
+            self._at.manager = named
         body = agent_document(self._agent_id, fold, 0, self._at.agent, self._wall())
         with suppress(AlreadyExists):
             self._at.agent_version = await self._objects.put(self._names.agent, body, Create())
@@ -406,17 +421,22 @@ class TreeJournal:
             at.rows.extend(rows)
             at.rows = at.rows[max(at.rows[-1].low - at.rows[0].seq, 0) :]
         for row in rows:
-            try:
-                record = decode(row.kind, row.version, row.body) if not row.erased else None
-            except CorruptJournal:
-                record = None
-            due = due_after(record, asks=at.asks)
+            record = _record(row)
+            due = due_after(record, asks=at.asks, manager=at.manager)
             at.state_due, at.view_due = at.state_due or due.state, at.view_due or due.view
             if at.fold is not None:
                 at.fold = _applied(at.fold, row.seq, record)
         if at.fold is not None and len(at.numbers) > 256:
             low = at.fold.low
             at.numbers = {seq: number for seq, number in at.numbers.items() if seq >= low}
+
+
+def _record(row: Row) -> Record | None:
+    """None for what was erased or cannot be read."""
+    try:
+        return decode(row.kind, row.version, row.body) if not row.erased else None
+    except CorruptJournal:
+        return None
 
 
 def _applied(fold: Fold, seq: int, record: Record | None) -> Fold | None:

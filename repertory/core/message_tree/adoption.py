@@ -24,6 +24,7 @@ from repertory.core.message_tree.documents import AgentFile, Read
 from repertory.core.message_tree.kept_rows import message_in
 from repertory.core.messages import ContentBlock, Json, Message, error_result, tool_results, tool_uses
 from repertory.core.pairing import INTERRUPTED_TEXT, check_next, read_message, repair
+from repertory.core.window.plan import own_state
 from repertory.errors import Invalid, UnpairedTools
 
 LOST_TEXT = "(This message was lost.)"
@@ -94,7 +95,9 @@ def adopt_agent(
     except Invalid:
         said = None
     first = max(view.first_shown, shown_from or 0)
-    if first != view.first_shown or (said is not None and said != view.summary):
+    own = own_state(found.manager)
+    other = bool(own) and own != own_state(view.manager_state)
+    if first != view.first_shown or (said is not None and said != view.summary) or other:
         manager, calls = found.manager.get("__name__"), found.manager.get("model_call_count")
         changed = replace(
             view,
@@ -104,6 +107,7 @@ def adopt_agent(
             summary=said or view.summary,
             manager=manager if isinstance(manager, str) else view.manager,
             manager_state={
+                **own,
                 "removed_message_count": found.manager.get("removed_message_count", 0),
                 "model_call_count": calls if isinstance(calls, int) else 0,
             },

@@ -26,11 +26,12 @@ from repertory.core.message_tree.kept_rows import Kept, Line, entry, read_entry,
 from repertory.core.message_tree.spelling import decoded, encoded, epoch, iso, parsed, read, spelled, written
 from repertory.core.messages import Json, Message
 from repertory.core.pairing import check_shape
-from repertory.core.window.plan import DEFAULT_MANAGER
+from repertory.core.window.plan import DEFAULT_MANAGER, own_state
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:
     from repertory.core.journal.fold import Fold
+    from repertory.core.journal.records import View
 
 OURS = "repertory"
 DIGEST = "digest"
@@ -138,15 +139,22 @@ def rows_fields(chapter: Chapter, files: Mapping[int, tuple[int, Message]]) -> d
     return {"next": chapter.next_number, **_chapter(chapter, entries)}
 
 
+def manager_named(view: View, found: AgentFile | None) -> str:
+    """The class of the conversation manager, as `agent.json` names it."""
+    name = found.manager.get("__name__") if found is not None else None
+    return view.manager or (name if isinstance(name, str) and name else DEFAULT_MANAGER)
+
+
 def agent_document(agent_id: str, fold: Fold, removed: int, found: AgentFile | None, at: float) -> bytes:
     """`agent.json`. `removed`: documents of messages before the first one that is shown."""
     view, state = fold.shown.view, dict(fold.state)
-    manager: dict[str, object] = {"__name__": view.manager or _manager_of(found), "removed_message_count": removed}
+    manager: dict[str, object] = {"__name__": manager_named(view, found), "removed_message_count": removed}
     calls = view.manager_state.get("model_call_count")
     if manager["__name__"] == DEFAULT_MANAGER:
         manager["model_call_count"] = calls if isinstance(calls, int) else 0
     if view.summary is not None or "summary_message" in (found.manager if found is not None else ()):
         manager = {"summary_message": view.summary, **manager}
+    manager |= own_state(view.manager_state)
     model_state = dict(found.model_state) if found is not None else {}
     return sealed(
         {
@@ -315,11 +323,6 @@ def _read_chapter(ours: Mapping[str, object], message: Message | None, at: float
         next_number=int(cast("int", ours.get("next", 0))),
         generation=int(cast("int", ours["generation"])),
     )
-
-
-def _manager_of(found: AgentFile | None) -> str:
-    name = found.manager.get("__name__") if found is not None else None
-    return name if isinstance(name, str) and name else DEFAULT_MANAGER
 
 
 def _mapping(value: object) -> dict[str, Json]:

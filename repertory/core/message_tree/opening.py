@@ -17,6 +17,7 @@ from repertory.core.journal.records import (
     Record,
     Resumed,
     StateChanged,
+    View,
     ViewChanged,
 )
 from repertory.core.journal.restore import restore
@@ -54,17 +55,29 @@ class Due(NamedTuple):
     """What is shown has changed, which is told when the session is given up."""
 
 
-def due_after(record: Record | None, *, asks: bool) -> Due:
-    """What a record changes of the agent's document. `asks`: whether that says that the turn waits for a person."""
+def due_after(record: Record | None, *, asks: bool, manager: str) -> Due:
+    """What a record changes of the agent's document. `asks`: whether that says that the turn waits for a person.
+    `manager`: the conversation manager that it names.
+    """
+    renamed = manager_in(record) not in ("", manager)
     match record:
         case StateChanged() | Branched() | Interrupted() | Resumed():
             return Due(state=True)
         case ViewChanged():
-            return Due(view=True)
+            return Due(state=renamed, view=True)
         case MessageAdded(view=view):
-            return Due(state=asks, view=view is not None)
+            return Due(state=asks or renamed, view=view is not None)
         case _:
             return Due()
+
+
+def manager_in(record: Record | None) -> str:
+    """The conversation manager that a record names; empty for none."""
+    match record:
+        case ViewChanged(view=view) | MessageAdded(view=View() as view):
+            return view.manager
+        case _:
+            return ""
 
 
 def outdated(agent: AgentFile, fold: Fold) -> bool:

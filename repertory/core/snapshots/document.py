@@ -23,7 +23,7 @@ from repertory.core.message_tree.documents import OURS
 from repertory.core.message_tree.spelling import decoded, encoded, epoch, zulu
 from repertory.core.pairing import check_shape
 from repertory.core.snapshots.location import AGENT_SCOPE
-from repertory.core.window.plan import DEFAULT_MANAGER
+from repertory.core.window.plan import DEFAULT_MANAGER, own_state
 from repertory.errors import Invalid, SnapshotException
 
 if TYPE_CHECKING:
@@ -193,6 +193,7 @@ def content_of(fold: Fold, found: SnapshotContent | None, manager: str) -> Snaps
         said["model_call_count"] = calls if isinstance(calls, int) else 0
     if view.summary is not None or (found is not None and "summary_message" in found.manager):
         said = {"summary_message": cast("Json", view.summary), **said}
+    said |= own_state(view.manager_state)
     return SnapshotContent(
         messages=fold.shown.messages(),
         state=dict(fold.state),

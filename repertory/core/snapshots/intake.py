@@ -20,7 +20,7 @@ from repertory.core.message_tree.adoption import adopt, adopt_questions
 from repertory.core.message_tree.documents import Read
 from repertory.core.messages import Message, error_result, tool_uses
 from repertory.core.pairing import INTERRUPTED_TEXT, read_message
-from repertory.core.window.plan import WindowPlan
+from repertory.core.window.plan import WindowPlan, own_state
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:
@@ -154,6 +154,7 @@ def _hiding(appender: Appender, plan: WindowPlan, found: SnapshotContent, at: fl
         plan,
         manager=name if isinstance(name, str) else view.manager,
         manager_state={
+            **own_state(manager),
             "removed_message_count": removed if isinstance(removed, int) else 0,
             "model_call_count": calls if isinstance(calls, int) else 0,
         },

@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from repertory.core.messages import Message
+from repertory.core.messages import Json, Message
 
 DEFAULT_MANAGER = "SlidingWindowConversationManager"
 """Whose conversation it is as long as nothing names a manager."""
+_OURS = frozenset(("__name__", "removed_message_count", "model_call_count", "hidden_tokens", "summary_message"))
+
+
+def own_state(kept: Mapping[str, Json]) -> dict[str, Json]:
+    """What a manager's own `get_state` adds to what is kept of every manager."""
+    return {key: value for key, value in kept.items() if key not in _OURS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
