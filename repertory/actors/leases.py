@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 import anyio
 
-from repertory.backends.ports import Lease, SessionStore, YieldingStore
-from repertory.errors import SessionBusy
+from repertory.backends.ports import Batch, Lease, SessionStore, YieldingStore
+from repertory.errors import LeaseLost, RepertoryError, SessionBusy
 
 _TRIES = 5
 """How often another process is asked while it may give a session up."""
@@ -28,6 +28,8 @@ class _Session:
     users: int = 0
     owed: bool = False
     """Whether nobody uses the lease any more, and the store could not be told."""
+    doubted: bool = False
+    """Whether one of its users has failed, so that nobody knows whether the lease is still good."""
 
 
 class Leases:
@@ -45,6 +47,9 @@ class Leases:
         Errors: as `SessionStore.acquire`.
         """
         async with self._locked(session_id) as session:
+            if session.doubted and session.lease is not None and not await self._is_current(session.lease):
+                session.lease, session.users = None, 0
+            session.doubted = False
             if session.lease is None or session.owed:
                 session.lease, session.owed = await self._acquire(session_id, takeover=takeover), False
             session.users += 1
@@ -68,11 +73,34 @@ class Leases:
             if session.owed and session.lease is not None:
                 await self._give_up(session, session.lease)
 
-    def forget(self, lease: Lease) -> None:
-        """Nobody knows whether the lease is still good: the next to ask acquires anew, which fences this one."""
+    def leave(self, lease: Lease) -> None:
+        """One user less, who cannot wait. When it was the last one the session is given up as `release` says after
+        `Unavailable`.
+        """
         session = self._sessions.get(lease.session_id)
         if session is not None and session.lease == lease:
+            session.users -= 1
+            session.owed = not session.users
+
+    def forget(self, lease: Lease) -> None:
+        """One user less, who failed, so nobody knows whether the lease is still good. The next to ask acquires anew,
+        which fences this one; while other agents of this process use it, the store is asked first whether it is good,
+        so that they are not fenced by their own process.
+        """
+        session = self._sessions.get(lease.session_id)
+        if session is None or session.lease != lease:
+            return
+        session.users -= 1
+        session.doubted = session.users > 0
+        if not session.doubted:
             session.lease, session.users, session.owed = None, 0, False
+
+    async def _is_current(self, lease: Lease) -> bool:
+        """Ask the store. Errors: as `SessionStore.append`."""
+        (outcome,) = await self._store.append([Batch(lease=lease, rows=())])
+        if isinstance(outcome, RepertoryError) and not isinstance(outcome, LeaseLost):
+            raise outcome
+        return not isinstance(outcome, LeaseLost)
 
     async def _acquire(self, session_id: str, *, takeover: bool) -> Lease:
         store = self._store

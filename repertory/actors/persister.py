@@ -170,12 +170,20 @@ class SessionPersister(Actor[PersisterMessage]):
 
     async def _open(self, keeper: Durable, *, takeover: bool) -> None:
         settings = self._settings
-        self._lease = await keeper.leases.acquire(settings.session_id, takeover=takeover)
-        rows = await keeper.store.load(settings.session_id, settings.agent_id)
-        rows_and_kept = [*rows, *self._kept(rows)]
-        restoring = partial(restore, rows_and_kept, session_id=settings.session_id)
-        large = size_of(rows_and_kept) > OFF_LOOP_BYTES
-        restored = await run_in_thread(restoring) if large else restoring()
+        self._lease = lease = await keeper.leases.acquire(settings.session_id, takeover=takeover)
+        try:
+            rows = await keeper.store.load(settings.session_id, settings.agent_id)
+            rows_and_kept = [*rows, *self._kept(rows)]
+            restoring = partial(restore, rows_and_kept, session_id=settings.session_id)
+            large = size_of(rows_and_kept) > OFF_LOOP_BYTES
+            restored = await run_in_thread(restoring) if large else restoring()
+        except BaseException as error:
+            self._lease = None
+            keeper.leases.leave(lease)
+            if isinstance(error, Exception):
+                with suppress(RepertoryError):
+                    await keeper.leases.give_up_owed(settings.session_id)
+            raise
         self._fold, self._turn_rows = restored.fold, rows_and_kept
         self._appender = Appender(settings.agent_id, restored.fold, restored.link, self._entropy)
         self._durable_seq = rows[-1].seq if rows else 0
@@ -498,6 +506,7 @@ class SessionPersister(Actor[PersisterMessage]):
             return self._start_over(error)
         self._backlog.abandon(error)
         keeper.leases.forget(self._lease)
+        self._lease = None
         try:
             await self._open(keeper, takeover=False)
         except RepertoryError:

@@ -192,7 +192,8 @@ class Host:
                 return place.active or await self._activate(place, blueprint)
         except BaseException:
             place.users -= 1
-            self._drop_empty(blueprint.key, place)
+            if not place.lock.locked():  # Else it is being put to rest, and is dropped when that is done.
+                self._drop_empty(blueprint.key, place)
             raise
 
     async def leave(self, blueprint: AnyBlueprint) -> None:
@@ -290,8 +291,9 @@ class Host:
 
     def _drop_empty(self, key: Key, place: _Place) -> None:
         """Keep nothing of a session that nobody uses and that is kept elsewhere."""
-        if place.active is None and place.memory is None and not place.users:
-            self._places.pop(key, None)
+        unused = place.active is None and place.memory is None and not place.users
+        if unused and self._places.get(key) is place:
+            del self._places[key]
 
     async def _forget(self, place: _Place) -> None:
         """The session's actors are gone: nothing of it is active."""
@@ -316,6 +318,7 @@ class Host:
                 idle = not place.users and not place.waits and idle_s >= self._settings.idle_timeout_s
                 if idle and place.active is not None:
                     await self._rest(key, place)
+            self._drop_empty(key, place)
 
     async def _yield(self, store_key: str, session_id: str) -> None:
         """Another process asks for a session: put it to rest, now or when its turns are over."""

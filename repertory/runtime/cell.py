@@ -15,6 +15,7 @@ from functools import partial
 from typing import TypeAlias, cast
 
 import anyio
+import anyio.lowlevel
 
 from repertory.errors import ActorDead, ActorFailed, RestartLimitReached, StartFailed
 from repertory.runtime.actor import Actor
@@ -179,8 +180,10 @@ class Cell:
         actor.context = self._context
         self._child.ref.mailbox.kind = type(actor).__name__
         await actor.on_start()
-        self._child.advance(Happening.STARTED)
         self._started = True
+        # It may have been told to end while it did what cannot be cut short: then it ends, and `on_stop` tidies up.
+        await anyio.lowlevel.checkpoint_if_cancelled()
+        self._child.advance(Happening.STARTED)
         self._clear_bucket()
         self._keeper.child_started(self._child)
         await actor.on_ready()
@@ -328,7 +331,7 @@ class Cell:
 
         Only a native cancellation, which is a kill, gets through.
         """
-        was_started = self._child.state is not State.STARTING
+        was_started = self._started or self._child.state is not State.STARTING
         if self._child.state is not State.STOPPING:
             self._child.advance(Happening.END)
         killed = isinstance(reason, Killed)

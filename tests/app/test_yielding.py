@@ -18,6 +18,7 @@ from repertory.backends.sessions.message_tree_journal import TreeSettings
 from repertory.backends.sessions.object_owners import TimedOwners
 from repertory.backends.sessions.object_sessions import ObjectSessionStore
 from repertory.backends.sessions.proof_of_life import TimeToLive
+from repertory.core.journal.rows import Row
 from repertory.core.messages import text_of
 from repertory.errors import SessionBusy, Unavailable
 from repertory.testing.counting_objects import CountingObjectStore
@@ -203,6 +204,41 @@ async def test_a_lease_that_could_not_be_given_up_may_be_used_again() -> None:
     assert again.generation > lease.generation
     leases.forget(lease)
     assert await leases.acquire("s", takeover=False) == again
+
+
+async def test_an_agent_that_fails_does_not_fence_another_one_of_its_process(shared: Shared) -> None:
+    store = shared.open_store()
+    leases = Leases(store, busy_s=0)
+    failed, good = [await leases.acquire("s", takeover=False) for _ in range(2)]
+    leases.forget(failed)
+    assert await leases.acquire("s", takeover=False) == good
+    taken = await shared.open_store().acquire("s", takeover=True)
+    await anyio.sleep(6)  # As long as a proof counts.
+    leases.forget(good)
+    again = await leases.acquire("s", takeover=True)
+    assert again.generation > taken.generation, "a lease that is not good any more is not kept"
+    await leases.release(good)
+    assert await leases.acquire("s", takeover=False) == again
+    await store.aclose()
+
+
+async def test_a_session_that_could_not_be_read_is_free_again(shared: Shared) -> None:
+    class Unreadable:
+        key = "unreadable"
+
+        def open_store(self) -> SessionStore:
+            store = shared.open_store()
+
+            async def load(session_id: str, agent_id: str, *, whole: bool = False) -> Sequence[Row]:
+                raise Unavailable("down", session=session_id, agent=agent_id, whole=whole)
+
+            store.load = load  # type: ignore[method-assign]
+            return store
+
+    async with Runtime(sessions=Unreadable()) as one, Runtime(sessions=shared, patience=StorePatience(busy_s=0)) as two:
+        with pytest.raises(Unavailable):
+            await one.agent(spec()).session("s").invoke("first")
+        await two.agent(spec()).session("s").invoke("second")
 
 
 async def test_sessions_open_beside_each_other_while_one_waits_for_its_owner() -> None:

@@ -12,6 +12,7 @@ from repertory.runtime.dead_letters import Reason
 from repertory.runtime.exit import ExitReason, Failed, Killed, Shutdown
 from repertory.runtime.next import Next, carry_on, reply
 from repertory.runtime.spec import ChildSpec
+from repertory.runtime.supervisor import Supervisor
 from repertory.runtime.system import ActorSystem
 from tests.runtime.toys import Add, Bump, Gate, Nap, Run, Scripted, counter, ended, scripted, settle
 
@@ -180,6 +181,31 @@ async def test_stop_cuts_a_turn_that_takes_longer_than_its_spec_allows() -> None
         assert anyio.current_time() - began == pytest.approx(2, abs=0.06)
     assert log == ["counter started", "counter stopped: Shutdown"]
     assert system.dead_letters.tells == 1
+
+
+async def test_a_start_that_cannot_be_cut_short_ends_in_order_when_it_was_overtaken_by_a_stop() -> None:
+    log: list[str] = []
+
+    class Uncut(Scripted):
+        async def on_start(self) -> None:
+            with anyio.CancelScope(shield=True):
+                await anyio.sleep(5)
+            log.append("has what it needs")
+
+        async def on_stop(self, reason: ExitReason) -> None:
+            log.append(f"gives it back: {type(reason).__name__}")
+
+    async with ActorSystem() as system, anyio.create_task_group() as group:
+
+        async def start() -> None:
+            with pytest.raises(StartFailed):
+                await system.start(ChildSpec(name="uncut", factory=lambda: Uncut(idle)), under=above)
+
+        above = await system.start(ChildSpec(name="above", factory=Supervisor))
+        group.start_soon(start)
+        await anyio.sleep(1)
+        await system.stop(above)
+    assert log == ["has what it needs", "gives it back: Shutdown"]
 
 
 async def test_on_stop_has_its_own_time_and_no_more() -> None:

@@ -7,6 +7,7 @@ them in, and an owner that meets one gets `LeaseLost`, so nothing is ever overwr
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -431,8 +432,9 @@ class MessageTreeStore:
         for agent_id in {**by_agent, **erase}:
             journal = session.journals[agent_id]
             refusal = await journal.append(by_agent.get(agent_id, ()), erase.get(agent_id, ()))
-            if refusal is not None:
-                session.held, session.journals = None, {}
+            if refusal is not None:  # About this agent alone: whose the session is, the store is asked next time.
+                del session.journals[agent_id]
+                held.proved_at = -math.inf
                 return refusal
         agent_id = batch.rows[-1].agent_id if batch.rows else (batch.erase[-1][0] if batch.erase else "")
         journal = session.journals.get(agent_id)
