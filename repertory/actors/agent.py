@@ -45,8 +45,8 @@ from repertory.actors.worklist import Worklist
 from repertory.backends.ports import OutputForm
 from repertory.core.budget import Budget
 from repertory.core.direct_call import DIRECT_WHILE_BUSY, direct_answers, recorded
-from repertory.core.journal.fold import is_answer
 from repertory.core.journal.image import Image
+from repertory.core.journal.named_turns import is_answer
 from repertory.core.journal.records import CursorMoved, MessageAdded, StateChanged
 from repertory.core.journal.standing import standing_of
 from repertory.core.messages import Json, tool_uses
@@ -120,7 +120,7 @@ class AgentActor(Actor[AgentMessage]):
         conversation = self.context.sibling("conversation")
         clock, chance = self.context.clock, partial(self.context.rng.uniform, 0.0, 1.0)
         self._means = Means(ledger=self._ledger, conversation=conversation, clock=clock, chance=chance)
-        self._opening = TurnOpening(self._ledger, self._parts, self._calls.unknown_outcome)
+        self._opening = TurnOpening(persister, self._ledger, self._parts, self._calls.unknown_outcome)
         await self._stand_on(image)
         if image.last_seq == 0:
             self._write_first_records()
@@ -455,7 +455,7 @@ class AgentActor(Actor[AgentMessage]):
             if any(tool_uses(self._standing.last)) if self._standing.last is not None else False:
                 raise Invalid("cannot directly call tool during interrupt: finish the turn first")
             driver.prepared = direct_answers(recorded(invocation.direct))
-        opening, standing = self._opening.open(self._standing, prompt, drop=invocation.drop_interrupts)
+        opening, standing, begun = await self._opening.open(self._standing, prompt, invocation, driver.record)
         self._stand(standing)
         if isinstance(opening, AskPerson):
             return await driver.conclude("interrupt", interrupts=opening.interrupts)
@@ -463,7 +463,8 @@ class AgentActor(Actor[AgentMessage]):
             moved = await self._ledger.begin(stored=True)  # Before anything runs that was waiting for them.
             if moved is not None:
                 return moved
-        self._footing.turns += 1
+        if not begun:
+            self._footing.turns += 1
         if isinstance(opening, Continued):
             self._footing.begun = self._standing
         try:

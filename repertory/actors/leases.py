@@ -73,14 +73,13 @@ class Leases:
             if session.owed and session.lease is not None:
                 await self._give_up(session, session.lease)
 
-    def leave(self, lease: Lease) -> None:
-        """One user less, who cannot wait. When it was the last one the session is given up as `release` says after
-        `Unavailable`.
-        """
+    async def leave(self, lease: Lease) -> None:
+        """As `release`, for one who may have been cancelled: it does not count any more, whatever happens here."""
         session = self._sessions.get(lease.session_id)
         if session is not None and session.lease == lease:
             session.users -= 1
             session.owed = not session.users
+            await self.give_up_owed(lease.session_id)
 
     def forget(self, lease: Lease) -> None:
         """One user less, who failed, so nobody knows whether the lease is still good. The next to ask acquires anew,

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from repertory.core.journal.fold import FINISHED_TURNS_MAX, is_answer
+from repertory.core.journal.named_turns import FINISHED_TURNS_MAX, is_answer
 from repertory.core.messages import text_of
 from repertory.core.prompt import Answers, Said
 from repertory.core.result import AgentResult
@@ -51,8 +51,11 @@ class NamedTurns:
         return replace(result, replayed=True)
 
     def token_of(self, token: str | None, prompt: Said | Answers) -> str | None:
-        """The name of the turn that a call goes on with: answers belong to the turn that has asked."""
-        return self._open if token is None and isinstance(prompt, Answers) else token
+        """The name of the turn that a call goes on with: answers, and calls that say nothing, belong to the turn that
+        stands open.
+        """
+        goes_on = isinstance(prompt, Answers) or not prompt.messages
+        return self._open if token is None and goes_on else token
 
     def going_on(self, token: str | None, prompt: Said | Answers, last: Message | None) -> Said | Answers:
         """What a call says: nothing, when a crash cut its turn short, since its prompt is stored already. `last` is the

@@ -34,12 +34,14 @@ from repertory.actors.persister_messages import (
     Begin,
     Commit,
     Hurry,
+    LeftBehind,
     LingerOver,
     Looked,
     PatienceOver,
     Prove,
     ReadHistory,
     ReadImage,
+    ReadLeftBehind,
     ReadRun,
     ReadSaid,
     Redact,
@@ -73,7 +75,7 @@ _EARLY_S = 0.001
 """Clocks are read twice."""
 
 PersisterMessage: TypeAlias = (
-    Append | Begin | Commit | Prove | Redact | ReadImage | ReadHistory | ReadSaid | ReadRun | Hurry
+    Append | Begin | Commit | Prove | Redact | ReadImage | ReadLeftBehind | ReadHistory | ReadSaid | ReadRun | Hurry
 ) | (LingerOver | TryAgain | PatienceOver | Looked | Written | WriteRefused)
 
 
@@ -161,31 +163,28 @@ class SessionPersister(Actor[PersisterMessage]):
         if isinstance(self._keeper, MemoryJournal):
             self._fold = self._keeper.fold
             return
-        settings, store, backlogs = self._settings, self._keeper.store, self._keeper.backlogs
-        if isinstance(store, TendedStore):
-            self._linger_s = max(self._linger_s, store.linger_s)
-        self._patience_s = backlogs.patience.wait_s
+        settings, store = self._settings, self._keeper.store
+        self._linger_s = max(self._linger_s, store.linger_s if isinstance(store, TendedStore) else 0.0)
+        self._patience_s = self._keeper.backlogs.patience.wait_s
         self._backlog = self._keeper.backlog_of(settings.session_id, settings.agent_id)
         await self._open(self._keeper, takeover=settings.takeover)
 
     async def _open(self, keeper: Durable, *, takeover: bool) -> None:
-        settings = self._settings
-        self._lease = lease = await keeper.leases.acquire(settings.session_id, takeover=takeover)
+        session_id, agent_id = self._settings.session_id, self._settings.agent_id
+        self._lease = lease = await keeper.leases.acquire(session_id, takeover=takeover)
         try:
-            rows = await keeper.store.load(settings.session_id, settings.agent_id)
+            rows = await keeper.store.load(session_id, agent_id)
             rows_and_kept = [*rows, *self._kept(rows)]
-            restoring = partial(restore, rows_and_kept, session_id=settings.session_id)
+            restoring = partial(restore, rows_and_kept, session_id=session_id)
             large = size_of(rows_and_kept) > OFF_LOOP_BYTES
             restored = await run_in_thread(restoring) if large else restoring()
-        except BaseException as error:
+        except BaseException:
             self._lease = None
-            keeper.leases.leave(lease)
-            if isinstance(error, Exception):
-                with suppress(RepertoryError):
-                    await keeper.leases.give_up_owed(settings.session_id)
+            with suppress(RepertoryError):
+                await keeper.leases.leave(lease)
             raise
         self._fold, self._turn_rows = restored.fold, rows_and_kept
-        self._appender = Appender(settings.agent_id, restored.fold, restored.link, self._entropy)
+        self._appender = Appender(agent_id, restored.fold, restored.link, self._entropy)
         self._durable_seq = rows[-1].seq if rows else 0
         for redaction in repairs(self._appender, rows_and_kept, restored.mended):
             self._backlog.redact(redaction)
@@ -240,6 +239,8 @@ class SessionPersister(Actor[PersisterMessage]):
                 return carry_on()
             case ReadImage():
                 return reply(self._fold.image())
+            case ReadLeftBehind(token=token):
+                return reply(LeftBehind.in_fold(self._fold, token))
             case ReadHistory():
                 return reply(await read_history(self._keeper, self._settings.session_id, self._backlog))
             case ReadSaid(after=after, until=until):
@@ -447,7 +448,6 @@ class SessionPersister(Actor[PersisterMessage]):
 
     async def _look(self, refused: LeaseLost) -> None:
         """Ask how much of what was refused is stored. A job: meanwhile callers are told that they have waited."""
-        looked = Looked(refused=refused)
         try:
             looked = Looked(refused=refused, last=await self._last_stored())
         except RepertoryError as error:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from repertory.actors.said import History
-from repertory.core.journal.image import Image
+from repertory.core.journal.fold import Fold
+from repertory.core.journal.image import Image, UnansweredTurn
 from repertory.core.journal.records import Record
 from repertory.core.journal.rows import Row
 from repertory.core.memory.reading import SaidMessage
@@ -89,6 +91,27 @@ class Prove(Ask[None]):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadImage(Ask[Image]):
     """Everything an agent needs to go on, as of now."""
+
+
+class LeftBehind(NamedTuple):
+    """A named turn without an answer, behind which another one began."""
+
+    turn: UnansweredTurn
+    shown: Sequence[tuple[int, Message]]
+    """What the model is shown from its own rows, by sequence number."""
+
+    @classmethod
+    def in_fold(cls, fold: Fold, token: str) -> LeftBehind | None:
+        """The turn of that name, if it is one."""
+        turn = fold.unanswered_turn(token)
+        return None if turn is None else cls(turn, tuple(fold.shown.recent))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadLeftBehind(Ask[LeftBehind | None]):
+    """The turn of that name, if it has no answer and another one began behind it."""
+
+    token: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

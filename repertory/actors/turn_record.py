@@ -11,17 +11,19 @@ from typing import TYPE_CHECKING
 from repertory.actors.conversation_messages import ReplaceShown
 from repertory.core.journal.records import MessageAdded
 from repertory.core.journal.redaction import redacted
-from repertory.core.messages import ContentBlock, Message, copy_message, error_result, tool_results
+from repertory.core.messages import ContentBlock, Message, copy_message, error_result, is_filler, tool_results
+from repertory.core.opening import asked_again
 from repertory.core.pairing import check_next
+from repertory.core.standing import Standing, Start
 from repertory.errors import RepertoryError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from repertory.actors.agent_parts import AgentParts, AgentSettings, Footing, Means
     from repertory.actors.hook_calls import TurnHooks
     from repertory.core.events import TurnEvent
-    from repertory.core.journal.image import Image
+    from repertory.core.journal.image import Image, UnansweredTurn
 
 
 class TurnRecord:
@@ -73,14 +75,32 @@ class TurnRecord:
         if self.publish is not None and not told:
             await self.publish({"message": copy_message(edited)})
 
+    async def state_again(self, messages: Sequence[Message], left: UnansweredTurn) -> Standing:
+        """Store how a turn goes on whose tools are of unknown outcome, as a crash would have left it: in one piece.
+        Errors: those of guards, with nothing on record.
+        """
+        asking, starts = asked_again(left, self._ledger.wall())
+        told = [await self._hooks.message_added(message) for message in (*messages, asking)]
+        for message in told:
+            self._record(message)
+        for started in starts:
+            self._ledger.add(started)
+        if self.publish is not None:
+            for message in told:
+                await self.publish({"message": copy_message(message)})
+        known = {started.tool_use_id: Start(started.attempt, started.idempotency_key) for started in starts}
+        return Standing(last=self.footing.last, started=frozenset(known), starts=known)
+
     def _record(self, message: Message) -> None:
         footing = self.footing
         check_next(footing.last, message)
-        token, self._token = self._token, None
+        closes = not self.wrote and footing.turns > 1 and is_filler(message)  # It is the end of the turn before.
+        token = None if closes else self._token
+        self._token = self._token if closes else None
         record = MessageAdded(
             at=self._ledger.wall(),
             message=message,
-            turn=footing.turns,
+            turn=footing.turns - closes,
             index=footing.message_count,
             idempotency_token=token,
         )

@@ -88,6 +88,20 @@ Prompt: TypeAlias = "str | Sequence[ContentBlock] | Sequence[Message] | None"
 """What a caller may say: text, content blocks, whole messages, or None to go on where the conversation stands."""
 
 
+NO_ANSWER_TEXT = "(This message was not answered: the turn ended early.)"
+"""What stands where a turn has no answer, so that the next prompt may follow."""
+LOST_TEXT = "(This message was lost.)"
+"""What stands where a stored message cannot be read any more."""
+
+
+def is_filler(message: Message) -> bool:
+    """Whether this stands in the place of an answer that is not there."""
+    content = message["content"]
+    return (
+        message["role"] == "assistant" and len(content) == 1 and content[0].get("text") in (NO_ANSWER_TEXT, LOST_TEXT)
+    )
+
+
 def tool_uses(message: Message) -> Iterator[ToolUse]:
     """The tool uses in a message, in order."""
     for block in message["content"]:

@@ -6,18 +6,35 @@ each of these has one of these outcomes: finished (its recorded result is used),
 person whom it has asked (it runs when it has its answer), or started with unknown outcome, which is decided by policy
 and never by running it again in silence.
 
+A turn that was named, and behind which another one began, goes on at the end of the conversation when it is called
+again: a note stands in the place of its prompt, and its tools of unknown outcome are stated once more, as a crash would
+have left them there (`docs/design/0025`).
+
 A question has its answer, or has none yet, or is over: nobody answered in time, or the caller goes on without an
 answer. What waited for a question that is over gets an error result that says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import blake2s
 from typing import Literal, TypeAlias
 
 from repertory.core.interrupts import Interrupt, held_up, is_about_outcome, outcome_id
-from repertory.core.messages import ContentBlock, Json, Message, ToolResult, ToolUse, error_result, tool_uses
+from repertory.core.journal.image import UnansweredTurn
+from repertory.core.journal.records import ToolStarted
+from repertory.core.messages import (
+    NO_ANSWER_TEXT,
+    ContentBlock,
+    Json,
+    Message,
+    ToolResult,
+    ToolUse,
+    error_result,
+    is_filler,
+    tool_uses,
+)
 from repertory.core.prompt import Answers, Said
 from repertory.core.standing import Standing
 from repertory.core.turn import Began, Continued
@@ -25,7 +42,6 @@ from repertory.errors import InterruptExpired, InterruptNotFound, InterruptsWait
 
 UnknownOutcome = Literal["ask", "retry", "fail"]
 
-NO_ANSWER_TEXT = "(This message was not answered: the turn ended early.)"
 NOT_RUN_TEXT = "Not run: the turn ended before this tool started."
 NOT_GONE_ON_TEXT = "Not finished: a person was asked, and the turn ended before this tool went on."
 UNKNOWN_TEXT = (
@@ -198,3 +214,38 @@ def interrupt_for(use: ToolUse) -> Interrupt:
         name="unknown_tool_outcome",
         reason={"tool": use["name"], "toolUseId": use["toolUseId"], "input": use["input"]},
     )
+
+
+def going_on_with(turn: UnansweredTurn, shown: Sequence[tuple[int, Message]], said: tuple[Message, ...]) -> Message:
+    """What a call says that goes on with a turn behind which others began. It names the prompt by its place.
+
+    `shown`: what the model is shown, by sequence number; `said`: the prompt as the caller has it. It stands here only
+    when the model is not shown where it was said.
+    """
+    begun = next((message for seq, message in shown if seq == turn.seq), None)
+    if begun is None:
+        blocks: list[ContentBlock] = [{"text": "(Go on with an earlier message of mine that has no answer yet:)"}]
+        return {"role": "user", "content": [*blocks, *(block for message in said for block in message["content"])]}
+    since = sum(seq > turn.seq and _is_prompt(message) for seq, message in shown) - is_filler(begun)
+    if since < 1:
+        return {"role": "user", "content": [{"text": "(Go on with my last message, which has no answer yet.)"}]}
+    which = f"the one {since} before my last one" if since > 1 else "the one before my last one"
+    text = f"(Go on with an earlier message of mine that has no answer yet: {which}.)"
+    return {"role": "user", "content": [{"text": text}]}
+
+
+def _is_prompt(message: Message) -> bool:
+    return message["role"] == "user" and any("toolResult" not in block for block in message["content"])
+
+
+def asked_again(turn: UnansweredTurn, at: float) -> tuple[Message, tuple[ToolStarted, ...]]:
+    """The tools of unknown outcome of a turn that others began behind, as a message that asks for them under new ids,
+    and their starts: with the idempotency keys and attempts that they had.
+    """
+    uses: list[ContentBlock] = []
+    starts: list[ToolStarted] = []
+    for use, started in turn.unknown:
+        use_id = f"again_{blake2s(use['toolUseId'].encode(), digest_size=12).hexdigest()}"
+        uses.append({"toolUse": {**use, "toolUseId": use_id}})
+        starts.append(replace(started, at=at, tool_use_id=use_id))
+    return {"role": "assistant", "content": uses}, tuple(starts)

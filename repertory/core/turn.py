@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from repertory.core.answer import LIMITED, Answer
 from repertory.core.limits import NO_LIMITS, TurnLimits
-from repertory.core.messages import ContentBlock, Message, ToolResult, ToolUse, error_result, tool_uses
+from repertory.core.messages import ContentBlock, Message, ToolResult, ToolUse, error_result, is_filler, tool_uses
 from repertory.errors import MaxTokensReachedException, ModelRefused, StructuredOutputException
 
 if TYPE_CHECKING:
@@ -344,8 +344,8 @@ def _counted(turn: Turn, answer: Answer) -> Turn:
 
 
 def is_whole(answer: Message) -> bool:
-    """Whether a stored answer is one that the model meant to end there: neither cut off nor refused."""
-    return "stop_reason" not in answer.get("metadata", {}).get("custom", {})
+    """Whether a stored answer is one that was meant to end there: not cut off, not refused, and no filler."""
+    return "stop_reason" not in answer.get("metadata", {}).get("custom", {}) and not is_filler(answer)
 
 
 def _cut_off(turn: Turn, answer: Answer, uses: tuple[ToolUse, ...]) -> Step:

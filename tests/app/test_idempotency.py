@@ -28,7 +28,7 @@ from repertory import (
     SQLiteSessions,
 )
 from repertory.backends.tools.schema_library import schema_class
-from repertory.core.journal.fold import FINISHED_TURNS_MAX
+from repertory.core.journal.named_turns import FINISHED_TURNS_MAX
 from repertory.core.messages import text_of
 from repertory.errors import AgentBusy, Invalid, ModelFailed, Unavailable
 
@@ -325,7 +325,7 @@ async def test_a_turn_that_a_tool_ended_without_an_answer_goes_on() -> None:
     assert str(await agent.invoke_async("go", idempotency_token="t")) == "3"
 
 
-async def test_another_turn_in_between_closes_the_one_that_failed() -> None:
+async def test_a_turn_that_failed_goes_on_behind_another_one_without_saying_the_prompt_twice() -> None:
     agent = agent_with(Unavailable("gone"), "other", "fine")
     with pytest.raises(Unavailable):
         await agent.invoke_async("go", idempotency_token="t")
@@ -335,7 +335,6 @@ async def test_another_turn_in_between_closes_the_one_that_failed() -> None:
         "go",
         "something else",
         "other",
-        "go",
         "fine",
     ]
 

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from repertory.core.interrupts import Interrupt
 from repertory.core.journal.appender import Appender
-from repertory.core.journal.fold import FINISHED_TURNS_MAX, Fold
+from repertory.core.journal.fold import Fold
 from repertory.core.journal.image import Image
+from repertory.core.journal.named_turns import FINISHED_TURNS_MAX
 from repertory.core.journal.records import (
     Branched,
     CursorMoved,

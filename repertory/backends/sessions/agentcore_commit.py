@@ -10,7 +10,9 @@ from repertory.backends.sessions.agentcore_erasing import erase
 from repertory.backends.sessions.agentcore_journal import AgentCoreJournal, Part
 from repertory.backends.sessions.agentcore_layout import STATE_TYPE, session_item, size_of
 from repertory.backends.sessions.agentcore_ownership import OwnedSession
-from repertory.core.journal.rows import Row
+from repertory.core.journal.codec import decode
+from repertory.core.journal.records import MessageAdded
+from repertory.core.journal.rows import Kind, Row
 from repertory.errors import LeaseLost
 
 ITEMS_MAX = 100
@@ -56,6 +58,14 @@ async def commit(
         await journal.put_due()
     owned.unsure.clear()
     return None
+
+
+def is_acted_on(row: Row) -> bool:
+    """Whether something happens when this is stored: a tool starts, or somebody is given an answer."""
+    if row.kind != Kind.MESSAGE or row.erased:
+        return row.kind == Kind.TOOL_STARTED
+    record = decode(row.kind, row.version, row.body)
+    return isinstance(record, MessageAdded) and record.message["role"] == "assistant"
 
 
 def _prepare(

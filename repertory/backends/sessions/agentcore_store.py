@@ -17,7 +17,7 @@ import anyio
 from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 
 from repertory.backends.ports import Batch, Lease, Position, SessionInfo
-from repertory.backends.sessions.agentcore_commit import commit
+from repertory.backends.sessions.agentcore_commit import commit, is_acted_on
 from repertory.backends.sessions.agentcore_erasing import erase
 from repertory.backends.sessions.agentcore_events import Event, MemoryEvents
 from repertory.backends.sessions.agentcore_journal import AgentCoreJournal, look_at
@@ -358,6 +358,11 @@ class AgentCoreSessionStore:
         refusal = await commit(owned, journals, by_agent, wanted)
         if refusal is not None:
             return refusal
+        if any(map(is_acted_on, batch.rows)):  # Nothing keeps a fenced owner from writing.
+            refusal = await owned.look()
+            if refusal is not None:
+                session.end()
+                return refusal
         agent_id = batch.rows[-1].agent_id if batch.rows else (batch.erase[-1][0] if batch.erase else "")
         return Position(agent_id=agent_id, seq=journals[agent_id].last_seq if agent_id else 0)
 

@@ -16,7 +16,8 @@ from types import MappingProxyType
 from typing import assert_never
 
 from repertory.core.interrupts import Interrupt, outcome_id
-from repertory.core.journal.image import Anchors, FinishedTurn, Image
+from repertory.core.journal.image import Anchors, FinishedTurn, Image, UnansweredTurn
+from repertory.core.journal.named_turns import NamedTurns, is_answer
 from repertory.core.journal.records import (
     WHOLE,
     Branched,
@@ -36,12 +37,9 @@ from repertory.core.journal.records import (
     ViewChanged,
 )
 from repertory.core.journal.shown import Shown, shown_at
-from repertory.core.messages import Json, Message, ToolResult, tool_uses
+from repertory.core.messages import Json, Message, ToolResult, is_filler
 from repertory.core.pairing import check_next
 from repertory.errors import Invalid
-
-FINISHED_TURNS_MAX = 64
-"""How many answered idempotency tokens are remembered, at most."""
 
 
 class Fold:
@@ -60,7 +58,6 @@ class Fold:
         self._last_seq = image.last_seq
         self._message_count = image.message_count
         self._turns: int = image.turns
-        self._token = image.token
         self._shown = Shown(image.view, iter(image.recent))
         self._last_message = image.last_message
         self._last_message_seq = image.last_message_seq
@@ -75,7 +72,7 @@ class Fold:
         self._frontier = image.frontier
         self._cursors = dict(image.cursors)
         self._kept = dict(image.kept)
-        self._finished_turns = dict(image.finished_turns)
+        self._named = NamedTurns(image)
         self._take_anchors(image.anchors)
 
     def _take_anchors(self, anchors: Anchors) -> None:
@@ -183,7 +180,11 @@ class Fold:
     @property
     def finished_turns(self) -> Mapping[str, FinishedTurn]:
         """Answered turns by idempotency token: the latest ones only, and surely those whose messages are shown."""
-        return MappingProxyType(self._finished_turns)
+        return MappingProxyType(self._named.finished)
+
+    def unanswered_turn(self, token: str) -> UnansweredTurn | None:
+        """The turn of that name, when it has no answer and nothing at the journal's end goes on with it by itself."""
+        return self._named.left_behind(token, self._last_message)
 
     @property
     def anchors(self) -> Anchors:
@@ -216,7 +217,7 @@ class Fold:
         ):
             if 0 < seq < first:
                 first = seq
-        return first
+        return self._named.needed(self._last_seq, first)
 
     @property
     def low(self) -> int:
@@ -244,8 +245,9 @@ class Fold:
             frontier=self._frontier,
             cursors=dict(self._cursors),
             kept=dict(self._kept),
-            finished_turns={token: turn for token, turn in self._finished_turns.items() if turn.seq >= needed},
-            token=self._token if self._token is not None and self._token[1] >= needed else None,
+            finished_turns={token: turn for token, turn in self._named.finished.items() if turn.seq >= needed},
+            unanswered={token: turn for token, turn in self._named.unanswered.items() if turn.seq >= needed},
+            token=self._named.current if self._named.current is not None and self._named.current[1] >= needed else None,
             run=self._run,
             anchors=self.anchors,
         )
@@ -333,7 +335,7 @@ class Fold:
         self._forget_turn()
         self._nodes, self._frontier = {}, ()
         if gap:  # Else no turn is taken back, and each keeps its answer.
-            self._finished_turns, self._token = {}, None
+            self._named = NamedTurns(Image())
 
     def _on_message(self, seq: int, record: MessageAdded) -> None:
         message, view = record.message, record.view
@@ -345,11 +347,11 @@ class Fold:
             self._check_numbers(record, begins=begins)
             if view is not None:
                 self._shown.check(view, patch=True)
-        token = record.idempotency_token
         if begins:
-            self._turns = record.turn
-            self._turn_at = seq
-            self._token = None if token is None else (token, seq)
+            self._named.begin(seq, record, self._last_message, self._open_tools)
+            self._turns, self._turn_at = record.turn, seq
+        elif is_filler(message):
+            self._named.leave(self._last_message, {})
         self._partial = False
         self._message_count = record.index + 1
         self._last_message = message
@@ -361,8 +363,7 @@ class Fold:
             self._forget_turn()
         if is_answer(message):
             self._turn_at = 0
-            if self._token is not None:
-                self._finish_turn(seq, message, *self._token)
+            self._named.answer(seq, message, self._turns)
         elif not self._turn_at:
             self._turn_at = seq
 
@@ -375,13 +376,6 @@ class Fold:
             raise Invalid("a message's turn never falls", turn=record.turn, turns=self._turns)
         if record.idempotency_token is not None and not begins:
             raise Invalid("an idempotency token stands on the first message of its turn", turn=record.turn)
-
-    def _finish_turn(self, seq: int, answer: Message, token: str, token_seq: int) -> None:
-        turns = self._finished_turns
-        turns.pop(token, None)
-        turns[token] = FinishedTurn(token=token, turn=self._turns, seq=token_seq, answer_seq=seq, answer=answer)
-        if len(turns) > FINISHED_TURNS_MAX:
-            del turns[next(iter(turns))]
 
     def _forget_turn(self) -> None:
         """What a turn waited for is settled by the message that follows."""
@@ -443,9 +437,7 @@ class Fold:
         self._shown.redact(record.target, record.message)
         if record.target == self._last_message_seq:
             self._last_message = record.message
-        for token, turn in self._finished_turns.items():
-            if turn.answer_seq == record.target:
-                self._finished_turns[token] = replace(turn, answer=record.message)
+        self._named.redact(record.target, record.message)
 
     def _on_waiting(self, seq: int, record: Interrupted | Resumed) -> None:
         self._waiting_at = self._waiting_at or seq
@@ -481,11 +473,6 @@ class Fold:
 def _check_light(view: View) -> None:
     if view.pinned or view.replaced or view.summary is not None or view.hidden:
         raise Invalid("the view in a message's record holds no messages; state it in a record of its own")
-
-
-def is_answer(message: Message) -> bool:
-    """Whether a message ends a turn: an assistant message that asks for no tool."""
-    return message["role"] == "assistant" and not any(tool_uses(message))
 
 
 def view_hiding(view: View, stretches: tuple[tuple[int, int], ...]) -> View:

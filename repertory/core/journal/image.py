@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from repertory.core.interrupts import Interrupt
 from repertory.core.journal.records import NodeChanged, ToolStarted, View
 from repertory.core.journal.shown import SUMMARY_SEQ
-from repertory.core.messages import Json, Message, ToolResult
+from repertory.core.messages import Json, Message, ToolResult, ToolUse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +22,26 @@ class FinishedTurn:
     """Of the message that carried the token."""
     answer_seq: int
     answer: Message
+
+
+class UnknownOutcome(NamedTuple):
+    """A tool that was started, and of which nobody knows how it ended."""
+
+    use: ToolUse
+    started: ToolStarted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnansweredTurn:
+    """A turn that a caller named, that has no answer, and behind which another one began: saying it again goes on with
+    it, and does not say its prompt twice.
+    """
+
+    token: str
+    seq: int
+    """Of the message that carried the token."""
+    unknown: tuple[UnknownOutcome, ...] = ()
+    """Its tools whose outcome nobody knew when the other turn began."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +105,8 @@ class Image:
     """Store name to what the last cursor record keeps of it."""
     finished_turns: Mapping[str, FinishedTurn] = field(default_factory=dict[str, FinishedTurn])
     """By idempotency token, for turns no older than what is shown."""
+    unanswered: Mapping[str, UnansweredTurn] = field(default_factory=dict[str, UnansweredTurn])
+    """By idempotency token, for turns no older than `needed`, which those within `UNANSWERED_ROWS` records bound."""
     token: tuple[str, int] | None = None
     """The idempotency token of the current turn and the sequence number of the message that carried it."""
     run: int = 0

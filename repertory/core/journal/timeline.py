@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from repertory.core.journal.comparing import cost_of
-from repertory.core.journal.fold import is_answer
 from repertory.core.journal.leaves import texts_of
 from repertory.core.journal.lineage import Lineage, copies_end, origin_of
+from repertory.core.journal.named_turns import is_answer
 from repertory.core.journal.paths import path_to, within
 from repertory.core.journal.records import (
     Branched,
@@ -22,7 +22,7 @@ from repertory.core.journal.records import (
     ViewChanged,
 )
 from repertory.core.journal.whole_journal import WholeJournal, position_named
-from repertory.core.messages import Json
+from repertory.core.messages import Json, is_filler
 from repertory.core.orchestration.telling import Told, told_by
 
 What = Literal["turn", "mark", "rewind", "view", "redaction", "fork", "run", "node"]
@@ -131,7 +131,7 @@ def _turn(said: Sequence[tuple[int, MessageAdded]], name: str | None, *, on_path
         what="turn",
         text=_first_words(" ".join(texts_of(said[0][1].message))),
         turn=said[0][1].turn,
-        answered=is_answer(said[-1][1].message),
+        answered=is_answer(said[-1][1].message) and not is_filler(said[-1][1].message),
         tokens=cost.total_tokens if cost.answers else None,
         on_path=on_path,
         source=name,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from repertory.core.journal.fold import is_answer
+from repertory.core.journal.named_turns import is_answer
 from repertory.core.journal.paths import paths_to, within
 from repertory.core.journal.records import MessageAdded, Redacted
 from repertory.core.journal.restore import records_of

@@ -13,7 +13,7 @@ from typing import cast
 from repertory.core.interrupt_state import read_state, records_between
 from repertory.core.journal.appender import Appender, Entropy
 from repertory.core.journal.codec import encode
-from repertory.core.journal.fold import is_answer
+from repertory.core.journal.named_turns import is_answer
 from repertory.core.journal.plain_json import load
 from repertory.core.journal.records import MessageAdded, Redacted, StateChanged, ViewChanged
 from repertory.core.journal.rows import SALT_BYTES, VERSION, Row, digest_of, header_of, next_link
@@ -22,12 +22,10 @@ from repertory.core.message_form import mended as well_formed
 from repertory.core.message_tree.assembly import Fault
 from repertory.core.message_tree.documents import AgentFile, Read
 from repertory.core.message_tree.kept_rows import message_in
-from repertory.core.messages import ContentBlock, Json, Message, error_result, tool_results, tool_uses
+from repertory.core.messages import LOST_TEXT, ContentBlock, Json, Message, error_result, tool_results, tool_uses
 from repertory.core.pairing import INTERRUPTED_TEXT, check_next, read_message, repair
 from repertory.core.window.plan import own_state
 from repertory.errors import Invalid, UnpairedTools
-
-LOST_TEXT = "(This message was lost.)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

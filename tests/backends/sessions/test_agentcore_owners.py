@@ -102,7 +102,7 @@ async def test_a_fenced_owner_that_writes_between_its_looks_has_added_a_message(
         new = await own(two, takeover=True)
         assert new.texts == ["question", "answer"]
         await new.say("of the new owner", "yes")
-        assert isinstance(await old.say("of the old owner", "indeed"), Position)
+        assert isinstance(await old.say("of the old owner", "indeed"), LeaseLost)
         await anyio.sleep(AgentCoreSettings().prove_s + 1)
         assert isinstance(await old.say("too late"), LeaseLost)
         assert isinstance(await new.append(), LeaseLost)
