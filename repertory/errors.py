@@ -8,12 +8,13 @@
     |  |- Throttled                 slow down; `retry_after_s` says how long, when known
     |  |  `- StoreThrottled *
     |  |- AskTimeout                no answer in time; the work may still happen
+    |  |- SessionBusy (Conflict) *  another live process owns the session: wait, or take it over
     |  `- MailboxFull               the receiver is behind; wait or shed load
     |- Conflict                     somebody else got there first: reload, then decide
     |  |- AlreadyExists *
     |  |- PreconditionFailed *
     |  |- LeaseLost *               another owner has taken the session over: stop writing
-    |  |- SessionBusy *             another live process owns the session
+    |  |- SessionBusy (Retryable) * see there
     |  |- AgentBusy                 a turn runs and the busy policy says reject (= ConcurrencyException)
     |  `- RunUnfinished             an orchestrator's run owes work: go on with it, or give it up
     |- Gone                         it is not there, or no longer
@@ -186,8 +187,12 @@ class LeaseLost(Conflict, SessionException):
     """Another owner took the session over. Stop writing; acquire again to go on."""
 
 
-class SessionBusy(Conflict, SessionException):
-    """Another live process owns the session. Wait, or acquire with `takeover=True` to fence it."""
+class SessionBusy(Conflict, Retryable, SessionException):
+    """Another live process owns the session and has not given it up in time. Try again later, or open it with
+    `takeover=True`, which fences the owner: its callers get `LeaseLost`.
+
+    `fields` say who it is, as far as its name tells: `owner`, `host`, `pid`, `since` (UTC), and `doing`.
+    """
 
 
 class ConcurrencyException(Conflict):

@@ -180,12 +180,14 @@ class Backlogs:
         self.patience = patience
         self._by_key: dict[tuple[str, str, str], Backlog] = {}
 
-    def of(self, store: str, session_id: str, agent_id: str) -> Backlog:
-        """An agent's backlog, the same whoever asks. `store` tells sessions of the same name apart."""
+    def of(self, store: str, session_id: str, agent_id: str, patience: StorePatience | None = None) -> Backlog:
+        """An agent's backlog, the same whoever asks. `store` tells sessions of the same name apart; `patience`: the
+        agent's own, in the place of the host's.
+        """
         key = store, session_id, agent_id
         backlog = self._by_key.get(key)
         if backlog is None:
-            backlog = self._by_key[key] = Backlog(session_id, agent_id, self.patience)
+            backlog = self._by_key[key] = Backlog(session_id, agent_id, patience or self.patience)
         return backlog
 
     def forget(self, store: str, backlog: Backlog) -> None:

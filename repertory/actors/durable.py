@@ -8,6 +8,7 @@ from repertory.actors.backlog import Backlog, Backlogs
 from repertory.actors.leases import Leases
 from repertory.actors.writer import WriterMessage
 from repertory.backends.ports import SessionStore
+from repertory.core.store_patience import StorePatience
 from repertory.runtime.ref import ActorRef
 
 
@@ -21,6 +22,6 @@ class Durable:
     backlogs: Backlogs = field(default_factory=Backlogs)
     """What has been accepted and is not stored; its settings say how long callers wait."""
 
-    def backlog_of(self, session_id: str, agent_id: str) -> Backlog:
-        """Where what waits of that agent is kept, the same whoever asks."""
-        return self.backlogs.of(self.store.name, session_id, agent_id)
+    def backlog_of(self, session_id: str, agent_id: str, patience: StorePatience | None = None) -> Backlog:
+        """Where what waits of that agent is kept, the same whoever asks. `patience`: the agent's own."""
+        return self.backlogs.of(self.store.name, session_id, agent_id, patience)

@@ -6,6 +6,7 @@ agents in one session write under one lease, which is given up with the last of 
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -13,10 +14,14 @@ from dataclasses import dataclass, field
 import anyio
 
 from repertory.backends.ports import Batch, Lease, SessionStore, YieldingStore
+from repertory.core.owner_names import whereabouts
+from repertory.core.store_patience import StorePatience
 from repertory.errors import LeaseLost, RepertoryError, SessionBusy
 
 _TRIES = 5
-"""How often another process is asked while it may give a session up."""
+"""How often another process is asked in the time in which an idle one gives a session up."""
+_YIELDS_WITHIN_S = 1.0
+"""That time, for a store that does not say."""
 
 
 @dataclass(slots=True)
@@ -41,17 +46,22 @@ class Leases:
         self._busy_s = busy_s
         self._sessions: dict[str, _Session] = {}
 
-    async def acquire(self, session_id: str, *, takeover: bool) -> Lease:
-        """The session's lease, one more user of it. A live owner elsewhere is asked to give it up, and waited for.
+    async def acquire(
+        self, session_id: str, *, takeover: bool, patience: StorePatience | None = None, by: float = math.inf
+    ) -> Lease:
+        """The session's lease, one more user of it. A live owner elsewhere is asked to give it up, and waited for
+        as `patience` says, when it is given, and no longer than until `by` by the event loop's clock.
 
-        Errors: as `SessionStore.acquire`.
+        Errors: as `SessionStore.acquire`; `SessionBusy` says who has it.
         """
         async with self._locked(session_id) as session:
             if session.doubted and session.lease is not None and not await self._is_current(session.lease):
                 session.lease, session.users = None, 0
             session.doubted = False
             if session.lease is None or session.owed:
-                session.lease, session.owed = await self._acquire(session_id, takeover=takeover), False
+                wait_s = self._busy_s if patience is None else patience.busy_s
+                session.lease = await self._acquire(session_id, wait_s, by, takeover=takeover)
+                session.owed = False
             session.users += 1
             return session.lease
 
@@ -101,19 +111,19 @@ class Leases:
             raise outcome
         return not isinstance(outcome, LeaseLost)
 
-    async def _acquire(self, session_id: str, *, takeover: bool) -> Lease:
+    async def _acquire(self, session_id: str, wait_s: float, by: float, *, takeover: bool) -> Lease:
         store = self._store
-        wait_s = min(self._busy_s, store.yields_within_s) if isinstance(store, YieldingStore) else 0.0
-        asked_at: float | None = None
+        yields_s = store.yields_within_s if isinstance(store, YieldingStore) else _YIELDS_WITHIN_S
+        began = anyio.current_time()
         while True:
             try:
                 return await store.acquire(session_id, takeover=takeover)
-            except SessionBusy:
+            except SessionBusy as error:
                 now = anyio.current_time()
-                asked_at = now if asked_at is None else asked_at
-                if now - asked_at >= wait_s:
-                    raise
-            await anyio.sleep(wait_s / _TRIES)
+                left_s = min(began + wait_s, by) - now
+                if left_s <= 0:
+                    raise _busy(error, session_id, now - began, yields_s) from error
+            await anyio.sleep(min(yields_s / _TRIES, left_s))
 
     async def _give_up(self, session: _Session, lease: Lease) -> None:
         await self._store.release(lease)
@@ -130,3 +140,16 @@ class Leases:
             session.callers -= 1
             if not session.callers and session.lease is None:
                 self._sessions.pop(session_id, None)
+
+
+def _busy(error: SessionBusy, session_id: str, waited_s: float, yields_s: float) -> SessionBusy:
+    """Who has the session, and what to do. An idle owner would have given it up in `yields_s`."""
+    owner = error.fields.get("owner")
+    return SessionBusy(
+        "another live owner has the session: try again later, or take it over with takeover=True",
+        session=session_id,
+        owner=owner,
+        **whereabouts(owner),
+        doing="in a turn, or held open" if waited_s >= yields_s else "not known yet",
+        waited_s=round(waited_s, 1),
+    )

@@ -12,6 +12,7 @@ from repertory.core.journal.shown import shown_messages
 from repertory.core.memory.reading import SaidMessage
 from repertory.core.messages import Message, copy_message
 from repertory.core.orchestration.run import RUN, earlier_in
+from repertory.core.store_patience import StorePatience
 
 
 @dataclass(slots=True)
@@ -61,8 +62,9 @@ class MemoryJournal:
         index = list(self.messages).index(target)
         self.add(Redacted(at=at, target=target, message=message, turn=self.fold.turns, index=index))
 
-    def backlog_of(self, session_id: str, agent_id: str) -> Backlog:
+    def backlog_of(self, session_id: str, agent_id: str, patience: StorePatience | None = None) -> Backlog:
         """What waits to be stored: never anything."""
+        del patience
         return Backlog(session_id, agent_id)
 
     def history(self) -> tuple[Message, ...]:

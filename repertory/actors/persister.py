@@ -17,7 +17,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from typing import NamedTuple, TypeAlias, assert_never
@@ -38,6 +37,7 @@ from repertory.actors.persister_messages import (
     LingerOver,
     Looked,
     PatienceOver,
+    PersisterSettings,
     Prove,
     ReadHistory,
     ReadImage,
@@ -77,22 +77,6 @@ _EARLY_S = 0.001
 PersisterMessage: TypeAlias = (
     Append | Begin | Commit | Prove | Redact | ReadImage | ReadLeftBehind | ReadHistory | ReadSaid | ReadRun | Hurry
 ) | (LingerOver | TryAgain | PatienceOver | Looked | Written | WriteRefused)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PersisterSettings:
-    """What a persister persists, and how eagerly."""
-
-    session_id: str
-    agent_id: str
-    takeover: bool = False
-    """Fence a live owner instead of refusing to start."""
-    linger_s: float = 0.005
-    """How long records wait for company before they are written unasked, unless the store asks for longer."""
-    start_timeout_s: float = 30.0
-    """How long opening may take, with waiting for another process to give the session up."""
-    stop_timeout_s: float = 10.0
-    """How long a stopping session waits for its last commit."""
 
 
 class _Begun(NamedTuple):
@@ -165,13 +149,14 @@ class SessionPersister(Actor[PersisterMessage]):
             return
         settings, store = self._settings, self._keeper.store
         self._linger_s = max(self._linger_s, store.linger_s if isinstance(store, TendedStore) else 0.0)
-        self._patience_s = self._keeper.backlogs.patience.wait_s
-        self._backlog = self._keeper.backlog_of(settings.session_id, settings.agent_id)
+        self._patience_s = (settings.patience or self._keeper.backlogs.patience).wait_s
+        self._backlog = self._keeper.backlog_of(settings.session_id, settings.agent_id, settings.patience)
         await self._open(self._keeper, takeover=settings.takeover)
 
     async def _open(self, keeper: Durable, *, takeover: bool) -> None:
         session_id, agent_id = self._settings.session_id, self._settings.agent_id
-        self._lease = lease = await keeper.leases.acquire(session_id, takeover=takeover)
+        patience, by = self._settings.patience, self._settings.busy_by
+        self._lease = lease = await keeper.leases.acquire(session_id, takeover=takeover, patience=patience, by=by)
         try:
             rows = await keeper.store.load(session_id, agent_id)
             rows_and_kept = [*rows, *self._kept(rows)]

@@ -12,6 +12,7 @@ behind it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -91,7 +92,7 @@ def member_specs(settings: SessionSettings, parts: SessionParts) -> Sequence[Chi
         ChildSpec(
             name="persister",
             factory=persister,
-            start_timeout_s=settings.persister.start_timeout_s,
+            start_timeout_s=math.inf,  # Waiting for another process has its own bound, and so have stores.
             stop_timeout_s=settings.persister.stop_timeout_s,
         ),
         ChildSpec(name="conversation", factory=conversation),

@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from repertory.core.messages import Message, Prompt, ToolResult
     from repertory.core.opening import UnknownOutcome
     from repertory.core.result import AgentResult
+    from repertory.core.store_patience import StorePatience
 
 T = TypeVar("T")
 
@@ -94,7 +95,8 @@ class Agent(SnapshotMethods, MemoryMethods, InterruptMethods):
     silent. `hooks`, `plugins`: who is told of what happens, and may change it. `structured_output_model`: what every
     answer is to be. `retry_strategy`: what to do when a model call fails; None gives up at once.
     `limits`: of calls that set none. `record_direct_tool_call`: whether `agent.tool.name()` is put on record.
-    `durability`, `busy`, `unknown_tool_outcome`: see `AgentSettings`, `Busy` and `UnknownOutcome`.
+    `durability`, `busy`, `unknown_tool_outcome`: see `AgentSettings`, `Busy` and `UnknownOutcome`. `patience`: how long
+    calls wait for their store, and for another process; None for that of the runtime.
 
     Opening: outside an event loop a session is restored at once, so `messages` is right after the constructor. Inside
     one the constructor does no I/O; `await agent.ready()`, `async with agent` and every call open the session, and
@@ -132,6 +134,7 @@ class Agent(SnapshotMethods, MemoryMethods, InterruptMethods):
         durability: Durability = "pipelined",
         busy: Busy = "queue",
         unknown_tool_outcome: UnknownOutcome = "ask",
+        patience: StorePatience | None = None,
     ) -> None:
         if isinstance(model, Mapping):
             raise TypeError("the first argument is the model; give a snapshot as snapshot=...")
@@ -174,7 +177,7 @@ class Agent(SnapshotMethods, MemoryMethods, InterruptMethods):
         self._durability = one_of("durability", durability, ("pipelined", "strict", "relaxed"))
         self._busy = one_of("busy", busy, ("queue", "reject", "interrupt", "steer"))
         self._unknown = one_of("unknown_tool_outcome", unknown_tool_outcome, ("ask", "retry", "fail"))
-        self._memory = MemoryJournal()
+        self._memory, self._patience = MemoryJournal(), patience
         self._unsaved_id = f"unsaved-{secrets.token_hex(8)}"
         self._claim = Claim()
         self._life = AgentLife(self.agent_id, self.blueprint, self._joined)
@@ -500,6 +503,7 @@ class Agent(SnapshotMethods, MemoryMethods, InterruptMethods):
             memory=self._memory,
             own=manager is None,
             takeover=manager.takeover if manager is not None else False,
+            patience=self._patience,
             prepare=self._late_plugins.finish,
             opened=self._life.join,
             remembers=self._memory_parts,

@@ -117,7 +117,8 @@ class AgentLife:
     async def _active(
         self, *, busy: Busy = "queue", stays: bool = False, deadline: float = math.inf
     ) -> AsyncGenerator[ActiveSession]:
-        async with hosted(self._blueprint(), busy=busy, stays=stays, deadline=deadline) as session:
+        blueprint = self._blueprint().waiting(busy, deadline)
+        async with hosted(blueprint, busy=busy, stays=stays, deadline=deadline) as session:
             self.join(session)
             await self._show(session)
             yield session

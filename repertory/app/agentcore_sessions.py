@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakValueDictionary
 
+from repertory.app.places import new_owner
 from repertory.core.ids import check_id
 from repertory.errors import Invalid
 
@@ -123,7 +124,7 @@ class AgentCoreMemorySessions:
         from repertory.backends.sessions.agentcore_ownership import AgentCoreSettings
         from repertory.backends.sessions.agentcore_store import AgentCoreSessionStore
 
-        owner = os.urandom(8).hex()
+        owner = new_owner()
         aws = AwsSettings(
             region_name=self.region_name,
             boto_session=self.boto_session,

@@ -44,6 +44,8 @@ async def assemble(
             session_id=blueprint.agent.session_id,
             agent_id=blueprint.agent.agent_id,
             takeover=blueprint.takeover,
+            patience=blueprint.patience,
+            busy_by=blueprint.busy_by,
         ),
         agent=replace(blueprint.agent, others_add=_others_add(keeper)),
         calls=blueprint.calls,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from repertory.app.places import sessions_folder
+from repertory.app.places import new_owner, sessions_folder
 from repertory.core.ids import check_id, check_key
 from repertory.errors import Invalid
 
@@ -42,7 +42,7 @@ class FileSessions:
         from repertory.backends.sessions.message_tree_journal import TreeSettings
         from repertory.backends.sessions.proof_of_life import LockedFile
 
-        owner = os.urandom(8).hex()
+        owner = new_owner()
         return MessageTreeStore(
             FileObjectStore(self.path),
             owner=owner,
@@ -77,7 +77,7 @@ class S3Sessions:
         from repertory.backends.sessions.message_tree_journal import TreeSettings
         from repertory.backends.sessions.proof_of_life import TimeToLive
 
-        owner = os.urandom(8).hex()
+        owner = new_owner()
         aws = AwsSettings(
             region_name=self.region_name,
             boto_session=self.boto_session,

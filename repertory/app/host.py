@@ -226,7 +226,9 @@ class Host:
             if blueprint.sessions is not None:
                 keeper = await self._stores.enter(blueprint.sessions)
                 place.store_key = blueprint.sessions.key
-                place.backlog = keeper.backlog_of(blueprint.agent.session_id, blueprint.agent.agent_id)
+                place.backlog = keeper.backlog_of(
+                    blueprint.agent.session_id, blueprint.agent.agent_id, getattr(blueprint, "patience", None)
+                )
             elif blueprint.own:
                 keeper = blueprint.memory
             else:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from repertory.app.places import new_owner
 from repertory.app.storages import FileStorage, Storage
 from repertory.core.ids import check_id
 from repertory.errors import Invalid
@@ -41,7 +41,7 @@ class JournalSessions:
         """A store on this storage. The caller closes it. Errors: `ImportError` naming what to install."""
         from repertory.backends.sessions.object_sessions import ObjectSessionStore  # loaded when used
 
-        owner = os.urandom(8).hex()
+        owner = new_owner()
         objects = self.storage.open_objects(owner)
         return ObjectSessionStore(objects, owner=owner, owners=self.storage.owners(owner, self._lease_s))
 

@@ -30,6 +30,7 @@ from repertory.app.assembly import assemble
 from repertory.app.open_memories import OpenMemories
 from repertory.app.session_end import finish
 from repertory.app.tool_servers import ToolServers, reason_of
+from repertory.core.store_patience import DEFAULT_PATIENCE
 from repertory.errors import StartFailed, StoreUnavailable
 from repertory.runtime.phase import Phase
 from repertory.runtime.spec import ChildSpec, Strategy, SupervisorSettings
@@ -61,7 +62,7 @@ async def lone_session(
     """
     blueprint.claim.take(blueprint.agent.agent_id)
     store: SessionStore | None = None
-    backlogs = Backlogs()
+    backlogs = Backlogs(blueprint.patience or DEFAULT_PATIENCE)
     try:
         store = blueprint.sessions.open_store() if blueprint.sessions is not None else None
         async with ActorSystem(_SETTINGS) as system:

@@ -244,7 +244,7 @@ class Orchestrator(OrchestratorSnapshots, MultiAgentBase, Generic[Result]):
     async def _session(self, deadline: float = math.inf, *, reject: bool = False) -> AsyncGenerator[ActiveSession]:
         """The orchestrator, alive for as long as the block."""
         await self._late.finish()
-        blueprint = self.blueprint(None)
+        blueprint = replace(self.blueprint(None), busy_by=-math.inf if reject else deadline)
         host = ambient_host() or self._held_here()
         if host is not None:
             async with host.session(blueprint) as session:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -57,6 +58,8 @@ class OrchestratorBlueprint:
     own: bool = False
     """Whether its journal is its alone: nobody else can find it, and the orchestrator itself keeps it."""
     takeover: bool = False
+    busy_by: float = math.inf
+    """Until when the call that opens the session waits for another process at most, by the event loop's clock."""
     opened: Callable[[ActiveSession], None] | None = None
     """Called when it has come to life."""
     claim: Claim = field(default_factory=Claim)
@@ -76,7 +79,9 @@ def orchestrator_specs(
 ) -> Sequence[ChildSpec]:
     """The persister and the orchestrator, in starting order."""
     session_id, orchestrator_id = blueprint.agent.session_id, blueprint.agent.agent_id
-    settings = PersisterSettings(session_id=session_id, agent_id=orchestrator_id, takeover=blueprint.takeover)
+    settings = PersisterSettings(
+        session_id=session_id, agent_id=orchestrator_id, takeover=blueprint.takeover, busy_by=blueprint.busy_by
+    )
     parts = blueprint.parts_on(host)
 
     def persister() -> SessionPersister:
@@ -96,7 +101,7 @@ def orchestrator_specs(
         ChildSpec(
             name="persister",
             factory=persister,
-            start_timeout_s=settings.start_timeout_s,
+            start_timeout_s=math.inf,  # Waiting for another process has its own bound, and so have stores.
             stop_timeout_s=settings.stop_timeout_s,
         ),
         ChildSpec(name="agent", factory=orchestrator),

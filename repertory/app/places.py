@@ -1,9 +1,13 @@
-"""Where data lies when nobody says otherwise: `$REPERTORY_HOME`, or `~/.repertory`."""
+"""Where data lies when nobody says otherwise: `$REPERTORY_HOME`, or `~/.repertory`; and what its owner is called."""
 
 from __future__ import annotations
 
 import os
+import socket
+import time
 from pathlib import Path
+
+from repertory.core.owner_names import owner_name
 
 
 def home() -> Path:
@@ -24,3 +28,8 @@ def sessions_folder() -> Path:
 def memory_database() -> Path:
     """The default database of memories."""
     return home() / "memory.db"
+
+
+def new_owner() -> str:
+    """The name of one more owner of sessions in this process."""
+    return owner_name(os.urandom(8), host=socket.gethostname(), pid=os.getpid(), at=time.time())

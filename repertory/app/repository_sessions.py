@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from repertory.app.places import new_owner
 from repertory.app.session_repository import SessionRepository
 from repertory.core.ids import check_id
 
@@ -34,7 +35,7 @@ class RepositorySessions:
 
         return MessageTreeStore(
             RepositoryObjects(self.repository),
-            owner=os.urandom(8).hex(),
+            owner=new_owner(),
             life=TimeToLive(time.time, 0.0),
             wall=time.time,
             entropy=os.urandom,

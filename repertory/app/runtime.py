@@ -231,13 +231,15 @@ class HostedSession:
     async def invoke(self, prompt: Prompt = None, **options: Unpack[CallOptions]) -> AgentResult:
         """Run a turn; see `Agent.invoke_async`."""
         invocation = read_call(prompt, options, self._agent.structured_output_model)
-        async with self._host.session(self._blueprint, invocation.deadline) as session:
+        blueprint = self._blueprint.waiting(invocation.busy, invocation.deadline)
+        async with self._host.session(blueprint, invocation.deadline) as session:
             return await session.invoke(invocation)
 
     async def stream(self, prompt: Prompt = None, **options: Unpack[CallOptions]) -> AsyncGenerator[TurnEvent]:
         """Run a turn and yield what happens; see `Agent.stream_async`."""
         invocation = read_call(prompt, options, self._agent.structured_output_model)
-        use = self._host.session(self._blueprint, invocation.deadline)
+        blueprint = self._blueprint.waiting(invocation.busy, invocation.deadline)
+        use = self._host.session(blueprint, invocation.deadline)
         async with use as session, session.stream(invocation) as events:
             async for event in events:
                 yield event

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from repertory.app.places import sessions_database
+from repertory.app.places import new_owner, sessions_database
 from repertory.app.remembering import Remember, Rule, check_remember, rule_of, spelled
 from repertory.core.ids import check_id
 
@@ -86,7 +86,7 @@ class SQLiteSessions:
         from repertory.backends.sessions.sqlite import SQLiteSessionStore  # loaded when used
 
         alongside = partial(_memory_beside, rule_of(self.remember))
-        return SQLiteSessionStore(self.path, owner=os.urandom(8).hex(), alongside=alongside)
+        return SQLiteSessionStore(self.path, owner=new_owner(), alongside=alongside)
 
     async def list(self) -> Sequence[SessionInfo]:
         """Every session, the most recently changed first; empty when there is no database yet."""

@@ -9,6 +9,7 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
 from repertory.app.journal_sessions import LEASE_S
+from repertory.app.places import new_owner
 from repertory.app.storages import FileStorage
 from repertory.backends.sessions.snapshot_choices import LoadOnce, SnapshotChoices
 from repertory.backends.sessions.snapshot_port import SnapshotStorage
@@ -106,7 +107,7 @@ class SnapshotSessions:
         from repertory.backends.sessions.snapshot_sessions import SnapshotSessionStore
         from repertory.backends.sessions.snapshot_storage_sessions import StorageSessionStore
 
-        owner = os.urandom(8).hex()
+        owner = new_owner()
         if not _keeps_objects(self.storage):
             storage = cast("SnapshotStorage", self.storage)
             return StorageSessionStore(storage, owner=owner, wall=time.time, entropy=os.urandom, choices=self.choices)

@@ -23,9 +23,9 @@ class StorePatience:
     """Records of one agent in one session that may wait. With more, its turns wait before they go on."""
     bytes_max: int = 16 * 1024 * 1024
     """The same in bytes. What one step of a turn adds may go beyond both: it is never dropped."""
-    busy_s: float = 5.0
-    """Seconds that opening a session waits at most for another process to give it up. What the store needs for that is
-    usually less, and decides then: see `docs/when-storage-fails.md`."""
+    busy_s: float = 30.0
+    """Seconds that opening a session waits at most for another process to give it up, which it does at once when no
+    turn of it runs, else with the end of the turn. Then it fails with `SessionBusy`."""
 
     def __post_init__(self) -> None:
         for field in fields(self):

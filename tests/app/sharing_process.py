@@ -24,6 +24,7 @@ from repertory import (
     S3Storage,
     ScriptedModel,
     SQLiteSessions,
+    StorePatience,
 )
 from repertory.app.sessions import SessionPlace
 from repertory.core.messages import text_of
@@ -61,7 +62,8 @@ class Echo(ScriptedModel):
 
 
 async def main(name: str, kind: str, where: str) -> None:
-    async with Runtime(sessions=place(kind, where)) as runtime, anyio.create_task_group() as group:
+    patience = StorePatience(busy_s=4.5 if "#" in where else 1.0)
+    async with Runtime(sessions=place(kind, where), patience=patience) as runtime, anyio.create_task_group() as group:
         model = Echo([lambda messages, *rest: f"{name}: {text_of(messages[-1])}"], loop=True)
         agent = runtime.agent(AgentSpec(model=model))
 

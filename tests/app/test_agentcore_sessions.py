@@ -194,7 +194,7 @@ def test_a_session_of_a_process_that_was_killed_is_taken_over(server: MemoryServ
     assert child.stdin is not None
     assert child.stdout.readline() == b"said\n"
     with pytest.raises(SessionBusy):
-        agent(manager(server, session_id), "never")("hello")
+        agent(manager(server, session_id), "never", busy="reject")("hello")
     child.send_signal(signal.SIGKILL)
     child.wait(20)
     child.stdout.close()

@@ -8,7 +8,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from repertory import Agent, ScriptedModel, SQLiteSessionManager, SQLiteSessions, tool
+from repertory import Agent, ScriptedModel, SQLiteSessionManager, SQLiteSessions, StorePatience, tool
 from repertory.core.messages import text_of
 from repertory.errors import Invalid, SessionBusy
 
@@ -104,6 +104,9 @@ def test_an_agent_whose_opening_failed_can_be_opened_again(tmp_path: Path) -> No
             assert str(await agent.invoke_async("hi")) == "a"
 
     agent = Agent(
-        ScriptedModel(["a"]), session_manager=SQLiteSessionManager("s1", path=sessions.path), callback_handler=None
+        ScriptedModel(["a"]),
+        session_manager=SQLiteSessionManager("s1", path=sessions.path),
+        callback_handler=None,
+        patience=StorePatience(busy_s=0),
     )
     anyio.run(with_another_owner)

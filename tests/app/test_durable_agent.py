@@ -154,7 +154,7 @@ async def test_another_owner_is_told_that_the_session_is_busy(database: Path) ->
     try:
         await other.acquire("s1")
         with pytest.raises(SessionBusy):
-            await agent_on(database, "a").invoke_async("q")
+            await agent_on(database, "a").invoke_async("q", busy="reject")
     finally:
         await other.aclose()
 

@@ -229,7 +229,7 @@ async def test_another_owner_is_told_that_the_session_is_busy_and_may_force_it(s
     try:
         await other.acquire("s1")
         with pytest.raises(SessionBusy):
-            await agent_on(storage, "a").invoke_async("q")
+            await agent_on(storage, "a").invoke_async("q", busy="reject")
         manager = JournalSessionManager("s1", storage=storage, takeover=True)  # type: ignore[arg-type]
         await Agent(ScriptedModel(["a"]), session_manager=manager, callback_handler=None).invoke_async("q")
     finally:

@@ -435,7 +435,7 @@ async def test_another_process_is_told_that_the_session_is_busy(folder: Path) ->
     try:
         await store.acquire("s")
         with pytest.raises(SessionBusy):
-            await agent_on(FileStorage(folder)).invoke_async("q")
+            await agent_on(FileStorage(folder)).invoke_async("q", busy="reject")
         await agent_on(FileStorage(folder), takeover=True).invoke_async("q")
     finally:
         await store.aclose()

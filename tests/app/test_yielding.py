@@ -9,8 +9,9 @@ from collections.abc import Sequence
 import anyio
 import pytest
 
-from repertory import AgentSpec, Runtime, ScriptedModel, StorePatience
+from repertory import Agent, AgentSpec, Runtime, ScriptedModel, StorePatience
 from repertory.actors.leases import Leases
+from repertory.app.sessions import PlacedSession
 from repertory.backends.objects.memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.ports import Lease, SessionStore
 from repertory.backends.sessions.message_tree import TendedTreeStore
@@ -20,7 +21,7 @@ from repertory.backends.sessions.object_sessions import ObjectSessionStore
 from repertory.backends.sessions.proof_of_life import TimeToLive
 from repertory.core.journal.rows import Row
 from repertory.core.messages import text_of
-from repertory.errors import SessionBusy, Unavailable
+from repertory.errors import Retryable, SessionBusy, Unavailable
 from repertory.testing.counting_objects import CountingObjectStore
 from repertory.testing.memory_sessions import MemorySessionStore, SessionShelf
 
@@ -41,6 +42,14 @@ class Shared:
         self._opened = 0
         self.counts: list[CountingObjectStore] = []
 
+    @classmethod
+    def like(cls, shared: Shared) -> Shared:
+        """The same sessions for another process."""
+        other = cls(shared._kind)
+        other.key, other._sessions, other._objects = "shared elsewhere", shared._sessions, shared._objects
+        other._opened = 100
+        return other
+
     def open_store(self) -> SessionStore:
         self._opened += 1
         owner = f"owner-{self._opened}"
@@ -58,6 +67,13 @@ class Shared:
             entropy=lambda count: bytes(count),
             settings=TreeSettings(prove_s=5.0, keep_heads=True),
         )
+
+
+def lone(shared: Shared, *, delay_s: float = 0.0, patience: StorePatience | None = None) -> Agent:
+    """An agent without a runtime."""
+    model = ScriptedModel(["ok"], delay_s=delay_s)
+    placed = PlacedSession("s", shared)
+    return Agent(model, session_manager=placed, patience=patience, callback_handler=None)
 
 
 def spec(*replies: object, name: str = "default", delay_s: float = 0.0) -> AgentSpec:
@@ -88,29 +104,52 @@ async def test_an_owner_in_a_turn_finishes_it_first(shared: Shared) -> None:
         ends: list[float] = []
 
         async def long_turn() -> None:
-            await one.agent(spec("one", delay_s=30.0)).session("s").invoke("long")
+            await one.agent(spec("one", delay_s=5.0)).session("s").invoke("long")
             ends.append(anyio.current_time())
 
         async with anyio.create_task_group() as group:
             group.start_soon(long_turn)
             await anyio.sleep(5)
-            with pytest.raises(SessionBusy):
-                await there.invoke("too early")
+            for refused in ({"busy": "reject"}, {"timeout_s": 5}):
+                began = anyio.current_time()
+                with pytest.raises(SessionBusy) as busy:
+                    await there.invoke("too early", **refused)
+                assert anyio.current_time() - began == pytest.approx(refused.get("timeout_s", 0), abs=0.01)
+            assert isinstance(busy.value, Retryable)
+            assert busy.value.fields["doing"] == "in a turn, or held open"
             assert ends == []
-        await there.invoke("now")
-        assert anyio.current_time() - ends[0] <= 0.6, "it was given up with the end of the turn"
+            await there.invoke("now")
+            assert ends, "it waited for the end of the turn"
         assert [text_of(message) for message in await there.history()] == ["long", "one", "now", "two"]
 
 
+async def test_an_agent_without_a_runtime_waits_for_another_process_as_its_own_patience_says(shared: Shared) -> None:
+    async def turn_elsewhere() -> None:
+        elsewhere = Shared.like(shared)
+        await lone(elsewhere, delay_s=5.0).invoke_async("long")
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(turn_elsewhere)
+        await anyio.sleep(5)
+        began = anyio.current_time()
+        with pytest.raises(SessionBusy, match="takeover=True"):
+            await lone(shared, patience=StorePatience(busy_s=7)).invoke_async("in vain")
+        assert anyio.current_time() - began == pytest.approx(7, abs=0.01)
+        assert str(await lone(shared).invoke_async("after it")) == "ok"
+
+
 async def test_a_session_is_given_up_by_all_of_its_agents_or_by_none(shared: Shared) -> None:
-    async with Runtime(sessions=shared) as one, Runtime(sessions=shared) as two:
+    async with (
+        Runtime(sessions=shared) as one,
+        Runtime(sessions=shared, patience=StorePatience(busy_s=5)) as two,
+    ):
         idle, busy = one.agent(spec(name="idle")), one.agent(spec(name="busy", delay_s=30.0))
         await idle.session("s").invoke("hi")
         async with anyio.create_task_group() as group:
             group.start_soon(busy.session("s").invoke, "hi")
             await anyio.sleep(5)
             with pytest.raises(SessionBusy):
-                await two.agent(spec(name="other")).session("s").invoke("hi")
+                await two.agent(spec(name="other")).session("s").invoke("hi", busy="reject")
             assert len([actor for actor in one.tree().walk() if actor.path.endswith("/persister")]) == 2
         await two.agent(spec(name="other")).session("s").invoke("hi")
         assert not [actor for actor in one.tree().walk() if actor.path.endswith("/persister")]

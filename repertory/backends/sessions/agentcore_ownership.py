@@ -285,7 +285,7 @@ class SessionRace:
     async def acquire(self, session_id: str, name: str, *, takeover: bool) -> OwnedSession:
         """Own the session. Errors: `SessionBusy`, and as `MemoryEvents`."""
         means = self._means
-        looked = False
+        looked, standing = False, Standing()
         for _ in range(_TRIES):
             page = await means.events.page(name, None, payloads=False)
             standing = standing_of(page.events)
@@ -311,7 +311,7 @@ class SessionRace:
                 return owned
             with suppress(RepertoryError):
                 await owned.delete(owned.held_event)
-        raise SessionBusy("another live owner has the session", session=session_id)
+        raise SessionBusy("another live owner has the session", session=session_id, owner=standing.owner)
 
     async def _ask_for(self, name: str, standing: Standing, events: Sequence[Event]) -> None:
         """Ask the owner to give the session up, once. Errors: as `MemoryEvents`."""

@@ -74,6 +74,7 @@ class TreeLeases:
     async def acquire(self, names: SessionNames, *, takeover: bool) -> HeldLease:
         """Own the session. Errors: `SessionBusy`."""
         await self._life.begin()
+        found = LeaseFile()
         for _ in range(_TRIES):
             found = await self.read(names)
             if not takeover and await self.in_other_hands(found):
@@ -92,7 +93,7 @@ class TreeLeases:
                 continue
             heads = dict(found.heads) if found.owner is None else {}
             return HeldLease(lease, version, now, heads, dict(found.tails))
-        raise SessionBusy("another live owner has the session", session=names.session_id)
+        raise SessionBusy("another live owner has the session", session=names.session_id, owner=found.owner)
 
     async def _ask(self, names: SessionNames, found: LeaseFile) -> None:
         """Ask the owner to give the session up. Where nothing else is heard, the lease says so: its owner finds that
