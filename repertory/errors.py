@@ -8,13 +8,13 @@
     |  |- Throttled                 slow down; `retry_after_s` says how long, when known
     |  |  `- StoreThrottled *
     |  |- AskTimeout                no answer in time; the work may still happen
-    |  |- SessionBusy (Conflict) *  another live process owns the session: wait, or take it over
+    |  |- SessionBusy * (Conflict)  another live process owns the session: wait, or take it over
     |  `- MailboxFull               the receiver is behind; wait or shed load
     |- Conflict                     somebody else got there first: reload, then decide
     |  |- AlreadyExists *
     |  |- PreconditionFailed *
     |  |- LeaseLost *               another owner has taken the session over: stop writing
-    |  |- SessionBusy (Retryable) * see there
+    |  |- SessionBusy * (Retryable) see there
     |  |- AgentBusy                 a turn runs and the busy policy says reject (= ConcurrencyException)
     |  `- RunUnfinished             an orchestrator's run owes work: go on with it, or give it up
     |- Gone                         it is not there, or no longer

@@ -334,8 +334,7 @@ class Fold:
         )
         self._forget_turn()
         self._nodes, self._frontier = {}, ()
-        if gap:  # Else no turn is taken back, and each keeps its answer.
-            self._named = NamedTurns(Image())
+        self._named = NamedTurns(Image())
 
     def _on_message(self, seq: int, record: MessageAdded) -> None:
         message, view = record.message, record.view
