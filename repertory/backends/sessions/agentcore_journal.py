@@ -232,7 +232,7 @@ class AgentCoreJournal:
             rows = await self.stored_rows(whole=False)
             at.fold = restore(rows, session_id=self._names[0]).fold if rows else Fold()
         if not at.agent_known:
-            at.agent = await find_agent(EventLog(self._means.events, self._owned.name), self._agent_id)
+            at.agent = await find_agent(EventLog(self._means.events, self._owned.name, self._names[0]), self._agent_id)
             at.agent_known = True
         fold, messages = at.fold, at.next_number - at.first_number
         removed = offset_of(fold.shown.view.first_shown, at.numbers, messages, at.next_number - 1)
@@ -262,7 +262,10 @@ class AgentCoreJournal:
         newest: list[Reading] = []
 
         async def look() -> Reading | None:
-            log, self._owned.log = self._owned.log or EventLog(self._means.events, self._owned.name), None
+            log, self._owned.log = (
+                self._owned.log or EventLog(self._means.events, self._owned.name, self._names[0]),
+                None,
+            )
             reading = await read_agent_log(log, self._agent_id, first=first)
             if not self._owned.opened:
                 self._owned.know(log)

@@ -46,6 +46,7 @@ STATE_TYPE = "stateType"
 AGENT_ID = "agentId"
 
 _SESSION = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_-]{0,99}")
+_DIGESTED = re.compile(r"[0-9a-f]{32}$")
 _VALUE = re.compile(r"[a-zA-Z0-9\s._:/=+@-]{1,256}")
 _MARK = re.compile(r"(rows|agent|session|held|free|asked)\.([0-9a-f]+)\.([0-9a-f]+)\.([a-zA-Z0-9_-]*)")
 _ROLES = {"USER": "user", "ASSISTANT": "assistant"}
@@ -114,6 +115,11 @@ def session_name(session_id: str) -> str:
     kept = re.sub(r"[^a-zA-Z0-9_-]+", "-", session_id)[:60].lstrip("-_")
     digest = blake2b(session_id.encode(), digest_size=16).hexdigest()
     return f"{kept}-{digest}" if kept else digest
+
+
+def may_be_shared(name: str) -> bool:
+    """Whether two ids may have this name: one that it was made of, and one that it is."""
+    return _DIGESTED.search(name) is not None
 
 
 def agent_value(agent_id: str) -> str:

@@ -349,7 +349,7 @@ class SessionRace:
         """The newest page, once it has the event that says that we own the session."""
 
         async def listed() -> EventLog | None:
-            log = EventLog(self._means.events, owned.name)
+            log = EventLog(self._means.events, owned.name, owned.lease.session_id)
             await log.more()
             marks = [seen.mark.generation for seen in log.seen if seen.mark is not None]
             return log if owned.lease.generation in marks else None

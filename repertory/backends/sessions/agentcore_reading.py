@@ -15,6 +15,7 @@ from repertory.backends.worker_threads import run_in_thread
 from repertory.core.message_tree.assembly import Assembled, Source, assemble, standing_rows
 from repertory.core.message_tree.documents import AgentFile, Read
 from repertory.core.orchestration.journals import orchestrator_in
+from repertory.errors import Invalid
 
 ASSEMBLED_AT_ONCE_MAX = 100
 """Documents that are put together on the event loop, which takes some milliseconds; more are in a thread."""
@@ -25,10 +26,13 @@ _READ_AT_ONCE = 16
 class EventLog:
     """The events of a session as they were listed, newest first, as far as somebody has asked for them."""
 
-    def __init__(self, events: MemoryEvents, session: str) -> None:
-        """`session` is the service's name for it."""
+    def __init__(self, events: MemoryEvents, session: str, session_id: str | None = None) -> None:
+        """`session` is the service's name for it. `session_id`: whose events they are to be, when that is known: a name
+        that is made of one id may be another one itself, and reading is `Invalid` then.
+        """
         self._events = events
         self._session = session
+        self._session_id = session_id
         self._token: str | None = None
         self.seen: list[Seen] = []
         self.complete = False
@@ -38,7 +42,11 @@ class EventLog:
         """Read a page further. Errors: as `MemoryEvents`."""
         page = await self._events.page(self._session, self._token, payloads=True)
         for place, event in enumerate(page.events):
-            self.seen.append(read_event(event))
+            seen = read_event(event)
+            if seen.session_id is not None and self._session_id not in (None, seen.session_id):
+                msg = "another session has the name that this one would have; choose another session id"
+                raise Invalid(msg, session=self._session_id, name=self._session, belongs_to=seen.session_id)
+            self.seen.append(seen)
             if place % _READ_AT_ONCE == _READ_AT_ONCE - 1:
                 await checkpoint()
         self._token = page.next_token

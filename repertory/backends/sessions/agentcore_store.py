@@ -21,7 +21,7 @@ from repertory.backends.sessions.agentcore_commit import commit, is_acted_on
 from repertory.backends.sessions.agentcore_erasing import erase
 from repertory.backends.sessions.agentcore_events import Event, MemoryEvents
 from repertory.backends.sessions.agentcore_journal import AgentCoreJournal, look_at
-from repertory.backends.sessions.agentcore_layout import session_name
+from repertory.backends.sessions.agentcore_layout import may_be_shared, session_name
 from repertory.backends.sessions.agentcore_ownership import (
     REQUESTS_AT_ONCE,
     AgentCoreSettings,
@@ -170,7 +170,7 @@ class AgentCoreSessionStore:
         check_id(agent_id, "agent id")
         async with self._locked(session_id) as session:
             if session.owned is None or session.owned.ended:
-                log = EventLog(self._events, session_name(session_id))
+                log = EventLog(self._events, session_name(session_id), session_id)
                 return (await look_at(self._means, log, (session_id, agent_id), whole=whole)).rows
             if agent_id not in session.journals:
                 rows = await self._open(session, session.owned, agent_id)
@@ -201,6 +201,8 @@ class AgentCoreSessionStore:
                 found = await self._listed(name)
                 if not found:
                     raise StoreNotFound("no such session", session=session_id)
+                if may_be_shared(name):
+                    await EventLog(self._events, name, session_id).more()
                 standing = standing_of(found)
                 if self._race.in_other_hands(standing):
                     raise SessionBusy("another live owner has the session", session=session_id, owner=standing.owner)

@@ -21,7 +21,7 @@ from repertory.backends.ports import Batch, Create, Position, SessionInfo
 from repertory.backends.sessions.message_tree_journal import TreeJournal, TreeSettings, seen_rows
 from repertory.backends.sessions.message_tree_lease import HeldLease, LeaseFile, TreeLeases, lost
 from repertory.backends.sessions.message_tree_names import SESSIONS, AgentNames, SessionNames, id_in
-from repertory.backends.sessions.message_tree_reading import JournalPlace, check_tail
+from repertory.backends.sessions.message_tree_reading import JournalPlace, check_tail, check_told, places_in, told
 from repertory.backends.sessions.message_tree_runs import OrchestratorJournal, seen_run_rows
 from repertory.backends.sessions.message_tree_salvage import examine_agent, examine_session, salvage_agent, strays_in
 from repertory.backends.sessions.object_quarantine import copy_aside, names_aside, remove_aside
@@ -30,8 +30,6 @@ from repertory.core.ids import check_id
 from repertory.core.journal.codec import at_of
 from repertory.core.message_tree.documents import read_message
 from repertory.core.message_tree.head import read_head
-from repertory.core.message_tree.spelling import read
-from repertory.core.orchestration.journals import journal_of
 from repertory.core.outage import own_errors
 from repertory.errors import (
     AlreadyExists,
@@ -111,7 +109,7 @@ class MessageTreeStore:
         names = SessionNames(session_id)
         with anyio.CancelScope(shield=True):
             async with self._locked(session_id) as session:
-                await self._check_told(names)
+                await check_told(self._objects, names)
                 session.held = held = await self._leases.acquire(names, takeover=takeover)
                 session.journals = {}
                 return held.lease
@@ -176,7 +174,7 @@ class MessageTreeStore:
             place = JournalPlace(self._objects, names.of_agent(agent_id), session_id, agent_id)
             if agent_id in session.journals:
                 return await self._seen(place, whole=whole, owned=True)
-            await self._check_told(names)
+            await check_told(self._objects, names)
             tails = (await self._leases.read(names)).tails
             rows = await self._seen(place, whole=whole)
             check_tail(place, rows[-1].seq if rows else 0, tails)
@@ -201,7 +199,7 @@ class MessageTreeStore:
         names = SessionNames(session_id)
         with anyio.CancelScope(shield=True):
             async with self._locked(session_id) as session:
-                await self._check_told(names)
+                await check_told(self._objects, names)
                 await self._refuse_other_hands(names)
                 await self._remove(names, session)
                 await remove_aside(Requests(self._objects), names.folder.removesuffix("/"))
@@ -218,29 +216,21 @@ class MessageTreeStore:
         """Every document of a session that is damaged, also where nobody who opens it would meet that."""
         self._refuse_closed()
         names = SessionNames(check_id(session_id, "session id"))
-        keys = [info.key for info in await self._objects.list(names.folder)]
-        damages = await examine_session(self._objects, names)
-        for of_agent in names.journals_in(keys):
-            agent_id = of_agent.journal or await self._journal_told(of_agent)
-            if agent_id is not None:
-                damages += await examine_agent(JournalPlace(self._objects, of_agent, session_id, agent_id))
-        return damages
+        places = await places_in(self._objects, names)
+        of_agents = [await examine_agent(place) for place in places]
+        return [*await examine_session(self._objects, names), *(damage for found in of_agents for damage in found)]
 
     async def salvage(self, session_id: str) -> Salvage:
         """The rows of a session or, where they cannot be proved, new ones for every message that can be read."""
         self._refuse_closed()
         names = SessionNames(check_id(session_id, "session id"))
-        await self._check_told(names)
+        await check_told(self._objects, names)
         rows: list[Row] = []
         damages: list[Damage] = []
-        keys = [info.key for info in await self._objects.list(names.folder)]
-        for of_agent in names.journals_in(keys):
-            agent_id = of_agent.journal or await self._journal_told(of_agent)
-            if agent_id is not None:
-                place = JournalPlace(self._objects, of_agent, session_id, agent_id)
-                had, wrong = await salvage_agent(place, self._wall, self._entropy)
-                rows += had
-                damages += wrong
+        for place in await places_in(self._objects, names):
+            had, wrong = await salvage_agent(place, self._wall, self._entropy)
+            rows += had
+            damages += wrong
         try:
             await self._leases.read(names)
         except Corrupt as error:
@@ -257,7 +247,7 @@ class MessageTreeStore:
         moved_to = ""
         with anyio.CancelScope(shield=True):
             async with self._locked(session_id) as session:
-                await self._check_told(names)
+                await check_told(self._objects, names)
                 await self._refuse_other_hands(names)
                 moved_to = await copy_aside(Requests(self._objects), names.folder.removesuffix("/"))
                 await self._remove(names, session)
@@ -303,17 +293,6 @@ class MessageTreeStore:
             await self._objects.aclose()
 
     # Within.
-
-    async def _check_told(self, names: SessionNames) -> None:
-        """Raise `Invalid` when the session's folder is another one's: where names are shortened, two may be the same,
-        and the document has the id.
-        """
-        if id_in(names.folder.removesuffix("/"), SESSIONS) is not None:
-            return
-        told = await self._told(names.session, "session_id")
-        if told is not None and told != names.session_id:
-            msg = "another session has the folder that this one would have; choose another session id"
-            raise Invalid(msg, session=names.session_id, folder=names.folder, belongs_to=told)
 
     async def _refuse_other_hands(self, names: SessionNames) -> None:
         """Raise `NotFound` or `SessionBusy` unless the session is there and no live owner other than this one has it.
@@ -442,7 +421,7 @@ class MessageTreeStore:
 
     async def _info(self, folder: str, found: Sequence[ObjectInfo]) -> SessionInfo | None:
         keys = [info.key for info in found]
-        session_id = id_in(folder, SESSIONS) or await self._told(f"{folder}/session.json", "session_id")
+        session_id = id_in(folder, SESSIONS) or await told(self._objects, f"{folder}/session.json", "session_id")
         if session_id is None:
             return None
         names = SessionNames(session_id)
@@ -455,11 +434,7 @@ class MessageTreeStore:
             owner = await self._leases.alive(lease)
         except Corrupt:
             damaged = True
-        for of_agent in names.journals_in(keys):
-            agent_id = of_agent.journal or await self._journal_told(of_agent)
-            if agent_id is None:
-                continue
-            place = JournalPlace(self._objects, of_agent, session_id, agent_id)
+        for place in await places_in(self._objects, names, keys):
             rows: list[Row] = []
             try:
                 rows = await self._seen(place)
@@ -467,8 +442,8 @@ class MessageTreeStore:
             except Corrupt:
                 damaged = True
             if rows:
-                agents[agent_id] = rows[-1].seq
-                first = await self._first_at(of_agent, keys)
+                agents[place.agent_id] = rows[-1].seq
+                first = await self._first_at(place.names, keys)
                 times += [at for at in (first, *(at_of(row.body) for row in rows if not row.erased)) if at is not None]
         if not agents and not damaged:
             return None
@@ -496,21 +471,6 @@ class MessageTreeStore:
             return read_message((await self._objects.get(names.key(sources[0]))).body).at
         except NotFound:
             return None
-
-    async def _journal_told(self, names: AgentNames) -> str | None:
-        """The id of a journal as its document has it."""
-        if not names.orchestrator:
-            return await self._told(names.agent, "agent_id")
-        orchestrator = await self._told(names.agent, "id")
-        return None if orchestrator is None else journal_of(orchestrator)
-
-    async def _told(self, key: str, name: str) -> str | None:
-        """An id as a document has it, whose folder's name may be shortened."""
-        try:
-            value = read((await self._objects.get(key)).body).get(name)
-        except (NotFound, ValueError):
-            return None
-        return value if isinstance(value, str) else None
 
     async def _remove_empty_folders(self, names: SessionNames) -> None:
         """Folders that others have made and left empty would keep them from making the session anew."""

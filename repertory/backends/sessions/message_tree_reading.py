@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, TypedDict
 import anyio
 
 from repertory.backends.mending_ports import Damage
-from repertory.backends.sessions.message_tree_names import AgentNames
+from repertory.backends.sessions.message_tree_names import SESSIONS, AgentNames, SessionNames, id_in
 from repertory.backends.worker_threads import run_in_thread
 from repertory.core.message_tree.assembly import Assembled, Source, assemble, check_chain
 from repertory.core.message_tree.documents import ALTERED, AgentFile, Read, read_agent, read_message, read_rows
 from repertory.core.message_tree.spelling import parsed
-from repertory.core.orchestration.journals import orchestrator_in
+from repertory.core.orchestration.journals import journal_of, orchestrator_in
 from repertory.errors import CorruptJournal, Invalid, NotFound, RepertoryError
 
 if TYPE_CHECKING:
@@ -75,6 +75,42 @@ class JournalPlace:
     agent_id: str
 
 
+async def told(objects: ObjectStore, key: str, name: str) -> str | None:
+    """An id as a document has it, whose folder's name may be shortened."""
+    try:
+        value = parsed((await objects.get(key)).body).get(name)
+    except (NotFound, ValueError):
+        return None
+    return value if isinstance(value, str) else None
+
+
+async def check_told(objects: ObjectStore, names: SessionNames) -> None:
+    """Raise `Invalid` when the session's folder is another one's: where names are shortened, two may be the same, and
+    the document has the id.
+    """
+    if id_in(names.folder.removesuffix("/"), SESSIONS) is not None:
+        return
+    found = await told(objects, names.session, "session_id")
+    if found is not None and found != names.session_id:
+        msg = "another session has the folder that this one would have; choose another session id"
+        raise Invalid(msg, session=names.session_id, folder=names.folder, belongs_to=found)
+
+
+async def places_in(objects: ObjectStore, names: SessionNames, keys: Sequence[str] | None = None) -> list[JournalPlace]:
+    """The journals of a session. One whose folder does not say its id, and whose document cannot, is left out."""
+    if keys is None:
+        keys = [info.key for info in await objects.list(names.folder)]
+    places: list[JournalPlace] = []
+    for of_agent in names.journals_in(keys):
+        journal = of_agent.journal
+        if journal is None:
+            found = await told(objects, of_agent.agent, "id" if of_agent.orchestrator else "agent_id")
+            journal = journal_of(found) if of_agent.orchestrator and found is not None else found
+        if journal is not None:
+            places.append(JournalPlace(objects, of_agent, names.session_id, journal))
+    return places
+
+
 async def read_journal(place: JournalPlace, *, whole: bool) -> Reading:
     """The rows from the last row's `low` on, or all of them, and what others have added behind them.
 
@@ -84,9 +120,9 @@ async def read_journal(place: JournalPlace, *, whole: bool) -> Reading:
     keys = [info.key for info in await objects.list(names.folder)]
     sources = names.sources(keys)
     if not sources:
-        told = await _told(place, keys)
-        check_named(place, told["document"])
-        return Reading(**told)
+        of_others = await _told(place, keys)
+        check_named(place, of_others["document"])
+        return Reading(**of_others)
     messages = [source for source in sources if source.number is not None]
     rows = sources[len(messages) :]
     documents: dict[Source, Read] = {}
@@ -105,8 +141,8 @@ async def read_journal(place: JournalPlace, *, whole: bool) -> Reading:
             break
         take *= 2
     numbers = [source.number for source in sources if source.number is not None]
-    told = await _told(place, keys)
-    check_named(place, told["document"])
+    of_others = await _told(place, keys)
+    check_named(place, of_others["document"])
     if names.orchestrator:
         _check_rows(place, documents)
     if not assembled.rows or assembled.begins > (1 if whole else assembled.rows[-1].low):
@@ -116,7 +152,7 @@ async def read_journal(place: JournalPlace, *, whole: bool) -> Reading:
         documents=documents,
         messages=numbers,
         damages=_damages(place, documents, assembled),
-        **told,
+        **of_others,
     )
 
 
@@ -128,12 +164,12 @@ def check_named(place: JournalPlace, document: StoredObject | None) -> None:
         return
     orchestrator = orchestrator_in(place.agent_id)
     name, wanted = ("agent_id", place.agent_id) if orchestrator is None else ("id", orchestrator)
-    told: object = None
+    found: object = None
     with suppress(ValueError):
-        told = parsed(document.body).get(name)
-    if isinstance(told, str) and told != wanted:
+        found = parsed(document.body).get(name)
+    if isinstance(found, str) and found != wanted:
         msg = "another agent has the folder that this one would have; choose another agent id"
-        raise Invalid(msg, agent=place.agent_id, folder=place.names.folder, belongs_to=told)
+        raise Invalid(msg, agent=place.agent_id, folder=place.names.folder, belongs_to=found)
 
 
 def _damages(place: JournalPlace, documents: Mapping[Source, Read], assembled: Assembled) -> list[Damage]:

@@ -11,11 +11,13 @@ import json
 import anyio
 import pytest
 
-from repertory.backends.ports import Position
+from repertory.backends.ports import Batch, Position
+from repertory.backends.sessions.agentcore_layout import session_name
 from repertory.backends.sessions.agentcore_ownership import AgentCoreSettings
 from repertory.backends.sessions.agentcore_store import AgentCoreSessionStore
 from repertory.core.journal.records import StateChanged, View, ViewChanged
-from repertory.errors import Unavailable
+from repertory.errors import Invalid, Unavailable
+from repertory.testing.session_contract import grow
 from tests.backends.sessions.agentcore_memory import DirectEvents, FakeMemory
 from tests.backends.sessions.agentcore_writer import (
     everything,
@@ -182,3 +184,24 @@ async def test_metadata_stand_beside_messages_and_nothing_else(memory: FakeMemor
     await store.aclose()
     beside = [event.fields["metadata"].get("place", {}).get("stringValue") for event in memory.events("s")]
     assert beside.count("of s") == 1
+
+
+async def test_a_session_whose_name_is_another_ones_is_refused(memory: FakeMemory) -> None:
+    """An id that the service does not take has a name with a digest, which is an id that it takes."""
+    first = "user@example.com"
+    second = session_name(first)
+    assert session_name(second) == second
+    async with opened(memory) as store:
+        lease = await store.acquire(first)
+        (outcome,) = await store.append([Batch(lease=lease, rows=grow(2, "agent"))])
+        assert isinstance(outcome, Position)
+        await store.release(lease)
+    async with opened(memory) as store:
+        with pytest.raises(Invalid, match="another session has the name"):
+            await store.acquire(second)
+        with pytest.raises(Invalid, match="another session has the name"):
+            await store.load(second, "agent")
+        with pytest.raises(Invalid, match="another session has the name"):
+            await store.delete(second)
+        assert len(await store.load(first, "agent", whole=True)) == 2
+        assert [info.session_id for info in await store.sessions()] == [first]
