@@ -142,9 +142,15 @@ class AgentActor(Actor[AgentMessage]):
         self._standing = self._parts.mirror.standing = standing
 
     async def on_stop(self, reason: ExitReason) -> None:
-        """A turn that was cut short leaves records: the persister stops after this actor and takes them."""
+        """A turn that was cut short leaves records: the persister stops after this actor and takes them. When it has
+        failed, callers are told of its error, such as that somebody else has the session now.
+        """
         del reason
         self._ledger.hand_over(soon=True)
+        failed = self._backlog.failed
+        if failed is not None:
+            for call in (*([] if self._running is None else [self._running]), *self._waiting):
+                call.fail(failed)
 
     def _write_first_records(self) -> None:
         """A new journal begins with the state and the messages that the agent was built with."""

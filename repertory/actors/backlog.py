@@ -46,6 +46,7 @@ class Backlog:
         "erase",
         "erasing",
         "error",
+        "failed",
         "lost",
         "promised",
         "sent",
@@ -67,6 +68,8 @@ class Backlog:
         """Those that it is to be asked for next."""
         self.error: RepertoryError | None = None
         """Why the store does not take them; None while nothing is wrong."""
+        self.failed: RepertoryError | None = None
+        """Why the session could not go on and was begun anew, until it is open again."""
         self.promised = 0
         """Turns up to this record were answered before they were stored."""
         self.lost: NotStored | None = None

@@ -151,11 +151,13 @@ class SessionPersister(Actor[PersisterMessage]):
         self._linger_s = max(self._linger_s, store.linger_s if isinstance(store, TendedStore) else 0.0)
         self._patience_s = (settings.patience or self._keeper.backlogs.patience).wait_s
         self._backlog = self._keeper.backlog_of(settings.session_id, settings.agent_id, settings.patience)
-        await self._open(self._keeper, takeover=settings.takeover)
+        again = isinstance(self._backlog.failed, LeaseLost)  # Whoever has it now is not fenced in turn, nor waited for.
+        await self._open(self._keeper, takeover=settings.takeover and not again, wait=not again)
+        self._backlog.failed = None
 
-    async def _open(self, keeper: Durable, *, takeover: bool) -> None:
+    async def _open(self, keeper: Durable, *, takeover: bool, wait: bool = True) -> None:
         session_id, agent_id = self._settings.session_id, self._settings.agent_id
-        patience, by = self._settings.patience, self._settings.busy_by
+        patience, by = self._settings.patience, self._settings.busy_by if wait else -math.inf
         self._lease = lease = await keeper.leases.acquire(session_id, takeover=takeover, patience=patience, by=by)
         try:
             rows = await keeper.store.load(session_id, agent_id)
@@ -504,4 +506,5 @@ class SessionPersister(Actor[PersisterMessage]):
         """What was said cannot be stored: tell who waits, and start again from what the store says."""
         self._waiters.fail(error)
         self._abandon(error)
+        self._backlog.failed = error
         return fail(error)

@@ -105,6 +105,33 @@ async def said_once(session: Any, *prompts: str) -> list[str]:
 RESPONSES = [*((kind, "retry") for kind in KINDS), ("sqlite", "fail"), ("sqlite", {"result": "it was paid"})]
 
 
+@pytest.mark.parametrize("place", ["sqlite", "journal in files", "documents in files"], indirect=True)
+async def test_a_caller_is_told_that_the_session_is_lost_when_that_shows_in_the_middle_of_a_step(
+    place: SessionPlace,
+) -> None:
+    payments = Payments()
+
+    @tool
+    async def wait_for_ever() -> None:
+        """Never end."""
+        await anyio.sleep_forever()
+
+    async def fenced() -> None:
+        spec = AgentSpec(
+            model=ScriptedModel([[use("pay", amount=5), use("wait_for_ever")]]), tools=[payments.tool, wait_for_ever]
+        )
+        with pytest.raises(LeaseLost):
+            await one.agent(spec).session("s", takeover=True).invoke("pay 5")
+
+    async with Runtime(sessions=place) as one, Runtime(sessions=place) as two, anyio.create_task_group() as group:
+        group.start_soon(fenced)
+        await payments.reached.wait()
+        session = two.agent(payments.spec("else", "more")).session("s", takeover=True)
+        await session.invoke("something else")
+        payments.released.set()
+        await session.invoke("and it is not fenced in turn")
+
+
 @pytest.mark.parametrize(("place", "response"), RESPONSES, indirect=["place"], ids=lambda value: str(value)[:20])
 async def test_a_retry_behind_another_turn_asks_before_it_pays_again(place: SessionPlace, response: Any) -> None:
     payments = Payments()
