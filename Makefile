@@ -67,6 +67,7 @@ soak: $(VENV) $(PEERS) ## Run the long fault campaigns (MINUTES=2 for each, and 
 	@$(RUN) -m tests.simulation.damaged_documents --seeds 300
 	@$(RUN) -m tests.simulation.hostile_exports --seeds 5000
 	@$(RUN) -m bench.fights --seeds 20
+	@$(RUN) -m tests.simulation.random_damage --seeds 1000
 	@$(RUN) -m repertory.app.demo --kills 30 --sessions 8
 	@$(RUN) -m tests.simulation.campaigns --minutes $(or $(MINUTES),2) --except soak
 	@$(RUN) -m tests.simulation.campaigns soak --minutes 15

@@ -247,7 +247,7 @@ def main() -> int:
         [
             Figure("durable turns, one session", ours, bare, 0.6, "/s", "higher"),
             Figure(f"durable turns, {SESSIONS} sessions", our_many, bare_many, 0.25, "/s", "higher"),
-            Figure("bytes written by one session", our_bytes, bare_bytes, 1.2, "B"),
+            Figure("bytes written by one session", our_bytes, bare_bytes, 2.2, "B"),
             Figure("turn 1000 against turn 10", late, early, 1.05, "ms"),
             Figure("worst stall of the event loop", stall, 1.0, 3.0, "ms"),
             Figure("opening 100 messages", short, 1.0, 1.2, "ms"),

@@ -62,6 +62,22 @@ _NO_CREDENTIALS = (
 _NO_REGION = "no AWS region is known: set AWS_REGION, or pass region_name"
 
 
+class PageTokens:
+    """The tokens of one listing, page after page. A service that gives one twice would be asked for ever."""
+
+    def __init__(self) -> None:
+        self._given: set[str] = set()
+
+    def next(self, token: str | None) -> str | None:
+        """What to ask for the next page with; None when there is none. Errors: `Failed` for one that was given."""
+        if not token:
+            return None
+        if token in self._given:
+            raise Failed("a listing of the service has no end: it gives the same page again", token=token)
+        self._given.add(token)
+        return token
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AwsKinds:
     """The classes that say what is wrong with a service."""

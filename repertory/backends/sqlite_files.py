@@ -23,7 +23,19 @@ _MARKS = (
     " (SELECT count(*) FROM sqlite_schema)"
 )
 _TRIES = 50
-_UNUSABLE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_SCHEMA}
+_UNUSABLE = {
+    sqlite3.SQLITE_CORRUPT,
+    sqlite3.SQLITE_NOTADB,
+    sqlite3.SQLITE_ERROR,
+    sqlite3.SQLITE_SCHEMA,
+    sqlite3.SQLITE_CONSTRAINT,
+    sqlite3.SQLITE_MISMATCH,
+}
+"""Nobody gives a statement of ours values that a constraint refuses: then what is stored is not as we store it."""
+
+UNUSABLE_VALUES = sqlite3.Error, OSError, TypeError, ValueError, OverflowError
+"""What comes of values that are not of the types that we store: SQLite lets any value lie in any column, so damage or
+somebody's edit may have put a text where a number should be."""
 
 
 class Marks(NamedTuple):
@@ -91,16 +103,20 @@ class DatabaseKind:
         """Turn what SQLite and the file system raise into errors of ours that name the path."""
         try:
             yield
-        except (sqlite3.Error, OSError) as error:
+        except RepertoryError:
+            raise
+        except UNUSABLE_VALUES as error:
             raise self.mapped_error(error, path) from error
 
-    def mapped_error(self, error: sqlite3.Error | OSError, path: Path) -> RepertoryError:
+    def mapped_error(self, error: Exception, path: Path) -> RepertoryError:
         """What to raise instead."""
         where = {"path": str(path), "cause": str(error)}
         if isinstance(error, OSError):
             if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.ENAMETOOLONG):
                 return Invalid(f"a {self.name} cannot be there", **where)
             return self.unavailable(f"the {self.name} cannot be used now", **where)
+        if not isinstance(error, sqlite3.Error):
+            return Corrupt(f"a value in the {self.name} is not of the type that is stored there", **where)
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
         if code in _UNUSABLE:
             return Corrupt(f"not a usable {self.name}", **where)

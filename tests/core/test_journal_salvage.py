@@ -6,11 +6,13 @@ import random
 
 import pytest
 
+from repertory.core.journal.codec import encode
 from repertory.core.journal.examination import LABEL, examine, repaired
-from repertory.core.journal.records import SnapshotTaken
+from repertory.core.journal.records import Branched, MessageAdded, SnapshotTaken, View
 from repertory.core.journal.restore import records_of, restore
-from repertory.core.journal.rows import Row
+from repertory.core.journal.rows import SALT_BYTES, Row, link_of
 from repertory.core.journal.verify import verify
+from repertory.core.journal.whole_journal import read_whole
 from repertory.errors import CorruptJournal
 from tests.core.journal_driver import COMMANDS, Driver
 
@@ -102,3 +104,22 @@ def test_rows_of_another_agent_prove_nothing(agent_id: str) -> None:
     examined = examine(agent_id, [row._replace(agent_id=agent_id) for row in driver.rows])
     assert list(examined.usable) == []
     assert examined.fault is not None
+
+
+def test_a_branch_that_names_a_message_behind_it_is_refused_and_not_walked_for_ever() -> None:
+    """Its links are right: somebody has made it so."""
+    driver = Driver()
+    driver.run([("prompt", 1), ("answer", 2)])
+    end = driver.fold.last_seq
+    said = MessageAdded(at=1.0, message={"role": "user", "content": [{"text": "again"}]}, turn=2, index=2)
+    rows = list(driver.rows)
+    for record in (Branched(at=1.0, position=1, last=end + 2, message_count=2, turns=1, view=View()), said):
+        kind, body = encode(record)
+        row = Row("agent", len(rows) + 1, kind, 1, 1, b"", b"s" * SALT_BYTES, body)
+        rows.append(row._replace(link=link_of(rows[-1].link, row)))
+    whole = read_whole(rows, session_id="session", agent_id="agent")
+    for call in (lambda: whole.conversation(len(rows)), lambda: restore(rows, session_id="session")):
+        with pytest.raises(CorruptJournal, match="a branch goes back to an earlier record") as caught:
+            call()
+        assert caught.value.fields["seq"] == end + 1
+    assert len(examine("agent", rows).usable) == end

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import random
 
-from repertory.core.orchestration.places import STRETCHES_MAX, Places
+import pytest
+
+from repertory.core.orchestration.places import STRETCHES_MAX, TIMES_MAX, Places
 
 
 def test_places_come_back_from_records_as_they_were(rng: random.Random) -> None:
@@ -28,3 +30,10 @@ def test_of_irregular_places_the_latest_ones_are_kept(rng: random.Random) -> Non
     kept = list(Places.of(places))
     assert STRETCHES_MAX <= len(kept) < 5_000
     assert kept == places[-len(kept) :]
+
+
+@pytest.mark.parametrize("said", [[1, 1, TIMES_MAX + 1], [1, 1, 10**18], [1, 0, 5], [0, 1, 5], [1, 1, -5]])
+def test_a_stretch_that_no_run_can_have_had_is_refused(said: list[int]) -> None:
+    """Three numbers in a record must not take all memory, or all time, when they are read."""
+    with pytest.raises(ValueError, match=str(said[2])):
+        Places.read([said])

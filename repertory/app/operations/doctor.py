@@ -19,7 +19,7 @@ from repertory.backends.mending_ports import (
 )
 from repertory.core.journal.examination import Examined, examine, repaired
 from repertory.core.journal.restore import restore
-from repertory.errors import Corrupt, RepertoryError
+from repertory.errors import Corrupt, Invalid, RepertoryError
 
 if TYPE_CHECKING:
     from repertory.app.operations.branching import Made
@@ -80,14 +80,21 @@ async def examine_place(store: SessionStore, made: Made, *, repair: bool) -> Doc
     inspection = await store.inspect() if isinstance(store, QuarantiningStore) else Inspection()
     damages = list(inspection.damages)
     rebuilt_from: str | None = None
-    if damages and repair and isinstance(store, RebuildingStore):
-        rebuilt_from = await store.rebuild(partial(_sound, made))
     sessions: list[SessionHealth] = []
+    if damages and repair and isinstance(store, RebuildingStore):
+        before = await _names(store)
+        try:
+            rebuilt_from = await store.rebuild(partial(_sound, made))
+        except Corrupt as error:
+            damages.append(Damage(where=store.name, what=str(error)))
+        else:
+            sessions += [_lost(name, rebuilt_from) for name in sorted(before - await _names(store))]
     try:
         infos = await store.sessions()
     except Corrupt as error:
         infos = ()
-        damages.append(Damage(where=store.name, what=str(error)))
+        if not damages:
+            damages.append(Damage(where=store.name, what=str(error)))
     for info in infos:
         problems = await _problems(store, info)
         if problems and info.owner is not None:  # It may have been changed while it was read.
@@ -103,6 +110,20 @@ async def examine_place(store: SessionStore, made: Made, *, repair: bool) -> Doc
     )
 
 
+async def _names(store: SessionStore) -> set[str]:
+    """The sessions that can be listed."""
+    try:
+        return {info.session_id for info in await store.sessions()}
+    except Corrupt:
+        return set()
+
+
+def _lost(session_id: str, moved_to: str) -> SessionHealth:
+    """A session of which nothing can be used, so that it is only in what was moved aside."""
+    repair = Repair(moved_to=moved_to, kept={})
+    return SessionHealth(session_id=session_id, problems=["nothing of it can be read"], repair=repair)
+
+
 async def _problems(store: SessionStore, info: SessionInfo) -> list[str]:
     """What is wrong with a session, by what opening and reading it say."""
     problems: list[str] = []
@@ -110,7 +131,7 @@ async def _problems(store: SessionStore, info: SessionInfo) -> list[str]:
         try:
             opened = await store.load(info.session_id, agent_id)  # first: an owner may add to it meanwhile
             rows = await store.load(info.session_id, agent_id, whole=True)
-        except Corrupt as error:
+        except (Corrupt, Invalid) as error:  # damage may leave a name that none can have
             problems.append(str(error))
             continue
         problem = await aside(partial(_problem, agent_id, rows, opened, info.agents[agent_id]), len(rows))
@@ -119,7 +140,10 @@ async def _problems(store: SessionStore, info: SessionInfo) -> list[str]:
         found = [f"{damage.where}: {damage.what}" for damage in await store.examine(info.session_id)]
         problems += [each for each in found if not any(each.partition(": ")[0] in problem for problem in problems)]
     if info.damaged and not problems and isinstance(store, QuarantiningStore):
-        salvage = await store.salvage(info.session_id)
+        try:
+            salvage = await store.salvage(info.session_id)
+        except Invalid as error:
+            return [str(error)]
         problems = [f"{damage.where}: {damage.what}" for damage in salvage.damages]
     return problems or (["some of it cannot be read"] if info.damaged else [])
 

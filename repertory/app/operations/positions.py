@@ -15,6 +15,7 @@ from repertory.core.journal.moment import Moment, moment_and_end, moment_of, tel
 from repertory.core.journal.records import MessageAdded, SnapshotTaken
 from repertory.core.journal.restore import restore
 from repertory.core.journal.rows import Kind
+from repertory.core.journal.verify import verify
 from repertory.core.journal.whole_journal import labelled
 from repertory.errors import Invalid
 
@@ -36,7 +37,11 @@ async def position_of(store: SessionStore, session_id: str, agent_id: str, at: P
     if at is None:
         return last
     if isinstance(at, str):
-        marks = [] if isinstance(store, LabellingStore) else _marks_in(await store.load(session_id, agent_id))
+        marks: list[tuple[int, SnapshotTaken]] = []
+        if not isinstance(store, LabellingStore):
+            rows = await store.load(session_id, agent_id)
+            await aside(partial(verify, rows, session_id=session_id), len(rows))
+            marks = _marks_in(rows)
         if all(mark.label != at for _, mark in marks):
             marks = await marks_of(store, session_id, agent_id)
         return labelled(marks, at, session_id=session_id, agent_id=agent_id)
@@ -100,6 +105,8 @@ async def moment_to_fork(store: SessionStore, session_id: str, agent_id: str, po
     moment = await moment_at(store, session_id, agent_id, position)
     if isinstance(store, PositionedStore) and moment.missing:
         rows = [await store.load_at(session_id, agent_id, seq) for seq in moment.missing]
+        for found in rows:
+            verify(found, session_id=session_id)
         moment = moment.knowing({found[-1].seq: record for found in rows if (record := _said_in(found)) is not None})
     if tells_enough(moment):
         return moment

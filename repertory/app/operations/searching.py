@@ -12,7 +12,7 @@ from repertory.app.operations.reading import aside, info_of, journal_of
 from repertory.core.journal.lineage import Lineage, before_fork
 from repertory.core.journal.records import MessageAdded
 from repertory.core.journal.searching import found_in, words_of
-from repertory.errors import Corrupt, Gone
+from repertory.errors import Corrupt, Gone, Invalid
 
 if TYPE_CHECKING:
     from repertory.backends.ports import SessionStore
@@ -56,7 +56,7 @@ async def search(store: SessionStore, text: str, session_id: str | None, hits_ma
         for agent_id in sorted(info.agents):
             try:
                 journal = await journal_of(store, info.session_id, agent_id)
-            except Corrupt as error:
+            except (Corrupt, Invalid) as error:  # damage may leave a name that none can have
                 unreadable[info.session_id] = str(error)
                 continue
             except Gone:  # deleted meanwhile

@@ -19,10 +19,11 @@ from repertory.backends.memory.sqlite_opening import mapped_error, mapped_errors
 from repertory.backends.memory.sqlite_recall import Sought, recall
 from repertory.backends.memory.sqlite_schema import FACT
 from repertory.backends.memory.sqlite_vectors import Pending, VectorMatrix, claim, packed, pending, store
+from repertory.backends.sqlite_files import UNUSABLE_VALUES
 from repertory.core.memory.entry import MemoryEntry
 from repertory.core.messages import Json
 from repertory.core.recall.saying import Saying
-from repertory.errors import NotFound, Unavailable
+from repertory.errors import NotFound, RepertoryError, Unavailable
 
 Source: TypeAlias = tuple[int, float | None]
 """A turn that something was taken from: its sequence number, and when it was said."""
@@ -209,7 +210,7 @@ class MemoryDatabase:
             with suppress(sqlite3.Error):
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
-            if isinstance(error, (sqlite3.Error, OSError)):
+            if isinstance(error, UNUSABLE_VALUES) and not isinstance(error, RepertoryError):
                 raise mapped_error(error, self._path) from error
             raise
 

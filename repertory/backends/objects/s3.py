@@ -10,7 +10,7 @@ from itertools import count
 from typing import Any, TypeVar
 
 from repertory.backends.aws_clients import AwsService, AwsSettings, aws_clients
-from repertory.backends.aws_errors import foreign_errors
+from repertory.backends.aws_errors import PageTokens, foreign_errors
 from repertory.backends.objects.s3_errors import S3_ERRORS
 from repertory.backends.patience import Patience, patiently
 from repertory.backends.ports import Condition, Create, ObjectInfo, Overwrite, StoredObject, Update
@@ -129,13 +129,14 @@ class S3ObjectStore:
         if start_after is not None:
             request["StartAfter"] = self._full(start_after)
         found: list[ObjectInfo] = []
+        tokens = PageTokens()
 
         async def attempt() -> str | None:
             page = await self._ask("list_objects_v2", request)
             found.extend(info for item in page.get("Contents", ()) if (info := self._info(item)) is not None)
             return page.get("NextContinuationToken")
 
-        while (token := await self._patiently(attempt)) is not None:
+        while (token := tokens.next(await self._patiently(attempt))) is not None:
             request["ContinuationToken"] = token
         return found
 

@@ -13,7 +13,7 @@ from itertools import count
 from typing import Any, Protocol, TypeVar, cast
 
 from repertory.backends.aws_clients import AwsService, AwsSettings, aws_clients
-from repertory.backends.aws_errors import foreign_errors
+from repertory.backends.aws_errors import PageTokens, foreign_errors
 from repertory.backends.patience import Patience, patiently
 from repertory.backends.sessions.agentcore_errors import AGENTCORE_ERRORS
 from repertory.errors import Invalid, NotFound, StoreUnavailable
@@ -160,12 +160,14 @@ class AgentCoreEvents:
         """The sessions that there are."""
         found: list[str] = []
         request: dict[str, Any] = {"maxResults": PAGE_EVENTS_MAX}
+        tokens = PageTokens()
         while True:
             answer = await self._ask_about("list_sessions", request)
             found.extend(str(each["sessionId"]) for each in answer.get("sessionSummaries", ()))
-            if not answer.get("nextToken"):
+            token = tokens.next(answer.get("nextToken"))
+            if token is None:
                 return found
-            request["nextToken"] = answer["nextToken"]
+            request["nextToken"] = token
 
     async def aclose(self) -> None:
         """Close, and release the connections of the running event loop."""

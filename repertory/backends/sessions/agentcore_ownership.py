@@ -17,6 +17,7 @@ from typing import NamedTuple, TypeVar
 
 import anyio
 
+from repertory.backends.aws_errors import PageTokens
 from repertory.backends.ports import Lease
 from repertory.backends.sessions.agentcore_events import Event, MemoryEvents, NewEvent, PayloadItem
 from repertory.backends.sessions.agentcore_layout import STATE_TYPE, Mark, lease_item, read_mark
@@ -203,6 +204,7 @@ class OwnedSession:
         """
         now = self.means.wall()
         token: str | None = None
+        tokens = PageTokens()
         newest: int | None = None
         while True:
             page = await self.means.events.page(self.name, token, payloads=False)
@@ -214,7 +216,7 @@ class OwnedSession:
                 if self._is_news(event):
                     self.news = event.event_id
                 newest = max(newest or 0, event.at_ms)
-            token = page.next_token
+            token = tokens.next(page.next_token)
             if token is None or any(event.at_ms <= self._looked_ms for event in page.events):
                 break
         self._looked_at, self._looked_ms = now, newest or 0

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from anyio.lowlevel import checkpoint
 
+from repertory.backends.aws_errors import PageTokens
 from repertory.backends.sessions.agentcore_events import MemoryEvents
 from repertory.backends.sessions.agentcore_layout import Found, Said, Seen, read_event
 from repertory.backends.worker_threads import run_in_thread
@@ -34,6 +35,7 @@ class EventLog:
         self._session = session
         self._session_id = session_id
         self._token: str | None = None
+        self._tokens = PageTokens()
         self.seen: list[Seen] = []
         self.complete = False
         """Whether there are no more."""
@@ -49,8 +51,8 @@ class EventLog:
             self.seen.append(seen)
             if place % _READ_AT_ONCE == _READ_AT_ONCE - 1:
                 await checkpoint()
-        self._token = page.next_token
-        self.complete = page.next_token is None
+        self._token = self._tokens.next(page.next_token)
+        self.complete = self._token is None
 
     async def everything(self) -> None:
         """Read all pages."""

@@ -90,7 +90,7 @@ def unpack(stored: bytes) -> Packed:
             msg = "the stream does not end where the object ends"
             raise ValueError(msg)
         return _read(plain, proofs)
-    except (error, zlib.error, KeyError, TypeError, IndexError) as cause:
+    except (error, zlib.error, KeyError, TypeError, IndexError, RecursionError) as cause:
         msg = f"malformed: {cause}"
         raise ValueError(msg) from cause
 
@@ -103,14 +103,18 @@ def _read(plain: bytes, proofs: bytes) -> Packed:
         msg = "the header is no JSON object"
         raise TypeError(msg)
     said = cast("dict[str, object]", header)
-    agents, count = cast("list[str]", said.pop("agents")), cast("int", said.pop("rows"))
+    agents, count = cast("list[object]", said.pop("agents")), cast("int", said.pop("rows"))
+    names = [agent for agent in agents if isinstance(agent, str)]
+    if len(names) != len(agents):
+        msg = "the header names an agent that is no text"
+        raise TypeError(msg)
     rows: list[Row] = []
     body_at, proof_at = place + count * _ROW.size, 0
     for number in range(count):
         agent, seq, kind, version, low, salted, size = _ROW.unpack_from(plain, place + number * _ROW.size)
         salt_at = proof_at + LINK_BYTES
         link, salt = proofs[proof_at:salt_at], proofs[salt_at : salt_at + SALT_BYTES] if salted else b""
-        rows.append(Row(agents[agent], seq, kind, version, low, link, salt, plain[body_at : body_at + size]))
+        rows.append(Row(names[agent], seq, kind, version, low, link, salt, plain[body_at : body_at + size]))
         proof_at, body_at = salt_at + len(salt), body_at + size
     if (body_at, proof_at) != (len(plain), len(proofs)):
         msg = "more or fewer bytes than its rows have"

@@ -76,6 +76,8 @@ def head_in(packed: Packed) -> Head:
         if name not in _TYPES or not isinstance(value, _TYPES[name]):
             msg = f"the head has a field that it cannot have: {name}"
             raise ValueError(msg)
+    seqs = cast("dict[str, object]", said.get("seqs", {}))
+    said["seqs"] = {agent_id: whole_number(seq) for agent_id, seq in seqs.items()}
     said["erasing"] = erasing_in(said.get("erasing", []))
     made = cast("Mapping[str, str]", said)  # each is of its own type, as was just seen
     return Head(**made)  # type: ignore[arg-type]
@@ -83,8 +85,20 @@ def head_in(packed: Packed) -> Head:
 
 def erasing_in(said: object) -> tuple[tuple[str, int], ...]:
     """Rows that are named in a header. Errors: ValueError."""
-    pairs = cast("list[tuple[str, int]]", said) if isinstance(said, list) else []
-    return tuple((str(agent_id), int(seq)) for agent_id, seq in pairs)
+    pairs = cast("list[object]", said) if isinstance(said, list) else []
+    found: list[tuple[str, int]] = []
+    for pair in pairs:
+        agent_id, seq = cast("list[object]", pair) if isinstance(pair, list) else (None, None)
+        found.append((str(agent_id), whole_number(seq)))
+    return tuple(found)
+
+
+def whole_number(said: object) -> int:
+    """A number in a header. Errors: ValueError."""
+    if isinstance(said, bool) or not isinstance(said, int):
+        msg = f"a number is none: {said!r}"
+        raise ValueError(msg)
+    return said
 
 
 def read_object(stored: bytes, kind: ObjectKind, session_id: str | None, key: str) -> Packed:

@@ -16,6 +16,7 @@ from repertory.core.ids import RESERVED, check_id
 
 ROOT = "journals"
 _DIGITS = 16
+_TOO_HIGH = "1000000000000000"
 
 
 class SessionKeys(NamedTuple):
@@ -62,6 +63,8 @@ def keys_of(session_id: str) -> SessionKeys:
 
 
 def number_in(key: str) -> int | None:
-    """The commit that the key of a segment or chunk names; None for somebody else's object."""
+    """The commit that the key of a segment or chunk names; None for somebody else's object, such as one with a number
+    that no session gets to.
+    """
     name = key.rpartition("/")[2]
-    return int(name) if len(name) == _DIGITS and name.isascii() and name.isdigit() else None
+    return int(name) if len(name) == _DIGITS and name.isascii() and name.isdigit() and name < _TOO_HIGH else None

@@ -7,10 +7,11 @@ from contextlib import suppress
 from functools import partial
 
 from repertory.backends.ports import ObjectInfo, SessionInfo
+from repertory.backends.sessions.object_format import unpack
 from repertory.backends.sessions.object_head import Head, head_in, read_object
-from repertory.backends.sessions.object_keys import ROOT, SessionKeys, number_in
+from repertory.backends.sessions.object_keys import ROOT, SessionKeys, keys_of, number_in
 from repertory.backends.sessions.object_owners import Owners
-from repertory.backends.sessions.object_reading import Changed, Segment, SessionReader
+from repertory.backends.sessions.object_reading import Changed, SessionReader
 from repertory.backends.sessions.object_requests import Requests, side_by_side
 from repertory.backends.sessions.object_window import Window, seqs_after
 from repertory.errors import Corrupt
@@ -35,10 +36,26 @@ async def _describe(
     try:
         return await _read(requests, owners, keys, found)
     except Corrupt:
-        name = keys.folder.rpartition("/")[2]
         return SessionInfo(
-            session_id=name, agents={}, created_at=min(times), updated_at=max(times), owner=None, damaged=True
+            session_id=await _name_in(requests, keys, found),
+            agents={},
+            created_at=min(times),
+            updated_at=max(times),
+            owner=None,
+            damaged=True,
         )
+
+
+async def _name_in(requests: Requests, keys: SessionKeys, found: Sequence[ObjectInfo]) -> str:
+    """The id of a session whose head does not say it: its folder's name, unless that stands for a longer one."""
+    name = keys.folder.rpartition("/")[2]
+    for info in found if name.startswith("%") else ():
+        stored = await requests.find(info.key)
+        with suppress(ValueError):
+            said = unpack(stored.body).header.get("session") if stored is not None else None
+            if isinstance(said, str) and keys_of(said) == keys:
+                return said
+    return name
 
 
 async def _read(
@@ -47,31 +64,20 @@ async def _read(
     missing = ""
     for _ in range(_TRIES_MAX):
         stored = await requests.find(keys.head)
-        if stored is None:
-            await _refuse_headless(requests, keys, found)
-            return None
-        packed = read_object(stored.body, "head", None, keys.head)
         try:
-            head = head_in(packed)
+            if stored is None:
+                await SessionReader(requests, keys, keys.folder.rpartition("/")[2]).headless()
+                return None
+            head = head_in(read_object(stored.body, "head", None, keys.head))
+            if keys_of(head.session) != keys:
+                raise Corrupt("another session's head", key=keys.head, session=head.session)
+            return await _info(requests, owners, keys, head, found)
         except ValueError as error:
             raise Corrupt("a damaged object", key=keys.head, cause=str(error)) from error
-        try:
-            return await _info(requests, owners, keys, head, found)
         except Changed as change:
             missing = str(change)
             found = await requests.list(f"{keys.folder}/")
     raise Corrupt("an object is missing", key=missing)
-
-
-async def _refuse_headless(requests: Requests, keys: SessionKeys, found: Sequence[ObjectInfo]) -> None:
-    """Without a head there is no session, unless somebody has lost it: then there are commits. Errors: `Corrupt`."""
-    numbers = [number_in(info.key) for info in found if info.key.startswith(keys.segments)]
-    reader = SessionReader(requests, keys, keys.folder.rpartition("/")[2])
-    segments: Sequence[Segment] = ()
-    with suppress(Changed):  # Somebody is deleting it.
-        segments = await reader.segments([number for number in numbers if number is not None])
-    if any(segment.rows for segment in segments):
-        raise Corrupt("an object is missing", key=keys.head)
 
 
 async def _info(

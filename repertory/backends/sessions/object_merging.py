@@ -91,7 +91,10 @@ async def _remove_merged(session: OwnedSession) -> None:
             raise CorruptJournal("a chunk is missing", session=session.lease.session_id, key=key)
         header, _ = session.reader.read(found, "chunk", key)
         staying |= {*numbers_in(header, "kept"), *numbers_in(header, "fences")}
-        first = int(str(header["last"])) + 1
+        last = header.get("last")
+        if not isinstance(last, int) or last < first:
+            raise CorruptJournal("a chunk ends before it begins", session=session.lease.session_id, key=key)
+        first = last + 1
     start = session.keys.segment(head.tidied) if head.tidied else None
     listed = await session.requests.list(session.keys.segments, start)
     numbers = {number_in(info.key): info.key for info in listed}

@@ -397,7 +397,11 @@ class OwnedSession:
         while self.window.missing:
             for agent_id in self.window.missing:
                 first, last = self.window.gap(agent_id)
-                self.window.fill(agent_id, await self.reader.stretch(agent_id, last, first))
+                rows = await self.reader.stretch(agent_id, last, first)
+                if not rows:
+                    fields = {"session": self.lease.session_id, "agent": agent_id, "seq": first}
+                    raise CorruptJournal("rows that opening needs are missing", **fields)
+                self.window.fill(agent_id, rows)
 
     async def load(self, agent_id: str) -> list[Row]:
         """The rows that opening an agent needs; they are here, nearly always."""

@@ -10,7 +10,7 @@ from typing import NamedTuple, cast
 
 from repertory.backends.ports import ObjectInfo, StoredObject
 from repertory.backends.sessions.object_format import Packed
-from repertory.backends.sessions.object_head import Head, ObjectKind, erasing_in, head_in, read_object
+from repertory.backends.sessions.object_head import Head, ObjectKind, erasing_in, head_in, read_object, whole_number
 from repertory.backends.sessions.object_keys import SessionKeys, number_in
 from repertory.backends.sessions.object_requests import SIDE_BY_SIDE, Requests
 from repertory.backends.sessions.object_stretch import Parts
@@ -64,15 +64,43 @@ class SessionReader:
         stored = await self._requests.find(self._keys.head)
         return None if stored is None else self._head(stored)
 
+    async def headless(self) -> Head:
+        """What is known of a session that has no head: that it was never there, or was removed and left its fences.
+
+        Raises `Changed` when it has one by now. Errors: `CorruptJournal` when the head was lost: a session that was
+        there must not begin anew.
+        """
+        found = await self._requests.list(f"{self._keys.folder}/")
+        numbers = [number_in(info.key) or 0 for info in found if info.key.startswith(self._keys.segments)]
+        chunks = any(info.key.startswith(self._keys.chunks) and number_in(info.key) for info in found)
+        try:
+            segments = await self.segments([number for number in numbers if number])
+        except Changed:  # Somebody is removing it.
+            segments = []
+        if chunks or any(not segment.fence for segment in segments):
+            if await self.head() is not None:
+                raise Changed(self._keys.head)
+            text = "the head of the session is missing: `doctor --repair` makes it anew of what is there"
+            raise CorruptJournal(text, session=self._session_id, key=self._keys.head)
+        end = max((segment.commit for segment in segments), default=0)
+        generation = max((segment.generation for segment in segments), default=0)
+        return Head(session=self._session_id, generation=generation, commit=end, deleted=bool(end))
+
     async def window(self, stored: StoredHead) -> list[Row]:
         """The rows that opening needs as of the head. Raises `Changed` when the head was replaced meanwhile."""
         if stored.head.window is None:
-            return stored.rows
+            return self._as_of_head(stored.head, stored.rows, self._keys.head)
         key = self._keys.window(stored.head.window)
         found = await self._requests.find(key)
         if found is None:
             raise Changed(key)
-        return self.read(found, "window", key).rows
+        return self._as_of_head(stored.head, self.read(found, "window", key).rows, key)
+
+    def _as_of_head(self, head: Head, rows: list[Row], key: str) -> list[Row]:
+        """The rows, if they end where the head says. Errors: `CorruptJournal`."""
+        if Window(rows).seqs != dict(head.seqs):
+            raise CorruptJournal("the window is not the head's", session=self._session_id, key=key)
+        return rows
 
     async def tail(self, commit: int) -> list[Segment]:
         """Everything that was committed after `commit`, in order: one list, and the segments side by side."""
@@ -81,10 +109,10 @@ class SessionReader:
 
     async def segments_in(self, found: Sequence[ObjectInfo], commit: int) -> list[Segment]:
         """The segments after `commit` among these objects. Raises `Changed` when one is not there."""
-        numbers = [number for info in found if (number := number_in(info.key)) is not None and number > commit]
-        if numbers != list(range(commit + 1, commit + 1 + len(numbers))):
-            gap = next(number for number in range(commit + 1, numbers[-1]) if number not in numbers)
-            raise Changed(self._keys.segment(gap))
+        numbers = sorted({number for info in found if (number := number_in(info.key)) is not None and number > commit})
+        for expected, number in enumerate(numbers, commit + 1):
+            if number != expected:
+                raise Changed(self._keys.segment(expected))
         return await self.segments(numbers)
 
     async def segments(self, numbers: Sequence[int], at_once: int = SIDE_BY_SIDE) -> list[Segment]:
@@ -97,14 +125,14 @@ class SessionReader:
         key = self._keys.segment(number)
         if found is None:
             raise Changed(key)
-        packed = self.read(found, "segment", key)
-        header, rows = packed
+        header, rows = self.read(found, "segment", key)
         if header.get("commit") != number:
             raise CorruptJournal("a segment has another's key", session=self._session_id, key=key)
-        generation, owner = header.get("generation"), header.get("owner")
-        erasing = erasing_in(header.get("erasing"))
-        assert isinstance(generation, int)
-        return Segment(number, generation, str(owner), rows, erasing, len(found.body))
+        try:
+            generation, erasing = whole_number(header.get("generation")), erasing_in(header.get("erasing"))
+        except ValueError as error:
+            raise self._damaged(key, error) from error
+        return Segment(number, generation, str(header.get("owner")), rows, erasing, len(found.body))
 
     async def opened(self, stored: StoredHead) -> tuple[Window, int, tuple[tuple[str, int], ...]]:
         """What opening needs as of now, the last commit, and what is being erased."""
@@ -127,10 +155,10 @@ class SessionReader:
     async def load(self, agent_id: str) -> list[Row]:
         """What opening an agent needs, read without owning the session."""
         for _ in range(_READINGS_MAX):
-            stored = await self.head()
-            if stored is None or stored.head.deleted:
-                return []
             try:
+                stored = await self._there()
+                if stored is None:
+                    return []
                 window, _, _ = await self.opened(stored)
             except Changed as change:
                 self._last_missed = str(change)
@@ -146,14 +174,19 @@ class SessionReader:
         gets. Errors: `CorruptJournal` when a row is missing.
         """
         for _ in range(_READINGS_MAX):
-            stored = await self.head()
-            if stored is None or stored.head.deleted:
-                return []
             try:
-                return await self._stretch(stored, agent_id, last, first)
+                stored = await self._there()
+                return [] if stored is None else await self._stretch(stored, agent_id, last, first)
             except Changed as change:
                 self._last_missed = str(change)
         raise self._missing()
+
+    async def _there(self) -> StoredHead | None:
+        """The head; None when there is no such session. Errors: `CorruptJournal` when it is damaged or was lost."""
+        stored = await self.head()
+        if stored is None:
+            await self.headless()
+        return None if stored is None or stored.head.deleted else stored
 
     async def _stretch(self, stored: StoredHead, agent_id: str, last: int, first: int | None) -> list[Row]:
         head = stored.head
@@ -199,18 +232,16 @@ class SessionReader:
     def _check_unbroken(self, agent_id: str, rows: Sequence[Row], last: int, low: int | None) -> None:
         seqs = [row.seq for row in rows]
         first = low if low is not None else (rows[-1].low if rows else last)
-        if seqs != list(range(first, last + 1)):
+        if len(seqs) != last + 1 - first or any(seq != wanted for wanted, seq in enumerate(seqs, first)):
             fields = {"session": self._session_id, "agent": agent_id, "seq": first}
             raise CorruptJournal("a row is missing, or there twice", **fields)
 
     async def whole(self, agent_id: str) -> list[Row]:
         """Every row of an agent. Errors: `CorruptJournal` when one is missing."""
         for _ in range(_READINGS_MAX):
-            stored = await self.head()
-            if stored is None or stored.head.deleted:
-                return []
             try:
-                return self._ordered(agent_id, await self._everything(stored.head))
+                stored = await self._there()
+                return [] if stored is None else self._ordered(agent_id, await self._everything(stored.head))
             except Changed as change:
                 self._last_missed = str(change)
         raise self._missing()
@@ -243,8 +274,11 @@ class SessionReader:
         for number in range(head.merged + 1, max(segments, default=head.merged)):
             if number not in segments:
                 raise Changed(self._keys.segment(number))
-        if head.commit > max(segments, default=head.merged):
+        last = max(segments, default=head.merged)
+        if head.commit > last:
             raise Changed(self._keys.segment(head.commit))
+        if head.orderly and last > head.commit:  # Behind an orderly head there is nothing, unless it was replaced.
+            raise Changed(self._keys.segment(head.commit + 1))
         return chunks, segments
 
     def _chunk(self, key: str, found: StoredObject | None) -> Packed:
@@ -257,9 +291,10 @@ class SessionReader:
         kept: list[int] = []
         end = head.base
         for header, _ in chunks:
-            if header.get("first") != end + 1:
+            last = header.get("last")
+            if header.get("first") != end + 1 or not isinstance(last, int) or last <= end:
                 break
-            end = int(str(header["last"]))
+            end = last
             kept += [number for number in numbers_in(header, "kept") if number <= head.merged]
         if end != head.merged:
             raise Changed(self._keys.chunk(end + 1))
@@ -282,8 +317,10 @@ class SessionReader:
         try:
             return StoredHead(head_in(packed), packed.rows, stored.version)
         except ValueError as error:
-            fields = {"session": self._session_id, "key": self._keys.head, "cause": str(error)}
-            raise CorruptJournal("a damaged object", **fields) from error
+            raise self._damaged(self._keys.head, error) from error
+
+    def _damaged(self, key: str, error: ValueError) -> CorruptJournal:
+        return CorruptJournal("a damaged object", session=self._session_id, key=key, cause=str(error))
 
     def _check_order(self, window: Window, segment: Segment) -> None:
         seqs: dict[str, int] = {}
@@ -301,6 +338,7 @@ class SessionReader:
 
 
 def numbers_in(header: Mapping[str, object], name: str) -> list[int]:
-    """Commits that a chunk's header names."""
+    """Commits that a chunk's header names; what is no number names none."""
     found = header.get(name)
-    return [int(str(number)) for number in cast("list[object]", found)] if isinstance(found, list) else []
+    named = cast("list[object]", found) if isinstance(found, list) else []
+    return [number for number in named if isinstance(number, int)]

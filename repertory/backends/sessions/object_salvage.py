@@ -130,8 +130,12 @@ def _missing(keys: SessionKeys, head: Head | None, found: Sequence[ObjectInfo]) 
     there = {info.key for info in found}
     if head is None:
         return [] if keys.head in there else [Damage(where=keys.head, what="the object is missing")]
-    last = max((number_in(key) or 0 for key in there if key.startswith(keys.segments)), default=0)
-    wanted = [keys.segment(number) for number in range(head.merged + 1, max(last, head.commit) + 1)]
+    numbers = sorted(number_in(key) or 0 for key in there if key.startswith(keys.segments))
+    wanted: list[str] = []
+    expected = head.merged + 1
+    for number in (number for number in (*numbers, head.commit + 1) if number >= expected):
+        wanted += [keys.segment(expected)] if number > expected else []  # the first of those that are missing there
+        expected = number + 1
     if head.window is not None:
         wanted.append(keys.window(head.window))
     return [Damage(where=key, what="the object is missing") for key in wanted if key not in there]

@@ -23,7 +23,7 @@ from repertory.backends.sessions.object_listing import list_sessions
 from repertory.backends.sessions.object_owners import Owners
 from repertory.backends.sessions.object_ownership import OwnedSession
 from repertory.backends.sessions.object_quarantine import copy_aside, names_aside, remove_aside
-from repertory.backends.sessions.object_reading import SessionReader, StoredHead
+from repertory.backends.sessions.object_reading import Changed, SessionReader, StoredHead
 from repertory.backends.sessions.object_removal import remove_session
 from repertory.backends.sessions.object_requests import Requests, side_by_side
 from repertory.backends.sessions.object_salvage import begin_anew, inspect_sessions, salvage_session
@@ -240,19 +240,19 @@ class ObjectSessionStore:
         reader = SessionReader(self._requests, keys, session_id)
         for _ in range(_TRIES_MAX):
             stored = await reader.head()
-            await self._check_free(keys, stored, takeover)
-            owned = self._next_owner(session_id, keys, stored)
             try:
+                before = stored.head if stored is not None else await reader.headless()
+                await self._check_free(keys, stored, takeover)
+                owned = self._next_owner(session_id, keys, before)
                 await owned.begin(stored)
-            except (AlreadyExists, PreconditionFailed, LeaseLost):
+            except (AlreadyExists, PreconditionFailed, LeaseLost, Changed):
                 continue  # somebody was quicker
             self._owned[session_id] = owned
             self._tending.look_at(owned)
             return owned
         raise SessionBusy("others want the session as well", session=session_id)
 
-    def _next_owner(self, session_id: str, keys: SessionKeys, stored: StoredHead | None) -> OwnedSession:
-        head = stored.head if stored is not None else Head(session=session_id)
+    def _next_owner(self, session_id: str, keys: SessionKeys, head: Head) -> OwnedSession:
         if head.deleted:
             end = head.commit
             head = Head(session=session_id, generation=head.generation, edition=head.edition, commit=end)

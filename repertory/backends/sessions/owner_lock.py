@@ -5,6 +5,10 @@ when the process ends, however it ends, so anyone who can lock the file knows th
 time to live. Those who test take shared locks, so two of them never mistake each other for the owner.
 
 Whoever wants a session that an owner has writes its name into the owner's file, which the owner reads now and then.
+
+The file begins with two lines: the owner's process, and the last position that it has committed, where it notes that.
+The note is written after the commit has been synced, and is not synced itself: it outlives its process, and never says
+more than what was acknowledged. So who opens the database after a kill notices when commits are missing.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ from repertory.core.ids import check_id
 from repertory.errors import Invalid, StoreUnavailable
 
 _ASKED_BYTES_MAX = 64 * 1024
+_DIGITS = 20
 
 
 class OwnerLock:
@@ -54,8 +59,11 @@ class OwnerLock:
             self._file = None
 
     def alive(self, owner: str) -> bool:
-        """Whether another owner is alive now."""
-        return _alive(self._folder / owner)
+        """Whether another owner is alive now. A name that no owner can have, as damage may leave it, is nobody's."""
+        try:
+            return _alive(self._folder / check_id(owner, "owner"))
+        except Invalid:
+            return False
 
     def ask(self, owner: str, session_id: str) -> None:
         """Ask another owner for a session. One that is gone need not be asked; one that missed it is asked again."""
@@ -65,6 +73,12 @@ class OwnerLock:
                 os.write(file, f"\n{session_id}\n".encode())
             finally:
                 os.close(file)
+
+    def note(self, position: int) -> None:
+        """Note that everything up to this position is committed. What cannot be noted is not missed by anybody."""
+        if self._file is not None:
+            with suppress(OSError):
+                os.pwrite(self._file, b"%0*d" % (_DIGITS, position), self._heard - _DIGITS - 1)
 
     def asked_for(self) -> list[str]:
         """The sessions that others have asked for since the last look. One look at the file's size, usually."""
@@ -82,6 +96,17 @@ class OwnerLock:
                 _alive(path)
 
 
+def noted_in(folder: Path) -> int:
+    """The highest position that an owner, alive or dead, has noted in the folder; 0 when nobody has."""
+    highest = 0
+    with suppress(OSError):
+        for name in os.listdir(folder):
+            with suppress(OSError, IndexError), open(folder / name, "rb") as file:
+                noted = file.read(1024).split(b"\n")[1]
+                highest = max(highest, int(noted) if len(noted) == _DIGITS and noted.isdigit() else 0)
+    return highest
+
+
 def _lock_own(path: Path) -> int:
     """A new locked file at `path`. It gets its name only once it is locked: nobody ever sees a live owner's file
     unlocked.
@@ -93,7 +118,7 @@ def _lock_own(path: Path) -> int:
         file = os.open(unnamed, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             if _lock(file, shared=False):
-                os.write(file, str(os.getpid()).encode())
+                os.write(file, b"%d\n%0*d\n" % (os.getpid(), _DIGITS, 0))
                 unnamed.rename(path)
                 return file
         except FileNotFoundError:

@@ -10,14 +10,16 @@ Nothing is created before the first write. Do not fork a process while its store
 from __future__ import annotations
 
 import os
+import sqlite3
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from repertory.backends.mending_ports import Inspection, Salvage
+from repertory.backends.mending_ports import Damage, Inspection, Salvage
 from repertory.backends.owning_thread import OwningThread
 from repertory.core.ids import check_id
+from repertory.errors import Corrupt, CorruptJournal
 
 if TYPE_CHECKING:
     from repertory.backends.ports import Batch, Lease, Position, SessionInfo
@@ -122,8 +124,15 @@ class SQLiteSessionStore:
         await self._thread.run(lambda: self._opened().delete(session_id))
 
     async def inspect(self) -> Inspection:
-        """What `PRAGMA integrity_check` finds, and rows that belong to nobody. Errors: see the class."""
-        return await self._read(lambda journals: journals.inspect(), Inspection())
+        """What `PRAGMA integrity_check` finds, what keeps the database from being opened or listed, and rows that
+        belong to nobody. Errors: see the class; `Corrupt` for a file that is not ours.
+        """
+        try:
+            return await self._read(lambda journals: journals.inspect(), Inspection())
+        except Corrupt as error:
+            if isinstance(error, CorruptJournal) or isinstance(error.__cause__, sqlite3.Error | UnicodeDecodeError):
+                return Inspection(damages=[Damage(where=str(self._path), what=str(error))])
+            raise
 
     async def salvage(self, session_id: str) -> Salvage:
         """Every row of a session that can be read, around pages that cannot. Errors: see the class."""
@@ -161,6 +170,9 @@ class SQLiteSessionStore:
 
     def _worked(self, work: Callable[[Journals], T], nothing: T) -> T:
         if self._journals is None and not os.path.lexists(self._path):
+            from repertory.backends.sessions.sqlite_file import refuse_lost
+
+            refuse_lost(self._path.absolute())
             return nothing
         return work(self._opened())
 

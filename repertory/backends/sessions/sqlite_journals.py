@@ -12,23 +12,39 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from repertory.backends.mending_ports import Inspection, Salvage
+from repertory.backends.mending_ports import Damage, Inspection, Salvage
 from repertory.backends.ports import Batch, Lease, Position, SessionInfo
 from repertory.backends.sessions.alongside import Alongside
-from repertory.backends.sessions.owner_lock import OwnerLock
-from repertory.backends.sessions.sqlite_bodies import packed, unpack, unpacked
-from repertory.backends.sessions.sqlite_file import mapped_error, mapped_errors, open_database, owners_folder
-from repertory.backends.sessions.sqlite_heads import NO_HEAD, Head, Heads
+from repertory.backends.sessions.owner_lock import OwnerLock, noted_in
+from repertory.backends.sessions.sqlite_bodies import packed, unpacked
+from repertory.backends.sessions.sqlite_file import (
+    counts_journals,
+    mapped_error,
+    mapped_errors,
+    open_database,
+    owners_folder,
+)
+from repertory.backends.sessions.sqlite_heads import Head, Heads
 from repertory.backends.sessions.sqlite_leases import Held, Leases
-from repertory.backends.sessions.sqlite_positions import nearest
 from repertory.backends.sessions.sqlite_quarantine import Quarantine
-from repertory.backends.sessions.sqlite_wreck import Wreck
+from repertory.backends.sessions.sqlite_reading import CHAIN, LOAD, Reading
+from repertory.backends.sessions.sqlite_wreck import Wreck, is_id
+from repertory.backends.sqlite_files import UNUSABLE_VALUES
 from repertory.core.ids import check_id
 from repertory.core.journal.codec import at_of
 from repertory.core.journal.rows import Row
-from repertory.errors import CorruptJournal, LeaseLost, SessionBusy, StoreNotFound, StoreUnavailable, Unavailable
+from repertory.errors import (
+    Corrupt,
+    CorruptJournal,
+    LeaseLost,
+    RepertoryError,
+    SessionBusy,
+    StoreNotFound,
+    StoreUnavailable,
+    Unavailable,
+)
 
 CHECKPOINT_BYTES = 1024 * 1024
 """About how much the log in front of the database may hold before it is copied over. A log that has once grown to this
@@ -43,37 +59,6 @@ _INSERT = (
     " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 
-_CHAIN = (
-    "WITH RECURSIVE chain (position, previous) AS ("
-    " SELECT position, previous FROM rows WHERE position = ?1"
-    " UNION ALL SELECT rows.position, rows.previous FROM chain CROSS JOIN rows"
-    " ON rows.position = chain.previous WHERE rows.seq >= ?2) "
-)
-"""The positions of a journal's rows from the one at ?1 back to sequence number ?2."""
-
-_COLUMNS = (
-    "CAST(seq AS INTEGER), CAST(kind AS INTEGER), CAST(version AS INTEGER), CAST(low AS INTEGER), CAST(link AS BLOB),"
-    " CAST(salt AS BLOB), CAST(body AS BLOB)"
-)
-"""Of a row, as we write them. Whoever has edited one by hand may have left values of other types."""
-
-_LOAD = f"{_CHAIN}SELECT ?3, {_COLUMNS} FROM chain CROSS JOIN rows ON rows.position = chain.position"
-
-_SCAN = f"SELECT ?1, {_COLUMNS} FROM rows WHERE position BETWEEN ?2 AND ?3 AND journal = ?2 ORDER BY position"
-"""The rows of a whole journal, read past those of others."""
-
-_LABELS = (
-    f"SELECT ?1, {_COLUMNS} FROM rows WHERE journal = ?2 AND kind = 10 AND salt != x'' AND position <= ?3"
-    " ORDER BY position"
-)
-"""The snapshots of a journal, by the index that holds nothing but snapshots."""
-
-_AGENTS = (
-    "SELECT journals.session, journals.created_at, sessions.owner, journals.agent, journals.id"
-    " FROM journals LEFT JOIN sessions ON sessions.name = journals.session"
-    " WHERE ?1 IS NULL OR journals.session = ?1 ORDER BY journals.id"
-)
-
 
 class Journals:
     """A session database, open."""
@@ -82,16 +67,35 @@ class Journals:
         self._path = path
         self._name = str(path)
         self._alongside = alongside
+        noted = noted_in(owners_folder(path))
         self._connection = open_database(path, busy_timeout_s=busy_timeout_s, alongside=alongside)
         self._inode = os.stat(path).st_ino
         self._lock = OwnerLock(owners_folder(path), owner)
         self._leases = Leases(self._connection, self._lock, owner)
-        self._heads = Heads(self._connection)
+        self._counting = counts_journals(self._connection)
+        self._heads = Heads(self._connection, self._name)
+        self._reading = Reading(self._connection, self._heads, self._name)
         self._quarantine = Quarantine(self._connection, self._name)
         self._unchecked_bytes = 0
         self._busy_timeout_s = busy_timeout_s
         self._erased_in_log = False
         """Whether the log may still hold what was erased."""
+        try:
+            self._refuse_lost_commits(noted)
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def _refuse_lost_commits(self, noted: int) -> None:
+        """Raise `CorruptJournal` when the database ends before what one of its owners has committed."""
+        with self._transaction("read"):
+            end = self._heads.end
+        if end < noted:
+            text = (
+                "commits that were acknowledged are missing: the database or its log was cut, damaged or replaced;"
+                " restore it, or call `doctor --repair` to go on with what is there"
+            )
+            raise CorruptJournal(text, path=self._name, last_position=end, committed=noted)
 
     def acquire(self, session_id: str, *, takeover: bool) -> Lease:
         scope = self._scope_of(session_id)
@@ -125,68 +129,37 @@ class Journals:
                     self._erase(batch)
                     erased = True
             self._insert(rows)
-            self._heads.settle()
+            self._heads.note()
         if erased:
             self._empty_log()
         return outcomes
 
     def load(self, session_id: str, agent_id: str, *, whole: bool) -> list[Row]:
         with self._transaction("read"):
-            journal = self._journal(session_id, agent_id)
-            if journal is None:
-                return []
-            head = self._heads.of(journal)
-            if whole and _is_dense(journal, head):
-                found = self._connection.execute(_SCAN, (agent_id, journal, head.position))
-                return unpack(list(map(Row._make, found)))
-            low = 1 if whole else self._low(head)
-            return self._stretch(agent_id, head.position, low)
+            fresh = self._leases.is_fresh(session_id)
+            return self._reading.load(session_id, agent_id, whole=whole, fresh=fresh)
 
     def rows_at(self, session_id: str, agent_id: str, seq: int) -> list[Row]:
         with self._transaction("read"):
-            journal = self._journal(session_id, agent_id)
-            if journal is None or not 0 < seq <= (head := self._heads.of(journal)).seq:
-                return []
-            near = nearest(self._connection, journal, head, seq)
-            found = self._connection.execute(f"{_CHAIN}SELECT min(position) FROM chain", (near.position, seq))
-            (position,) = found.fetchone()
-            return self._stretch(agent_id, position, self._low(Head(position, seq)))
+            return self._reading.rows_at(session_id, agent_id, seq)
 
     def label_rows(self, session_id: str, agent_id: str) -> list[Row]:
         with self._transaction("read"):
-            journal = self._journal(session_id, agent_id)
-            if journal is None:
-                return []
-            head = self._heads.of(journal)
-            return unpack(list(map(Row._make, self._connection.execute(_LABELS, (agent_id, journal, head.position)))))
+            return self._reading.label_rows(session_id, agent_id)
 
     def sessions(self, session_id: str | None = None) -> list[SessionInfo]:
         with self._transaction("read"):
-            agents: dict[str, dict[str, int]] = {}
-            about: dict[str, tuple[float, str | None]] = {}
-            updated: dict[str, float] = {}
-            damaged: set[str] = set()
-            for name, created_at, owner, agent, journal in self._connection.execute(_AGENTS, (session_id,)).fetchall():
-                head = self._heads.of(journal)
-                if head == NO_HEAD:
-                    continue
-                about.setdefault(name, (created_at or 0.0, owner))
-                try:
-                    updated[name] = max(updated.get(name, 0.0), self._last_at(head))
-                except (sqlite3.DatabaseError, CorruptJournal):
-                    damaged.add(name)
-                else:
-                    agents.setdefault(name, {})[agent] = head.seq
+            listed = self._reading.listed(session_id)
         infos = [
             SessionInfo(
                 session_id=name,
-                agents=agents.get(name, {}),
-                created_at=created_at,
-                updated_at=updated.get(name, created_at),
-                owner=owner if self._leases.alive(owner) else None,
-                damaged=name in damaged,
+                agents=about.agents,
+                created_at=about.created_at,
+                updated_at=about.updated_at or about.created_at,
+                owner=about.owner if self._leases.alive(about.owner) else None,
+                damaged=about.damaged,
             )
-            for name, (created_at, owner) in about.items()
+            for name, about in listed.items()
         ]
         return sorted(infos, key=lambda info: info.updated_at, reverse=True)
 
@@ -194,7 +167,7 @@ class Journals:
         with self._transaction("synced"):
             generation = self._refuse_other_hands(session_id)
             # Heads must not depend on the rows that go: their positions are never used again.
-            self._heads.settle(at_once=True)
+            self._heads.settle()
             self._delete_rows(session_id)
             self._quarantine.remove(session_id)
             if self._alongside is not None:
@@ -205,15 +178,27 @@ class Journals:
         self._empty_log()
 
     def inspect(self) -> Inspection:
-        return self._quarantine.inspect()
+        found = self._quarantine.inspect()
+        if not found.damages:
+            try:
+                names = [info.session_id for info in self.sessions()]
+            except Corrupt as error:
+                return replace(found, damages=[Damage(where=self._name, what=str(error))])
+            wrong = [f"a session is called {name!r}" for name in names if not is_id(name)]
+            found = replace(found, damages=[Damage(where=self._name, what=what) for what in wrong])
+        return found
 
     def salvage(self, session_id: str) -> Salvage:
         return Wreck(self._connection, self._name).salvage(session_id)
 
-    def raise_generation(self, generation: int) -> None:
-        """Every later lease has a higher one."""
+    def begin_behind(self, generation: int, position: int) -> None:
+        """Every later lease has a higher generation, and every later row a higher position."""
         with self._transaction("synced"):
-            self._connection.execute("UPDATE settled SET generation = max(generation, ?)", (generation,))
+            self._connection.execute(
+                "UPDATE settled SET generation = max(generation, ?), position = max(position, ?)",
+                (generation, position),
+            )
+        self._heads.forget()
 
     def quarantined(self, session_id: str) -> list[str]:
         with self._transaction("read"):
@@ -223,8 +208,10 @@ class Journals:
         scope = self._scope_of(session_id)
         with self._transaction("synced"):
             self._refuse_other_hands(session_id)
-            self._heads.settle(at_once=True)
+            self._heads.settle()
             moved_to = self._quarantine.move(session_id)
+            if self._counting:
+                self._connection.execute("UPDATE sessions SET journals = 0 WHERE name = ?", (session_id,))
             held = self._leases.acquire(session_id, takeover=False)
             held.scope = scope
             rows: list[tuple[object, ...]] = []
@@ -233,7 +220,7 @@ class Journals:
                 raise outcome
             self._store_alongside(Batch(lease=held.lease, rows=keep))
             self._insert(rows)
-            self._heads.settle(at_once=True)
+            self._heads.settle()
             self._leases.release(held.lease)
         self._heads.forget()
         return moved_to
@@ -264,11 +251,13 @@ class Journals:
 
     def _refuse_other_hands(self, session_id: str) -> int:
         """The generation of a session that is here and that no live owner other than this one has."""
-        found = self._connection.execute(
-            "SELECT generation, owner FROM sessions WHERE name = ?", (session_id,)
-        ).fetchone()
+        found = self._leases.line(session_id)
         if found is None:
-            raise StoreNotFound("no such session", session=session_id)
+            # A line that was lost is no reason to leave the rest where it is.
+            statement = "SELECT 1 FROM journals NOT INDEXED WHERE session = ?"
+            if self._connection.execute(statement, (session_id,)).fetchone() is None:
+                raise StoreNotFound("no such session", session=session_id)
+            found = 0, None
         generation, owner = found
         if owner is not None and self._leases.in_other_hands(owner):
             raise SessionBusy("another live owner has the session", session=session_id, owner=owner)
@@ -279,23 +268,26 @@ class Journals:
         held = self._leases.check(batch.lease, self._heads.epoch)
         if isinstance(held, LeaseLost):
             return held
-        placed: list[tuple[object, ...]] = []
-        ends: dict[str, tuple[int, int, int]] = {}
-        position = self._heads.end
-        for row in batch.rows:
-            agent_id, seq = row[0], row[1]
-            end = ends.get(agent_id)
-            journal, previous, last = end if end is not None else self._end_of(held, agent_id)
+        lasts: dict[str, tuple[int, int, int]] = {}
+        for agent_id, seq, *_ in batch.rows:
+            journal, position, last = lasts.get(agent_id) or self._end_of(held, agent_id)
             if seq != last + 1:
                 return LeaseLost(
                     "rows do not follow what is stored", session=held.lease.session_id, seq=seq, stored=last
                 )
+            lasts[agent_id] = journal, position, seq
+        placed: list[tuple[object, ...]] = []
+        ends: dict[str, tuple[int, int]] = {}
+        position = self._heads.end
+        for row in batch.rows:
             position += 1
+            journal, previous, _ = lasts[row.agent_id]
+            journal, previous = ends.get(row.agent_id, (journal, previous))
             journal = journal or self._create_journal(held, row, position, batch.rows)
             placed.append((position, journal, previous, *row[1:]))
-            ends[agent_id] = journal, position, seq
-        for journal, end_position, seq in ends.values():
-            self._heads.moved(journal, Head(end_position, seq))
+            ends[row.agent_id] = journal, position
+        for agent_id, (journal, end_position) in ends.items():
+            self._heads.moved(journal, Head(end_position, lasts[agent_id][2]))
         rows += placed
         return self._position(batch, held)
 
@@ -309,7 +301,7 @@ class Journals:
         """The key of the agent's journal (0 when there is none), and position and sequence number of its last row."""
         journal = held.journals.get(agent_id)
         if journal is None:
-            journal = self._journal(held.lease.session_id, agent_id)
+            journal = self._reading.journal(held.lease.session_id, agent_id, fresh=held.fresh)
             if journal is None:
                 return 0, 0, 0
             held.journals[agent_id] = journal
@@ -323,6 +315,10 @@ class Journals:
             "INSERT INTO journals (id, session, agent, created_at, head, seq) VALUES (?, ?, ?, ?, 0, 0)",
             (position, held.lease.session_id, check_id(first.agent_id, "agent id"), created_at),
         )
+        if self._counting:
+            self._connection.execute(
+                "UPDATE sessions SET journals = coalesce(journals, 0) + 1 WHERE name = ?", (held.lease.session_id,)
+            )
         held.journals[first.agent_id] = position
         return position
 
@@ -348,10 +344,10 @@ class Journals:
             _, position, last = self._end_of(held, agent_id) if isinstance(held, Held) else (0, 0, 0)
             if not 0 < seq <= last:
                 continue
-            values = self._connection.execute(f"{_LOAD} WHERE rows.seq = ?2", (position, seq, agent_id)).fetchone()
+            values = self._connection.execute(f"{LOAD} WHERE rows.seq = ?2", (position, seq, agent_id)).fetchone()
             gone = unpacked(Row._make(values)).without_content()
             self._connection.execute(
-                f"{_CHAIN}UPDATE rows SET salt = ?3, body = ?4 WHERE position = (SELECT min(position) FROM chain)",
+                f"{CHAIN}UPDATE rows SET salt = ?3, body = ?4 WHERE position = (SELECT min(position) FROM chain)",
                 (position, seq, gone.salt, gone.body),
             )
             erased.append((agent_id, seq))
@@ -364,47 +360,12 @@ class Journals:
         ).fetchall()
         for journal, head, seq in journals:
             self._connection.execute(
-                f"{_CHAIN}DELETE FROM rows WHERE position IN (SELECT position FROM chain)", (head, 1)
+                f"{CHAIN}DELETE FROM rows WHERE position IN (SELECT position FROM chain)", (head, 1)
             )
             if self._connection.execute("SELECT changes()").fetchone() != (seq,):  # The chain is broken: look anywhere.
                 self._connection.execute("DELETE FROM rows WHERE journal = ?", (journal,))
         self._connection.execute("DELETE FROM journals WHERE session = ?", (session_id,))
         self._connection.execute("DELETE FROM sessions WHERE name = ?", (session_id,))
-
-    def _journal(self, session_id: str, agent_id: str) -> int | None:
-        """The key of an agent's journal; None when there is none."""
-        found = self._connection.execute(
-            "SELECT id FROM journals WHERE session = ? AND agent = ?", (session_id, agent_id)
-        ).fetchone()
-        return None if found is None else found[0]
-
-    def _stretch(self, agent_id: str, position: int, low: int) -> list[Row]:
-        """The rows from sequence number `low` up to the one at a position."""
-        rows = list(map(Row._make, self._connection.execute(_LOAD, (position, low, agent_id))))
-        rows.reverse()
-        return unpack(rows)
-
-    def _low(self, head: Head) -> int:
-        (low,) = self._values("CAST(low AS INTEGER)", head.position)
-        return low
-
-    def _values(self, columns: str, position: int) -> tuple[Any, ...]:
-        """Columns of the row at a position. Errors: `CorruptJournal` when there is none."""
-        found = self._connection.execute(f"SELECT {columns} FROM rows WHERE position = ?", (position,)).fetchone()
-        if found is None:
-            raise CorruptJournal("a row is missing", path=self._name, position=position)
-        return found
-
-    def _last_at(self, head: Head) -> float:
-        """When the last row was made that still has its content; 0.0 when nobody can tell."""
-        position = head.position
-        while position:
-            previous, *values = self._values(f"previous, '', {_COLUMNS}", position)
-            row = unpacked(Row._make(values))
-            if not row.erased:
-                return at_of(row.body) or 0.0
-            position = previous
-        return 0.0
 
     @contextmanager
     def _transaction(self, mode: Literal["synced", "unsynced", "read"]) -> Generator[None, None, None]:
@@ -417,9 +378,11 @@ class Journals:
             self._heads.catch_up()
             yield
             self._connection.execute("COMMIT")
+            if mode == "synced":
+                self._lock.note(self._heads.end)
         except BaseException as error:
             self._roll_back()
-            if isinstance(error, (sqlite3.Error, OSError)):
+            if isinstance(error, UNUSABLE_VALUES) and not isinstance(error, RepertoryError):
                 raise mapped_error(error, self._path) from error
             raise
         finally:
@@ -451,10 +414,3 @@ class Journals:
                 self._connection.execute(f"PRAGMA busy_timeout = {round(self._busy_timeout_s * 1000)}")
         self._erased_in_log = bool(busy)
         self._unchecked_bytes = 0
-
-
-def _is_dense(journal: int, head: Head) -> bool:
-    """Whether at least every fourth row between a journal's first and last is its own: then reading past the others is
-    quicker.
-    """
-    return head.seq * 4 > head.position - journal

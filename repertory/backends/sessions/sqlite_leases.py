@@ -17,6 +17,12 @@ from repertory.backends.ports import Lease
 from repertory.backends.sessions.owner_lock import OwnerLock
 from repertory.errors import LeaseLost, SessionBusy
 
+_SANE = "CASE WHEN typeof(generation) = 'integer' AND generation BETWEEN 0 AND 1 << 62 THEN generation ELSE 0 END"
+"""A generation that is damaged counts as none: owners have names that nobody else has, so leases stay apart."""
+_LINE = f"SELECT {_SANE}, CAST(owner AS TEXT) FROM sessions WHERE name = ?"
+"""Of a session, with the types that we write."""
+_FLOOR = f"SELECT coalesce(max({_SANE}), 0) FROM settled"
+
 
 @dataclass(slots=True)
 class Held:
@@ -27,6 +33,8 @@ class Held:
     """Agent id to the key of its journal."""
     scope: str | None = None
     """Under which name it is kept alongside; None: it is not."""
+    fresh: bool = False
+    """Whether there was no such session when it was acquired."""
     epoch: int = -1
     """Of the heads when this was last compared with the database."""
 
@@ -43,9 +51,7 @@ class Leases:
     def acquire(self, session_id: str, *, takeover: bool) -> Held:
         """Own the session. Errors: `SessionBusy`."""
         self._lock.acquire()
-        found = self._connection.execute(
-            "SELECT generation, owner FROM sessions WHERE name = ?", (session_id,)
-        ).fetchone()
+        found = self.line(session_id)
         if found is None:
             generation = self._create(session_id)
         else:
@@ -57,7 +63,7 @@ class Leases:
             self._connection.execute(
                 "UPDATE sessions SET generation = ?, owner = ? WHERE name = ?", (generation, self._owner, session_id)
             )
-        held = Held(Lease(session_id=session_id, owner=self._owner, generation=generation))
+        held = Held(Lease(session_id=session_id, owner=self._owner, generation=generation), fresh=found is None)
         self._held[session_id] = held
         return held
 
@@ -88,6 +94,15 @@ class Leases:
         """Sessions of ours that others want."""
         return [session_id for session_id in self._lock.asked_for() if session_id in self._held]
 
+    def is_fresh(self, session_id: str) -> bool:
+        """Whether a lease of ours was the first one of the session."""
+        held = self._held.get(session_id)
+        return held is not None and held.fresh
+
+    def line(self, session_id: str) -> tuple[int, str | None] | None:
+        """Generation and owner that the session has; None when there is no such session."""
+        return self._connection.execute(_LINE, (session_id,)).fetchone()
+
     def forget(self, session_id: str) -> None:
         """The session is deleted."""
         self._held.pop(session_id, None)
@@ -102,17 +117,16 @@ class Leases:
 
     def _create(self, session_id: str) -> int:
         """The first generation of a session: higher than any that a deleted one of its name had."""
-        (floor,) = self._connection.execute("SELECT generation FROM settled").fetchone()
+        (floor,) = self._connection.execute(
+            "SELECT coalesce(max(CAST(generation AS INTEGER)), 0) FROM settled"
+        ).fetchone()
         self._connection.execute(
             "INSERT INTO sessions (name, generation, owner) VALUES (?, ?, ?)", (session_id, floor + 1, self._owner)
         )
         return floor + 1
 
     def _current(self, lease: Lease) -> bool:
-        found = self._connection.execute(
-            "SELECT generation, owner FROM sessions WHERE name = ?", (lease.session_id,)
-        ).fetchone()
-        return found == (lease.generation, lease.owner)
+        return self.line(lease.session_id) == (lease.generation, lease.owner)
 
     def _lost(self, lease: Lease) -> LeaseLost:
         return LeaseLost("the session has another owner now", session=lease.session_id, generation=lease.generation)

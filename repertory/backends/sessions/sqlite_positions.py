@@ -14,7 +14,10 @@ _NEAR = 48
 """Rows that the chain walks back about as quickly as one more guess is made."""
 _PASSED_MAX = 2048
 """Rows of other journals that a guess may pass by. Where a journal's own lie further apart, the chain is quicker."""
-_BEFORE = "SELECT position, seq FROM rows WHERE position > ? AND position <= ? AND journal = ? ORDER BY position DESC"
+_BEFORE = (
+    "SELECT position, CAST(seq AS INTEGER) FROM rows WHERE position > ? AND position <= ? AND journal = ?"
+    " ORDER BY position DESC"
+)
 
 
 def nearest(connection: sqlite3.Connection, journal: int, head: Head, seq: int) -> Head:

@@ -37,7 +37,7 @@ class Quarantine:
             said = [text for (text,) in self._connection.execute(f"PRAGMA integrity_check({_FAULTS_MAX})")]
             damages = [Damage(where=self._path, what=text) for text in said if text != "ok"]
             strays = [f"{count} rows of no journal, from position {first} on" for count, first in self._strays()]
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
             damages.append(Damage(where=self._path, what=str(error)))
             strays = []
         return Inspection(damages=damages, strays=strays)

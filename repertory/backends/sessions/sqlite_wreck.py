@@ -1,97 +1,193 @@
-"""Reading a session database in which some pages cannot be read.
+"""Reading a session database in which some pages cannot be read, or say what they never said.
 
-Rows are found by reading the whole table once, around what is damaged; whose they are says the table `journals`. When
-the last rows of a session lay on such a page, it looks as if there had never been any.
+Rows are found by reading the whole table once, around what is damaged; whose they are says the table `journals`, and
+its index where that is lost. When the last rows of a session lay on such a page, the ends that are noted say so.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import TypeGuard
 
 from repertory.backends.mending_ports import Damage, Salvage
 from repertory.backends.sessions.sqlite_bodies import unpacked
+from repertory.backends.sessions.sqlite_heads import POSITION_MAX
+from repertory.backends.sessions.sqlite_reading import ENTRIES_OF_ALL, LINES_OF_ALL, ROW_ANYWHERE, ROW_AT
+from repertory.core.ids import check_id
 from repertory.core.journal.rows import Row
+from repertory.errors import Invalid
 
+UNREADABLE = sqlite3.Error, UnicodeDecodeError
+"""What SQLite raises for damage; the second when it cannot say it, since what it quotes is damaged."""
 _SKIP = 8
 """Positions to go on behind when a page cannot be read."""
-_UNKNOWN_END = 1_000_000
-"""How far to look behind the last row that was read when nobody can say where the table ends."""
-_JOURNALS = "SELECT id, session, agent, seq FROM journals ORDER BY id"
-_ROW = (
-    "SELECT ?2, CAST(seq AS INTEGER), CAST(kind AS INTEGER), CAST(version AS INTEGER), CAST(low AS INTEGER),"
-    " CAST(link AS BLOB), CAST(salt AS BLOB), CAST(body AS BLOB) FROM rows WHERE position = ?1"
+_PROBES_MAX = 100_000
+_ENDS = (
+    "SELECT id, CAST(head AS INTEGER), CAST(seq AS INTEGER) FROM journals NOT INDEXED",
+    "SELECT CAST(journal AS INTEGER), position, CAST(seq AS INTEGER) FROM recent",
 )
+_SETTLED = "SELECT generation, position FROM settled"
+_BETWEEN = "SELECT position FROM rows WHERE position > ? AND position < ? AND seq > ? AND seq < ?"
+_SCAN = "SELECT CAST(journal AS INTEGER), position FROM rows WHERE position >= ? ORDER BY position"
+
+
+def is_id(value: object) -> TypeGuard[str]:
+    """Whether a session or an agent can be called so."""
+    try:
+        return isinstance(value, str) and bool(check_id(value, "id"))
+    except Invalid:
+        return False
 
 
 class Wreck:
-    """A database as far as it can be read. Every method runs outside a transaction, or within a reading one."""
+    """A database as far as it can be read. Every method runs outside a transaction, or within a reading one. Raises
+    nothing for damage.
+    """
 
     def __init__(self, connection: sqlite3.Connection, path: str) -> None:
         self._connection = connection
         self._path = path
         self._positions: dict[int, list[int]] | None = None
+        self._probes = 0
+        self.unread: str | None = None
+        """What SQLite has said of a table that could not be read, or not wholly; None when all were."""
 
-    def sessions(self) -> dict[str, list[tuple[int, str, int]]]:
-        """Session to its journals, in the order in which they began: key, agent, and a sequence number it has had."""
-        found: dict[str, list[tuple[int, str, int]]] = {}
-        with suppress(sqlite3.DatabaseError):
-            for journal, session_id, agent_id, seq in self._connection.execute(_JOURNALS):
-                found.setdefault(session_id, []).append((journal, agent_id, seq))
-        return found
+    def sessions(self) -> dict[str, list[tuple[int, str]]]:
+        """Session to its journals, in the order in which they began: key and agent."""
+        known = {name for name, _, _ in self.owners()}
+        found: dict[int, tuple[str, str]] = {}
+        for session_id, agent_id, journal, *_ in (*self._read(LINES_OF_ALL), *self._read(ENTRIES_OF_ALL)):
+            if not (is_id(session_id) and is_id(agent_id) and isinstance(journal, int)):
+                continue
+            # Where a line and its entry in the index differ, the one that has a lease is right.
+            if journal not in found or (found[journal][0] not in known and session_id in known):
+                found[journal] = session_id, agent_id
+        sessions: dict[str, list[tuple[int, str]]] = {}
+        for journal, (session_id, agent_id) in sorted(found.items()):
+            sessions.setdefault(session_id, []).append((journal, agent_id))
+        return sessions
 
     def owners(self) -> list[tuple[str, int, str | None]]:
         """Session, generation and owner of every lease."""
-        with suppress(sqlite3.DatabaseError):
-            return self._connection.execute("SELECT name, generation, owner FROM sessions").fetchall()
-        return []
+        return [
+            (name, generation if isinstance(generation, int) else 0, owner if isinstance(owner, str) else None)
+            for name, generation, owner in self._read("SELECT name, generation, owner FROM sessions")
+            if isinstance(name, str)
+        ]
 
     def last_generation(self) -> int:
         """The highest generation that a deleted session had; 0 when nobody can say."""
-        with suppress(sqlite3.DatabaseError):
-            (generation,) = self._connection.execute("SELECT generation FROM settled").fetchone()
-            return int(generation)
-        return 0
+        found = self._read("SELECT generation FROM settled")
+        return max((generation for (generation,) in found if isinstance(generation, int)), default=0)
+
+    def last_position(self) -> int:
+        """The highest position that anything tells of."""
+        ends = [end for statement in (*_ENDS, _SETTLED) for _, end, *_ in self._read(statement)]
+        ends += [position for positions in self._found().values() for position in positions]
+        return max((end for end in ends if isinstance(end, int) and end <= POSITION_MAX), default=0)
 
     def salvage(self, session_id: str) -> Salvage:
         """Every row of a session that can be read."""
         rows: list[Row] = []
         damages: list[Damage] = []
-        for journal, agent_id, seq in self.sessions().get(session_id, ()):
+        ends = self._ends()
+        for journal, agent_id in self.sessions().get(session_id, ()):
             positions = self._found().get(journal, ())
-            if len(positions) < seq:
+            if len(positions) < max(ends.get(journal, 0), 1):
                 damages.append(Damage(where=f"{self._path}, agent {agent_id}", what="rows cannot be read"))
-            for position in positions:
-                try:
-                    values = self._connection.execute(_ROW, (position, agent_id)).fetchone()
-                    rows.append(unpacked(Row._make(values)))
-                except sqlite3.DatabaseError as error:
-                    damages.append(Damage(where=f"{self._path}, row at position {position}", what=str(error)))
+            own = {
+                position: row for position in positions if (row := self._row(position, agent_id, damages)) is not None
+            }
+            rows += own.values()
+            numbers = [(position, row.seq) for position, row in own.items()]
+            for place in self._astray(numbers, ends.get(journal, 0)):
+                row = self._row(place, agent_id, damages)
+                rows += [row] if row is not None else []
         return Salvage(rows=rows, damages=damages)
+
+    def _row(self, position: int, agent_id: str, damages: list[Damage]) -> Row | None:
+        try:
+            values = self._connection.execute(ROW_AT, (position, agent_id)).fetchone()
+            if values is None:  # Its page is out of order: it was met on the way, and is not found by its key.
+                values = self._connection.execute(ROW_ANYWHERE, (position, agent_id)).fetchone()
+        except UNREADABLE as error:
+            damages.append(Damage(where=f"{self._path}, row at position {position}", what=str(error)))
+            return None
+        return None if values is None else unpacked(Row._make(values))
+
+    def _astray(self, numbers: Sequence[tuple[int, int]], end: int) -> Iterator[int]:
+        """The positions of rows that may be those that are missing among these positions and sequence numbers, whatever
+        they say whose they are. Behind a row of the journal's own, the chain tells them from those of others; a first
+        row would fit any journal of an agent with that name.
+        """
+        for (after, seq), (before, behind) in pairwise((*numbers, (POSITION_MAX, end + 1))):
+            if behind > seq + 1:
+                yield from (
+                    place for (place,) in self._read(_BETWEEN, (after, before, seq, behind)) if isinstance(place, int)
+                )
+
+    def _ends(self) -> dict[int, int]:
+        """Journal to the highest sequence number that it is said to have."""
+        ends: dict[int, int] = {}
+        for statement in _ENDS:
+            for journal, _, seq in self._read(statement):
+                if isinstance(journal, int) and isinstance(seq, int) and seq < POSITION_MAX:
+                    ends[journal] = max(ends.get(journal, 0), seq)
+        return ends
+
+    def _read(self, statement: str, values: tuple[object, ...] = ()) -> list[tuple[object, ...]]:
+        """The lines of a small table, as far as they can be read."""
+        found: list[tuple[object, ...]] = []
+        try:
+            for line in self._connection.execute(statement, values):
+                found.append(line)
+        except UNREADABLE as error:
+            self.unread = str(error)
+        return found
 
     def _found(self) -> dict[int, list[int]]:
         """Journal to the positions of its rows."""
         if self._positions is None:
-            self._positions = {}
+            positions: dict[int, dict[int, None]] = {}
             for journal, position in self._scanned():
-                self._positions.setdefault(journal, []).append(position)
+                positions.setdefault(journal, {})[position] = None
+            self._positions = {journal: list(found) for journal, found in positions.items()}
         return self._positions
 
     def _scanned(self) -> Iterator[tuple[int, int]]:
-        start, end = 0, self._end()
-        while start <= end:
+        """Key of the journal and position of every row that can be read. Each step goes on behind the one before."""
+        start: int | None = 0
+        while start is not None and start <= POSITION_MAX:
             try:
-                statement = "SELECT journal, position FROM rows WHERE position >= ? ORDER BY position"
-                for journal, position in self._connection.execute(statement, (start,)):
-                    start = position + 1
-                    yield journal, position
+                for journal, position in self._connection.execute(_SCAN, (start,)):
+                    start = max(start, position + 1)
+                    if journal is not None:
+                        yield journal, position
                 return
-            except sqlite3.DatabaseError:
-                start += _SKIP
+            except UNREADABLE:
+                start = self._readable_behind(start)
 
-    def _end(self) -> int:
-        with suppress(sqlite3.DatabaseError):
-            (end,) = self._connection.execute("SELECT coalesce(max(position), 0) FROM rows").fetchone()
-            return int(end)
-        return _UNKNOWN_END
+    def _readable_behind(self, start: int) -> int | None:
+        """The next position from which the table can be read; None when there is none.
+
+        It is looked for step by step as long as that takes no more than some seconds in all, then in growing steps.
+        """
+        step = _SKIP
+        while not self._is_readable(start + step):
+            start += step
+            self._probes += 1
+            step = _SKIP if self._probes < _PROBES_MAX else step * 2
+            if start > POSITION_MAX:
+                return None
+        if step > _SKIP:
+            return start + step
+        return next(position for position in range(start + 1, start + step + 1) if self._is_readable(position))
+
+    def _is_readable(self, position: int) -> bool:
+        try:
+            self._connection.execute(f"{_SCAN} LIMIT 1", (position,)).fetchone()
+        except UNREADABLE:
+            return False
+        return True

@@ -126,7 +126,10 @@ def at_of(body: bytes) -> float | None:
     except ValueError:
         return None
     at = said.get("at") if isinstance(said, dict) else None
-    return float(cast("float", at)) if _is_time(at) else None
+    try:
+        return float(cast("float", at)) if _is_time(at) else None
+    except OverflowError:
+        return None
 
 
 def _class_of(kind: int, version: int) -> type[Record]:

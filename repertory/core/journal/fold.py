@@ -303,8 +303,9 @@ class Fold:
         `partial`, those that are still needed at the end of the rows that are being folded.
         Errors: `Invalid` when the last message is not among them.
         """
-        if seq != self._last_seq + 1 or not 0 <= record.position < seq:
-            raise Invalid("a branch goes back to an earlier record", seq=seq, position=record.position)
+        if seq != self._last_seq + 1 or not (0 <= record.position < seq and 0 <= record.last < seq):
+            fields = {"seq": seq, "position": record.position, "last": record.last}
+            raise Invalid("a branch goes back to an earlier record", **fields)
         known = record.last in history or not record.last
         if not known and not partial:
             raise Invalid("the history for a branch lacks its last message", last=record.last)

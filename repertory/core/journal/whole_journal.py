@@ -25,7 +25,7 @@ from repertory.core.journal.records import (
 from repertory.core.journal.restore import records_of, replay
 from repertory.core.journal.rows import Kind, Row
 from repertory.core.journal.verify import verify
-from repertory.errors import Invalid, NotFound
+from repertory.errors import CorruptJournal, Invalid, NotFound
 
 _SHOWN, _STATE, _WAY = "what was shown", "the state", "where the conversation had gone back to"
 _RUN = "what the run had come to"
@@ -91,7 +91,10 @@ class WholeJournal:
         )
 
     def conversation(self, position: int) -> dict[int, MessageAdded]:
-        """Sequence number to message, in order: the conversation as it stood, without what branches left behind."""
+        """Sequence number to message, in order: the conversation as it stood, without what branches left behind.
+
+        Errors: `CorruptJournal` when a branch names a message that is not before it.
+        """
         before: dict[int, int] = {}
         said: dict[int, MessageAdded] = {}
         last = 0
@@ -100,6 +103,9 @@ class WholeJournal:
             if isinstance(record, MessageAdded):
                 before[seq], said[seq], last = last, record, seq
             elif isinstance(record, Branched):
+                if record.last >= seq:  # The way back would have no end.
+                    where = {"session": self.session_id, "agent": self.agent_id, "seq": seq}
+                    raise CorruptJournal("a branch goes back to an earlier record", **where, last=record.last)
                 last, hidden = record.last, record.view.hidden
         path: list[int] = []
         while last:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 STRETCHES_MAX = 256
 """Of a node that runs very often at irregular times, this many are kept, the latest."""
+TIMES_MAX = 1_000_000
+"""What a stretch may say that it stands for. A few numbers in a record must not take all memory when they are read."""
 _SHORTEST = 3
 
 
@@ -82,8 +84,8 @@ class Places:
         for each in cast("list[object]", said):
             if isinstance(each, list):
                 first, step, times = map(_whole, cast("list[object]", each))
-                if not 0 < times <= _TIMES_MAX:
-                    raise ValueError(times)
+                if min(first, step, times) < 1 or times > TIMES_MAX:
+                    raise ValueError((first, step, times))
                 found = cls((*found._stretches, _Stretch(first, step, times)))
             else:
                 found = found.and_then(_whole(each))
@@ -91,8 +93,6 @@ class Places:
 
 
 _NOWHERE = Places()
-_TIMES_MAX = 1_000_000
-"""Of one stretch: whoever lists the work of a run has that many numbers in memory."""
 
 
 def _whole(value: object) -> int:

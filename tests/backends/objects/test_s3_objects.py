@@ -13,6 +13,7 @@ from moto_s3 import BUCKET
 from rough_s3 import Drop, Halve, Hang, Lose, Plan, RoughS3, Say, rough_s3
 
 from repertory.backends.aws_clients import AwsSettings
+from repertory.backends.aws_errors import PageTokens
 from repertory.backends.objects import s3
 from repertory.backends.objects.s3 import S3ObjectStore
 from repertory.backends.patience import Patience
@@ -128,6 +129,14 @@ async def test_a_listing_takes_as_many_pages_as_it_needs(
     assert [info.key for info in await store.list("a/")] == keys
     assert len(rough.requests) == 4 + 4
     assert [info.key for info in await store.list("a/", start_after="a/6")] == keys[7:]
+
+
+def test_a_listing_whose_pages_repeat_has_an_end() -> None:
+    """A service that gives the same token again would be asked for ever."""
+    tokens = PageTokens()
+    assert [tokens.next(token) for token in ("a", "b", "", None)] == ["a", "b", None, None]
+    with pytest.raises(Failed, match="no end"):
+        tokens.next("a")
 
 
 async def test_what_consoles_put_for_folders_is_not_listed(store: S3ObjectStore, s3_url: str, prefix: str) -> None:

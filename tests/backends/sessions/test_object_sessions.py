@@ -15,7 +15,8 @@ from object_places import on_objects, virtual_shelf
 
 from repertory.backends.objects.memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.ports import Batch, Condition, Lease, Overwrite, Position
-from repertory.backends.sessions.object_format import unpack
+from repertory.backends.sessions import object_merging
+from repertory.backends.sessions.object_format import pack, unpack
 from repertory.backends.sessions.object_keys import keys_of
 from repertory.backends.sessions.object_owners import TimedOwners
 from repertory.backends.sessions.object_reading import Segment, SessionReader
@@ -410,6 +411,133 @@ async def test_a_segment_that_is_missing_is_named() -> None:
         with pytest.raises(CorruptJournal) as caught:
             await here.store("two").load("session", "default", whole=True)
         assert caught.value.fields["key"] == key
+
+
+@pytest.mark.parametrize("left", ["segments", "chunks"])
+async def test_a_session_that_lost_its_head_does_not_begin_anew(left: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DESIGN: what was there is refused by name, by everybody who opens or reads it, and made anew by a doctor."""
+    monkeypatch.setattr(object_merging, "SEGMENTS_MERGED", 2)
+    rows = grow(8)
+    async with place() as here:
+        one = here.store("one")
+        await fill(one, grow(2), name="other")
+        await fill(one, rows)
+        if left == "chunks":
+            async with tended(one):
+                await anyio.sleep(60)
+        await one.aclose()
+        await here.objects.delete("journals/session/head")
+        if left == "chunks":
+            for key in [key for key in here.shelf.objects if key.startswith("journals/session/s/")]:
+                await here.objects.delete(key)
+        two = here.store("two")
+        before = dict(here.shelf.objects)
+        for call in (
+            lambda: two.acquire("session"),
+            lambda: two.acquire("session", takeover=True),
+            lambda: two.load("session", "default"),
+            lambda: two.load("session", "default", whole=True),
+            lambda: two.load_at("session", "default", 2),
+        ):
+            with pytest.raises(CorruptJournal, match="doctor") as caught:
+                await call()
+            assert caught.value.fields == {"session": "session", "key": "journals/session/head"}
+        assert here.shelf.objects == before
+        assert {info.session_id: info.damaged for info in await two.sessions()} == {"session": True, "other": False}
+        assert len(await two.load("other", "default")) == 2
+        salvage = await two.salvage("session")
+        await two.set_aside("session", sorted(set(salvage.rows), key=lambda row: row.seq))
+        assert await two.load("session", "default", whole=True) == rows
+
+
+async def test_a_session_of_which_only_fences_are_left_begins_behind_them() -> None:
+    """A damaged session was deleted: its former owners stay fenced, and a new one of its name works."""
+    async with place() as here:
+        one, two = here.store("one"), here.store("two")
+        await fill(one, grow(2))
+        await two.acquire("session", takeover=True)
+        await two.aclose()
+        await here.objects.put("journals/session/head", b"foreign", Overwrite())
+        three = here.store("three")
+        await three.delete("session")
+        assert [key for key in here.shelf.objects if "/s/" in key] == ["journals/session/s/0000000000000002"]
+        rows = grow(6)
+        lease = await fill(three, rows)
+        assert lease.generation > 2
+        await three.release(lease)
+        assert await here.store("four").load("session", "default", whole=True) == rows
+
+
+async def test_a_head_or_a_window_in_anothers_place_is_named(rng: random.Random) -> None:
+    async with place() as here:
+        one = here.store("one")
+        for name in ("session", "other"):
+            await fill(one, talk(60, said=lambda: rng.randbytes(400).hex()), at_once=60, name=name)
+        await one.aclose()
+        windows = {key.split("/")[1]: key for key in here.shelf.objects if "/w/" in key}
+        head = await here.objects.get("journals/other/head")
+        await here.objects.put("journals/session/head", head.body, Overwrite())
+        two = here.store("two")
+        with pytest.raises(CorruptJournal):
+            await two.acquire("session")
+        assert {info.session_id: info.damaged for info in await two.sessions()} == {"session": True, "other": False}
+        body = (await here.objects.get(windows["other"])).body
+        header, rows = unpack(body)
+        await here.objects.put(windows["other"], pack(header, rows[:-1]), Overwrite())
+        with pytest.raises(CorruptJournal, match="not the head's") as caught:
+            await two.load("other", "default")
+        assert caught.value.fields["key"] == windows["other"]
+
+
+async def test_commits_behind_an_orderly_head_are_not_left_out() -> None:
+    async with place() as here:
+        one = here.store("one")
+        await one.release(await fill(one, grow(4)))
+        stale = await here.objects.get("journals/session/head")
+        lease = await one.acquire("session")
+        await one.append([Batch(lease=lease, rows=grow(2, after=grow(4)))])
+        await one.aclose()
+        await here.objects.put("journals/session/head", stale.body, Overwrite())
+        with pytest.raises(CorruptJournal):
+            await here.store("two").load("session", "default", whole=True)
+
+
+async def test_keys_of_impossible_numbers_take_no_time_and_no_memory() -> None:
+    async with place() as here:
+        rows = grow(4)
+        one = here.store("one")
+        await fill(one, rows)
+        await one.aclose()
+        await here.objects.put("journals/session/s/9999999999999999", b"junk", Overwrite())
+        await here.objects.put("journals/session/s/0000900000000000", b"junk", Overwrite())
+        two = here.store("two")
+        assert "journals/session/s/0000000000000003" in {each.where for each in (await two.salvage("session")).damages}
+        with pytest.raises(CorruptJournal):
+            await two.load("session", "default", whole=True)
+
+
+async def test_headers_that_say_nonsense_are_damage() -> None:
+    """Objects whose checksums are right, and which somebody has made by hand."""
+    async with place() as here:
+        one = here.store("one")
+        await fill(one, grow(4))
+        await one.aclose()
+        segment, head = "journals/session/s/0000000000000002", "journals/session/head"
+        for key, wrong in (
+            (segment, {"generation": "first"}),
+            (segment, {"erasing": [1, 2]}),
+            (segment, {"erasing": [["default", "all"]]}),
+            (head, {"seqs": {"default": "all"}}),
+            (head, {"erasing": [None]}),
+            (head, {"merged": "text"}),
+        ):
+            before = await here.objects.get(key)
+            header, rows = unpack(before.body)
+            await here.objects.put(key, pack({**header, **wrong}, rows), Overwrite())
+            with pytest.raises(CorruptJournal) as caught:
+                await here.store(f"reader {len(here.opened)}").load("session", "default", whole=True)
+            assert caught.value.fields["key"] == key
+            await here.objects.put(key, before.body, Overwrite())
 
 
 async def test_what_others_put_there_is_left_alone() -> None:

@@ -238,8 +238,10 @@ async def test_two_stores_of_one_name_cannot_both_own(store: SQLiteSessionStore,
 
 
 async def test_what_dead_owners_left_is_cleared_away(store: SQLiteSessionStore, path: Path) -> None:
+    before = SQLiteSessionStore(path, owner="before")
+    await put(before, "session", grow(1))
+    await before.aclose()
     owners = Path(f"{path}-owners")
-    owners.mkdir(parents=True)
     for name in ("dead", ".half-made"):
         (owners / name).write_text("1")
     await store.acquire("session")

@@ -1,0 +1,351 @@
+"""A session database that is not as it was written: whatever reads it answers as before or says what is wrong, in time.
+
+What a doctor does about it is in `tests/app/test_session_doctor.py`; random damage in `tests/simulation`.
+"""
+
+# The tests look at files between calls; nothing else runs on their loops.
+# ruff: noqa: ASYNC240
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections.abc import Awaitable, Callable
+from contextlib import closing, suppress
+from itertools import cycle
+from pathlib import Path
+
+import anyio
+import pytest
+
+from repertory import Sessions, SQLiteMemoryStore, SQLiteSessions
+from repertory.backends.ports import Batch, Position
+from repertory.backends.sessions.owner_lock import OwnerLock
+from repertory.backends.sessions.sqlite import SQLiteSessionStore
+from repertory.core.journal.restore import restore
+from repertory.core.journal.rows import Row
+from repertory.errors import Corrupt, CorruptJournal, LeaseLost, RepertoryError
+from repertory.testing.session_contract import grow
+
+pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
+
+WAIT_S = 20.0
+ROWS = 8
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "sessions.db"
+
+
+async def put(path: Path, *sessions: str, count: int = ROWS) -> None:
+    store = SQLiteSessionStore(path, owner="writer")
+    leases = [await store.acquire(session) for session in sessions]
+    every = [grow(count, at=float(number)) for number, _ in enumerate(sessions, 1)]
+    for rows in zip(*every, strict=True):  # in turns, one commit each
+        for lease, row in zip(leases, rows, strict=True):
+            await store.append([Batch(lease=lease, rows=[row])])
+    await store.aclose()
+
+
+def change(path: Path, *statements: str) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        for statement in statements:
+            connection.execute(statement)
+
+
+def position_of(path: Path, session: str, seq: int) -> int:
+    statement = "SELECT position FROM rows JOIN journals ON journal = id WHERE session = ? AND rows.seq = ?"
+    with closing(sqlite3.connect(path)) as connection:
+        return connection.execute(statement, (session, seq)).fetchone()[0]
+
+
+async def load(path: Path, session: str, *, whole: bool = False, at: int | None = None) -> list[Row]:
+    store = SQLiteSessionStore(path, owner="reader")
+    try:
+        with anyio.fail_after(WAIT_S):
+            if at is not None:
+                return list(await store.load_at(session, "default", at))
+            return list(await store.load(session, "default", whole=whole))
+    finally:
+        await store.aclose()
+
+
+async def is_refused(path: Path, session: str = "sick", **how: bool | int) -> CorruptJournal:
+    with pytest.raises(CorruptJournal) as caught:
+        await load(path, session, **how)
+    return caught.value
+
+
+@pytest.mark.parametrize("to", ["itself", "the row behind it", "another session's", "nothing"])
+async def test_a_row_that_is_not_linked_to_an_earlier_one_ends_the_walk(path: Path, to: str) -> None:
+    await put(path, "sick", "sound")
+    at = position_of(path, "sick", 5)
+    previous = {"itself": at, "the row behind it": position_of(path, "sick", 6), "nothing": 10**9}.get(to)
+    previous = previous or position_of(path, "sound", 4)
+    # Far from its neighbours, so that the whole journal is walked and not scanned.
+    change(
+        path, f"UPDATE rows SET previous = {previous} WHERE position = {at}", "UPDATE rows SET low = 1 WHERE low > 1"
+    )
+    for how in ({}, {"at": 6}):
+        error = await is_refused(path, **how)
+        assert error.fields["session"] == "sick"
+        assert error.fields["seq"] == 4
+    assert len(await load(path, "sound")) == ROWS
+    sessions = Sessions(SQLiteSessions(path))
+    with anyio.fail_after(WAIT_S):
+        report = await sessions.doctor(repair=True)
+    (found,) = [health for health in report.sessions if health.problems]
+    assert found.session_id == "sick"
+    assert found.repair is not None
+    assert found.repair.kept == {"default": ROWS}, "every row is there, and proved by the chain"
+    assert (await sessions.doctor()).ok
+
+
+@pytest.mark.parametrize("settled", [False, True])
+@pytest.mark.parametrize("whole", [False, True])
+async def test_lost_last_rows_are_missed(
+    path: Path, settled: bool, whole: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DESIGN: the end of a journal is noted on another page, by the commit that moves it."""
+    if settled:
+        monkeypatch.setattr("repertory.backends.sessions.sqlite_heads.SETTLE_AFTER", 2)
+    await put(path, "sick", "sound")
+    change(path, f"DELETE FROM rows WHERE position = {position_of(path, 'sick', ROWS)}")
+    error = await is_refused(path, whole=whole)
+    assert (error.fields["session"], error.fields["seq"]) == ("sick", ROWS)
+    assert len(await load(path, "sound")) == ROWS
+    sessions = Sessions(SQLiteSessions(path))
+    assert {info.session_id: info.damaged for info in await sessions.list()} == {"sick": True, "sound": False}
+    assert not (await sessions.doctor()).ok
+    report = await sessions.doctor(repair=True)
+    assert [health.repair.kept for health in report.sessions if health.repair] == [{"default": ROWS - 1}]
+    assert (await sessions.doctor()).ok
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DELETE FROM recent",
+        "UPDATE settled SET position = 1000",
+        "UPDATE settled SET position = -5",
+        f"INSERT INTO rows SELECT 1000, journal, previous, seq, kind, version, low, link, salt, body FROM rows"
+        f" WHERE seq = {ROWS - 2} LIMIT 1",
+    ],
+    ids=["no ends are noted", "settled too far", "settled not at all", "a row is there twice"],
+)
+async def test_what_is_whole_opens_when_only_a_note_about_it_is_damaged(path: Path, statement: str) -> None:
+    await put(path, "session", "other")
+    change(path, statement)
+    for session in ("session", "other"):
+        assert [row.seq for row in await load(path, session, whole=True)] == list(range(1, ROWS + 1))
+
+
+async def test_a_journal_whose_line_is_lost_or_renamed_is_no_new_one(path: Path) -> None:
+    statements = (
+        "DELETE FROM journals WHERE session = 'sick'",
+        "UPDATE journals SET agent = 'another' WHERE session = 'sick'",
+        "UPDATE journals SET session = 'another' WHERE session = 'sick'",
+    )
+    await put(path, "sick", "sound")
+    body = path.read_bytes()
+    for statement in statements:
+        path.write_bytes(body)
+        change(path, statement)
+        error = await is_refused(path)
+        assert error.fields["session"] == "sick"
+        sessions = Sessions(SQLiteSessions(path))
+        assert {info.session_id for info in await sessions.list() if info.damaged} >= {"sick"}
+        assert not (await sessions.doctor()).ok
+
+
+TEXT, HIGHEST = "'text'", "9223372036854775807"
+COLUMNS = [
+    *(f"rows.{name}" for name in ("journal", "previous", "seq", "kind", "version", "low", "link", "salt", "body")),
+    *(f"journals.{name}" for name in ("session", "agent", "created_at", "head", "seq")),
+    *(f"sessions.{name}" for name in ("name", "generation", "owner", "journals")),
+    *(f"settled.{name}" for name in ("position", "generation")),
+    *(f"recent.{name}" for name in ("position", "journal", "seq")),
+]
+
+
+def on_one_loop(names: list[str]) -> pytest.MarkDecorator:
+    """Each of the names on one of the loops, in turns: threads do the work on both."""
+    return pytest.mark.parametrize(
+        ("anyio_backend", "column"), [*zip(cycle(["asyncio", "trio"]), names, strict=False)], indirect=["anyio_backend"]
+    )
+
+
+@on_one_loop(COLUMNS)
+async def test_a_value_of_any_type_is_a_typed_error_or_harmless(path: Path, column: str) -> None:
+    await put(path, "sick", "sound", count=3)
+    body = path.read_bytes()
+    table, _, name = column.partition(".")
+    where = "name = 'sick'" if table == "sessions" else f"rowid = (SELECT max(rowid) FROM {table})"
+    sessions = Sessions(SQLiteSessions(path))
+    calls: list[Callable[[], Awaitable[object]]] = [
+        sessions.list,
+        lambda: sessions.show("sick"),
+        lambda: load(path, "sick", at=2),
+        lambda: sessions.mark("sick", "here"),
+        lambda: sessions.doctor(repair=True),
+        lambda: sessions.mark("sick", "there"),
+    ]
+    for value in (TEXT, HIGHEST):
+        path.write_bytes(body)
+        with suppress(sqlite3.IntegrityError):
+            change(path, f"UPDATE {table} SET {name} = {value} WHERE {where}")
+        with anyio.fail_after(WAIT_S):
+            for call in calls:
+                with suppress(RepertoryError):
+                    await call()
+
+
+@pytest.mark.parametrize("lost", ["the log", "the end of the log", "a byte of the log"])
+async def test_commits_that_are_missing_after_a_kill_are_missed(tmp_path: Path, lost: str) -> None:
+    living, path = tmp_path / "living", tmp_path / "killed" / "sessions.db"
+    living.mkdir()
+    await put(living / "sessions.db", "session")
+    store = SQLiteSessionStore(living / "sessions.db", owner="killed")
+    lease = await store.acquire("session")
+    rows = await store.load("session", "default", whole=True)
+    for row in grow(ROWS, after=rows):
+        await store.append([Batch(lease=lease, rows=[row])])
+    shutil.copytree(living, path.parent, ignore=shutil.ignore_patterns("*-shm"))  # as a kill leaves it
+    await store.aclose()
+    assert len(await copied(path, tmp_path / "whole")) == 2 * ROWS
+    log = Path(f"{path}-wal")
+    body = log.read_bytes()
+    match lost:
+        case "the log":
+            log.unlink()
+        case "the end of the log":
+            log.write_bytes(body[: len(body) // 2])
+        case _:
+            log.write_bytes(body[: len(body) // 2] + b"\xff\xfe" + body[len(body) // 2 + 2 :])
+    sessions = Sessions(SQLiteSessions(path))
+    for call in (sessions.list, lambda: sessions.show("session"), lambda: load(path, "session")):
+        with pytest.raises(CorruptJournal, match="acknowledged") as caught:
+            await call()
+        assert caught.value.fields["path"] == str(path)
+    report = await sessions.doctor()
+    assert [damage.where for damage in report.damages] == [str(path)]
+    assert (await sessions.doctor(repair=True)).rebuilt_from is not None
+    assert (await sessions.doctor()).ok
+    assert ROWS <= len(await load(path, "session", whole=True)) < 2 * ROWS
+
+
+async def copied(path: Path, folder: Path) -> list[Row]:
+    shutil.copytree(path.parent, folder)
+    return await load(folder / path.name, "session", whole=True)
+
+
+@pytest.mark.parametrize("left", [None, b""], ids=["removed", "emptied"])
+async def test_a_database_that_is_gone_does_not_begin_anew(path: Path, left: bytes | None) -> None:
+    await put(path, "session")
+    path.unlink()
+    if left is not None:
+        path.write_bytes(left)
+    for call in (lambda: load(path, "session"), lambda: put(path, "session"), Sessions(SQLiteSessions(path)).list):
+        with pytest.raises(Corrupt, match="gone") as caught:
+            await call()
+        assert caught.value.fields["path"] == str(path)
+    shutil.rmtree(f"{path}-owners")
+    await put(path, "session")
+
+
+async def test_a_rebuilding_that_was_killed_on_its_last_steps_is_finished(path: Path) -> None:
+    await put(path, "session")
+    whole = path.read_bytes()
+    path.rename(f"{path}.damaged-1")
+    Path(f"{path}.rebuilt").write_bytes(whole)
+    with pytest.raises(Corrupt, match="gone"):
+        await load(path, "session")
+    store = SQLiteSessionStore(path, owner="doctor")
+    assert await store.rebuild(lambda salvage: list(salvage.rows)) == f"{path}.damaged-1"
+    await store.aclose()
+    assert len(await load(path, "session")) == ROWS
+
+
+async def test_a_file_of_which_nothing_can_be_read_is_left_as_it_is(path: Path) -> None:
+    await put(path, "session")
+    body = bytes(4096) + path.read_bytes()[4096:]
+    path.write_bytes(body)
+    report = await Sessions(SQLiteSessions(path)).doctor(repair=True)
+    assert not report.ok
+    assert "it was left as it is" in report.damages[-1].what
+    assert path.read_bytes() == body
+
+
+async def test_a_database_of_an_earlier_release_gets_what_it_lacks(path: Path) -> None:
+    await put(path, "session")
+    change(path, "DROP TABLE recent", "ALTER TABLE sessions DROP COLUMN journals")
+    assert len(await load(path, "session")) == ROWS
+    store = SQLiteSessionStore(path, owner="later")
+    lease = await store.acquire("session")
+    rows = await store.load("session", "default", whole=True)
+    await store.append([Batch(lease=lease, rows=grow(2, after=rows))])
+    await store.aclose()
+    change(path, f"DELETE FROM rows WHERE seq > {ROWS}")
+    assert (await is_refused(path, "session")).fields["seq"] == ROWS + 2
+
+
+async def test_a_batch_that_is_refused_leaves_nothing_that_hinders_another(path: Path) -> None:
+    store = SQLiteSessionStore(path, owner="owner")
+    first, second = await store.acquire("first"), await store.acquire("second")
+    wrong = Batch(lease=first, rows=[*grow(2, "one"), *grow(4, "two")[2:]])
+    outcomes = await store.append([wrong, Batch(lease=second, rows=grow(2))])
+    assert isinstance(outcomes[0], LeaseLost)
+    assert isinstance(outcomes[1], Position)
+    assert [info.session_id for info in await store.sessions()] == ["second"]
+    (outcome,) = await store.append([Batch(lease=first, rows=[*grow(2, "one"), *grow(2, "two")])])
+    assert isinstance(outcome, Position)
+    await store.aclose()
+
+
+async def test_a_name_in_the_database_is_never_a_path(tmp_path: Path) -> None:
+    (tmp_path / "owners").mkdir()
+    (tmp_path / "precious").write_text("kept")
+    assert not OwnerLock(tmp_path / "owners", "me").alive("../precious")
+    assert not OwnerLock(tmp_path / "owners", "me").alive("nul\0character")
+    assert (tmp_path / "precious").read_text() == "kept"
+
+
+async def test_redacted_rows_stay_provable(path: Path) -> None:
+    await put(path, "session")
+    sessions = Sessions(SQLiteSessions(path))
+    await sessions.redact("session", 1, "[gone]")
+    assert (await sessions.doctor()).ok
+    rows = await load(path, "session", whole=True)
+    assert rows[0].erased
+    restore(rows)
+    change(path, "UPDATE rows SET body = zeroblob(32) WHERE seq = 1")
+    assert not (await sessions.doctor()).ok
+    with pytest.raises(CorruptJournal):
+        await sessions.history("session")
+
+
+MEMORY = ["entries.words", "entries.place", "entries.kind", "entries.content", "entries.metadata", "entries.said_at"]
+MEMORY += ["entries.conversation", "scopes.entries", "conversations.places", "conversations.session", "format.erasures"]
+
+
+@on_one_loop(MEMORY)
+async def test_a_value_of_any_type_in_a_memory_is_a_typed_error_or_harmless(path: Path, column: str) -> None:
+    table, _, name = column.partition(".")
+    for value in (TEXT, HIGHEST, "'{'"):
+        path.unlink(missing_ok=True)
+        store = SQLiteMemoryStore(path)
+        for number in range(4):
+            await store.add(f"tea number {number}", {"session_id": "s", "speaker": "Ann", "topic": "tea"})
+        await store.aclose()
+        with suppress(sqlite3.IntegrityError):
+            change(path, f"UPDATE memory_{table} SET {name} = {value}")
+        for call in (
+            lambda: store.search("which tea was it, Ann?"),  # noqa: B023 - called at once
+            store.entries,
+            lambda: store.add("more tea", {"session_id": "s"}),  # noqa: B023
+            lambda: store.forget(session_id="s"),  # noqa: B023
+        ):
+            with suppress(RepertoryError):
+                await call()
+        await store.aclose()
