@@ -495,7 +495,7 @@ class SessionPersister(Actor[PersisterMessage]):
         keeper.leases.forget(self._lease)
         self._lease = None
         try:
-            await self._open(keeper, takeover=False)
+            await self._open(keeper, takeover=False, wait=False)
         except RepertoryError:
             return self._start_over(error)
         self._waiters, self._phase = StoreWaiters(), _Phase.READY
