@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from repertory.actors.hook_events import (
@@ -81,6 +82,33 @@ def fire_sync(registry: HookRegistry, event: HookEvent) -> None:
                 raise TypeError("an asynchronous callback where nothing can be awaited")
         except Exception as error:  # noqa: BLE001 - As above.
             _settle(registered, event, error, observed=False)
+
+
+def fire_built(registry: HookRegistry, event: HookEvent) -> Sequence[Callable[[], Awaitable[None]]]:
+    """Tell of something that has just been built: synchronous callbacks are called here, the others are given, to be
+    awaited before anything is done with it.
+    """
+    late: list[Callable[[], Awaitable[None]]] = []
+    for registered in registry.callbacks_for(type(event)):
+        if inspect.iscoroutinefunction(registered.callback):
+            late.append(partial(_call_late, registered, event, None))
+            continue
+        try:
+            outcome = registered.callback(event)
+            if outcome is not None and inspect.isawaitable(outcome):
+                late.append(partial(_call_late, registered, event, outcome))
+        except Exception as error:  # noqa: BLE001 - As above.
+            _settle(registered, event, error, observed=False)
+    return late
+
+
+async def _call_late(registered: Registered, event: HookEvent, begun: Awaitable[object] | None) -> None:
+    try:
+        outcome = registered.callback(event) if begun is None else begun
+        if outcome is not None:
+            await outcome
+    except Exception as error:  # noqa: BLE001 - As above.
+        _settle(registered, event, error, observed=False)
 
 
 def _settle(registered: Registered, event: HookEvent, error: Exception, *, observed: bool) -> None:

@@ -32,7 +32,7 @@ class MultiAgentEvent(HookEvent):
 
 @dataclass(kw_only=True)
 class MultiAgentInitializedEvent(MultiAgentEvent):
-    """The orchestrator is built. Its callbacks are synchronous."""
+    """The orchestrator is built. Callbacks that are asynchronous are awaited when the first call begins."""
 
 
 @dataclass(kw_only=True)

@@ -1,4 +1,4 @@
-"""Having the model count what it is about to be shown."""
+"""What the model says of itself, and having it count what it is about to be shown."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from repertory.actors.conversation_messages import Counted
+from repertory.errors import ModelFailed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,6 +16,14 @@ if TYPE_CHECKING:
     from repertory.core.window.gauge import Beside
 
 _log = logging.getLogger("repertory.conversation")
+
+
+def told_by(model: Model) -> tuple[int | None, bool]:
+    """Its window in tokens, and whether it counts. Errors: `ModelFailed` when its own code fails."""
+    try:
+        return model.context_window_limit, model.counts_tokens
+    except Exception as error:
+        raise ModelFailed("the model cannot say how it is set", model=type(model).__name__) from error
 
 
 async def counted(model: Model, messages: Sequence[Message], beside: Beside) -> Counted:

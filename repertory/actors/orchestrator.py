@@ -365,7 +365,8 @@ class OrchestratorActor(Actor[OrchestratorMessage]):
             raise driver.error
         if self._refusing and not self._run.over and self._run.status is not Status.INTERRUPTED:
             raise self._closed()
-        return self._result(self._run, resumed=isinstance(decision, GoOn), reason=driver.reason)
+        resumed = isinstance(decision, GoOn)
+        return self._result(self._run, resumed=resumed, reason=driver.reason, limit=driver.limit)
 
     async def _take_over(self) -> None:
         """Have agents that somebody else has left waiting stand where they were left."""
@@ -395,12 +396,20 @@ class OrchestratorActor(Actor[OrchestratorMessage]):
             )
 
     def _result(
-        self, run: Run, *, resumed: bool, replayed: bool = False, reason: str | None = None
+        self,
+        run: Run,
+        *,
+        resumed: bool,
+        replayed: bool = False,
+        reason: str | None = None,
+        limit: str | None = None,
     ) -> MultiAgentResult:
         interrupts = tuple(interrupt for asked in waiting(run).values() for interrupt in asked)
         status = run.status
         if status is Status.EXECUTING or (reason is not None and not run.over):  # Somebody has stopped it.
             status = Status.INTERRUPTED
+        elif limit is not None:
+            status = Status.FAILED
         result = MultiAgentResult(
             status=status,
             results=run.results,
@@ -412,6 +421,6 @@ class OrchestratorActor(Actor[OrchestratorMessage]):
             run=run.number,
             resumed=resumed,
             replayed=replayed,
-            reason=run.reason or reason,
+            reason=run.reason or reason or limit,
         )
         return self._finished(run, result)

@@ -24,7 +24,7 @@ from repertory.core.orchestration.calls import GoOn, waiting
 from repertory.core.orchestration.executions import execution_token
 from repertory.core.orchestration.frontier import frontier_of
 from repertory.core.orchestration.questions import answers_about, asked_by_hook, questions_of, still_answered
-from repertory.core.orchestration.results import Status, node_result_of
+from repertory.core.orchestration.results import MultiAgentResult, Status, node_result_of
 from repertory.core.orchestration.run import Ended, leading_to
 from repertory.core.result import AgentResult
 from repertory.errors import NodeFailed, RepertoryError
@@ -104,6 +104,8 @@ class RunDriver:
         """The limit that ends the run."""
         self.reason: str | None = None
         """Why the call ended before the run was over."""
+        self.limit: str | None = None
+        """The limit that has ended the run of a node, which owes its work."""
         self.error: RepertoryError | None = None
         """What the call fails with."""
 
@@ -295,6 +297,9 @@ class RunDriver:
         self._hand_over()
         if result.status is Status.INTERRUPTED:
             self._parked.add(node)
+        elif not done and self.error is None and (limit := _limit_in(result)) is not None:
+            self.limit = self.limit or f"{node}: {limit}"
+            self._halted.set()
         elif not done:
             self._fail(node, _why(result))
 
@@ -408,6 +413,12 @@ class RunDriver:
     async def _tell(self, event: TurnEvent) -> None:
         if self._publish is not None:
             await self._publish(event)
+
+
+def _limit_in(result: NodeResult) -> str | None:
+    """The limit that has ended the node's own run; None for a node that has failed otherwise."""
+    outcome = result.result
+    return outcome.reason if isinstance(outcome, MultiAgentResult) else None
 
 
 def _why(result: NodeResult) -> Exception | str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
+from repertory.backends.ports import settings_of
 from repertory.errors import LimitReached
 
 if TYPE_CHECKING:
@@ -62,4 +63,4 @@ class Spending:
 
 
 def _id_of(model: Model) -> str:
-    return str(model.get_config().get("model_id", ""))
+    return str(settings_of(model).get("model_id", ""))

@@ -24,7 +24,7 @@ from repertory.actors.hook_events import (
 )
 from repertory.actors.injections import InjectionContext, injected
 from repertory.actors.model_call import Request, call_model, retry_delay_s
-from repertory.actors.native_count import counted
+from repertory.actors.native_count import counted, told_by
 from repertory.actors.spending import PAYER, Spending
 from repertory.actors.turn_mark import mark_turn
 from repertory.actors.turn_meter import TurnMeter
@@ -316,7 +316,7 @@ class TurnDriver:
         await self._show_edits()
         specs = self._parts.tools.specs
         prompt, model = self._parts.system_prompt, self._parts.model
-        window, countable = model.context_window_limit, model.counts_tokens
+        window, countable = told_by(model)
         beside = Beside(tool_specs=specs, system_prompt=system_text(prompt), window=window, countable=countable)
         budgets = self._spending.budgets
         first = PrepareCall(added=self.record.footing.take_unshown(), beside=beside, budgets=budgets)

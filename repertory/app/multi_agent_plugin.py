@@ -43,12 +43,13 @@ def check_multi_agent_plugins(plugins: Sequence[object]) -> list[MultiAgentPlugi
 
 
 class LateInits:
-    """What plugins have to do before the first call."""
+    """What plugins, and callbacks that were told of it, have to do before the first call."""
 
     def __init__(self, orchestrator: object, plugins: Sequence[MultiAgentPlugin]) -> None:
         """Whatever is synchronous is done here. Errors: what a plugin raises."""
         self._orchestrator = orchestrator
         self._waiting: list[tuple[MultiAgentPlugin, Awaitable[None]]] = []
+        self._following: list[Callable[[], Awaitable[None]]] = []
         for plugin in plugins:
             self._begin(plugin)
 
@@ -56,6 +57,10 @@ class LateInits:
         begun = cast("object", plugin.init_multi_agent(self._orchestrator))
         if inspect.isawaitable(begun):
             self._waiting.append((plugin, begun))
+
+    def follow(self, callbacks: Sequence[Callable[[], Awaitable[None]]]) -> None:
+        """Have these awaited behind the plugins."""
+        self._following.extend(callbacks)
 
     async def finish(self) -> None:
         """Do what is left. One that fails is begun anew by the next call."""
@@ -66,3 +71,5 @@ class LateInits:
             except BaseException:
                 self._begin(plugin)
                 raise
+        while self._following:
+            await self._following.pop(0)()

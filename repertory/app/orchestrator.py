@@ -20,7 +20,7 @@ from anyio.lowlevel import RunVar, current_token
 from repertory.actors.agent_parts import AgentSettings
 from repertory.actors.call import Busy, Invocation
 from repertory.actors.caller_context import OPEN_TURNS
-from repertory.actors.hook_calls import fire_sync
+from repertory.actors.hook_calls import fire_built
 from repertory.actors.hook_registry import HookProvider, HookRegistry
 from repertory.actors.memory_journal import MemoryJournal
 from repertory.actors.multi_agent_events import MultiAgentInitializedEvent
@@ -154,7 +154,7 @@ class Orchestrator(OrchestratorSnapshots, MultiAgentBase, Generic[Result]):
             for callback in plugin.hooks:
                 self.hooks.add_callback(None, callback)
         self._late = LateInits(self, checked)
-        fire_sync(self.hooks, MultiAgentInitializedEvent(source=self))
+        self._late.follow(fire_built(self.hooks, MultiAgentInitializedEvent(source=self)))
 
     def add_hook(
         self, callback: HookCallback, event_type: EventTypes = None, order: float = 0, *, guard: bool | None = None

@@ -34,6 +34,7 @@ def node_of(name: str, executor: object, no_sessions: str) -> Node:
     if isinstance(executor, Agent):
         if executor.session_manager is not None:
             raise Invalid(no_sessions)
+        check_no_calls_of_its_own(executor)
         return AgentNode(executor)
     if hasattr(executor, "blueprint") and hasattr(executor, "session_manager"):
         if cast("Any", executor).session_manager is not None:
@@ -42,6 +43,18 @@ def node_of(name: str, executor: object, no_sessions: str) -> Node:
     if isinstance(executor, type) or not isinstance(executor, Askable):
         raise Invalid("a node is an agent, a graph, a swarm, or has invoke_async", node=name, got=executor)
     return CustomNode(executor)
+
+
+def check_no_calls_of_its_own(agent: Agent) -> None:
+    """Raise `Invalid` for an agent whose class overrides how it is called: a run asks the agent's session, so that its
+    turn survives a crash, and would pass such code by.
+    """
+    kind = type(agent)
+    for name in ("invoke_async", "stream_async", "__call__"):
+        if getattr(kind, name) is not getattr(Agent, name):
+            what = f"{kind.__name__} has its own {name}, which the turns of a node would pass by"
+            instead = "put that code into hooks, or make the node an object with invoke_async that calls the agent"
+            raise Invalid(f"{what}: {instead}", agent=agent.name)
 
 
 class AgentNode:

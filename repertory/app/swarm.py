@@ -13,7 +13,7 @@ from repertory.app.agent import Agent
 from repertory.app.node_runner import RunnerSettings
 from repertory.app.orchestrator import Orchestrator
 from repertory.app.orchestrator_input import count, list_of, seconds
-from repertory.app.orchestrator_nodes import AgentNode
+from repertory.app.orchestrator_nodes import AgentNode, check_no_calls_of_its_own
 from repertory.app.run_state import RunState
 from repertory.backends.tools.decorator import tool
 from repertory.core.messages import error_result
@@ -212,6 +212,7 @@ def _named(agents: Sequence[object]) -> dict[str, Agent]:
             raise Invalid("a swarm is made of agents", got=type(agent).__name__)
         if agent.session_manager is not None:
             raise Invalid(NO_SESSIONS)
+        check_no_calls_of_its_own(agent)
         if agent.name in named:
             raise Invalid(f"Node ID '{agent.name}' is not unique. Each agent must have a unique name.")
         if HANDOFF in agent.tool_names:

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 from repertory.core.interrupts import tool_scope
 from repertory.core.limits import RESULT_BYTES
@@ -69,14 +69,14 @@ class Model(ABC):
     @property
     def context_window_limit(self) -> int | None:
         """The window in tokens: as configured, else as known of `model_id`, else None."""
-        config = self.get_config()
+        config = settings_of(self)
         limit = config.get("context_window_limit")
         return limit if isinstance(limit, int) else window_of(str(config.get("model_id", "")))
 
     @property
     def counts_tokens(self) -> bool:
         """Whether `count_tokens` asks the provider, rather than estimating."""
-        return self.get_config().get("use_native_token_count") is True
+        return settings_of(self).get("use_native_token_count") is True
 
     async def count_tokens(
         self,
@@ -90,6 +90,12 @@ class Model(ABC):
     async def aclose(self) -> None:
         """Release connections. Calling it twice is allowed."""
         return
+
+
+def settings_of(model: Model) -> Mapping[str, Any]:
+    """A model's settings by name, whatever its `get_config` gives: a mapping, an object with attributes, or nothing."""
+    config = cast("object", model.get_config())
+    return cast("Mapping[str, Any]", config if isinstance(config, Mapping) else getattr(config, "__dict__", {}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from anyio.lowlevel import checkpoint
 from pydantic import BaseModel
 
 from repertory import (
     AfterInvocationEvent,
     Agent,
+    BeforeMultiAgentInvocationEvent,
+    Budget,
     Graph,
+    GraphBuilder,
+    HookProvider,
+    HookRegistry,
+    MultiAgentInitializedEvent,
     MultiAgentResult,
     NodeFailed,
     ScriptedModel,
@@ -22,7 +30,7 @@ from repertory import (
 from repertory.app.sessions import PlacedSession
 from repertory.backends.tools.schema_library import schema_class
 from repertory.core.orchestration.handoff import handoff_in
-from repertory.errors import Invalid
+from repertory.errors import Invalid, ModelFailed
 from repertory.testing.memory_sessions import MemorySessionStore, SessionShelf
 from tests.app.recorder import On
 
@@ -213,3 +221,122 @@ def test_what_is_no_swarm_is_refused() -> None:
     ]:
         with pytest.raises(Invalid, match=what):
             make()
+
+
+def endless(limit: int = 2) -> Swarm:
+    """A swarm that reaches its handoff limit."""
+    return Swarm(
+        [agent("first", handing("second"), "done"), agent("second", handing("first"), "done")], max_handoffs=limit
+    )
+
+
+async def test_a_swarm_in_a_graph_that_reaches_its_limit_gives_a_result_as_alone() -> None:
+    alone = await endless().invoke_async("go")
+    assert (alone.status, alone.reason) == (Status.FAILED, "Max handoffs reached: 2")
+    for first in ({"swarm": endless()}, {"inner": Graph({"swarm": endless()})}):
+        behind = agent("behind", "asked in the end")
+        graph = Graph({**first, "behind": behind})
+        result = await graph.invoke_async("go")
+        assert result.status is Status.FAILED
+        assert result.reason is not None
+        assert result.reason.endswith("swarm: Max handoffs reached: 2")
+        assert list(result.results) == list(first)
+        assert behind.messages == []
+        again = await graph.invoke_async("go")
+        assert again.resumed, "the node owes its work: another run of it, in which the models say something else"
+        assert again.status is Status.COMPLETED
+
+
+async def test_a_limited_node_may_be_skipped_or_tried_again() -> None:
+    builder = GraphBuilder()
+    builder.add_node(endless(), "swarm", on_failure="skip")
+    builder.add_node(agent("behind", "went on"), "behind")
+    builder.add_edge("swarm", "behind")
+    result = await builder.build().invoke_async("go")
+    assert result.status is Status.COMPLETED
+    assert "went on" in str(result)
+
+
+class Unusual(ScriptedModel):
+    """A model of somebody who keeps settings in their own way."""
+
+    config: Any = None
+
+    def get_config(self) -> Any:
+        if isinstance(self.config, Exception):
+            raise self.config
+        return self.config
+
+
+@dataclass
+class Settings:
+    model_id: str = "gpt-5.4"
+    context_window_limit: int = 1000
+
+
+@pytest.mark.parametrize("config", [None, 5, "text", object(), Settings(), {"model_id": "m"}, []], ids=repr)
+async def test_a_model_whose_settings_are_no_mapping_answers(config: Any) -> None:
+    model = Unusual(["fine"], loop=True)
+    model.config = config
+    alone = Agent(model, callback_handler=None)
+    assert str(await alone.invoke_async("hi", budget=Budget(total_tokens=1000))).strip() == "fine"
+    assert str(await Swarm([Agent(model, name="a", callback_handler=None)]).invoke_async("hi")) == "a: fine"
+    if isinstance(config, Settings):
+        assert model.context_window_limit == 1000
+
+
+async def test_a_model_whose_settings_fail_is_named() -> None:
+    model = Unusual(["fine"])
+    model.config = KeyError("settings")
+    with pytest.raises(ModelFailed, match="Unusual"):
+        await Agent(model, callback_handler=None).invoke_async("hi")
+
+
+@pytest.mark.parametrize("guard", [False, True])
+async def test_an_asynchronous_callback_is_told_of_a_new_swarm_before_its_first_call(guard: bool) -> None:
+    seen: list[str] = []
+
+    class Told(HookProvider):
+        def register_hooks(self, registry: HookRegistry, **options: Any) -> None:
+            registry.add_callback(MultiAgentInitializedEvent, self.built, guard=guard)
+            registry.add_callback(BeforeMultiAgentInvocationEvent, self.called)
+
+        async def built(self, event: MultiAgentInitializedEvent) -> None:
+            await checkpoint()
+            seen.append(f"built {event.source.id}")
+
+        def called(self, event: BeforeMultiAgentInvocationEvent) -> None:
+            seen.append("called")
+
+    swarm = Swarm([agent("only")], hooks=[Told()])
+    for _ in range(2):
+        await swarm.invoke_async("go")
+    assert seen == ["built default_swarm", "called", "called"]
+
+
+class OwnStream(Agent):
+    async def stream_async(self, *args: Any, **options: Any) -> Any:
+        raise AssertionError("passed by before")
+        yield {}
+
+
+class OwnInvoke(Agent):
+    async def invoke_async(self, *args: Any, **options: Any) -> Any:
+        raise AssertionError("passed by before")
+
+
+class Plain(Agent):
+    """A subclass that calls are none of."""
+
+
+@pytest.mark.parametrize("kind", [OwnStream, OwnInvoke])
+def test_an_agent_with_calls_of_its_own_is_refused_as_a_node_by_name(kind: type[Agent]) -> None:
+    node = kind(ScriptedModel(["fine"]), name="mine", callback_handler=None)
+    for build in (lambda: Swarm([node]), lambda: Graph({"mine": node})):
+        with pytest.raises(Invalid, match=f"{kind.__name__} has its own .*_async.*hooks"):
+            build()
+
+
+async def test_a_subclass_without_calls_of_its_own_is_a_node() -> None:
+    node = Plain(ScriptedModel(["fine"], loop=True), name="mine", callback_handler=None)
+    assert str(await Swarm([node]).invoke_async("go")) == "mine: fine"
