@@ -267,7 +267,7 @@ async def test_messages_that_are_missing_at_the_end_are_told(tmp_path: Path, cou
     await talk(tmp_path, "one", "two")
     for number in range(4 - count, 4):
         message(tmp_path, number).unlink()
-    await damage_is_told_and_repaired(tmp_path, "messages/")
+    await damage_is_told_and_repaired(tmp_path, "agents/agent_default/")
     assert await shown(tmp_path) == ["one", "ONE", "two", "TWO"][: 4 - count]
     await talk(tmp_path, "three")
     assert (await everything(tmp_path))[-2:] == ["three", "THREE"]

@@ -188,7 +188,7 @@ class Campaign:
             else:
                 assert not strict or said(found) == said(before), f"{where}: something else is read, and nobody is told"
         if told and strict:
-            parts = {part for key in keys for part in (key, f"{key.rpartition('/')[0]}/")}
+            parts = {part for key in keys for part in (key, f"{key.rsplit('/', 2)[0]}/'")}
             assert any(part in text for part in parts for text in told), f"{where}: {told}"
         return told[0] if told else None
 

@@ -173,7 +173,9 @@ class MessageTreeStore:
                     return rows
             place = JournalPlace(self._objects, names.of_agent(agent_id), session_id, agent_id)
             if agent_id in session.journals:
-                return await self._seen(place, whole=whole, owned=True)
+                rows = await self._seen(place, whole=whole, owned=True)
+                check_tail(place, rows[-1].seq if rows else 0, {agent_id: session.journals[agent_id].last_seq})
+                return rows
             await check_told(self._objects, names)
             tails = (await self._leases.read(names)).tails
             rows = await self._seen(place, whole=whole)

@@ -201,7 +201,7 @@ def check_tail(place: JournalPlace, last_seq: int, tails: Mapping[str, int]) -> 
     """Raise `CorruptJournal` when a journal ends before the row with which it was given up last."""
     known = tails.get(place.agent_id, 0)
     if last_seq < known:
-        where = {"session": place.session_id, "agent": place.agent_id, "file": f"{place.names.folder}messages/"}
+        where = {"session": place.session_id, "agent": place.agent_id, "file": place.names.folder}
         raise CorruptJournal(_DAMAGED, **where, cause="documents at the end were removed", seq=last_seq, stored=known)
 
 
