@@ -62,6 +62,8 @@ class Worker:
                 await trio.Path(self.folder / "outbox" / job.name).write_text(str(result))
                 await job.unlink()
             print(f"{job.stem}: {result.stop_reason}: {result}", flush=True)
+        except FileNotFoundError:
+            pass  # The job was done while the inbox was being read.
         except RepertoryError as error:
             print(f"{job.stem}: {type(error).__name__}: {error}", flush=True)
             with trio.move_on_after(RETRY_AFTER_S):
