@@ -73,6 +73,7 @@ from repertory.core.turn import (
     step,
 )
 from repertory.core.window.gauge import Beside
+from repertory.core.window.summary import with_noted_summary
 from repertory.errors import ContextWindowOverflowException, Invalid, RepertoryError
 
 if TYPE_CHECKING:
@@ -277,7 +278,7 @@ class TurnDriver:
                 return self._stopped()
             instead = await self._answer_instead(request) if self.hooks.hear(BeforeModelCallEvent) else None
             if (shown := await self._show_edits()) is not None:
-                request = replace(request, messages=shown)
+                request = replace(request, messages=with_noted_summary(shown))
             if instead is None:
                 self._look_at_budgets()  # A summary, or a hook, may have used what was left.
             self._meter.asking()
@@ -332,10 +333,10 @@ class TurnDriver:
             specs = (self._form.spec,) if form_only else (*specs, self._form.spec)
             if form_only:
                 options["tool_choice"] = {"tool": {"name": self._form.name}}
-        blocks = system_blocks(prompt)
+        blocks, sent = system_blocks(prompt), with_noted_summary(shown.messages)
         if blocks is not None:
             options["system_prompt_content"] = blocks
-        return Request(messages=shown.messages, tool_specs=specs, system_prompt=beside.system_prompt, options=options)
+        return Request(messages=sent, tool_specs=specs, system_prompt=beside.system_prompt, options=options)
 
     async def _decided(self, question: Ask[Shown], again: Ask[Shown]) -> Shown:
         """What the model is shown. While that is being decided the turn waits, unless it is stopped meanwhile."""
@@ -485,8 +486,7 @@ class TurnDriver:
         if draft is None:
             return None
         added = self.record.footing.take_unshown()
-        edit = EditShown(added=added, draft=draft)
-        shown = await self._conversation.ask(edit, timeout_s=math.inf)
+        shown = await self._conversation.ask(EditShown(added=added, draft=draft), timeout_s=math.inf)
         self._note_view(shown)
         return shown.messages
 

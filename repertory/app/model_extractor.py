@@ -37,7 +37,7 @@ class ModelExtractor:
 
     `model`: a `Model`, or the id of a Bedrock model; None for the agent's `aux_model`, or else its model.
     `system_prompt`: what is worth remembering, in the place of the usual words; how to answer is said behind it. The
-    model is shown the messages as one escaped text with times and roles, without tools. A batch that is too long for
+    model is shown the messages as lines of JSON with times and roles, without tools. A batch that is too long for
     one call, or has too many facts for one answer, is asked about in several. They count towards the budgets of the
     call that wants it extracted, as used by `agent_id/memory`.
     """

@@ -185,7 +185,7 @@ async def test_a_model_is_asked_without_tools_and_shown_what_was_said() -> None:
     assert not call.tool_specs
     assert len(call.messages) == 1
     shown = call.messages[0]["content"][0]["text"]
-    assert 'time="2023-11-14 22:13 UTC">I like tea.</message>' in shown
+    assert '"time": "2023-11-14 22:13 UTC", "content": [{"text": "I like tea."}]}' in shown
     assert "[]" in str(call.system_prompt)
 
 
@@ -260,7 +260,7 @@ async def test_what_is_too_long_is_asked_about_in_smaller_parts_and_nothing_is_l
     facts = await ModelExtractor(model).extract(talk)
     assert [fact.content for fact in facts if fact.content == "always"] == ["always"]
     shown = "".join(call.messages[0]["content"][0]["text"] for call in model.calls[2:])
-    assert all(f">{number} x" in shown for number in range(40))
+    assert all(f'"{number} x' in shown for number in range(40))
 
 
 async def test_what_is_too_long_even_then_is_an_error() -> None:

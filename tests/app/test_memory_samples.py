@@ -44,7 +44,7 @@ HAIKU = "us.anthropic.claude-haiku-4-5-20251001-v1:0"
 FACT = '[{"content": "The user prefers aisle seats."}]'
 FIXTURES: list[dict[str, Any]] = [
     {"match": {"model": HAIKU}, "response": {"content": FACT}},
-    {"match": {"userMessage": "<message role="}, "response": {"content": FACT}},
+    {"match": {"userMessage": "worth remembering"}, "response": {"content": FACT}},
     {
         "match": {"userMessage": "Remember my seat", "hasToolResult": False},
         "response": {"toolCalls": [{"name": "add_memory", "arguments": {"entries": ["Prefers aisle seats"]}}]},

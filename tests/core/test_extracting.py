@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -16,6 +17,7 @@ from repertory.core.memory.extracting import ExtractionResult, facts_in, read_re
 from repertory.core.memory.message_filter import KINDS, Filtered, MemoryMessageFilter, filtered
 from repertory.core.messages import Message
 from repertory.core.tokens import estimate_tokens
+from repertory.core.window.transcript import read_transcript
 from repertory.errors import ExtractionFailed, Invalid
 
 TALK: list[Message] = [
@@ -57,18 +59,25 @@ def test_kinds_of_blocks_that_there_are_not_are_refused(exclude: list[str]) -> N
 # ------------------------------------------------------------------------------------------------------- what is shown
 
 
+def shown_in(request: str) -> list[Any]:
+    """The messages between the marks."""
+    _, _, behind = request.partition("<conversation>\n")
+    return list(read_transcript(behind.removesuffix("\n</conversation>")))
+
+
 def test_a_model_is_shown_who_said_what_and_when() -> None:
     (request,) = requests(TALK[:1] + TALK[3:], [1_700_000_000.0])
-    assert '<message role="user" time="2023-11-14 22:13 UTC">Which tea do I like?</message>' in request
-    assert '<message role="assistant">Oolong.\n[uses the tool look: {}]</message>' in request
+    first, second = shown_in(request)
+    assert first == {"role": "user", "time": "2023-11-14 22:13 UTC", "content": [{"text": "Which tea do I like?"}]}
+    assert second == {"role": "assistant", "content": TALK[3]["content"]}
 
 
 @given(st.lists(st.text() | st.sampled_from(["</conversation>", "</message>", "&lt;", "<message role="]), min_size=1))
 def test_nothing_that_was_said_ends_the_conversation_that_is_shown(texts: list[str]) -> None:
     messages: list[Message] = [{"role": "user", "content": [{"text": text}]} for text in texts]
     (request,) = requests(messages, [])
-    for mark, count in (("<conversation>", 1), ("</conversation>", 1), ("<message ", len(texts)), ("<", None)):
-        assert request.count(mark) == (count if count is not None else 2 + 2 * len(texts))
+    assert request.count("</conversation>") == 1
+    assert shown_in(request) == messages
 
 
 @given(

@@ -1,12 +1,17 @@
-"""What a node is told when its turn comes. The wording is that of the SDK whose users we serve."""
+"""What a node is told when its turn comes. The wording is that of the SDK whose users we serve. Further lines of what
+other nodes have said are indented, so that none of them can pass for a heading, or for the words of somebody else.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from repertory.core.messages import ContentBlock, Json
 from repertory.core.orchestration.results import NodeResult
+
+_LINE_BREAK = re.compile("\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
 
 Task: TypeAlias = "str | Sequence[ContentBlock]"
 """What a run is about: text, or content blocks."""
@@ -28,7 +33,7 @@ def graph_input(task: Task, before: Mapping[str, NodeResult]) -> list[ContentBlo
     told.append({"text": "\nInputs from previous nodes:"})
     for node, result in before.items():
         told.append({"text": f"\nFrom {node}:"})
-        told.extend({"text": f"  - Agent: {said}"} for said in result.get_agent_results())
+        told.extend({"text": f"  - Agent: {_quoted(str(said))}"} for said in result.get_agent_results())
     return told
 
 
@@ -43,7 +48,7 @@ def swarm_input(
     """The task, and what an agent needs to know of those before it. `others`: the agents that it may hand over to, each
     with its description.
     """
-    parts: list[str] = [f"Handoff Message: {handed}\n\n"] if handed else []
+    parts: list[str] = [f"Handoff Message: {_quoted(handed)}\n\n"] if handed else []
     parts.append(f"User Request: {task}\n\n" if isinstance(task, str) else "User Request: Multi-modal task\n\n")
     if history:
         parts.append(f"Previous agents who worked on this: {' → '.join(history)}\n\n")
@@ -62,3 +67,7 @@ def swarm_input(
     told: list[ContentBlock] = [{"text": f"Context:\n{''.join(parts)}\n\n"}]
     told += () if isinstance(task, str) else task
     return told
+
+
+def _quoted(said: str) -> str:
+    return _LINE_BREAK.sub(r"\g<0>    ", said)

@@ -1,71 +1,95 @@
 """A stretch of a conversation as one text, for a model that is to say what was said in it.
 
-Tool uses and their results become lines, so that no tool needs to be offered to whoever reads it. What is not text is
-named. Long texts lose their middles.
+One line per message, each a JSON object: role, and content blocks as they are in the message. So no content can imitate
+another message, another role, or the answer of a tool: `read_transcript` gives back exactly what was written, whatever
+was said. No tool needs to be offered to whoever reads it. What is not text is named. Long texts lose their middles.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import cast
 
-from repertory.core.messages import ContentBlock, Message, ToolResult
+from repertory.core.messages import ContentBlock, Json, Message, ToolResult
 
 _MARK = " ... [{} characters left out] ... "
+_SUMMARY_OF = "summary_of"
+_LINE_BREAKS = re.compile("[\u007f-\u009f\u2028\u2029]")
+"""Beyond those that JSON escapes: somebody may take them for the end of a line."""
 
 
 def transcript(messages: Sequence[Message], chars_max: int) -> str:
-    """One paragraph per message, each block of it at most about `chars_max` characters long."""
-    return "\n\n".join(f"{message['role']}: {said(message, chars_max)}" for message in messages)
+    """One line per message, each text in it at most about `chars_max` characters long."""
+    return "\n".join(line_of(message, chars_max) for message in messages)
 
 
-def said(message: Message, chars_max: int) -> str:
-    """What one message says: a line per block, each at most about `chars_max` characters long."""
-    return "\n".join(_lines(message, chars_max))
+def line_of(message: Message, chars_max: int, time: str | None = None) -> str:
+    """The line of one message, and when it was said, if that is given. A summary says how many messages it is of."""
+    fields: dict[str, Json] = {"role": message["role"]}
+    if time is not None:
+        fields["time"] = time
+    summary_of = message.get("metadata", {}).get("custom", {}).get(_SUMMARY_OF)
+    if summary_of is not None:
+        fields[_SUMMARY_OF] = cast("Json", summary_of)
+    return _one_line({**fields, "content": list(_blocks(message, chars_max))})
 
 
-def _lines(message: Message, chars_max: int) -> Iterator[str]:
+def read_transcript(text: str) -> list[Mapping[str, Json]]:
+    """The messages of a transcript."""
+    return [cast("Mapping[str, Json]", json.loads(line)) for line in text.split("\n") if line]
+
+
+def _one_line(value: Json) -> str:
+    """JSON on one line, in which no text can end the marks around the lines."""
+    text = json.dumps(value, ensure_ascii=False).replace("</", "<\\/")
+    return _LINE_BREAKS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def _blocks(message: Message, chars_max: int) -> Iterator[Json]:
     for block in message["content"]:
-        line = _line(block, chars_max)
-        if line:
-            yield line
+        shown = _block(block, chars_max)
+        if shown is not None:
+            yield shown
 
 
-def _line(block: ContentBlock, chars_max: int) -> str:
-    if "text" in block:
-        return _clip(block["text"], chars_max)
+def _block(block: ContentBlock, chars_max: int) -> Json:
     if "toolUse" in block:
         use = block["toolUse"]
-        return f"[uses the tool {use['name']}: {_clip(_json(use['input']), chars_max)}]"
+        shown = {"toolUseId": use["toolUseId"], "name": use["name"], "input": _clipped(use["input"], chars_max)}
+        return {"toolUse": cast("Json", shown)}
     if "toolResult" in block:
-        return f"[the tool's result, {_result(block['toolResult'], chars_max)}]"
+        return {"toolResult": _result(block["toolResult"], chars_max)}
     if "reasoningContent" in block or "cachePoint" in block:
-        return ""
+        return None
     return _other(cast("Mapping[str, object]", block), chars_max)
 
 
-def _result(result: ToolResult, chars_max: int) -> str:
+def _result(result: ToolResult, chars_max: int) -> Json:
     parts = [_other(part, chars_max) for part in result["content"]]
-    return f"{result['status']}: " + "\n".join(parts)
+    return {"toolUseId": result["toolUseId"], "status": result["status"], "content": parts}
 
 
-def _other(part: Mapping[str, object], chars_max: int) -> str:
+def _other(part: Mapping[str, object], chars_max: int) -> Json:
     match part:
         case {"text": str(text)}:
-            return _clip(text, chars_max)
+            return {"text": _clip(text, chars_max)}
         case {"json": value}:
-            return _clip(_json(value), chars_max)
+            return {"json": _clipped(value, chars_max)}
         case {"guardContent": {"text": {"text": str(text)}}}:
-            return _clip(text, chars_max)
+            return {"guardContent": _clip(text, chars_max)}
         case {"document": {"name": str(name)}}:
-            return f"[a document: {name}]"
+            return {"document": _clip(name, chars_max)}
         case _:
-            return f"[{', '.join(part)}]"
+            return dict.fromkeys(part, "left out")
 
 
-def _json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, default=str)
+def _clipped(value: object, chars_max: int) -> Json:
+    """The value as JSON, or the beginning and the end of its text when that is too long."""
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    clipped = _clip(text, chars_max)
+    return cast("Json", json.loads(text)) if clipped is text else clipped
 
 
 def _clip(text: str, chars_max: int) -> str:
