@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from repertory.actors.memory_messages import Fire, RunRecall
 from repertory.actors.spending import BUDGETS
+from repertory.forking import forget_in_children
 
 if TYPE_CHECKING:
     from repertory.actors.memory_messages import MemoryMessage
@@ -27,6 +28,11 @@ class MemoryLink:
         """By store: those of the last call that wanted something extracted for it."""
         self.watch: Callable[[bool], None] | None = None
         """Told, when the session's memory ends, whether anything is left that stores have not got."""
+        forget_in_children(self)
+
+    def forget_parent(self) -> None:
+        """In a forked child: not alive."""
+        self._guard, self._ref = threading.Lock(), None
 
     @property
     def ref(self) -> ActorRef[MemoryMessage] | None:

@@ -13,6 +13,7 @@ from typing import TypeVar
 import anyio
 
 from repertory.core.turn import Stop
+from repertory.forking import forget_in_children
 
 T = TypeVar("T")
 
@@ -20,11 +21,16 @@ T = TypeVar("T")
 class StopWish:
     """What somebody wants of a running turn that it has not heard yet: at most one wish. Safe from any thread."""
 
-    __slots__ = ("_lock", "_wish")
+    __slots__ = ("__weakref__", "_lock", "_wish")
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._wish: tuple[Stop, bool] | None = None
+        forget_in_children(self)
+
+    def forget_parent(self) -> None:
+        """In a forked child: the wish was for the parent's turn."""
+        self._lock, self._wish = threading.Lock(), None
 
     def ask(self, stop: Stop, *, after_tools: bool) -> None:
         """Wish for the end. A wish that waits already stays, unless this one is for an earlier end."""

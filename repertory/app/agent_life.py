@@ -16,6 +16,7 @@ from repertory.app.host import ambient_host
 from repertory.app.seat import hosted
 from repertory.core.snapshots.fields import SnapshotFields
 from repertory.errors import Invalid
+from repertory.forking import forget_in_children, never_collect
 from repertory.runtime.host_task import HostTask, apart
 
 
@@ -34,6 +35,12 @@ class AgentLife:
         self._current: ActiveSession | None = None
         self.loads: list[SnapshotFields] = []
         """Snapshots that the conversation is to go on from and does not yet, the oldest first."""
+        forget_in_children(self)
+
+    def forget_parent(self) -> None:
+        """In a forked child: no session is open, whatever block of the parent's this is."""
+        never_collect(self._task, self._held, self._current)
+        self._task, self._held, self._held_in, self._current = None, None, None, None
 
     @property
     def current(self) -> ActiveSession | None:

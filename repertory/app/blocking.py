@@ -22,6 +22,7 @@ from anyio.from_thread import BlockingPortal
 from repertory.app.host import Host, HostSettings
 from repertory.app.unsaved import EXIT_S, UNSAVED_SHARE, end_process, finish_unsaved, left_s
 from repertory.errors import Invalid
+from repertory.forking import call_in_children, never_collect
 from repertory.runtime.parking import parking_here
 
 P = ParamSpec("P")
@@ -144,7 +145,7 @@ _host: BlockingHost | None = None
 
 
 def blocking_host() -> BlockingHost:
-    """The process's host for sync calls, started by the first one who asks."""
+    """The process's host for sync calls, started by the first one who asks. A forked child starts its own."""
     global _host
     with _lock:
         if _host is None:
@@ -156,3 +157,13 @@ def blocking_host() -> BlockingHost:
 def _at_exit() -> None:
     if _host is not None:
         end_process(blocking_host)
+
+
+def _forget_parent() -> None:
+    """In a forked child: none is started yet."""
+    global _lock, _host
+    never_collect(_host)
+    _lock, _host = threading.Lock(), None
+
+
+call_in_children(_forget_parent)

@@ -10,6 +10,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from repertory.errors import AgentBusy
+from repertory.forking import forget_in_children
 
 if TYPE_CHECKING:
     from repertory.app.active_session import ActiveSession
@@ -22,6 +23,11 @@ class Claim:
         self._lock = threading.Lock()
         self._starting = False
         self._session: ActiveSession | None = None
+        forget_in_children(self)
+
+    def forget_parent(self) -> None:
+        """In a forked child: nobody has."""
+        self._lock, self._starting, self._session = threading.Lock(), False, None
 
     @property
     def session(self) -> ActiveSession | None:

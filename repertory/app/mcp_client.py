@@ -23,6 +23,7 @@ from repertory.backends.tools.mcp_source import HTTPServer, MCPSource, StdioServ
 from repertory.core.messages import error_result
 from repertory.core.tool_results import exception_text, timeout_text
 from repertory.errors import Invalid, NotReady, TooLarge, Unavailable
+from repertory.forking import forget_in_children, never_collect
 from repertory.runtime.host_task import HostTask
 from repertory.runtime.phase import Phase
 from repertory.runtime.system import ActorSystem, SystemSettings
@@ -107,6 +108,12 @@ class MCPClient:
         self._call_timeout_s = call_timeout_s
         self._task: HostTask[ServerLink] | None = None
         self._link: ServerLink | None = None
+        forget_in_children(self)
+
+    def forget_parent(self) -> None:
+        """In a forked child: not open by hand."""
+        never_collect(self._task, self._link)
+        self._task, self._link = None, None
 
     @classmethod
     def stdio(

@@ -39,6 +39,7 @@ from repertory.core.orchestration.results import MultiAgentResult
 from repertory.core.orchestration.run import Run
 from repertory.core.snapshots.orchestrators import RunFields, RunShape, token_of
 from repertory.errors import AgentBusy, Invalid
+from repertory.forking import forget_in_children, never_collect
 from repertory.runtime.host_task import HostTask, apart
 
 if TYPE_CHECKING:
@@ -150,11 +151,17 @@ class Orchestrator(OrchestratorSnapshots, MultiAgentBase, Generic[Result]):
         self._active: ActiveSession | None = None
         self._active_in: object = None
         """The event loop that it lives in."""
+        forget_in_children(self)
         for plugin in (checked := check_multi_agent_plugins(list_of(object, plugins, "plugins"))):
             for callback in plugin.hooks:
                 self.hooks.add_callback(None, callback)
         self._late = LateInits(self, checked)
         self._late.follow(fire_built(self.hooks, MultiAgentInitializedEvent(source=self)))
+
+    def forget_parent(self) -> None:
+        """In a forked child: at rest."""
+        never_collect(self._task, self._held, self._active)
+        self._task, self._held, self._active, self._active_in = None, None, None, None
 
     def add_hook(
         self, callback: HookCallback, event_type: EventTypes = None, order: float = 0, *, guard: bool | None = None

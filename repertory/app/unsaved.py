@@ -25,6 +25,7 @@ from typing import Protocol, TypeAlias
 import anyio
 
 from repertory.core.state import AgentState
+from repertory.forking import call_in_children
 from repertory.runtime.cell import attempt
 
 Finish: TypeAlias = Callable[[float], Awaitable[str | None]]
@@ -232,5 +233,17 @@ async def _finish_one(waiting: dict[int, Unfinished], key: int, one: Unfinished,
         _note(key, one, changed=True)
 
 
+def _forget_parent() -> None:
+    """In a forked child: what is left is the parent's to do."""
+    global _lock, _making_room, _ending, _spent_s
+    _lock = threading.Lock()
+    _unsaved.clear()
+    _under_way.clear()
+    _making_room, _ending, _spent_s = False, False, 0.0
+
+
 def _tell(one: Unfinished, why: str) -> None:
     _log.error("%s session=%r agent=%r cause=%r", one.left, one.session_id, one.agent_id, why)
+
+
+call_in_children(_forget_parent)

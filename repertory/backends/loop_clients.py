@@ -16,6 +16,8 @@ from weakref import WeakKeyDictionary
 import anyio
 import anyio.lowlevel
 
+from repertory.forking import forget_in_children, never_collect
+
 Connect = Callable[[AsyncExitStack], Awaitable[Any]]
 """Makes a client and pushes onto the stack what closes it."""
 _CLOSE_TIMEOUT_S = 5.0
@@ -35,6 +37,12 @@ class LoopClients:
         self._connect = connect
         self._lock = threading.Lock()
         self._clients: WeakKeyDictionary[Any, _LoopClient] = WeakKeyDictionary()
+        forget_in_children(self)
+
+    def forget_parent(self) -> None:
+        """In a forked child: no client yet. The connections of the parent's stay open for the parent."""
+        never_collect(*self._clients.items())
+        self._lock, self._clients = threading.Lock(), WeakKeyDictionary()
 
     async def get(self) -> Any:
         """The client of the running loop. Errors are those of making one; the next call tries again."""

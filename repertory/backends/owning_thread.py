@@ -2,7 +2,8 @@
 
 Loops hand work over and wait; any number of loops and threads may do so at once. The thread starts with the first
 piece of work and ends in `aclose`. A task that is cancelled while it waits goes on waiting, so that work is never cut
-in half and nobody is told that a commit failed while it succeeds.
+in half and nobody is told that a commit failed while it succeeds. A fork waits for the piece of work that is under way;
+the child begins without a thread.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import anyio
 from anyio.lowlevel import checkpoint, current_token
 
 from repertory.errors import Invalid
+from repertory.forking import forget_in_children, unforked
 
 T = TypeVar("T")
 
@@ -31,6 +33,15 @@ class OwningThread:
         self._guard = threading.Lock()
         self._thread: threading.Thread | None = None
         self._closed = False
+        forget_in_children(self)
+
+    def forget_parent(self) -> None:
+        """In a forked child: no thread, and nothing to do."""
+        self._queue, self._guard, self._thread = SimpleQueue(), threading.Lock(), None
+
+    def retire(self) -> None:
+        """Nothing is done any more, not even what was handed over."""
+        self._closed = True
 
     async def run(
         self,
@@ -180,4 +191,5 @@ class _TrioToken(Protocol):
 
 def _work(queue: SimpleQueue[_Errand[object] | None]) -> None:
     while (errand := queue.get()) is not None:
-        errand.do()
+        with unforked:
+            errand.do()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
+import sys
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -14,6 +15,7 @@ from urllib.parse import quote
 
 from repertory.backends.folders import make_folders
 from repertory.errors import Corrupt, Invalid, RepertoryError, Unavailable
+from repertory.forking import forget_in_children
 
 SESSIONS_ID, MEMORY_ID = 0x52707430, 0x5270746D
 """Tell our databases from other people's, at byte 68 of the file. One of sessions may hold a memory as well."""
@@ -71,6 +73,25 @@ def use_wal(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA journal_mode = WAL").fetchone()
 
 
+class Connection(sqlite3.Connection):
+    """A connection that a forked child closes at once. It is used by one thread at a time, outside of which no fork
+    happens while it works (`forking.unforked`).
+
+    SQLite keeps one table for the process of what it has locked in each file. A child has a copy of that table, and
+    none of the locks, which do not pass to children: a connection that it opens itself would believe that it has them,
+    and what it commits could be lost with a log that others delete. Closing what was inherited clears the table. It
+    gives up no lock of the parent's, since those are the parent's own.
+    """
+
+    def forget_parent(self) -> None:
+        """Close it; nothing is copied from the log to the database, as the parent goes on with both."""
+        if sys.version_info >= (3, 12):
+            with suppress(sqlite3.Error):
+                self.setconfig(sqlite3.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, True)
+        with suppress(sqlite3.Error):
+            self.close()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatabaseKind:
     """What a database is called in errors."""
@@ -83,14 +104,23 @@ class DatabaseKind:
     """What is raised when it cannot be used now."""
 
     def connect(self, path: Path, *, busy_timeout_s: float) -> sqlite3.Connection:
-        """A connection of this thread, without transactions of its own. The file is created with mode 0600 (its folder
+        """A connection without transactions of its own. The file is created with mode 0600 (its folder
         with 0700) if it is not there.
 
         Errors: `Invalid` for what is no file, and those of SQLite and the file system as they are.
         """
         self._create(path)
         uri = f"file:{quote(str(path))}?mode=rw"
-        return sqlite3.connect(uri, uri=True, timeout=busy_timeout_s, isolation_level=None)
+        connection = sqlite3.connect(
+            uri,
+            uri=True,
+            timeout=busy_timeout_s,
+            isolation_level=None,
+            check_same_thread=False,  # A forked child closes it, in another thread.
+            factory=Connection,
+        )
+        forget_in_children(connection)
+        return connection
 
     def refuse_links(self, path: Path, beside: Sequence[Path] = ()) -> None:
         """Raise `Invalid` when the database, or a file that SQLite or its user puts beside it, is a symbolic link."""

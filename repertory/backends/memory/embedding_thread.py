@@ -13,6 +13,7 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from repertory.errors import RepertoryError
+from repertory.forking import forget_in_children
 
 _log = logging.getLogger("repertory.memory")
 
@@ -28,6 +29,11 @@ class EmbeddingThread:
         self._thread: threading.Thread | None = None
         self._woken = False
         self._closing = False
+        forget_in_children(self)
+
+    def forget_parent(self) -> None:
+        """In a forked child: no thread. What was to be done is done by the parent's."""
+        self._guard, self._thread, self._woken = threading.Lock(), None, False
 
     def wake(self) -> None:
         """There may be something to do."""

@@ -17,6 +17,7 @@ from typing import Any
 
 from repertory.backends.worker_threads import run_in_thread
 from repertory.errors import Invalid
+from repertory.forking import forget_in_children
 
 TOKENS_MAX = 256
 """Of a text; what is longer is cut off there, as the model was trained."""
@@ -41,6 +42,11 @@ class MiniLMEmbedder:
         self._folder = Path(folder).expanduser() if folder is not None else _installed()
         self._guard = threading.Lock()
         self._model: _Model | None = None
+        forget_in_children(self)
+
+    def forget_parent(self) -> None:
+        """In a forked child: a lock of its own. The weights are shared."""
+        self._guard = threading.Lock()
 
     @property
     def name(self) -> str:

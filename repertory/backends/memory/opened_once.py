@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from repertory.backends.owning_thread import OwningThread
+from repertory.forking import forget_in_children
 
 if TYPE_CHECKING:
     from repertory.backends.memory.sqlite_database import MemoryDatabase
@@ -16,7 +17,7 @@ T = TypeVar("T")
 
 
 class OpenedOnce:
-    """Opens the database when it is first needed; once closed, it stays so."""
+    """Opens the database when it is first needed, in each process; once closed, it stays so."""
 
     def __init__(self, path: Path, scope: str, *, busy_timeout_s: float) -> None:
         self._path = path
@@ -24,6 +25,11 @@ class OpenedOnce:
         self._busy_timeout_s = busy_timeout_s
         self._thread = OwningThread(f"repertory {path.name}")
         self._database: MemoryDatabase | None = None
+        forget_in_children(self)
+
+    def forget_parent(self) -> None:
+        """In a forked child: the next use opens the database anew."""
+        self._database = None
 
     async def run(self, work: Callable[[MemoryDatabase], T]) -> T:
         """What `work` returned or raised. The database is created when it is not there."""

@@ -2,8 +2,7 @@
 
 Raw turns and facts lie beside each other and are found as soon as they are stored; how they are ranked stands in
 `repertory.core.recall.ranking`. Durability: every write returns after an fsync. Any number of processes of one machine
-may share a database; it must lie on a local disk, as for SQLite in general. Do not fork a process while its store is
-open: open it in the child.
+may share a database; it must lie on a local disk, as for SQLite in general. A forked child opens the database anew.
 """
 
 from __future__ import annotations

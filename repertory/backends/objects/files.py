@@ -16,6 +16,7 @@ from repertory.backends.ports import Condition, ObjectInfo, StoredObject
 from repertory.backends.worker_threads import run_in_thread
 from repertory.core.ids import check_key, check_prefix
 from repertory.errors import Invalid
+from repertory.forking import unforked
 
 _FIRST_WAIT_S = 0.001
 _WAIT_MAX_S = 0.05
@@ -86,9 +87,15 @@ class FileObjectStore:
         wait_s = _FIRST_WAIT_S
         while True:
             try:
-                return await run_in_thread(work)
+                return await run_in_thread(partial(_unforked, work))
             except Busy:
                 if anyio.current_time() >= deadline:
                     raise
             await anyio.sleep(wait_s)
             wait_s = min(2 * wait_s, _WAIT_MAX_S)
+
+
+def _unforked(work: Callable[[], T]) -> T:
+    """A child never inherits the lock on a file that is being replaced: it would keep others from it."""
+    with unforked:
+        return work()

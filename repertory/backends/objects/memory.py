@@ -18,6 +18,7 @@ from anyio.lowlevel import checkpoint
 from repertory.backends.ports import Condition, Create, ObjectInfo, Overwrite, StoredObject, Update
 from repertory.core.ids import check_key, check_prefix
 from repertory.errors import AlreadyExists, Invalid, NotFound, PreconditionFailed
+from repertory.forking import forget_in_children
 
 
 class _Kept(NamedTuple):
@@ -37,6 +38,11 @@ class ObjectShelf:
         self.objects: dict[str, _Kept] = {}
         self.folders: Counter[str] = Counter()
         """How many objects lie below each folder."""
+        forget_in_children(self)
+
+    def forget_parent(self) -> None:
+        """In a forked child: a lock of its own. The objects are a copy from here on."""
+        self.lock = threading.Lock()
 
 
 class MemoryObjectStore:

@@ -2,7 +2,8 @@
 
 Each store holds an exclusive lock on a file of its own, in a folder beside the database. The system lets the lock go
 when the process ends, however it ends, so anyone who can lock the file knows that its owner is dead: no heartbeat, no
-time to live. Those who test take shared locks, so two of them never mistake each other for the owner.
+time to live. Those who test take shared locks, so two of them never mistake each other for the owner. A forked child
+closes what it has inherited of its parent's lock: else the parent would seem alive for as long as the child is.
 
 Whoever wants a session that an owner has writes its name into the owner's file, which the owner reads now and then.
 
@@ -19,6 +20,7 @@ from pathlib import Path
 
 from repertory.core.ids import check_id
 from repertory.errors import Invalid, StoreUnavailable
+from repertory.forking import forget_in_children, unforked
 
 _ASKED_BYTES_MAX = 64 * 1024
 _DIGITS = 20
@@ -33,6 +35,13 @@ class OwnerLock:
         self._file: int | None = None
         self._heard = 0
         """Bytes of the file that are ours, or that were read."""
+        forget_in_children(self)
+
+    def forget_parent(self) -> None:
+        """In a forked child: hold nothing. The parent keeps its lock, which ends with its own descriptor."""
+        file, self._file = self._file, None
+        if file is not None:
+            os.close(file)
 
     @property
     def held(self) -> bool:
@@ -46,17 +55,19 @@ class OwnerLock:
         if self._file is None:
             with suppress(FileExistsError):
                 self._folder.mkdir(mode=0o700)
-            self._file = _lock_own(self._path)
+            with unforked:
+                self._file = _lock_own(self._path)
             self._heard = os.fstat(self._file).st_size
             self._clear_dead()
 
     def release(self) -> None:
         """Stop being alive. Calling it twice is allowed."""
-        if self._file is not None:
-            with suppress(OSError):
-                self._path.unlink()
-            os.close(self._file)
-            self._file = None
+        with unforked:
+            if self._file is not None:
+                with suppress(OSError):
+                    self._path.unlink()
+                os.close(self._file)
+                self._file = None
 
     def alive(self, owner: str) -> bool:
         """Whether another owner is alive now. A name that no owner can have, as damage may leave it, is nobody's."""

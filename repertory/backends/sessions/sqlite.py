@@ -4,7 +4,8 @@ Durability: `append` returns after an fsync of the write-ahead log (`synchronous
 process that holds it: when it is killed, the next one opens its sessions at once. Any number of processes of one
 machine may share a database; it must lie on a local disk, as for SQLite in general.
 
-Nothing is created before the first write. Do not fork a process while its store is open: open it in the child.
+Nothing is created before the first write. A store belongs to the process that made it: in a forked child its leases
+are the parent's, and every call raises `Invalid`. Make another one there.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from repertory.backends.mending_ports import Damage, Inspection, Salvage
 from repertory.backends.owning_thread import OwningThread
 from repertory.core.ids import check_id
 from repertory.errors import Corrupt, CorruptJournal
+from repertory.forking import forget_in_children
 
 if TYPE_CHECKING:
     from repertory.backends.ports import Batch, Lease, Position, SessionInfo
@@ -62,6 +64,12 @@ class SQLiteSessionStore:
         self._make_alongside = alongside
         self._thread = OwningThread(f"repertory {self._path.name}")
         self._journals: Journals | None = None
+        forget_in_children(self)
+
+    def forget_parent(self) -> None:
+        """In a forked child: closed."""
+        self._journals = None
+        self._thread.retire()
 
     look_every_s = 0.25
     """How often an owner should look whether it was asked for a session."""

@@ -1,0 +1,112 @@
+"""Forks of this process: what a child forgets of its parent, and what a fork must not cut in two.
+
+A child begins with a copy of its parent's memory, and with one of its threads. Event loops and threads are gone in it,
+locks that other threads held stay locked, and connections and files are the parent's as well. So whoever has such
+things says how it begins anew in a child (`forget_in_children`), which happens in the child before anything else runs.
+
+What may not be copied half done is done in a block of `unforked`: SQLite while it works, a lock on a file between its
+opening and the place where it is remembered. A fork waits until every thread has left such a block.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Protocol
+from weakref import WeakSet
+
+
+class Inheritable(Protocol):
+    """Has something that belongs to the process that made it."""
+
+    def forget_parent(self) -> None:
+        """In a child: begin anew, with fresh locks, and do nothing to what is the parent's. Must not raise."""
+        ...
+
+
+class Unforked:
+    """`with unforked:` no fork happens in the block. It may be entered again within itself. Never wait in it for
+    another thread, since that one may be the one that forks.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition(threading.Lock())
+        self._inside = 0
+        """Threads in a block."""
+        self._forks = 0
+        """Threads that want to fork: nobody enters before they have."""
+        self._own = _Depth()
+
+    def __enter__(self) -> None:
+        if not self._own.depth:
+            with self._changed:
+                while self._forks:
+                    self._changed.wait()
+                self._inside += 1
+        self._own.depth += 1
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._own.depth -= 1
+        if not self._own.depth:
+            with self._changed:
+                self._inside -= 1
+                self._changed.notify_all()
+
+    def before_fork(self) -> None:
+        """Wait for the others, and keep everybody out until `after_fork`."""
+        self._changed.acquire()
+        self._forks += 1
+        while self._inside > bool(self._own.depth):
+            self._changed.wait()
+
+    def after_fork(self) -> None:
+        """In the parent."""
+        self._forks -= 1
+        self._changed.notify_all()
+        self._changed.release()
+
+    def forget_parent(self) -> None:
+        """In the child, where nobody else is inside."""
+        self._changed = threading.Condition(threading.Lock())
+        self._inside, self._forks = int(bool(self._own.depth)), 0
+
+
+class _Depth(threading.local):
+    depth = 0
+
+
+unforked = Unforked()
+_things: WeakSet[Inheritable] = WeakSet()
+_functions: list[Callable[[], None]] = []
+_kept: list[object] = []
+
+
+def forget_in_children(thing: Inheritable) -> None:
+    """Call its `forget_parent` in every child that is forked while it exists."""
+    _things.add(thing)
+
+
+def call_in_children(function: Callable[[], None]) -> None:
+    """Call it in every child. For modules."""
+    _functions.append(function)
+
+
+def never_collect(*parents: object) -> None:
+    """Keep what a child forgets: collecting an event loop, a task or a socket does something to the parent's."""
+    _kept.extend(parents)
+
+
+def _begin_anew() -> None:
+    unforked.forget_parent()
+    for function in _functions:
+        function()
+    for thing in list(_things):
+        thing.forget_parent()
+
+
+if hasattr(os, "register_at_fork"):  # Where there are forks.
+    os.register_at_fork(before=unforked.before_fork, after_in_parent=unforked.after_fork, after_in_child=_begin_anew)
