@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from repertory.core.messages import text_of
 
@@ -95,7 +95,7 @@ class TurnMetrics:
         for cycle in self.cycles:
             for name, tokens in cycle.usage.items():
                 total[name] = total.get(name, 0) + (tokens if isinstance(tokens, int) else 0)
-        return total  # pyright: ignore[reportReturnType] - the keys are those of the usages that were summed
+        return cast("Usage", total)
 
     @property
     def accumulated_usage(self) -> Usage:

@@ -12,7 +12,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 from repertory.backends.mending_ports import Damage, Inspection, Salvage
 from repertory.backends.ports import Batch, Lease, Position, SessionInfo
@@ -325,7 +325,7 @@ class Journals:
     def _insert(self, rows: list[tuple[object, ...]]) -> None:
         if rows:
             self._connection.executemany(_INSERT, rows)
-            self._unchecked_bytes += _PAGE_BYTES + sum(len(row[9]) + 64 for row in rows)  # type: ignore[arg-type]
+            self._unchecked_bytes += _PAGE_BYTES + sum(len(cast("bytes", row[9])) + 64 for row in rows)
             rows.clear()
 
     def _store_alongside(self, batch: Batch) -> None:
