@@ -12,6 +12,7 @@ from repertory.actors.memory_journal import MemoryJournal
 from repertory.backends.worker_threads import OFF_LOOP_BYTES, run_in_thread
 from repertory.core.journal.restore import said_in
 from repertory.core.journal.rows import Kind, size_of
+from repertory.core.journal.verify import verify
 from repertory.core.memory.reading import SaidMessage, said_in_rows
 
 if TYPE_CHECKING:
@@ -37,11 +38,17 @@ class History(NamedTuple):
 
 
 async def read_history(keeper: Durable | MemoryJournal, session_id: str, backlog: Backlog) -> History:
-    """What is stored of the backlog's agent, and what waits to be. In slices: a long history holds nobody up."""
+    """What is stored of the backlog's agent, proved, and what waits to be. In slices: a long history holds nobody up.
+
+    Errors: `CorruptJournal`, those of the store.
+    """
     if isinstance(keeper, MemoryJournal):
         return History(keeper.history())
     store = keeper.store
     rows = list(await store.load(session_id, backlog.agent_id, whole=True))
+    for start in range(0, len(rows), _SLICE_ROWS):  # Each slice is proved by the last row of the one before.
+        verify(rows[max(0, start - 1) : start + _SLICE_ROWS], session_id=session_id)
+        await checkpoint()
     stored = rows[-1].seq if rows else 0
     rows += [row for row in backlog.rows if row.seq > stored]
     forked = bool(rows) and rows[0].kind == Kind.BRANCH
@@ -71,9 +78,14 @@ async def read_said(
         rows = list(await store.load(session_id, backlog.agent_id, whole=True))
     stored = rows[-1].seq if rows else 0
     rows += [row for row in backlog.rows if row.seq > stored]
-    said = partial(said_in_rows, rows, after, until, session_id=session_id)
+    said = partial(_proved_and_said, rows, after, until, session_id)
     small = len(rows) <= _SLICE_ROWS and size_of(rows) <= OFF_LOOP_BYTES
     return said() if small else await run_in_thread(said)
+
+
+def _proved_and_said(rows: Sequence[Row], after: int, until: int | None, session_id: str) -> Sequence[SaidMessage]:
+    verify(rows, session_id=session_id)
+    return said_in_rows(rows, after, until, session_id=session_id)
 
 
 def _slices(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:

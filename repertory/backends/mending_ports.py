@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ class Inspection:
     """What was found where sessions lie, rather than in one of them."""
 
     damages: Sequence[Damage] = ()
+    sick: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Session to what is wrong with it that reading it need not meet."""
     strays: Sequence[str] = ()
     """What lies among the sessions and is no part of any: left over, or somebody else's. It does no harm."""
 

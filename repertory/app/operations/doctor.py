@@ -99,6 +99,8 @@ async def examine_place(store: SessionStore, made: Made, *, repair: bool) -> Doc
         problems = await _problems(store, info)
         if problems and info.owner is not None:  # It may have been changed while it was read.
             problems = await _problems(store, info)
+        if rebuilt_from is None and info.session_id in inspection.sick and not problems:
+            problems = [inspection.sick[info.session_id]]
         health = SessionHealth(session_id=info.session_id, problems=problems)
         sessions.append(await _repaired(store, health, made) if repair and problems else health)
     return DoctorReport(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from repertory.backends.worker_threads import run_in_thread
 from repertory.core.journal.restore import Restored, restore
-from repertory.core.journal.verify import verify
+from repertory.core.journal.verify import verify_whole
 from repertory.core.journal.whole_journal import WholeJournal, read_whole
 from repertory.errors import CorruptJournal, NotFound, StoreNotFound
 
@@ -58,7 +58,7 @@ async def chosen_agent(store: SessionStore, session_id: str, agent_id: str | Non
 async def rows_of(store: SessionStore, session_id: str, agent_id: str) -> Sequence[Row]:
     """Every row of an agent, proved. Errors: `CorruptJournal`."""
     rows = await store.load(session_id, agent_id, whole=True)
-    await aside(partial(verify, rows, session_id=session_id), len(rows))
+    await aside(partial(verify_whole, rows, session_id=session_id), len(rows))
     return rows
 
 

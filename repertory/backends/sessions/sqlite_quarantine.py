@@ -20,6 +20,13 @@ _MOVE = (
     " low, link, salt, body FROM journals JOIN rows ON rows.journal = journals.id WHERE journals.session = ?2"
 )
 _STRAYS = "SELECT count(*), min(position) FROM rows WHERE journal NOT IN (SELECT id FROM journals) HAVING count(*) > 0"
+_UNLINKED = (
+    "SELECT CAST(journals.session AS TEXT), CAST(journals.agent AS TEXT), min(rows.seq) FROM rows"
+    " JOIN journals ON journals.id = rows.journal LEFT JOIN rows AS before ON before.position = rows.previous"
+    " WHERE CASE WHEN rows.seq = 1 THEN rows.previous IS NOT 0"
+    " ELSE before.journal IS NOT rows.journal OR before.seq IS NOT rows.seq - 1 END GROUP BY journals.id"
+)
+"""Rows that do not name the one before them. Reading a journal by other ways does not meet them."""
 _FAULTS_MAX = 20
 
 
@@ -37,10 +44,14 @@ class Quarantine:
             said = [text for (text,) in self._connection.execute(f"PRAGMA integrity_check({_FAULTS_MAX})")]
             damages = [Damage(where=self._path, what=text) for text in said if text != "ok"]
             strays = [f"{count} rows of no journal, from position {first} on" for count, first in self._strays()]
+            unlinked = self._connection.execute(_UNLINKED).fetchall()
         except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
             damages.append(Damage(where=self._path, what=str(error)))
-            strays = []
-        return Inspection(damages=damages, strays=strays)
+            strays = unlinked = []
+        sick = {
+            session: f"agent {agent}: row {seq} does not name the row before it" for session, agent, seq in unlinked
+        }
+        return Inspection(damages=damages, sick=sick, strays=strays)
 
     def move(self, session_id: str) -> str:
         """Move every row of a session here. Gives the name by which they are found."""

@@ -16,7 +16,7 @@ from repertory.backends.sessions.sqlite_bodies import unpacked
 from repertory.backends.sessions.sqlite_heads import POSITION_MAX
 from repertory.backends.sessions.sqlite_reading import ENTRIES_OF_ALL, LINES_OF_ALL, ROW_ANYWHERE, ROW_AT
 from repertory.core.ids import check_id
-from repertory.core.journal.rows import Row
+from repertory.core.journal.rows import Row, first_link, link_of
 from repertory.errors import Invalid
 
 UNREADABLE = sqlite3.Error, UnicodeDecodeError
@@ -61,9 +61,12 @@ class Wreck:
         for session_id, agent_id, journal, *_ in (*self._read(LINES_OF_ALL), *self._read(ENTRIES_OF_ALL)):
             if not (is_id(session_id) and is_id(agent_id) and isinstance(journal, int)):
                 continue
-            # Where a line and its entry in the index differ, the one that has a lease is right.
-            if journal not in found or (found[journal][0] not in known and session_id in known):
-                found[journal] = session_id, agent_id
+            before = found.setdefault(journal, (session_id, agent_id))
+            # Where a line and its entry in the index differ, the session that has a lease is right, and the agent whose
+            # name the first row proves.
+            if before != (session_id, agent_id):
+                agent_id = agent_id if self._begins(journal, agent_id) else before[1]
+                found[journal] = (session_id if session_id in known else before[0]), agent_id
         sessions: dict[str, list[tuple[int, str]]] = {}
         for journal, (session_id, agent_id) in sorted(found.items()):
             sessions.setdefault(session_id, []).append((journal, agent_id))
@@ -106,6 +109,11 @@ class Wreck:
                 row = self._row(place, agent_id, damages)
                 rows += [row] if row is not None else []
         return Salvage(rows=rows, damages=damages)
+
+    def _begins(self, journal: int, agent_id: str) -> bool:
+        """Whether the first row of a journal is this agent's."""
+        row = self._row(journal, agent_id, [])
+        return row is not None and link_of(first_link(agent_id), row) == row.link
 
     def _row(self, position: int, agent_id: str, damages: list[Damage]) -> Row | None:
         try:

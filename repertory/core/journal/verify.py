@@ -27,6 +27,14 @@ def verify(rows: Sequence[Row], *, session_id: str = "") -> None:
         seq += 1
 
 
+def verify_whole(rows: Sequence[Row], *, session_id: str = "") -> None:
+    """The same for all rows of a journal, of which the first one must be there."""
+    if rows and rows[0].seq != 1:
+        where = {"session": session_id, "agent": rows[0].agent_id, "seq": rows[0].seq}
+        raise CorruptJournal("the journal does not begin with its first row", **where)
+    verify(rows, session_id=session_id)
+
+
 def _follows(row: Row, agent_id: str, seq: int, previous: bytes) -> bool:
     """Whether nothing at all is wrong, decided as fast as can be: this runs for every row that is opened."""
     return (

@@ -24,7 +24,7 @@ from repertory.core.journal.records import (
 )
 from repertory.core.journal.restore import records_of, replay
 from repertory.core.journal.rows import Kind, Row
-from repertory.core.journal.verify import verify
+from repertory.core.journal.verify import verify_whole
 from repertory.errors import CorruptJournal, Invalid, NotFound
 
 _SHOWN, _STATE, _WAY = "what was shown", "the state", "where the conversation had gone back to"
@@ -160,5 +160,5 @@ def position_named(seq: int, mark: SnapshotTaken) -> int:
 
 def read_whole(rows: Sequence[Row], *, session_id: str, agent_id: str) -> WholeJournal:
     """The journal that these rows are, all of them. Errors: `CorruptJournal` naming the row that is wrong."""
-    verify(rows, session_id=session_id)
+    verify_whole(rows, session_id=session_id)
     return WholeJournal(session_id, agent_id, rows, records_of(rows, session_id=session_id))
