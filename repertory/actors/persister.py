@@ -64,7 +64,7 @@ from repertory.core.outage import Verdict, following, retry_after_s, stored_of, 
 from repertory.errors import Invalid, LeaseLost, RepertoryError, Retryable, StoreUnavailable, Unavailable
 from repertory.runtime.actor import Actor
 from repertory.runtime.exit import ExitReason, Failed
-from repertory.runtime.next import Next, carry_on, fail, reply
+from repertory.runtime.next import Next, carry_on, fail, refuse, reply
 from repertory.runtime.reply import ReplySlot
 
 _WRITING_SHARE = 0.8
@@ -228,14 +228,23 @@ class SessionPersister(Actor[PersisterMessage]):
                 return reply(self._fold.image())
             case ReadLeftBehind(token=token):
                 return reply(LeftBehind.in_fold(self._fold, token))
-            case ReadHistory():
-                return reply(await read_history(self._keeper, self._settings.session_id, self._backlog))
-            case ReadSaid(after=after, until=until):
-                return reply(await read_said(self._keeper, self._settings.session_id, self._backlog, after, until))
-            case ReadRun(number=number):
-                return reply(await read_run(self._keeper, self._settings.session_id, self._backlog, number))
+            case ReadHistory() | ReadSaid() | ReadRun():
+                try:
+                    return reply(await self._read(message))
+                except RepertoryError as error:  # It concerns whoever wants to read, and nobody else.
+                    return refuse(error)
             case _:
                 assert_never(message)
+
+    async def _read(self, message: ReadHistory | ReadSaid | ReadRun) -> object:
+        keeper, session_id, backlog = self._keeper, self._settings.session_id, self._backlog
+        match message:
+            case ReadHistory():
+                return await read_history(keeper, session_id, backlog)
+            case ReadSaid(after=after, until=until):
+                return await read_said(keeper, session_id, backlog, after, until)
+            case ReadRun(number=number):
+                return await read_run(keeper, session_id, backlog, number)
 
     async def on_stop(self, reason: ExitReason) -> None:
         """Write what is left, then give the session up. What cannot be written stays in the backlog."""

@@ -72,15 +72,16 @@ class Journals:
         self._inode = os.stat(path).st_ino
         self._lock = OwnerLock(owners_folder(path), owner)
         self._leases = Leases(self._connection, self._lock, owner)
-        self._counting = counts_journals(self._connection)
         self._heads = Heads(self._connection, self._name)
-        self._reading = Reading(self._connection, self._heads, self._name)
         self._quarantine = Quarantine(self._connection, self._name)
         self._unchecked_bytes = 0
         self._busy_timeout_s = busy_timeout_s
         self._erased_in_log = False
         """Whether the log may still hold what was erased."""
         try:
+            with mapped_errors(path):
+                self._counting = counts_journals(self._connection)
+            self._reading = Reading(self._connection, self._heads, self._name, counting=self._counting)
             self._refuse_lost_commits(noted)
         except BaseException:
             self._connection.close()

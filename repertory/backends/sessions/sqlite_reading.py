@@ -14,7 +14,6 @@ from functools import partial
 from typing import NamedTuple
 
 from repertory.backends.sessions.sqlite_bodies import unpack, unpacked
-from repertory.backends.sessions.sqlite_file import counts_journals
 from repertory.backends.sessions.sqlite_heads import Head, Heads
 from repertory.backends.sessions.sqlite_positions import nearest
 from repertory.core.journal.codec import at_of
@@ -88,11 +87,12 @@ class Reading:
     those of SQLite.
     """
 
-    def __init__(self, connection: sqlite3.Connection, heads: Heads, path: str) -> None:
+    def __init__(self, connection: sqlite3.Connection, heads: Heads, path: str, *, counting: bool) -> None:
+        """`counting`: whether the journals of each session are counted."""
         self._connection = connection
         self._heads = heads
         self._path = path
-        self._sessions = _SESSIONS.format(journals="journals" if counts_journals(connection) else "NULL")
+        self._sessions = _SESSIONS.format(journals="journals" if counting else "NULL")
 
     def journal(self, session_id: str, agent_id: str, *, fresh: bool = False) -> int | None:
         """The key of an agent's journal; None when there is none.

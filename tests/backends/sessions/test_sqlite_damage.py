@@ -18,14 +18,14 @@ from pathlib import Path
 import anyio
 import pytest
 
-from repertory import Sessions, SQLiteMemoryStore, SQLiteSessions
+from repertory import Agent, ScriptedModel, Sessions, SQLiteMemoryStore, SQLiteSessionManager, SQLiteSessions
 from repertory.backends.ports import Batch, Position
 from repertory.backends.sessions.owner_lock import OwnerLock
 from repertory.backends.sessions.sqlite import SQLiteSessionStore
 from repertory.core.journal.restore import restore
 from repertory.core.journal.rows import Row
 from repertory.errors import Corrupt, CorruptJournal, LeaseLost, RepertoryError
-from repertory.testing.session_contract import grow
+from repertory.testing.session_contract import grow, windowed
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
 
@@ -323,6 +323,21 @@ async def test_redacted_rows_stay_provable(path: Path) -> None:
     assert not (await sessions.doctor()).ok
     with pytest.raises(CorruptJournal):
         await sessions.history("session")
+
+
+async def test_a_row_that_only_the_history_reads_is_proved(path: Path) -> None:
+    store = SQLiteSessionStore(path, owner="writer")
+    lease = await store.acquire("session")
+    await store.append([Batch(lease=lease, rows=windowed(30))])
+    await store.aclose()
+    change(path, "UPDATE rows SET body = (SELECT body FROM rows WHERE seq = 6) WHERE seq = 4")
+    model = ScriptedModel(["Noted."])
+    manager = SQLiteSessionManager("session", path=path)
+    async with Agent(model, session_manager=manager, callback_handler=None) as agent:
+        await agent.invoke_async("It opens: what it is shown is whole.")
+        with pytest.raises(CorruptJournal) as caught:
+            await agent.history()
+        assert caught.value.fields["seq"] == 4
 
 
 MEMORY = ["entries.words", "entries.place", "entries.kind", "entries.content", "entries.metadata", "entries.said_at"]
