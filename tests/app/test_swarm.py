@@ -274,7 +274,7 @@ class Settings:
     context_window_limit: int = 1000
 
 
-@pytest.mark.parametrize("config", [None, 5, "text", object(), Settings(), {"model_id": "m"}, []], ids=repr)
+@pytest.mark.parametrize("config", [None, 5, "text", object(), Settings(), {"model_id": "m"}, []])
 async def test_a_model_whose_settings_are_no_mapping_answers(config: Any) -> None:
     model = Unusual(["fine"], loop=True)
     model.config = config
