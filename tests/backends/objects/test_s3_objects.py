@@ -26,7 +26,8 @@ from repertory.errors import (
     NotFound,
     PreconditionFailed,
     RepertoryError,
-    Throttled,
+    StoreThrottled,
+    StoreUnavailable,
     Unavailable,
 )
 
@@ -38,7 +39,7 @@ BROKEN = Say(500, "InternalError", "We encountered an internal error.")
 BUSY = Say(503, "ServiceUnavailable")
 TWO_AT_ONCE = Say(409, "ConditionalRequestConflict")
 QUICK = Patience(timeout_s=10.0, first_delay_s=0.001)
-SHORT = Patience(timeout_s=0.05, first_delay_s=0.001)
+SHORT = Patience(timeout_s=0.05, first_delay_s=0.001, unavailable=StoreUnavailable)
 
 _prefixes = count()
 _writers = count()
@@ -185,7 +186,7 @@ async def test_half_an_answer_is_no_answer(store: S3ObjectStore, rough: RoughS3)
 
 @pytest.mark.parametrize(
     ("trouble", "error"),
-    [(SLOW_DOWN, Throttled), (BROKEN, Unavailable), (Drop(), Unavailable), (Hang(), Unavailable)],
+    [(SLOW_DOWN, StoreThrottled), (BROKEN, StoreUnavailable), (Drop(), StoreUnavailable), (Hang(), StoreUnavailable)],
     ids=repr,
 )
 async def test_patience_has_an_end(rough: RoughS3, prefix: str, trouble: Plan, error: type[RepertoryError]) -> None:
