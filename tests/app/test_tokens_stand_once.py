@@ -16,7 +16,18 @@ import pytest
 from histories import check_history
 from recorder import use
 
-from repertory import Agent, AgentSpec, FileSessionManager, FileStorage, Runtime, ScriptedModel, SnapshotSessions, tool
+from repertory import (
+    Agent,
+    AgentSpec,
+    FileSessionManager,
+    FileSessions,
+    FileStorage,
+    Runtime,
+    ScriptedModel,
+    Sessions,
+    SnapshotSessions,
+    tool,
+)
 from repertory.app.agentcore_sessions import AgentCoreMemorySessions
 from repertory.app.sessions import SessionPlace
 from repertory.backends.ports import ToolContext
@@ -215,6 +226,7 @@ async def test_an_answer_that_was_lost_is_no_answer(tmp_path: Path) -> None:
     await agent("two").invoke_async("second", idempotency_token="t2")
     lost = tmp_path / "session_s" / "agents" / "agent_default" / "messages" / "message_1.json"
     await anyio.Path(lost).unlink()
+    await Sessions(FileSessions(tmp_path)).doctor(repair=True)
     later = agent("one again")
     again = await later.invoke_async("first", idempotency_token="t1")
     assert (str(again), again.replayed) == ("one again", False)

@@ -28,7 +28,7 @@ from tests.simulation.campaigns import Report
 from tests.simulation.dying_features import LOCAL, place_of
 from tests.source_tree import ROOT
 
-_TOLD = ("Unavailable", "LeaseLost", "SessionException", "ActorDead")
+_TOLD = ("Unavailable", "StoreUnavailable", "LeaseLost", "SessionException", "ActorDead")
 """What a caller may be told: the store is full, or the session was given up because of it."""
 
 
