@@ -30,13 +30,15 @@ _UNUSABLE = {
     sqlite3.SQLITE_NOTADB,
     sqlite3.SQLITE_ERROR,
     sqlite3.SQLITE_SCHEMA,
-    sqlite3.SQLITE_CONSTRAINT,
     sqlite3.SQLITE_MISMATCH,
 }
-"""Nobody gives a statement of ours values that a constraint refuses: then what is stored is not as we store it."""
-
-_OF_OTHERS = (sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_CONSTRAINT_TRIGGER)
-"""Constraints that are none of ours: a trigger, also one within the tables of a text index."""
+_TAKEN = {
+    sqlite3.SQLITE_CONSTRAINT_UNIQUE,
+    sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY,
+    sqlite3.SQLITE_CONSTRAINT_ROWID,
+    sqlite3.SQLITE_CONSTRAINT_NOTNULL,
+}
+"""No statement of ours stores what these refuse, unless what is stored already is not as we store it."""
 
 UNUSABLE_VALUES = sqlite3.Error, OSError, TypeError, ValueError, OverflowError
 """What comes of values that are not of the types that we store: SQLite lets any value lie in any column, so damage or
@@ -150,9 +152,9 @@ class DatabaseKind:
             return self.unavailable(f"the {self.name} cannot be used now", **where)
         if not isinstance(error, sqlite3.Error):
             return Corrupt(f"a value in the {self.name} is not of the type that is stored there", **where)
-        whole_code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
-        code = whole_code & 0xFF
-        if code in _UNUSABLE and whole_code not in _OF_OTHERS:
+        said = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
+        code = said & 0xFF
+        if code in _UNUSABLE or said in _TAKEN:
             return Corrupt(f"not a usable {self.name}", **where)
         if code == sqlite3.SQLITE_TOOBIG:
             return Invalid(f"{self.entry} is too large for the {self.name}", **where)

@@ -57,8 +57,8 @@ from repertory.core.journal.restore import restore
 from repertory.core.journal.rows import Row
 from repertory.errors import Gone, RepertoryError
 from repertory.testing.session_contract import grow
-from tests.app.operated_places import Memory, random_journal, talk
-from tests.core.journal_driver import COMMANDS
+from tests.app.operated_places import Memory
+from tests.core.journal_driver import COMMANDS, Driver
 
 KINDS = ("sqlite", "sqlite killed", "journal in files", "journal in memory")
 SMALL = (
@@ -182,9 +182,15 @@ def _files(folder: Path) -> dict[str, bytes]:
 async def _fill(place: SQLiteSessions | JournalSessions, rng: random.Random) -> None:
     """Several sessions, one commit after the other, in turns."""
     store = place.open_store()
-    drivers = {f"s{number}": random_journal(rng, [name for name in COMMANDS if name != "node"]) for number in range(4)}
-    drivers["long"] = talk(*(f"text {number} {'x' * rng.choice((10, 900, 5000))}" for number in range(30)), label="end")
-    drivers["long"].plan_drop(8)
+    commands = [name for name in COMMANDS if name != "node"]
+    drivers = {f"s{number}": _salted(rng) for number in range(4)}
+    for driver in drivers.values():
+        driver.run([("prompt", 1), *((rng.choice(commands), rng.randrange(1000)) for _ in range(rng.randint(5, 40)))])
+    drivers["long"] = long = _salted(rng)
+    for number in range(30):
+        text = f"text {number} {'x' * rng.choice((10, 900, 5000))}"
+        long.say({"role": "assistant" if number % 2 else "user", "content": [{"text": text}]}, new_turn=not number % 2)
+    long.plan_drop(8)
     leases = {session_id: await store.acquire(session_id) for session_id in (*drivers, "pair")}
     left = {session_id: list(driver.rows) for session_id, driver in drivers.items()}
     left["pair"] = [*grow(3, "first"), *grow(5, "second")]
@@ -208,6 +214,13 @@ async def _fill(place: SQLiteSessions | JournalSessions, rng: random.Random) -> 
         else JournalSessionManager("graph", place.storage)
     )
     await Graph(nodes, session_manager=manager).invoke_async("Do it")
+
+
+def _salted(rng: random.Random) -> Driver:
+    """One whose rows are nobody else's, as those of real sessions are."""
+    driver = Driver()
+    driver.appender = Appender("agent", driver.fold, None, rng.randbytes)
+    return driver
 
 
 async def _last_words(place: SessionPlace, folder: Path, rng: random.Random) -> dict[str, bytes]:
@@ -476,6 +489,7 @@ def _edited(connection: sqlite3.Connection, rng: random.Random) -> str:
     line = rng.choice(lines)
     where = " AND ".join(f"{column} IS ?" for column in columns)
     how = rng.choice(("change", "change", "change", "remove", "double"))
+    how = "change" if (table, how) == ("recent", "double") else how  # a lie about what was committed, not damage
     if how == "remove":
         connection.execute(f"DELETE FROM {table} WHERE {where}", line)
         return f"remove a line of {table}"

@@ -40,7 +40,8 @@ _COLUMNS = (
 LOAD = f"{CHAIN}SELECT ?3, {_COLUMNS} FROM chain CROSS JOIN rows ON rows.position = chain.position"
 
 ROW_AT = f"SELECT ?2, {_COLUMNS} FROM rows WHERE position = ?1"
-ROW_ANYWHERE = f"SELECT ?2, {_COLUMNS} FROM rows WHERE +position = ?1 LIMIT 1"
+OWN_ROW_AT = f"{ROW_AT} AND journal = ?3"
+OWN_ROW_ANYWHERE = f"SELECT ?2, {_COLUMNS} FROM rows WHERE +position = ?1 AND journal = ?3 LIMIT 1"
 """The same, looking at every row."""
 
 _SCAN = f"SELECT ?1, {_COLUMNS} FROM rows WHERE position BETWEEN ?2 AND ?3 AND journal = ?2 ORDER BY position"
@@ -55,8 +56,11 @@ _LABELS = (
 _INDEX = "sqlite_autoindex_journals_1"
 _LINES = "SELECT CAST(session AS TEXT), CAST(agent AS TEXT), id, created_at FROM journals"
 _ENTRIES = f"SELECT CAST(session AS TEXT), CAST(agent AS TEXT), id FROM journals INDEXED BY {_INDEX}"
-_SESSIONS = "SELECT CAST(name AS TEXT), CAST(owner AS TEXT), CAST({journals} AS INTEGER) FROM sessions"
+_SESSIONS = "SELECT CAST(name AS TEXT), CAST(owner AS TEXT), {journals} FROM sessions"
+_COUNT = "CASE WHEN typeof(journals) IN ('integer', 'null') THEN journals ELSE 1 << 62 END"
+"""A count that is damaged is one that no session has."""
 
+_LINE = f"{_LINES} NOT INDEXED WHERE id = ?"
 LINES_OF_ALL = f"{_LINES} NOT INDEXED ORDER BY id"
 ENTRIES_OF_ALL = _ENTRIES
 """The same out of the index, which lies on other pages."""
@@ -92,7 +96,7 @@ class Reading:
         self._connection = connection
         self._heads = heads
         self._path = path
-        self._sessions = _SESSIONS.format(journals="journals" if counting else "NULL")
+        self._sessions = _SESSIONS.format(journals=_COUNT if counting else "NULL")
 
     def journal(self, session_id: str, agent_id: str, *, fresh: bool = False) -> int | None:
         """The key of an agent's journal; None when there is none.
@@ -157,9 +161,13 @@ class Reading:
             entries = set(self._connection.execute(ENTRIES_OF_ALL))
         else:
             # Those of a session that are counted are found by the index; else all lines are looked through.
-            how = f"INDEXED BY {_INDEX}" if any(each.journals for each in known.values()) else "NOT INDEXED"
-            lines = self._connection.execute(f"{_LINES} {how} WHERE session = ? ORDER BY id", (session_id,)).fetchall()
             entries = set(self._connection.execute(f"{_ENTRIES} WHERE session = ?", (session_id,)))
+            if any(each.journals for each in known.values()):
+                keys = sorted(key for _, _, key in entries)
+                lines = [line for key in keys for line in self._connection.execute(_LINE, (key,))]
+            else:
+                scan = f"{_LINES} NOT INDEXED WHERE session = ? ORDER BY id"
+                lines = self._connection.execute(scan, (session_id,)).fetchall()
         for name, agent, journal, created_at in lines:
             sound = name in known and (name, agent, journal) in entries
             entries.discard((name, agent, journal))
@@ -193,7 +201,7 @@ class Reading:
         """When a journal began and was last added to, and its last sequence number."""
         head = self._heads.of(journal)
         self._low(journal, head, "", agent_id)
-        first = self._row(journal, agent_id)
+        first = self._row(journal, journal, agent_id)
         if first.seq != 1 or link_of(first_link(agent_id), first) != first.link:
             raise self._corrupt("the row does not match its checksum", agent=agent_id, seq=first.seq)
         began = at_of(first.body) if not first.erased else created_at
@@ -203,15 +211,12 @@ class Reading:
     def _last_at(self, journal: int, agent_id: str, head: Head) -> float:
         """When the last row was made that still has its content; 0.0 when nobody can tell."""
         for seq, position in self._connection.execute(f"{CHAIN}SELECT seq, position FROM chain", (head.position, 1)):
-            row = self._row(position, agent_id)
-            if row.erased:
-                continue
-            (previous,) = self._connection.execute(
-                "SELECT previous FROM rows WHERE position = ?", (position,)
-            ).fetchone()
-            if not self._is_proved(journal, row, previous):
+            row = self._row(journal, position, agent_id)
+            statement = "SELECT previous FROM rows WHERE position = ?"
+            if not self._is_proved(journal, row, *self._connection.execute(statement, (position,)).fetchone()):
                 raise self._corrupt("the row does not match its checksum", agent=agent_id, seq=seq)
-            return at_of(row.body) or 0.0
+            if not row.erased:
+                return at_of(row.body) or 0.0
         return 0.0
 
     def _is_proved(self, journal: int, row: Row, previous: object) -> bool:
@@ -222,8 +227,8 @@ class Reading:
         found = self._connection.execute(statement, (previous, journal, row.seq - 1)).fetchone()
         return found is not None and link_of(found[0] or b"", row) == row.link
 
-    def _row(self, position: int, agent_id: str) -> Row:
-        found = self._connection.execute(ROW_AT, (position, agent_id)).fetchone()
+    def _row(self, journal: int, position: int, agent_id: str) -> Row:
+        found = self._connection.execute(OWN_ROW_AT, (position, agent_id, journal)).fetchone()
         if found is None:
             raise self._corrupt("a row is missing", agent=agent_id, position=position)
         return unpacked(Row._make(found))
@@ -267,7 +272,14 @@ class Reading:
     def _key(self, session_id: str, agent_id: str) -> int | None:
         statement = f"SELECT id FROM journals INDEXED BY {_INDEX} WHERE session = ? AND agent = ?"
         found = self._connection.execute(statement, (session_id, agent_id)).fetchone()
-        return None if found is None else found[0]
+        if found is None:
+            return None
+        # The index alone says whose journal it is: damaged, it could lead to another session's.
+        line = self._connection.execute(_LINE, found).fetchone()
+        if line is None or line[:2] != (session_id, agent_id):
+            what = "the line of the journal is not what the index says"
+            raise self._corrupt(what, session=session_id, agent=agent_id, position=found[0])
+        return found[0]
 
     def _corrupt(
         self, what: str, *, session: str = "", agent: str = "", seq: int | None = None, position: int | None = None

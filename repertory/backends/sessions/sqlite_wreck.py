@@ -7,14 +7,20 @@ its index where that is lost. When the last rows of a session lay on such a page
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
-from typing import TypeGuard
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, TypeGuard, cast
 
 from repertory.backends.mending_ports import Damage, Salvage
 from repertory.backends.sessions.sqlite_bodies import unpacked
 from repertory.backends.sessions.sqlite_heads import POSITION_MAX
-from repertory.backends.sessions.sqlite_reading import ENTRIES_OF_ALL, LINES_OF_ALL, ROW_ANYWHERE, ROW_AT
+from repertory.backends.sessions.sqlite_reading import (
+    CHAIN,
+    ENTRIES_OF_ALL,
+    LINES_OF_ALL,
+    OWN_ROW_ANYWHERE,
+    OWN_ROW_AT,
+    ROW_AT,
+)
 from repertory.core.ids import check_id
 from repertory.core.journal.rows import Row, first_link, link_of
 from repertory.errors import Invalid
@@ -29,7 +35,7 @@ _ENDS = (
     "SELECT CAST(journal AS INTEGER), position, CAST(seq AS INTEGER) FROM recent",
 )
 _SETTLED = "SELECT generation, position FROM settled"
-_BETWEEN = "SELECT position FROM rows WHERE position > ? AND position < ? AND seq > ? AND seq < ?"
+_NUMBERED = "SELECT position FROM rows WHERE position > ? AND seq = ?"
 _SCAN = "SELECT CAST(journal AS INTEGER), position FROM rows WHERE position >= ? ORDER BY position"
 
 
@@ -41,6 +47,11 @@ def is_id(value: object) -> TypeGuard[str]:
         return False
 
 
+def _following(before: bytes, rows: Iterable[tuple[int, Row]]) -> tuple[int, Row] | None:
+    """The row, with its position, that follows the link of the one before it."""
+    return next(((place, row) for place, row in rows if link_of(before, row) == row.link), None)
+
+
 class Wreck:
     """A database as far as it can be read. Every method runs outside a transaction, or within a reading one. Raises
     nothing for damage.
@@ -50,12 +61,19 @@ class Wreck:
         self._connection = connection
         self._path = path
         self._positions: dict[int, list[int]] | None = None
+        self._journals: dict[str, list[tuple[int, str]]] | None = None
+        self._last: dict[int, tuple[int, int]] | None = None
         self._probes = 0
         self.unread: str | None = None
         """What SQLite has said of a table that could not be read, or not wholly; None when all were."""
 
     def sessions(self) -> dict[str, list[tuple[int, str]]]:
         """Session to its journals, in the order in which they began: key and agent."""
+        if self._journals is None:
+            self._journals = self._read_journals()
+        return self._journals
+
+    def _read_journals(self) -> dict[str, list[tuple[int, str]]]:
         known = {name for name, _, _ in self.owners()}
         found: dict[int, tuple[str, str]] = {}
         for session_id, agent_id, journal, *_ in (*self._read(LINES_OF_ALL), *self._read(ENTRIES_OF_ALL)):
@@ -97,52 +115,66 @@ class Wreck:
         damages: list[Damage] = []
         ends = self._ends()
         for journal, agent_id in self.sessions().get(session_id, ()):
-            positions = self._found().get(journal, ())
-            if len(positions) < max(ends.get(journal, 0), 1):
+            position, end = ends.get(journal, (0, 1))
+            chain = [place for (place,) in self._read(f"{CHAIN}SELECT position FROM chain", (position, 1))]
+            positions = {*self._found().get(journal, ()), *(place for place in chain if isinstance(place, int))}
+            if len(positions) < end:
                 damages.append(Damage(where=f"{self._path}, agent {agent_id}", what="rows cannot be read"))
-            own = {
-                position: row for position in positions if (row := self._row(position, agent_id, damages)) is not None
-            }
+            read = ((position, self._own_row(journal, position, agent_id, damages)) for position in sorted(positions))
+            own = {position: row for position, row in read if row is not None}
             rows += own.values()
-            numbers = [(position, row.seq) for position, row in own.items()]
-            for place in self._astray(numbers, ends.get(journal, 0)):
-                row = self._row(place, agent_id, damages)
-                rows += [row] if row is not None else []
+            rows += self._astray(agent_id, own, end)
         return Salvage(rows=rows, damages=damages)
 
     def _begins(self, journal: int, agent_id: str) -> bool:
         """Whether the first row of a journal is this agent's."""
-        row = self._row(journal, agent_id, [])
+        row = self._own_row(journal, journal, agent_id, [])
         return row is not None and link_of(first_link(agent_id), row) == row.link
 
-    def _row(self, position: int, agent_id: str, damages: list[Damage]) -> Row | None:
+    def _own_row(self, journal: int, position: int, agent_id: str, damages: list[Damage]) -> Row | None:
+        """A row of a journal that was met at a position. Where pages are out of order its key may not lead to it."""
         try:
-            values = self._connection.execute(ROW_AT, (position, agent_id)).fetchone()
-            if values is None:  # Its page is out of order: it was met on the way, and is not found by its key.
-                values = self._connection.execute(ROW_ANYWHERE, (position, agent_id)).fetchone()
+            for statement in (OWN_ROW_AT, OWN_ROW_ANYWHERE):
+                values = self._connection.execute(statement, (position, agent_id, journal)).fetchone()
+                if values is not None:
+                    return unpacked(Row._make(values))
         except UNREADABLE as error:
             damages.append(Damage(where=f"{self._path}, row at position {position}", what=str(error)))
-            return None
-        return None if values is None else unpacked(Row._make(values))
+        return None
 
-    def _astray(self, numbers: Sequence[tuple[int, int]], end: int) -> Iterator[int]:
-        """The positions of rows that may be those that are missing among these positions and sequence numbers, whatever
-        they say whose they are. Behind a row of the journal's own, the chain tells them from those of others; a first
-        row would fit any journal of an agent with that name.
+    def _astray(self, agent_id: str, own: Mapping[int, Row], end: int) -> Iterator[Row]:
+        """Rows up to a sequence number that are the journal's though they do not say so. Each is proved by the one
+        before it: a first row would fit any journal of an agent with that name.
         """
-        for (after, seq), (before, behind) in pairwise((*numbers, (POSITION_MAX, end + 1))):
-            if behind > seq + 1:
-                yield from (
-                    place for (place,) in self._read(_BETWEEN, (after, before, seq, behind)) if isinstance(place, int)
-                )
+        by_seq: dict[int, list[tuple[int, Row]]] = {}
+        for position, row in own.items():
+            by_seq.setdefault(row.seq, []).append((position, row))
+        last, before = 0, first_link(agent_id)
+        for seq in range(1, end + 1):
+            found = _following(before, by_seq.get(seq, ()))
+            if found is None and seq > 1:
+                places = [place for (place,) in self._read(_NUMBERED, (last, seq)) if isinstance(place, int)]
+                met = [(place, values) for place in places for values in self._read(ROW_AT, (place, agent_id))]
+                read = [(place, unpacked(Row._make(cast("tuple[Any, ...]", values)))) for place, values in met]
+                found = _following(before, read)
+                if found is not None:
+                    yield found[1]
+            if found is None:
+                return
+            last, before = found[0], found[1].link
 
-    def _ends(self) -> dict[int, int]:
-        """Journal to the highest sequence number that it is said to have."""
-        ends: dict[int, int] = {}
+    def _ends(self) -> dict[int, tuple[int, int]]:
+        """Journal to the position and the number of the last row that it is said to have."""
+        if self._last is not None:
+            return self._last
+        ends: dict[int, tuple[int, int]] = {}
         for statement in _ENDS:
-            for journal, _, seq in self._read(statement):
-                if isinstance(journal, int) and isinstance(seq, int) and seq < POSITION_MAX:
-                    ends[journal] = max(ends.get(journal, 0), seq)
+            for journal, position, seq in self._read(statement):
+                if not (isinstance(journal, int) and isinstance(position, int) and isinstance(seq, int)):
+                    continue
+                if seq < POSITION_MAX and seq > ends.get(journal, (0, 0))[1]:
+                    ends[journal] = position, seq
+        self._last = ends
         return ends
 
     def _read(self, statement: str, values: tuple[object, ...] = ()) -> list[tuple[object, ...]]:
@@ -167,10 +199,12 @@ class Wreck:
     def _scanned(self) -> Iterator[tuple[int, int]]:
         """Key of the journal and position of every row that can be read. Each step goes on behind the one before."""
         start: int | None = 0
+        # A position behind all that was ever noted may be damaged itself: what is read next may lie before it.
+        last = max((position for position, _ in self._ends().values()), default=POSITION_MAX)
         while start is not None and start <= POSITION_MAX:
             try:
                 for journal, position in self._connection.execute(_SCAN, (start,)):
-                    start = max(start, position + 1)
+                    start = max(start, position + 1) if position <= last else start
                     if journal is not None:
                         yield journal, position
                 return

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-from collections.abc import Awaitable, Callable
-from contextlib import closing, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager, closing, suppress
 from itertools import cycle
 from pathlib import Path
 
@@ -38,14 +38,22 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "sessions.db"
 
 
+@asynccontextmanager
+async def opened(path: Path, owner: str) -> AsyncGenerator[SQLiteSessionStore]:
+    store = SQLiteSessionStore(path, owner=owner)
+    try:
+        yield store
+    finally:
+        await store.aclose()
+
+
 async def put(path: Path, *sessions: str, count: int = ROWS) -> None:
-    store = SQLiteSessionStore(path, owner="writer")
-    leases = [await store.acquire(session) for session in sessions]
     every = [grow(count, at=float(number)) for number, _ in enumerate(sessions, 1)]
-    for rows in zip(*every, strict=True):  # in turns, one commit each
-        for lease, row in zip(leases, rows, strict=True):
-            await store.append([Batch(lease=lease, rows=[row])])
-    await store.aclose()
+    async with opened(path, "writer") as store:
+        leases = [await store.acquire(session) for session in sessions]
+        for rows in zip(*every, strict=True):  # in turns, one commit each
+            for lease, row in zip(leases, rows, strict=True):
+                await store.append([Batch(lease=lease, rows=[row])])
 
 
 def change(path: Path, *statements: str) -> None:
@@ -61,14 +69,11 @@ def position_of(path: Path, session: str, seq: int) -> int:
 
 
 async def load(path: Path, session: str, *, whole: bool = False, at: int | None = None) -> list[Row]:
-    store = SQLiteSessionStore(path, owner="reader")
-    try:
+    async with opened(path, "reader") as store:
         with anyio.fail_after(WAIT_S):
             if at is not None:
                 return list(await store.load_at(session, "default", at))
             return list(await store.load(session, "default", whole=whole))
-    finally:
-        await store.aclose()
 
 
 async def is_refused(path: Path, session: str = "sick", **how: bool | int) -> CorruptJournal:
@@ -157,6 +162,24 @@ async def test_a_journal_whose_line_is_lost_or_renamed_is_no_new_one(path: Path)
         sessions = Sessions(SQLiteSessions(path))
         assert {info.session_id for info in await sessions.list() if info.damaged} >= {"sick"}
         assert not (await sessions.doctor()).ok
+
+
+async def test_an_index_never_leads_to_another_sessions_journal(path: Path) -> None:
+    """One byte of the index: the number of the line. Both journals are proved, and have agents of the same name."""
+    await put(path, "sound", "sick")
+    pages = [path.read_bytes()[start : start + 4096] for start in range(0, path.stat().st_size, 4096)]
+    leaf = next(number for number, page in enumerate(pages) if page[0] == 10 and b"sickdefault\2" in page)
+    pages[leaf] = pages[leaf].replace(b"sickdefault\2", b"sickdefault\1")
+    path.write_bytes(b"".join(pages))
+    for how in ({}, {"whole": True}, {"at": 3}):
+        assert (await is_refused(path, **how)).fields["session"] == "sick"
+    sessions = Sessions(SQLiteSessions(path))
+    assert {info.session_id: info.damaged for info in await sessions.list()} == {"sick": True, "sound": False}
+    assert (await sessions.doctor(repair=True)).ok
+    for number, session in enumerate(("sound", "sick"), 1):
+        assert [row.link for row in await load(path, session, whole=True)][:ROWS] == [
+            row.link for row in grow(ROWS, at=float(number))
+        ]
 
 
 TEXT, HIGHEST = "'text'", "9223372036854775807"
