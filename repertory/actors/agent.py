@@ -46,9 +46,9 @@ from repertory.backends.ports import OutputForm
 from repertory.core.budget import Budget
 from repertory.core.direct_call import DIRECT_WHILE_BUSY, direct_answers, recorded
 from repertory.core.journal.image import Image
-from repertory.core.journal.named_turns import is_answer
 from repertory.core.journal.records import CursorMoved, MessageAdded, StateChanged
 from repertory.core.journal.standing import standing_of
+from repertory.core.journal.turn_tokens import is_answer
 from repertory.core.messages import Json, tool_uses
 from repertory.core.opening import Ask as AskPerson
 from repertory.core.opening import UnknownOutcome

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from repertory.core.journal.named_turns import FINISHED_TURNS_MAX, is_answer
+from repertory.core.journal.turn_tokens import FINISHED_TURNS_MAX, is_answer
 from repertory.core.messages import text_of
 from repertory.core.prompt import Answers, Said
 from repertory.core.result import AgentResult

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from typing import NamedTuple, TypeAlias, assert_never
@@ -37,7 +38,6 @@ from repertory.actors.persister_messages import (
     LingerOver,
     Looked,
     PatienceOver,
-    PersisterSettings,
     Prove,
     ReadHistory,
     ReadImage,
@@ -61,6 +61,7 @@ from repertory.core.journal.restate import restatements
 from repertory.core.journal.restore import restore
 from repertory.core.journal.rows import Row, first_link, size_of
 from repertory.core.outage import Verdict, following, retry_after_s, stored_of, verdict_on
+from repertory.core.store_patience import StorePatience
 from repertory.errors import Invalid, LeaseLost, RepertoryError, Retryable, StoreUnavailable, Unavailable
 from repertory.runtime.actor import Actor
 from repertory.runtime.exit import ExitReason, Failed
@@ -77,6 +78,24 @@ _EARLY_S = 0.001
 PersisterMessage: TypeAlias = (
     Append | Begin | Commit | Prove | Redact | ReadImage | ReadLeftBehind | ReadHistory | ReadSaid | ReadRun | Hurry
 ) | (LingerOver | TryAgain | PatienceOver | Looked | Written | WriteRefused)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PersisterSettings:
+    """What a persister persists, and how eagerly."""
+
+    session_id: str
+    agent_id: str
+    takeover: bool = False
+    """Fence a live owner instead of refusing to start."""
+    linger_s: float = 0.005
+    """How long records wait for company before they are written unasked, unless the store asks for longer."""
+    patience: StorePatience | None = None
+    """What the agent wants in the place of its host's."""
+    busy_by: float = math.inf
+    """Until when opening waits at most for another process, by the event loop's clock."""
+    stop_timeout_s: float = 10.0
+    """How long a stopping session waits for its last commit."""
 
 
 class _Begun(NamedTuple):

@@ -15,27 +15,8 @@ from repertory.core.journal.rows import Row
 from repertory.core.memory.reading import SaidMessage
 from repertory.core.messages import Message
 from repertory.core.orchestration.run import Run
-from repertory.core.store_patience import StorePatience
 from repertory.errors import LeaseLost, RepertoryError
 from repertory.runtime.message import Ask
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PersisterSettings:
-    """What a persister persists, and how eagerly."""
-
-    session_id: str
-    agent_id: str
-    takeover: bool = False
-    """Fence a live owner instead of refusing to start."""
-    linger_s: float = 0.005
-    """How long records wait for company before they are written unasked, unless the store asks for longer."""
-    patience: StorePatience | None = None
-    """What the agent wants in the place of its host's."""
-    busy_by: float = math.inf
-    """Until when opening waits at most for another process, by the event loop's clock."""
-    stop_timeout_s: float = 10.0
-    """How long a stopping session waits for its last commit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

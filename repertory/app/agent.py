@@ -44,7 +44,6 @@ from repertory.app.sessions import PlacedSession
 from repertory.app.unsaved import watch_state
 from repertory.core.direct_call import DIRECT_WHILE_BUSY
 from repertory.core.ids import check_id
-from repertory.core.journal.plain_json import check_plain
 from repertory.core.limits import Limits, read_limits
 from repertory.core.messages import copy_message
 from repertory.core.pairing import check_messages, repair
@@ -139,7 +138,8 @@ class Agent(SnapshotMethods, MemoryMethods, InterruptMethods):
         if isinstance(model, Mapping):
             raise TypeError("the first argument is the model; give a snapshot as snapshot=...")
         self.agent_id = check_id(agent_id or "default", "agent_id")
-        self.name, self.description = name or "Repertory Agent", description
+        self.name = name or "Repertory Agent"
+        self.description = description
         self.callback_handler = callback_handler
         self.conversation_manager = chosen_manager(conversation_manager)
         self.session_manager = session_manager
@@ -149,7 +149,6 @@ class Agent(SnapshotMethods, MemoryMethods, InterruptMethods):
         self._state = agent_state(state)
         self._first_state = self._state.get()
         self._mirror = Mirror()
-        check_plain(messages or ())
         self._initial = tuple(repair([copy_message(message) for message in check_messages(messages or ())]))
         self._memory_manager = given_manager(memory_manager)
         self._plugins = with_memory(plugins, self._memory_manager)
@@ -172,16 +171,19 @@ class Agent(SnapshotMethods, MemoryMethods, InterruptMethods):
             owner=self,
         )
         self.enabled_tools = enabled_tools
-        self._given_limits, self._limits = limits, read_limits(limits)
+        self._given_limits = limits
+        self._limits = read_limits(limits)
         self._execution = one_of("tool_execution", tool_execution, ("concurrent", "sequential"))
         self._durability = one_of("durability", durability, ("pipelined", "strict", "relaxed"))
         self._busy = one_of("busy", busy, ("queue", "reject", "interrupt", "steer"))
         self._unknown = one_of("unknown_tool_outcome", unknown_tool_outcome, ("ask", "retry", "fail"))
-        self._memory, self._patience = MemoryJournal(), patience
+        self._memory = MemoryJournal()
+        self._patience = patience
         self._unsaved_id = f"unsaved-{secrets.token_hex(8)}"
         self._claim = Claim()
         self._life = AgentLife(self.agent_id, self.blueprint, self._joined)
-        self._opened, self._initialized = session_manager is None, False
+        self._opened = session_manager is None
+        self._initialized = False
         self._register(hooks or ())
         if session_manager is not None and session_manager.sessions is not None:
             watch_state(self._state, self._store_state, (session_manager.session_id, self.agent_id), _blocking)

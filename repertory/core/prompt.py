@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-from repertory.core.journal.plain_json import check_plain
 from repertory.core.limits import PROMPT_BYTES
 from repertory.core.messages import Json, Message, copy_message
 from repertory.core.pairing import check_message, check_messages
@@ -57,13 +56,6 @@ def read_prompt(prompt: object, bytes_max: int = PROMPT_BYTES) -> Said | Answers
     items = list(cast("Sequence[object]", prompt))
     if not items:
         raise Invalid("a prompt needs at least one content block; pass None to go on without a new message")
-    said = _read_items(items)
-    if isinstance(said, Said):
-        check_plain(said.messages)
-    return said
-
-
-def _read_items(items: list[object]) -> Said | Answers:
     if any(not isinstance(item, dict) for item in items):
         raise Invalid("a prompt list holds content blocks or messages, which are dictionaries")
     blocks = cast("list[dict[str, object]]", items)

@@ -10,7 +10,6 @@ from repertory.core.interrupts import Interrupt
 from repertory.core.journal.appender import Appender
 from repertory.core.journal.fold import Fold
 from repertory.core.journal.image import Image
-from repertory.core.journal.named_turns import FINISHED_TURNS_MAX
 from repertory.core.journal.records import (
     Branched,
     CursorMoved,
@@ -27,6 +26,7 @@ from repertory.core.journal.records import (
 from repertory.core.journal.restate import RESTATE_AFTER
 from repertory.core.journal.restore import messages_of, records_of, restore
 from repertory.core.journal.rows import Row
+from repertory.core.journal.turn_tokens import FINISHED_TURNS_MAX
 from repertory.core.journal.verify import verify
 from repertory.core.journal.view_change import view_change
 from repertory.core.messages import Message

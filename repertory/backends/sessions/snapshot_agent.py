@@ -25,7 +25,7 @@ from repertory.backends.sessions.snapshot_opening import (
     rows_for,
     unreadable,
 )
-from repertory.core.journal.named_turns import is_answer
+from repertory.core.journal.turn_tokens import is_answer
 from repertory.core.message_tree.kept_rows import message_in
 from repertory.core.snapshots.location import number_of
 from repertory.core.snapshots.redaction import Replacements, redacted

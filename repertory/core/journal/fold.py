@@ -17,7 +17,6 @@ from typing import assert_never
 
 from repertory.core.interrupts import Interrupt, outcome_id
 from repertory.core.journal.image import Anchors, FinishedTurn, Image, UnansweredTurn
-from repertory.core.journal.named_turns import NamedTurns, is_answer
 from repertory.core.journal.records import (
     WHOLE,
     Branched,
@@ -37,6 +36,7 @@ from repertory.core.journal.records import (
     ViewChanged,
 )
 from repertory.core.journal.shown import Shown, shown_at
+from repertory.core.journal.turn_tokens import TurnTokens, is_answer
 from repertory.core.messages import Json, Message, ToolResult, is_filler
 from repertory.core.pairing import check_next
 from repertory.errors import Invalid
@@ -72,7 +72,7 @@ class Fold:
         self._frontier = image.frontier
         self._cursors = dict(image.cursors)
         self._kept = dict(image.kept)
-        self._named = NamedTurns(image)
+        self._named = TurnTokens(image)
         self._take_anchors(image.anchors)
 
     def _take_anchors(self, anchors: Anchors) -> None:
@@ -335,7 +335,7 @@ class Fold:
         )
         self._forget_turn()
         self._nodes, self._frontier = {}, ()
-        self._named = NamedTurns(Image())
+        self._named = TurnTokens(Image())
 
     def _on_message(self, seq: int, record: MessageAdded) -> None:
         message, view = record.message, record.view

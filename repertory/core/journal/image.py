@@ -24,7 +24,7 @@ class FinishedTurn:
     answer: Message
 
 
-class UnknownOutcome(NamedTuple):
+class UnsettledTool(NamedTuple):
     """A tool that was started, and of which nobody knows how it ended."""
 
     use: ToolUse
@@ -40,7 +40,7 @@ class UnansweredTurn:
     token: str
     seq: int
     """Of the message that carried the token."""
-    unknown: tuple[UnknownOutcome, ...] = ()
+    unknown: tuple[UnsettledTool, ...] = ()
     """Its tools whose outcome nobody knew when the other turn began."""
 
 

@@ -40,13 +40,6 @@ def dump(value: object) -> bytes:
         raise Invalid("a record holds JSON values and bytes only", cause=str(error)) from error
 
 
-def check_plain(value: object) -> None:
-    """Raise `Invalid` unless `load` would give the very value again that `dump` was given, but for tuples."""
-    dump(value)
-    if _has_other_keys(value):
-        raise Invalid("the keys of a dictionary are strings")
-
-
 def load(body: bytes) -> Json:
     """The value again, equal to what was dumped but for tuples, which are lists.
 
@@ -118,13 +111,6 @@ def _encoder(*, ascii_only: bool) -> Callable[[object], str]:
 _ENCODE = _encoder(ascii_only=False)
 _ENCODE_ASCII = _encoder(ascii_only=True)
 _READ = json.JSONDecoder(parse_constant=_refuse_constant).raw_decode
-
-
-def _has_other_keys(value: object) -> bool:
-    if isinstance(value, dict):
-        items = cast("dict[object, object]", value).items()
-        return any(not isinstance(key, str) or _has_other_keys(item) for key, item in items)
-    return isinstance(value, list | tuple) and any(map(_has_other_keys, cast("list[object]", value)))
 
 
 def _is_marker(key: str) -> bool:

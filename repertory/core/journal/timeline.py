@@ -9,7 +9,6 @@ from typing import Literal
 from repertory.core.journal.comparing import cost_of
 from repertory.core.journal.leaves import texts_of
 from repertory.core.journal.lineage import Lineage, copies_end, origin_of
-from repertory.core.journal.named_turns import is_answer
 from repertory.core.journal.paths import path_to, within
 from repertory.core.journal.records import (
     Branched,
@@ -21,6 +20,7 @@ from repertory.core.journal.records import (
     SnapshotTaken,
     ViewChanged,
 )
+from repertory.core.journal.turn_tokens import is_answer
 from repertory.core.journal.whole_journal import WholeJournal, position_named
 from repertory.core.messages import Json, is_filler
 from repertory.core.orchestration.telling import Told, told_by

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from repertory.core.journal.named_turns import is_answer
 from repertory.core.journal.paths import paths_to, within
 from repertory.core.journal.records import MessageAdded, Redacted
 from repertory.core.journal.restore import records_of
 from repertory.core.journal.rows import Row
+from repertory.core.journal.turn_tokens import is_answer
 from repertory.core.messages import Message
 
 

@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from repertory.core.interrupt_state import read_state, records_between
-from repertory.core.journal.named_turns import is_answer
 from repertory.core.journal.records import Branched, MessageAdded, Record, View
 from repertory.core.journal.shown import SUMMARY_SEQ
+from repertory.core.journal.turn_tokens import is_answer
 from repertory.core.messages import tool_results
 from repertory.core.pairing import repair
 from repertory.core.standing import Standing

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from repertory.core.journal.image import FinishedTurn, Image, UnansweredTurn, UnknownOutcome
+from repertory.core.journal.image import FinishedTurn, Image, UnansweredTurn, UnsettledTool
 from repertory.core.messages import Message, is_filler, tool_uses
 from repertory.core.turn import is_whole
 
@@ -21,7 +21,7 @@ UNANSWERED_ROWS = 256
 """For how many records a named turn without an answer is surely remembered, behind which another one began."""
 
 
-class NamedTurns:
+class TurnTokens:
     """Changed record by record, by the fold alone."""
 
     def __init__(self, image: Image) -> None:
@@ -69,7 +69,7 @@ class NamedTurns:
         uses = {use["toolUseId"]: use for use in tool_uses(last)}
         started = [(uses[use_id], start) for use_id, start in open_tools.items() if use_id in uses]
         self.finished.pop(token, None)
-        self._remember(UnansweredTurn(token=token, seq=seq, unknown=tuple(UnknownOutcome(*each) for each in started)))
+        self._remember(UnansweredTurn(token=token, seq=seq, unknown=tuple(UnsettledTool(*each) for each in started)))
 
     def answer(self, seq: int, message: Message, turn: int) -> None:
         """The running turn has this answer. A filler is none, nor is what was cut off or refused."""
