@@ -113,13 +113,24 @@ class StoreDesk:
         """Hand a batch over. On return the store has it."""
         await self._write("add_messages", (list(messages),), context)
 
+    @property
+    def forgets(self) -> bool:
+        """Whether the store can forget what was taken from a message."""
+        return callable(getattr(self.store, "forget", None))
+
+    async def forget(self, session_id: str, agent_id: str, seq: int) -> int:
+        """Have the store forget what was taken from that message. Gives how many entries it says it has erased."""
+        named: dict[str, object] = {"session_id": session_id, "agent_id": agent_id, "seq": seq}
+        async with self.health.writing:
+            count = await self._ask("forget", self._settings.write_timeout_s, (), named)
+        return count if isinstance(count, int) else 0
+
     async def _write(self, method: str, given: tuple[object, ...], context: AddMessagesContext | None) -> None:
         health = self.health
-        if not self._takes_context[method]:
-            context = None
+        named = {"context": context} if self._takes_context[method] and context is not None else {}
         async with health.writing:
             try:
-                await self._ask(method, self._settings.write_timeout_s, given, context)
+                await self._ask(method, self._settings.write_timeout_s, given, named)
             except RepertoryError as error:
                 if isinstance(error, Retryable):  # Other errors may be those of what was written.
                     health.writes = health.writes.failed(anyio.current_time())
@@ -128,13 +139,11 @@ class StoreDesk:
             health.writes, health.error = health.writes.succeeded(), None
 
     async def _ask(
-        self, method: str, timeout_s: float, given: tuple[object, ...], context: AddMessagesContext | None = None
+        self, method: str, timeout_s: float, given: tuple[object, ...], named: Mapping[str, object] | None = None
     ) -> object:
-        named = {} if context is None else {"context": context}
-
         async def ask(by: float) -> object:
             await self._prepare(by)
-            return await _called(partial(getattr(self.store, method), *given, **named), by)
+            return await _called(partial(getattr(self.store, method), *given, **(named or {})), by)
 
         return await self._answered(method, timeout_s, ask)
 

@@ -9,15 +9,16 @@ from typing import Any
 
 import pytest
 
-from repertory import Agent, Graph, ScriptedModel, Sessions, SQLiteMemoryStore, tool
+from repertory import Agent, Graph, MemoryManager, ScriptedModel, Sessions, SQLiteMemoryStore, tool
 from repertory.app.sessions import PlacedSession, SessionPlace
 from repertory.core.journal.records import CursorMoved, StateChanged
 from repertory.core.journal.restore import restore
 from repertory.core.messages import Message, text_of
 from repertory.core.window.plan import WindowPlan
-from repertory.errors import Invalid, NotFound, SessionBusy
+from repertory.errors import Failed, Invalid, NotFound, SessionBusy, Unavailable
 from repertory.testing.session_contract import grow
 from tests.app.operated_places import LOCAL, at_time, fill, names_holding, place_of, rows_in, shown_in, talk
+from tests.app.toy_memories import Facts
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
 
@@ -177,6 +178,31 @@ async def test_memory_stores_forget_what_they_were_given_of_a_redacted_message(
     assert holding(place, tmp_path) == []
     with pytest.raises(Invalid, match="a list of memory stores"):
         await Sessions(place).redact_text("s", SECRET, memory=store)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("trouble", "error"), [(ConnectionError("gone"), Unavailable), (KeyError("bug"), Failed), (None, None)], ids=repr
+)
+async def test_a_memory_store_that_cannot_forget_now_is_a_typed_error_and_the_message_stays(
+    memory: SessionPlace, trouble: Exception | None, error: type[Exception] | None
+) -> None:
+    class Forgetful(Facts):
+        def forget(self, *, session_id: str, agent_id: str, seq: int) -> int:
+            if trouble is not None:
+                raise trouble
+            self.entries.append(f"{session_id} {agent_id} {seq}")
+            return 2
+
+    await fill(memory, "s", talk(f"I say: {SECRET}", "I see.").rows)
+    store = Forgetful("m")
+    if error is not None:
+        with pytest.raises(error, match="memory store"):
+            await Sessions(memory).redact("s", 1, "[removed]", memory=[store])
+        assert holding(memory, Path())
+        return
+    report = await Sessions(memory).redact("s", 1, "[removed]", memory=MemoryManager(stores=[store]))
+    assert (report.memories.forgotten, store.entries) == ({"m": 2}, ["s agent 1"])
+    assert not holding(memory, Path())
 
 
 async def test_a_text_is_gone_from_the_results_of_a_graph_and_a_call_under_its_token_is_answered_without_it(

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import inspect
 import math
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from repertory.app.operations.opening import commit, owned
 from repertory.app.operations.reading import agent_there, aside, info_of, journal_of
 from repertory.backends.mending_ports import QuarantiningStore, RebuildingStore
-from repertory.backends.worker_threads import run_in_thread
 from repertory.core.journal.appender import Appender
 from repertory.core.journal.copies import Copy, Texts, copies_in, copies_in_force, only_in
 from repertory.core.journal.lineage import copies_end, origin_of
@@ -28,6 +26,7 @@ from repertory.core.messages import Message
 from repertory.errors import Corrupt, Failed, Gone, Invalid, NotFound, RepertoryError, SessionBusy
 
 if TYPE_CHECKING:
+    from repertory.actors.memory_desk import StoreDesk
     from repertory.app.operations.branching import Made
     from repertory.backends.ports import SessionInfo, SessionStore
     from repertory.core.journal.rows import Row
@@ -144,7 +143,7 @@ async def redact(
     target: tuple[str, str | None, int],
     replacement: str,
     made: Made,
-    memories: Sequence[object],
+    memories: Sequence[StoreDesk],
     *,
     takeover: bool,
 ) -> RedactionReport:
@@ -184,7 +183,7 @@ async def redact_text(
     agent_id: str | None,
     words: Words,
     made: Made,
-    memories: Sequence[object],
+    memories: Sequence[StoreDesk],
     *,
     takeover: bool,
 ) -> TextRedactionReport:
@@ -341,29 +340,15 @@ def _readers(journal: WholeJournal, seqs: Collection[int]) -> set[str]:
 
 
 async def _forget(
-    session_id: str, seqs: Mapping[str, Sequence[int]], readers: Collection[str], memories: Sequence[object]
+    session_id: str, seqs: Mapping[str, Sequence[int]], readers: Collection[str], memories: Sequence[StoreDesk]
 ) -> ForgottenMemories:
     """Have memory stores forget what was taken from these messages, by agent."""
     forgotten: dict[str, int] = {}
     for memory in memories:
-        forget = getattr(memory, "forget", None)
-        if not callable(forget):
-            continue
-        count = 0
-        for agent_id, numbers in seqs.items():
-            for seq in numbers:
-                count += await _called(partial(forget, session_id=session_id, agent_id=agent_id, seq=seq))
-        forgotten[getattr(memory, "name", type(memory).__name__)] = count
+        if memory.forgets:
+            counts = [await memory.forget(session_id, name, seq) for name, numbers in seqs.items() for seq in numbers]
+            forgotten[memory.name] = sum(counts)
     return ForgottenMemories(forgotten=forgotten, left=sorted(readers - forgotten.keys()))
-
-
-async def _called(forget: Callable[[], object]) -> int:
-    if inspect.iscoroutinefunction(cast("partial[object]", forget).func):
-        count = await cast("Awaitable[object]", forget())
-    else:
-        (given,) = await run_in_thread(lambda: (forget(),))  # In a tuple: trio refuses threads that give awaitables.
-        count = await given if inspect.isawaitable(given) else given
-    return count if isinstance(count, int) else 0
 
 
 def _copied_from(journal: WholeJournal, seq: int) -> tuple[str, int] | tuple[None, None]:

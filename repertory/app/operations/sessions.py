@@ -9,6 +9,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar, cast
 
+from repertory.actors.memory_desk import DeskSettings
+from repertory.app.memory_stores import managed_stores
 from repertory.app.operations import branching, copying, doctor, erasing, letters, marking, pruning, searching, showing
 from repertory.app.operations.opening import opened
 from repertory.backends.line_files import new_file
@@ -20,7 +22,9 @@ from repertory.errors import Invalid
 from repertory.runtime.host_task import HostTask
 
 if TYPE_CHECKING:
+    from repertory.actors.memory_desk import StoreDesk
     from repertory.app.memory_manager import MemoryManager
+    from repertory.app.memory_stores import ManagedStore
     from repertory.app.operations.branching import ForkReport, RewindReport
     from repertory.app.operations.copying import CopyReport
     from repertory.app.operations.doctor import DoctorReport
@@ -263,7 +267,7 @@ class Sessions:
         if not replacement.strip():
             raise Invalid("say what stands there instead: models take no empty text", got=replacement)
         target, made = (session_id, agent, seq), self._made()
-        stores = _stores_of(memory)
+        stores = _desks(memory)
         return await self._on(lambda store: erasing.redact(store, target, replacement, made, stores, takeover=takeover))
 
     async def redact_text(
@@ -288,7 +292,7 @@ class Sessions:
         while the last message says it and waits for its tools; those of the memory stores, with the session as it was:
         call again.
         """
-        words, made, stores = Words(text, replacement), self._made(), _stores_of(memory)
+        words, made, stores = Words(text, replacement), self._made(), _desks(memory)
         return await self._on(
             lambda store: erasing.redact_text(store, session_id, agent, words, made, stores, takeover=takeover)
         )
@@ -350,11 +354,12 @@ class Sessions:
         return branching.Made(at=self._wall(), entropy=os.urandom)
 
 
-def _stores_of(memory: MemoryManager | Sequence[object]) -> Sequence[object]:
+def _desks(memory: MemoryManager | Sequence[object]) -> Sequence[StoreDesk]:
     """The memory stores that were given. Errors: `Invalid` for what is neither a manager nor stores."""
     if isinstance(memory, list | tuple):
-        return cast("Sequence[object]", memory)
-    stores = getattr(memory, "stores", None)
-    if not isinstance(stores, list | tuple):
+        stores = cast("Sequence[object]", memory)
+        return [each.desk for each in managed_stores(stores, DeskSettings())] if stores else ()
+    managed: Sequence[ManagedStore] | None = getattr(memory, "managed", None)
+    if managed is None:
         raise Invalid("memory is a MemoryManager, or a list of memory stores", got=type(memory).__name__)
-    return cast("Sequence[object]", stores)
+    return [each.desk for each in managed]
