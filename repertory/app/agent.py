@@ -36,11 +36,12 @@ from repertory.app.callbacks import CallbackHandler, call_handler
 from repertory.app.claim import Claim
 from repertory.app.conversation_managers import ManagerChoice, another_manager, chosen_manager
 from repertory.app.direct_tools import DirectTools, call_recorded, direct_use
+from repertory.app.edge import short_errors
 from repertory.app.event_loop import inside_event_loop
 from repertory.app.fork_history import whole_history
 from repertory.app.plugins import LatePlugins, Plugin
 from repertory.app.printing import print_events
-from repertory.app.sessions import PlacedSession
+from repertory.app.sessions import PlacedSession, check_placement
 from repertory.app.unsaved import watch_state
 from repertory.core.direct_call import DIRECT_WHILE_BUSY
 from repertory.core.ids import check_id
@@ -77,6 +78,7 @@ def _blocking() -> BlockingHost:
     return blocking_host()
 
 
+@short_errors
 class Agent(SnapshotMethods, MemoryMethods, InterruptMethods):
     """One agent and its conversation.
 
@@ -142,7 +144,7 @@ class Agent(SnapshotMethods, MemoryMethods, InterruptMethods):
         self.description = description
         self.callback_handler = callback_handler
         self.conversation_manager = chosen_manager(conversation_manager)
-        self.session_manager = session_manager
+        self.session_manager = check_placement(session_manager)
         self.record_direct_tool_call = record_direct_tool_call
         self.structured_output_model = structured_output_model
         self.hooks = HookRegistry()

@@ -166,6 +166,10 @@ async def _passed_on(agent: Answering, answers: Mapping[str, Json]) -> Prompt:
 
 def as_tools(tools: Iterable[object]) -> list[object]:
     """The tools, lists among them opened, agents among them made tools."""
+    if isinstance(tools, str | bytes) or not isinstance(cast("object", tools), Iterable):
+        got: object = tools
+        name = getattr(got, "__name__", None) or getattr(got, "name", None) or "my_tool"
+        raise Invalid(f"tools is a list: write tools=[{name}]", got=type(got).__name__)
     found: list[object] = []
     for one in tools:
         if isinstance(one, list | tuple):

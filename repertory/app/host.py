@@ -243,7 +243,7 @@ class Host:
                 refs[spec.name] = await self.system.start(spec, under=supervisor)
             active = place.active = active_session(blueprint.parts, supervisor, refs)
         except StartFailed as error:
-            raise reason_of(error) from error
+            raise (failure := reason_of(error)) from failure.__cause__
         finally:
             if place.active is None:
                 with anyio.CancelScope(shield=True):

@@ -21,6 +21,7 @@ from repertory.actors.memory_desk import DeskSettings, StoreDesk
 from repertory.actors.memory_link import MemoryLink
 from repertory.actors.memory_messages import AcceptMemories
 from repertory.actors.memory_source import MemorySource
+from repertory.app.edge import short_errors
 from repertory.app.extraction_triggers import ExtractionTriggerContext
 from repertory.app.extractors import ExtractionContext, Extractor, ask_extractor
 from repertory.app.memory_injection import MemoryInjection, MemoryInjectionConfig, read_injection
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("repertory.memory")
 
 
+@short_errors
 class MemoryManager(Plugin):
     """What agents remember across conversations. One manager may serve many agents, in any number of event loops.
 
@@ -153,6 +155,9 @@ class MemoryManager(Plugin):
         Errors: `Invalid` for stores that cannot take it, before anything is written; `AggregateMemoryError` when some
         did not take it, while the others did.
         """
+        said = cast("object", content)
+        if not isinstance(said, str) or not said.strip():
+            raise Invalid("a memory is a text that is not empty: write add('Anna is allergic to nuts')", got=repr(said))
         read = read_options(MemoryAddOptions, options, "options")
         if read.stores is None:
             stores = [store for store in self.managed if store.adds]

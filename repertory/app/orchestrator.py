@@ -26,13 +26,15 @@ from repertory.actors.memory_journal import MemoryJournal
 from repertory.actors.multi_agent_events import MultiAgentInitializedEvent
 from repertory.app.call_options import read_call
 from repertory.app.claim import Claim
+from repertory.app.edge import short_errors
 from repertory.app.host import Host, HostSettings, Key, ambient_host
 from repertory.app.multi_agent_plugin import LateInits, check_multi_agent_plugins
 from repertory.app.node_runner import CustomNode, NodePlace, SessionNodeRunner
 from repertory.app.orchestrator_blueprint import OrchestratorBlueprint
-from repertory.app.orchestrator_input import check_placement, list_of
+from repertory.app.orchestrator_input import list_of
 from repertory.app.orchestrator_snapshots import OrchestratorSnapshots
 from repertory.app.read_results import ReadResults
+from repertory.app.sessions import check_placement
 from repertory.core.ids import check_id
 from repertory.core.orchestration.journals import journal_of, node_journal
 from repertory.core.orchestration.results import MultiAgentResult
@@ -105,6 +107,7 @@ class MultiAgentBase(ABC):
         yield {"type": "multiagent_result", "result": await self.invoke_async(task, invocation_state, **options)}
 
 
+@short_errors
 class Orchestrator(OrchestratorSnapshots, MultiAgentBase, Generic[Result]):
     """An orchestrator whose runs are kept: every node is a session of its own under the orchestrator's.
 
@@ -129,8 +132,7 @@ class Orchestrator(OrchestratorSnapshots, MultiAgentBase, Generic[Result]):
     ) -> None:
         """Errors: `Invalid`."""
         self.id = check_id(id, "orchestrator id")
-        check_placement(session_manager)
-        self.session_manager = session_manager
+        self.session_manager = check_placement(session_manager)
         for node in nodes if session_manager is not None else ():
             check_id(node_journal(self.id, node), "node id")
         if busy not in ("queue", "reject"):

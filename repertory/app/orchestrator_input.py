@@ -58,10 +58,3 @@ def mapping_of(kind: type[T], values: object, what: str) -> dict[str, T]:
         if not isinstance(each, kind):
             raise Invalid(f"{what} is a dictionary of {kind.__name__}", node=name, got=type(each).__name__)
     return cast("dict[str, T]", found)
-
-
-def check_placement(session_manager: object) -> None:
-    """Errors: `Invalid` for what says no session and no place."""
-    known = session_manager is None or all(hasattr(session_manager, name) for name in _PLACEMENT)
-    if not known or isinstance(session_manager, type):
-        raise Invalid("a session_manager is one such as FileSessionManager(...)", got=repr(session_manager)[:200])

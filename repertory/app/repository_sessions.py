@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from repertory.app.places import new_owner
 from repertory.app.session_repository import SessionRepository
 from repertory.core.ids import check_id
+from repertory.errors import Invalid
 
 if TYPE_CHECKING:
     from repertory.backends.ports import SessionStore
@@ -58,6 +59,13 @@ class RepositorySessionManager:
 
     def __post_init__(self) -> None:
         check_id(self.session_id, "session_id")
+        repository = cast("object", self.session_repository)
+        if not isinstance(repository, SessionRepository):
+            raise Invalid(
+                "session_repository is an object of a class of yours that extends SessionRepository, as in "
+                "RepositorySessionManager('chat', MyRepository())",
+                got=type(repository).__name__,
+            )
 
     @property
     def sessions(self) -> RepositorySessions:

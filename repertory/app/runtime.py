@@ -26,16 +26,19 @@ from repertory.app.bedrock import default_model
 from repertory.app.call_options import CallOptions, read_call
 from repertory.app.conversation_managers import another_manager, chosen_manager
 from repertory.app.drain_report import drain_report
+from repertory.app.edge import short_errors
 from repertory.app.fork_history import whole_history
 from repertory.app.host import Host, HostSettings
 from repertory.app.plugins import check_plugins
 from repertory.app.runtime_stats import runtime_stats
-from repertory.app.sessions import PlacedSession
+from repertory.app.sessions import PlacedSession, check_place
+from repertory.app.spec import AgentSpec
 from repertory.core.ids import check_id
 from repertory.core.memory.flushed import together
 from repertory.core.messages import copy_message
 from repertory.core.state import agent_state
 from repertory.core.store_patience import DEFAULT_PATIENCE, StorePatience
+from repertory.errors import Invalid
 from repertory.runtime.host_task import HostTask
 
 if TYPE_CHECKING:
@@ -44,7 +47,6 @@ if TYPE_CHECKING:
     from repertory.app.memory_manager import MemoryManager
     from repertory.app.runtime_stats import RuntimeStats
     from repertory.app.sessions import SessionPlace
-    from repertory.app.spec import AgentSpec
     from repertory.core.events import TurnEvent
     from repertory.core.interrupts import Interrupt
     from repertory.core.messages import Message, Prompt
@@ -60,6 +62,7 @@ class Cancellable(Protocol):
     def cancel(self) -> object: ...
 
 
+@short_errors
 class Runtime:
     """Hosts the sessions of one process in one event loop. An async context manager, entered once; another task of the
     same loop than the one that entered it may leave it.
@@ -82,7 +85,7 @@ class Runtime:
         on_fatal: OnFatal = "raise",
         patience: StorePatience = DEFAULT_PATIENCE,
     ) -> None:
-        self._sessions = sessions
+        self._sessions = check_place(sessions, "sessions")
         self._memory = given_manager({"stores": memory} if isinstance(memory, list | tuple) else memory)
         settings = HostSettings(
             idle_timeout_s=idle_timeout_s, drain_timeout_s=drain_timeout_s, on_fatal=on_fatal, patience=patience
@@ -102,6 +105,10 @@ class Runtime:
         """The agent, ready to be asked for sessions. Nothing starts yet. Errors: `Invalid` for a spec that makes no
         sense.
         """
+        given = cast("object", spec)
+        if not isinstance(given, AgentSpec):
+            text = "a runtime makes the agents of its sessions: write runtime.agent(AgentSpec(name='a', model=...))"
+            raise Invalid(text, got=type(given).__name__)
         if spec.memory_manager is None:
             spec = replace(spec, memory_manager=self._memory)
         return HostedAgent(self._host, spec, self._sessions)
@@ -160,6 +167,7 @@ class Runtime:
         return runtime_stats(self._host.system.stats(), self._host.backlogs)
 
 
+@short_errors
 class HostedAgent:
     """One agent of a runtime, whatever the session."""
 
@@ -215,6 +223,7 @@ class HostedAgent:
         )
 
 
+@short_errors
 class HostedSession:
     """One conversation in a runtime. Cheap to make, any number of times."""
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from repertory.app.places import new_owner, sessions_database
 from repertory.app.remembering import Remember, Rule, check_remember, rule_of, spelled
 from repertory.core.ids import check_id
+from repertory.errors import Invalid
 
 if TYPE_CHECKING:
     from repertory.backends.ports import SessionInfo, SessionStore
@@ -46,6 +47,33 @@ class SessionPlacement(Protocol):
     def takeover(self) -> bool:
         """Whether to fence a live owner in another process instead of being refused."""
         ...
+
+
+def check_place(place: SessionPlace | None, name: str) -> SessionPlace | None:
+    """The same object, if sessions can be kept there. Errors: `Invalid` saying what to write."""
+    given: object = place
+    if given is None or (callable(getattr(given, "open_store", None)) and hasattr(given, "key")):
+        return place
+    kind = type(given).__name__
+    instead = f"{name}=SQLiteSessions('sessions.db')"
+    if hasattr(given, "sessions") and hasattr(given, "session_id"):
+        instead = f"{name}=manager.sessions, or {instead}: a session manager names one session of a place"
+    raise Invalid(f"{name} says where sessions are kept; write {instead}", got=kind)
+
+
+def check_placement(manager: SessionPlacement | None) -> SessionPlacement | None:
+    """The same object, if it names a session. Errors: `Invalid` saying what to write."""
+    given: object = manager
+    named = all(hasattr(given, name) for name in ("sessions", "session_id", "takeover"))
+    if given is None or (named and not isinstance(given, type)):
+        return manager
+    instead = "SQLiteSessionManager('chat')"
+    if isinstance(given, str):
+        instead = f"SQLiteSessionManager({given!r})"
+    elif isinstance(given, SQLiteSessions):
+        instead = f"SQLiteSessionManager('chat', path={str(given.path)!r}), which names one session in it"
+    text = f"session_manager names a session and where it is kept; write session_manager={instead}"
+    raise Invalid(text, got=type(given).__name__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from repertory.app.edge import short_errors
 from repertory.app.places import memory_database
 from repertory.backends.memory.sqlite_memory import MemorySettings, SQLiteMemory
 from repertory.core.ids import check_id
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from repertory.backends.memory.embedder import Embedder
 
 
+@short_errors
 class SQLiteMemoryStore(SQLiteMemory):
     """A memory store in one SQLite file: pass it to `MemoryManager(stores=[...])`, or use it by itself.
 

@@ -119,7 +119,7 @@ class ToolServers:
         try:
             server.supervisor = await self._system.start(tool_server_spec(name, server.source, link))
         except StartFailed as error:
-            raise reason_of(error) from error
+            raise (failure := reason_of(error)) from failure.__cause__
         return link
 
 

@@ -59,7 +59,7 @@ _NO_CREDENTIALS = (
     "no AWS credentials were found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, set AWS_PROFILE,"
     " or pass boto_session"
 )
-_NO_REGION = "no AWS region is known: set AWS_REGION, or pass region_name"
+_NO_REGION = "no AWS region is known: set AWS_REGION, or pass region_name='us-east-1'"
 
 
 class PageTokens:

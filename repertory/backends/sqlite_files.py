@@ -14,7 +14,7 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from repertory.backends.folders import make_folders
-from repertory.errors import Corrupt, Invalid, RepertoryError, Unavailable
+from repertory.errors import Corrupt, Failed, Invalid, RepertoryError, Unavailable
 from repertory.forking import forget_in_children
 
 SESSIONS_ID, MEMORY_ID = 0x52707430, 0x5270746D
@@ -107,6 +107,8 @@ class DatabaseKind:
     """What may be too large for it, such as `a record`."""
     unavailable: type[Unavailable] = Unavailable
     """What is raised when it cannot be used now."""
+    failed: type[Failed] = Failed
+    """What is raised when it can never be used so."""
 
     def connect(self, path: Path, *, busy_timeout_s: float) -> sqlite3.Connection:
         """A connection without transactions of its own. The file is created with mode 0600 (its folder
@@ -148,12 +150,17 @@ class DatabaseKind:
         where = {"path": str(path), "cause": str(error)}
         if isinstance(error, OSError):
             if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.ENAMETOOLONG):
-                return Invalid(f"a {self.name} cannot be there", **where)
+                return Invalid(f"a {self.name} cannot be there: name a file in a folder", **where)
+            if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+                text = f"no right to keep a {self.name} there: name a file in a folder that you may write"
+                return self.failed(text, **where)
             return self.unavailable(f"the {self.name} cannot be used now", **where)
         if not isinstance(error, sqlite3.Error):
             return Corrupt(f"a value in the {self.name} is not of the type that is stored there", **where)
         said = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
         code = said & 0xFF
+        if code == sqlite3.SQLITE_NOTADB:
+            return Corrupt(f"this file is no SQLite database, so it is no {self.name}: name another file", **where)
         if code in _UNUSABLE or said in _TAKEN:
             return Corrupt(f"not a usable {self.name}", **where)
         if code == sqlite3.SQLITE_TOOBIG:
@@ -170,4 +177,5 @@ class DatabaseKind:
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         except FileExistsError:
             if not path.is_file():
-                raise Invalid(f"a {self.name} is a file", path=str(path)) from None
+                text = f"a {self.name} is a file, and something else is there: add a name, such as 'sessions.db'"
+                raise Invalid(text, path=str(path)) from None

@@ -36,6 +36,15 @@ def agent(session_manager: Any, reply: Any = "ok") -> Agent:
     return Agent(ScriptedModel([reply], loop=True), callback_handler=None, session_manager=session_manager)
 
 
+def say(session_manager: Any) -> None:
+    """One turn, with nothing left behind."""
+    talker = agent(session_manager)
+    try:
+        talker("hi")
+    finally:
+        talker.shutdown()
+
+
 def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
@@ -62,13 +71,13 @@ def test_whoever_makes_the_home_makes_it_private(home: Path) -> None:
 
 
 def test_folders_on_the_way_to_a_database_are_private_too(home: Path) -> None:
-    agent(SQLiteSessionManager("s", path=home / "a" / "b" / "s.db"))("hi")
+    say(SQLiteSessionManager("s", path=home / "a" / "b" / "s.db"))
     assert [mode(folder) for folder in (home, home / "a", home / "a" / "b")] == [0o700] * 3
 
 
 def test_a_home_that_is_there_keeps_its_rights_and_what_is_in_it_is_private(home: Path) -> None:
     home.mkdir(mode=0o755)
-    agent(FileSessionManager("s"))("hi")
+    say(FileSessionManager("s"))
     assert mode(home) == 0o755
     assert mode(home / "sessions") == 0o700
 
@@ -87,7 +96,7 @@ def test_a_root_that_is_a_link_is_refused_and_nothing_is_written_through_it(mana
     target.mkdir()
     link.symlink_to(target)
     with pytest.raises(Invalid, match="no symbolic link"):
-        agent(manager(link))("hi")
+        say(manager(link))
     assert list(target.iterdir()) == []
 
 
@@ -97,7 +106,7 @@ def test_an_owners_folder_that_is_a_link_is_refused(tmp_path: Path) -> None:
     root.mkdir()
     (root / "repertory-owners").symlink_to(target)
     with pytest.raises(Invalid, match="no symbolic link"):
-        agent(FileSessionManager("s", storage_dir=str(root)))("hi")
+        say(FileSessionManager("s", storage_dir=str(root)))
     assert list(target.iterdir()) == []
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar, cast
 
 from repertory.actors.memory_desk import DeskSettings
+from repertory.app.edge import short_errors
 from repertory.app.memory_stores import managed_stores
 from repertory.app.operations import branching, copying, doctor, erasing, letters, marking, pruning, searching, showing
 from repertory.app.operations.opening import opened
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+@short_errors
 class Sessions:
     """The sessions of a place: `Sessions(SQLiteSessions("a.db"))`, and so for every other place.
 

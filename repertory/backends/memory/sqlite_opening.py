@@ -21,7 +21,8 @@ def open_database(path: Path, *, busy_timeout_s: float) -> sqlite3.Connection:
     may be one of sessions: then it is one of both.
 
     Erased contents are overwritten (`secure_delete`). Errors: `Invalid` for a symbolic link; `Corrupt` for a file that
-    is damaged, not ours or of another version; `Unavailable` when it cannot be opened now. The errors name the path.
+    is damaged or not ours; `Failed` for one of a newer release; `Unavailable` when it cannot be opened now. The errors
+    name the path.
     """
     with mapped_errors(path):
         _KIND.refuse_links(path)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 
-from repertory.errors import Corrupt
+from repertory.errors import Corrupt, Failed
 
 FORMAT_VERSION = 1
 
@@ -56,12 +56,19 @@ SCHEMA = (
 
 
 def has_tables(connection: sqlite3.Connection, where: str) -> bool:
-    """Whether the tables are there. Errors: `Corrupt` for those of another version."""
+    """Whether the tables are there. Errors: `Failed` for those of a newer release, `Corrupt` for no version of ours."""
     statement = "SELECT count(*) FROM sqlite_schema WHERE name = 'memory_format'"
     if not connection.execute(statement).fetchone()[0]:
         return False
     found = connection.execute("SELECT version FROM memory_format").fetchone()
     version = None if found is None else found[0]
+    if isinstance(version, int) and version > FORMAT_VERSION:
+        raise Failed(
+            "a newer release of Repertory has written this memory: upgrade this one, or name another file",
+            path=where,
+            version=version,
+            known=FORMAT_VERSION,
+        )
     if version != FORMAT_VERSION:
         raise Corrupt("unknown version of the memory", path=where, version=version, known=FORMAT_VERSION)
     return True

@@ -43,12 +43,27 @@ def call_options(options: Mapping[str, Any]) -> CallOptions:
     )
 
 
+_MEANT = {
+    "api_key": "write client_args={'api_key': ...}, or set the environment's variable for it",
+    "base_url": "write client_args={'base_url': ...}",
+    "region": "write region_name=...",
+    "aws_region": "write region_name=...",
+    "model": "write model_id=...",
+}
+"""What somebody who names such a setting should write."""
+
+
 def changed(owner: str, known: type[ConfigT], config: ConfigT, changes: Mapping[str, Any]) -> ConfigT:
     """The settings after a change. `TypeError` names those that `owner` does not have, and the ones it has."""
     names = known.__annotations__
+    window: object = changes.get("context_window_limit")
+    if window is not None and (isinstance(window, bool) or not isinstance(window, int) or window < 1):
+        raise Invalid("context_window_limit is the model's window in tokens, such as 200_000", got=repr(window))
     unknown = sorted(changes.keys() - names.keys())
     if unknown:
-        msg = f"{owner} has no setting {', '.join(unknown)}; it has {', '.join(sorted(names))}"
+        hint = "; ".join(_MEANT[name] for name in unknown if name in _MEANT)
+        hint = f" ({hint})" if hint else ""
+        msg = f"{owner} has no setting {', '.join(unknown)}{hint}; it has {', '.join(sorted(names))}"
         raise TypeError(msg)
     return cast("ConfigT", {**config, **changes})
 

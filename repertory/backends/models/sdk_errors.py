@@ -127,7 +127,13 @@ def _from_connection(service: Service, error: Exception, *, answering: bool) -> 
         return ModelFailed(f"the request cannot be sent: check base_url and api_key ({text})")
     if answering:
         return ModelStreamBroken(f"the connection ended within an answer: {text}")
-    return Unavailable(f"{service.name} cannot be reached: {text}")
+    request = getattr(error, "request", None)
+    url = getattr(request, "url", None)
+    if url is None:
+        return Unavailable(f"{service.name} cannot be reached: {text}")
+    host = f"{url.scheme}://{url.host}" + ("" if url.port is None else f":{url.port}")  # No user and password of it.
+    hint = f"check that a server runs there, client_args={{'base_url': ...}} and {service.url_variable}"
+    return Unavailable(f"{service.name} cannot be reached at {host}: {hint} ({text})", url=f"{host}{url.path}")
 
 
 def _told(body: object, otherwise: str) -> list[str]:

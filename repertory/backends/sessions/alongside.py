@@ -17,7 +17,7 @@ class Alongside(Protocol):
     """
 
     def is_ready(self, connection: sqlite3.Connection) -> bool:
-        """Whether the tables that are needed are there. Errors: `Corrupt` for those of another version."""
+        """Whether the tables that are needed are there. Errors: `Failed` for those of a newer release."""
         ...
 
     def prepare(self, connection: sqlite3.Connection) -> None:

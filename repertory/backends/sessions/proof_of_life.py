@@ -5,6 +5,7 @@ On one machine by a lock that the system drops with the process; across machines
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from repertory.backends.folders import make_folders, refuse_link
 from repertory.backends.sessions.owner_lock import OwnerLock
 from repertory.backends.worker_threads import run_in_thread
 from repertory.core.ids import check_id
-from repertory.errors import StoreUnavailable
+from repertory.errors import Invalid, StoreFailed, StoreUnavailable
 
 
 class ProofOfLife(Protocol):
@@ -112,10 +113,15 @@ class LockedFile:
             refuse_link(self._folder)
             self._lock.acquire()
         except OSError as error:
-            cause = error.strerror or str(error)
-            raise StoreUnavailable(
-                "owners cannot show that they are alive", path=str(self._folder), cause=cause
-            ) from error
+            where = {"path": str(self._folder.parent), "cause": error.strerror or str(error)}
+            if error.errno in (errno.ENOTDIR, errno.EEXIST, errno.ELOOP, errno.ENAMETOOLONG):
+                text = "sessions are kept in a folder, and something else is there: name another"
+                raise Invalid(text, **where) from error
+            if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT):
+                raise StoreFailed(
+                    "no right to keep sessions there: name a folder that you may write", **where
+                ) from error
+            raise StoreUnavailable("the folder of sessions cannot be used now", **where) from error
 
     def _asked_for(self) -> Sequence[str]:
         try:

@@ -13,7 +13,7 @@ from pathlib import Path
 from repertory.backends.sessions.alongside import Alongside
 from repertory.backends.sessions.sqlite_heads import RECENT
 from repertory.backends.sqlite_files import MEMORY_ID, SESSIONS_ID, DatabaseKind, read_marks, use_wal
-from repertory.errors import Corrupt, StoreUnavailable
+from repertory.errors import Corrupt, StoreFailed, StoreUnavailable
 
 SCHEMA_VERSION = 2
 """In version 1 no body was packed. Such a database is read as it is, and is one of this version from then on."""
@@ -44,7 +44,7 @@ LABELS = "CREATE INDEX IF NOT EXISTS labels ON rows (journal, position) WHERE ki
 COUNTS = "ALTER TABLE sessions ADD COLUMN journals INTEGER"
 """How many journals a session has at least, so that one whose line is lost is missed."""
 
-_KIND = DatabaseKind(name="session database", entry="a record", unavailable=StoreUnavailable)
+_KIND = DatabaseKind(name="session database", entry="a record", unavailable=StoreUnavailable, failed=StoreFailed)
 mapped_errors, mapped_error = _KIND.mapped_errors, _KIND.mapped_error
 
 
@@ -53,8 +53,9 @@ def open_database(path: Path, *, busy_timeout_s: float, alongside: Alongside | N
 
     A memory's database becomes one of sessions too. What lies `alongside` has its tables then.
 
-    Errors: `Invalid` for a symbolic link; `Corrupt` for a file that is damaged, not ours or of another version;
-    `Unavailable` when it cannot be opened now. The errors name the path.
+    Errors: `Invalid` for a symbolic link; `Corrupt` for a file that is damaged or not ours; `Failed` for one
+    of a newer release, and without the right to write there; `Unavailable` when it cannot be opened now. The
+    errors name the path.
     """
     with mapped_errors(path):
         refuse_links(path)
@@ -133,6 +134,13 @@ def _checked_version(connection: sqlite3.Connection, path: Path) -> bool:
         return False
     if application != SESSIONS_ID:
         raise Corrupt("this database is not a session database", path=str(path))
+    if version > SCHEMA_VERSION:
+        raise StoreFailed(
+            "a newer release of Repertory has written this database: upgrade this one, or name another file",
+            path=str(path),
+            version=version,
+            known=SCHEMA_VERSION,
+        )
     if version not in (1, SCHEMA_VERSION):
         raise Corrupt("unknown version of the session database", path=str(path), version=version, known=SCHEMA_VERSION)
     return True

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import re
 from collections.abc import Callable, Mapping
 from math import isfinite
@@ -18,6 +19,8 @@ from typing import Any, ParamSpec, Protocol, TypeVar, cast, overload
 
 from repertory.backends.tools.function_tool import FunctionTool, ToolDeclaration, ToolSettings
 from repertory.errors import Invalid
+
+_log = logging.getLogger("repertory.tools")
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -80,6 +83,7 @@ def tool(
             effects=effects,
         )
         context_name = context if isinstance(context, str) else None
+        _warn_of_silence(target, settings)
         return FunctionTool(target, ToolDeclaration(target, settings, context_name))
 
     return decorate if function is None else decorate(function)
@@ -94,6 +98,22 @@ def _check_function(target: object) -> None:
         raise TypeError(f"@tool takes a function or method, not {target!r}; settings are named: @tool(name=...)")
     if inspect.isgeneratorfunction(target):
         raise TypeError(f"{target!r} is a generator: make it asynchronous to yield partial results")
+
+
+def _warn_of_silence(target: Callable[..., Any], settings: ToolSettings) -> None:
+    """Say it once when a model will not know what a tool is for, or what its parameters are: it works all the same."""
+    missing: list[str] = []
+    if not settings.description and not inspect.getdoc(target):
+        missing.append("no docstring, so the model is told nothing of what it does: write one")
+    if settings.input_schema is None:
+        hidden = ("self", "cls", "agent", "tool_context")
+        known = [each for each in inspect.signature(target).parameters.values() if each.name not in hidden]
+        bare = [each.name for each in known if each.annotation is inspect.Parameter.empty]
+        if bare:
+            write = f"write def {target.__name__}({bare[0]}: str)"
+            missing.append(f"parameters without types, so the model may pass anything: {write}")
+    if missing:
+        _log.warning("tool %r has %s", settings.name, ", and ".join(missing))
 
 
 def _checked_name(name: str) -> str:

@@ -150,9 +150,9 @@ class FunctionTool(Generic[P, R]):
 
         Input that does not fit, exceptions of the function and results that JSON cannot say, or that are too large, are
         results with status `error`, and `context.on_exception` is told. All but the first (and any other `Invalid`: the
-        model's mistakes) are logged, exceptions with their traceback. Cancellation is never swallowed: an asynchronous
-        function is cancelled where it waits; a synchronous one cannot be, so its thread runs on and its result is
-        thrown away. Nor is `InterruptException`, by which the function asks a person.
+        model's mistakes) are logged in one line, with their traceback at level debug. Cancellation is never swallowed:
+        an asynchronous function is cancelled where it waits; a synchronous one cannot be, so its thread runs on and its
+        result is thrown away. Nor is `InterruptException`, by which the function asks a person.
         """
         use_id = tool_use["toolUseId"]
         if not self._declaration.has_schema:
@@ -170,7 +170,9 @@ class FunctionTool(Generic[P, R]):
         except Exception as error:
             if question_in(error) is not None:
                 raise
-            _log.warning("tool failed", exc_info=error, extra={"tool": self.name, "tool_use_id": use_id})
+            about = {"tool": self.name, "tool_use_id": use_id}
+            _log.warning("tool failed tool=%r error=%r", self.name, exception_text(error), extra=about)
+            _log.debug("tool failed here", exc_info=error, extra=about)
             return _failed(use_id, error, context)
 
     def _arguments(self, value: object, context: ToolContext) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from repertory.core.messages import Json, Message
+from repertory.errors import Invalid
 
 DEFAULT_MANAGER = "SlidingWindowConversationManager"
 """Whose conversation it is as long as nothing names a manager."""
@@ -15,6 +16,12 @@ _OURS = frozenset(("__name__", "removed_message_count", "model_call_count", "hid
 def own_state(kept: Mapping[str, Json]) -> dict[str, Json]:
     """What a manager's own `get_state` adds to what is kept of every manager."""
     return {key: value for key, value in kept.items() if key not in _OURS}
+
+
+def check_count(value: object, name: str, of: str) -> None:
+    """Raise `Invalid` unless a setting is a number of something; whether it is large enough is for others."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise Invalid(f"{name} is a number of {of}", got=repr(value))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from repertory.core.messages import Message, tool_results, tool_uses
 from repertory.core.tokens import estimate_tokens
 from repertory.core.window.decision import WindowBudget
-from repertory.core.window.plan import WindowPlan
+from repertory.core.window.plan import WindowPlan, check_count
 from repertory.core.window.shortening import shorten_oldest
 from repertory.errors import ContextWindowOverflowException, Invalid
 
@@ -34,10 +34,14 @@ class SlidingWindow:
     pin_first: int | None = None
 
     def __post_init__(self) -> None:
+        check_count(self.window_size, "window_size", "messages, as in SlidingWindowConversationManager(window_size=40)")
         if self.window_size < 0:
             raise Invalid("window_size counts messages and cannot be negative", got=self.window_size)
+        check_count(int(self.per_turn) if isinstance(self.per_turn, bool) else self.per_turn, "per_turn", "model calls")
         if not isinstance(self.per_turn, bool) and self.per_turn < 1:
             raise Invalid("per_turn is False, True or a number of model calls of at least 1", got=self.per_turn)
+        if self.pin_first is not None:
+            check_count(self.pin_first, "pin_first", "messages at the start")
         if self.pin_first is not None and self.pin_first < 1:
             raise Invalid("pin_first is None or at least 1", got=self.pin_first)
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 from repertory.core.messages import Message, tool_results, tool_uses
 from repertory.core.tokens import estimate_tokens
 from repertory.core.window.decision import WindowBudget
+from repertory.core.window.plan import check_count
 from repertory.core.window.summary import DEFAULT_PROMPT, SummaryRequest, is_summary
 from repertory.errors import ContextWindowOverflowException, Invalid
 
@@ -39,8 +41,20 @@ class Summarizing:
                 "Cannot provide both summarization_agent and summarization_system_prompt. "
                 "Agents come with their own system prompt."
             )
+        ratio = cast("object", self.summary_ratio)
+        if isinstance(ratio, bool) or not isinstance(ratio, int | float):
+            raise Invalid(
+                "summary_ratio is a share, as in SummarizingConversationManager(summary_ratio=0.3)",
+                got=repr(ratio),
+            )
+        check_count(self.preserve_recent_messages, "preserve_recent_messages", "messages at the end")
+        prompt = cast("object", self.system_prompt)
+        if prompt is not None and not isinstance(prompt, str):
+            raise Invalid("summarization_system_prompt is a text", got=type(prompt).__name__)
         if self.preserve_recent_messages < 0:
             raise Invalid("preserve_recent_messages cannot be negative", got=self.preserve_recent_messages)
+        if self.pin_first is not None:
+            check_count(self.pin_first, "pin_first", "messages at the start")
         if self.pin_first is not None and self.pin_first < 1:
             raise Invalid("pin_first is None or at least 1", got=self.pin_first)
 

@@ -24,7 +24,7 @@ from repertory import SQLiteMemoryStore
 from repertory.backends.memory.sqlite_postings import READ_LEAST, READ_MOST, read_max
 from repertory.core.memory.entry import MemoryEntry
 from repertory.core.messages import Message
-from repertory.errors import Corrupt, Invalid, NotFound, Unavailable
+from repertory.errors import Corrupt, Failed, Invalid, NotFound, Unavailable
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
 
@@ -357,7 +357,7 @@ async def test_a_database_of_something_else_or_of_a_later_release_is_refused(pat
     with sqlite3.connect(path) as connection:
         connection.execute("UPDATE memory_format SET version = 2")
     connection.close()
-    with pytest.raises(Corrupt, match="unknown version"):
+    with pytest.raises(Failed, match="a newer release"):
         await store.search("one")
     await store.aclose()
     path.unlink()

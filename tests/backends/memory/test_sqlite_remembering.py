@@ -29,7 +29,7 @@ from repertory.core.journal.codec import decode
 from repertory.core.journal.records import MessageAdded
 from repertory.core.journal.rows import Kind, Row
 from repertory.core.messages import text_of
-from repertory.errors import Corrupt, Unavailable
+from repertory.errors import Failed, Unavailable
 from repertory.testing.session_contract import grow
 from tests.backends.memory.remembering_child import SESSIONS, redaction
 
@@ -263,7 +263,7 @@ async def test_a_memory_of_a_later_release_is_refused_and_left_as_it_is(path: Pa
     content = path.read_bytes()
     for remember in (True, False):
         async with opened(path, remember=remember) as store:
-            with pytest.raises(Corrupt, match="unknown version of the memory"):
+            with pytest.raises(Failed, match="a newer release"):
                 await store.acquire("s")
     assert path.read_bytes() == content
 

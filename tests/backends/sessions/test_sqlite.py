@@ -24,7 +24,7 @@ from repertory.backends.sessions import sqlite_heads, sqlite_journals
 from repertory.backends.sessions.sqlite import SQLiteSessionStore
 from repertory.backends.sessions.sqlite_file import SCHEMA_VERSION
 from repertory.core.journal.rows import Row
-from repertory.errors import Corrupt, Invalid, LeaseLost, Unavailable
+from repertory.errors import Corrupt, Failed, Invalid, LeaseLost, Unavailable
 from repertory.testing.session_contract import grow
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
@@ -143,7 +143,7 @@ async def test_an_unknown_version_is_refused_by_name(store: SQLiteSessionStore, 
     newer = sqlite3.connect(path)
     newer.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
     newer.close()
-    with pytest.raises(Corrupt, match=f"unknown version of the session database .*version={SCHEMA_VERSION + 1}"):
+    with pytest.raises(Failed, match=f"a newer release .*version={SCHEMA_VERSION + 1}"):
         await store.load("session", "default")
 
 

@@ -1,0 +1,138 @@
+"""What callers see of an error: what went wrong and where in their own code, without our way to it.
+
+An error of ours crosses the public edge with the frames of whoever called and of whoever's code raised; those of this
+package, of the event loops and of client libraries are left out, and a group of one error is that error. Causes keep
+their place in the chain. `REPERTORY_FULL_TRACEBACKS=1` leaves everything as it is.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import sysconfig
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ParamSpec, TypeVar, cast
+
+from repertory.errors import RepertoryError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_SWITCH = "REPERTORY_FULL_TRACEBACKS"
+_OURS = str(Path(__file__).parents[1])
+_STANDARD = sysconfig.get_path("stdlib")
+_INSTALLED = ("site-packages", "dist-packages")
+_SPECIAL = frozenset(("__init__", "__call__", "__enter__", "__exit__", "__aenter__", "__aexit__"))
+_LOOPS = ("anyio", "outcome", "sniffio", "trio")
+_CLIENTS = ("aiobotocore", "aiohttp", "anthropic", "botocore", "h11", "httpcore", "httpcore2", "httpx", "httpx2", "mcp")
+_LIBRARIES = frozenset((*_LOOPS, *_CLIENTS, "openai", "pydantic"))
+
+
+def short_errors(kind: type[T]) -> type[T]:
+    """A decorator of a public class: its public methods raise errors as callers are to see them, also those that it has
+    from classes of ours.
+    """
+    ours = [base for base in kind.__mro__ if base.__module__.partition(".")[0] == __name__.partition(".")[0]]
+    for name in dict.fromkeys(name for base in ours for name in vars(base)):
+        function = inspect.getattr_static(kind, name)
+        if inspect.isfunction(function) and (not name.startswith("_") or name in _SPECIAL):
+            setattr(kind, name, _shortening(function))
+    return kind
+
+
+def shortened_error(error: Exception) -> Exception:
+    """The error to raise instead: the same object, or the only one in a group, if it is ours."""
+    found: BaseException = error
+    while isinstance(found, BaseExceptionGroup):
+        inner = cast("BaseExceptionGroup[BaseException]", found).exceptions
+        if len(inner) != 1:
+            return error
+        (found,) = inner
+    if not isinstance(found, RepertoryError) or os.environ.get(_SWITCH, "0") not in ("", "0"):
+        return error
+    seen: set[int] = set()
+    link: BaseException | None = found
+    while link is not None and id(link) not in seen:
+        seen.add(id(link))
+        link.__traceback__ = _kept(link.__traceback__)
+        following = link.__cause__ if link.__cause__ is not None or link.__suppress_context__ else link.__context__
+        if isinstance(following, RepertoryError) and link.__cause__ is None:
+            link.__context__ = following = None  # What we did about another error of ours is no news.
+        if not isinstance(link, RepertoryError) and link.__traceback__ is None:
+            link.__cause__ = link.__context__ = following = None  # Nor is what a library made it of.
+        link = following
+    return found
+
+
+def _shortening(function: Callable[P, Any]) -> Callable[P, Any]:
+    if inspect.isasyncgenfunction(function):
+
+        @functools.wraps(function)
+        async def stream(*args: P.args, **options: P.kwargs) -> AsyncGenerator[Any]:
+            try:
+                async with aclosing(function(*args, **options)) as events:
+                    async for event in events:
+                        yield event
+            except (RepertoryError, ExceptionGroup) as caught:
+                error = shortened_error(cast("Exception", caught))
+            else:
+                return
+            try:
+                raise error
+            finally:
+                del error  # Its traceback leads here, which would be a cycle.
+
+        return stream
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def call(*args: P.args, **options: P.kwargs) -> Any:
+            try:
+                return await function(*args, **options)
+            except (RepertoryError, ExceptionGroup) as caught:
+                error = shortened_error(cast("Exception", caught))
+            try:
+                raise error
+            finally:
+                del error  # Its traceback leads here, which would be a cycle.
+
+        return call
+
+    @functools.wraps(function)
+    def call_now(*args: P.args, **options: P.kwargs) -> Any:
+        try:
+            return function(*args, **options)
+        except (RepertoryError, ExceptionGroup) as caught:
+            error = shortened_error(cast("Exception", caught))
+        try:
+            raise error
+        finally:
+            del error  # Its traceback leads here, which would be a cycle.
+
+    return call_now
+
+
+def _kept(trace: TracebackType | None) -> TracebackType | None:
+    frames: list[TracebackType] = []
+    while trace is not None:
+        if not _is_internal(trace.tb_frame.f_code.co_filename):
+            frames.append(trace)
+        trace = trace.tb_next
+    kept: TracebackType | None = None
+    for frame in reversed(frames):
+        kept = TracebackType(kept, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
+    return kept
+
+
+def _is_internal(file: str) -> bool:
+    if file.startswith((_OURS, "<frozen")):
+        return True
+    for folder in _INSTALLED:
+        _, found, below = file.partition(f"{os.sep}{folder}{os.sep}")
+        if found:
+            return below.partition(os.sep)[0] in _LIBRARIES
+    return file.startswith(_STANDARD)
