@@ -80,6 +80,31 @@ def mended(message: Message) -> Message:
     return cast("Message", said) if said != message else message
 
 
+def is_plainly_sound(message: Mapping[str, object]) -> bool:
+    """Whether a stored message is text alone, as most are, and nothing is wrong with it; False says nothing. Decided as
+    fast as can be, since this runs for every row that is opened.
+    """
+    content = message.get("content")
+    if message.get("role") not in ("user", "assistant") or type(content) is not list or "tracking_id" in message:
+        return False
+    for block in cast("list[dict[str, object]]", content):
+        if type(block) is not dict or len(block) != 1 or type(block.get("text")) is not str:
+            return False
+    if "metadata" not in message:
+        return True
+    metadata = message["metadata"]
+    if type(metadata) is not dict:
+        return False
+    fields = cast("dict[str, object]", metadata)
+    usage = fields.get("usage")
+    if len(fields) != 1 or type(usage) is not dict:
+        return False
+    counts = cast("dict[str, object]", usage)
+    given, taken, both = counts.get("inputTokens"), counts.get("outputTokens"), counts.get("totalTokens")
+    right = type(given) is int and type(taken) is int and type(both) is int and given >= 0 <= taken and both >= 0
+    return right and len(counts) == _USUAL_COUNTS
+
+
 def mended_result(result: Mapping[str, object]) -> ToolResult:
     """The same for a tool result that stands by itself."""
     return cast("ToolResult", result if _RESULT(result, "") is None else _mended_result(result))
@@ -199,6 +224,8 @@ _BLOCKS: Mapping[str, _Form] = {
     ),
 }
 _BLOCK = _fields(known=_BLOCKS)
+_USUAL_COUNTS = 3
+"""Without those of caches."""
 _METADATA = _fields(
     known={
         "usage": _fields(

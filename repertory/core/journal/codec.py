@@ -36,6 +36,7 @@ from repertory.core.journal.records import (
     ViewChanged,
 )
 from repertory.core.journal.rows import VERSION, Kind, Row
+from repertory.core.message_form import is_plainly_sound
 from repertory.core.messages import Message
 from repertory.core.pairing import read_message, read_result
 from repertory.errors import CorruptJournal, Invalid
@@ -71,8 +72,7 @@ def decode(kind: int, version: int, body: bytes) -> Record:
     made = _class_of(kind, version)
     try:
         value = load(body)
-        # Counting is quicker than looking, and a body of few containers cannot be deep.
-        if body.count(b"{") + body.count(b"[") > RECORD_DEPTH_MAX and is_too_deep(value, RECORD_DEPTH_MAX):
+        if _has_many_containers(body) and is_too_deep(value, RECORD_DEPTH_MAX):
             raise ValueError("nested too deep")
         return _record(kind, made, value)
     except (TypeError, ValueError, KeyError) as error:
@@ -82,7 +82,7 @@ def decode(kind: int, version: int, body: bytes) -> Record:
 def decode_all(rows: Sequence[Row]) -> list[Record] | None:
     """The records of verified rows, none of them erased, at once; None when one cannot be read: `decode` says which."""
     values = load_all([row.body for row in rows])
-    if values is None:
+    if values is None or any(map(_may_be_deep, rows)):
         return None
     records: list[Record] = []
     plain = cast("Callable[..., Record]", MessageAdded)
@@ -112,8 +112,10 @@ def decode_messages(rows: Sequence[Row]) -> list[Message] | None:
     for row, value in zip(rows, values, strict=True):
         if row[3] != VERSION or type(value) is not dict or tuple(value) not in _MESSAGE_SHAPES:
             return None
+        said: object = value["message"]
         try:
-            messages.append(read_message(value["message"]))
+            plain = type(said) is dict and is_plainly_sound(cast("_Fields", said))
+            messages.append(cast("Message", said) if plain else read_message(said))
         except Invalid:
             return None
     return messages
@@ -130,6 +132,15 @@ def at_of(body: bytes) -> float | None:
         return float(cast("float", at)) if _is_time(at) else None
     except OverflowError:
         return None
+
+
+def _may_be_deep(row: Row) -> bool:
+    return len(row[7]) > RECORD_DEPTH_MAX and _has_many_containers(row[7])
+
+
+def _has_many_containers(body: bytes) -> bool:
+    """Counting is quicker than looking, and a body of few containers cannot be deep."""
+    return body.count(b"{") + body.count(b"[") > RECORD_DEPTH_MAX
 
 
 def _class_of(kind: int, version: int) -> type[Record]:
@@ -168,13 +179,18 @@ def _checked(said: object) -> _Fields:
 
 def _checked_message(said: _Fields) -> _Fields:
     """The same for a message of a usual shape, which is what most rows are."""
-    if not (_is_time(said["at"]) and _is_number(said["turn"]) and _is_number(said["index"])):
+    at, turn, index = said["at"], said["turn"], said["index"]
+    if type(turn) is not int or type(index) is not int or not (0 <= index < 2**63 > turn >= 0) or not _is_time(at):
         raise TypeError("a number of a message is of the wrong type")
-    for name in ("idempotency_token", "repaired"):
-        if not isinstance(said.get(name, ""), str):
-            raise TypeError(f"{name} is of the wrong type")
-    message = read_message(said["message"])
-    return said if message is said["message"] else {**said, "message": message, "repaired": MENDED}
+    if len(said) > _USUAL_FIELDS:
+        for name in ("idempotency_token", "repaired"):
+            if not isinstance(said.get(name, ""), str):
+                raise TypeError(f"{name} is of the wrong type")
+    message = said["message"]
+    if type(message) is dict and is_plainly_sound(cast("_Fields", message)):
+        return said
+    mended = read_message(cast("object", message))
+    return said if mended is message else {**said, "message": mended, "repaired": MENDED}
 
 
 def _spelled(record: object) -> _Fields:
@@ -324,6 +340,7 @@ _MESSAGE_SHAPES = frozenset(
     for more in combinations(("idempotency_token", "repaired", "view"), count)
 )
 """The fields that the body of a message may have, in the order in which they are written."""
+_USUAL_FIELDS = 4
 _LIGHT_VIEW = ("first_shown", "manager", "manager_state")
 _KINDS: Mapping[type, int] = {made: int(kind) for kind, made in _CLASSES.items()}
 _SPELL: Mapping[int, Callable[[object], _Fields]] = {
