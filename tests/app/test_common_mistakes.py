@@ -341,10 +341,12 @@ def test_the_doctor_says_that_a_file_is_no_database_and_leaves_it(
     garbage = tmp_path / "garbage.db"
     garbage.write_bytes(b"garbage" * 1000)
     assert main(["sessions", "doctor", "--repair", "--database", str(garbage)]) == 1
-    told = capsys.readouterr().err
+    told = capsys.readouterr().out
     assert "no SQLite database" in told
     assert "name another file" in told
-    assert told.count("\n") == 1
+    assert "it was left as it is" in told
+    assert told.count("\n") == 3
+    assert [path.name for path in tmp_path.iterdir()] == ["garbage.db"]
     assert garbage.read_bytes() == b"garbage" * 1000
 
 
