@@ -60,6 +60,8 @@ class TurnLimits:
 
     def over(self, others: TurnLimits) -> TurnLimits:
         """These, and the others where these say nothing."""
+        if self is NO_LIMITS:  # Most calls say nothing.
+            return others
         own = {field.name: getattr(self, field.name) for field in fields(self)}
         return replace(others, **{name: value for name, value in own.items() if value is not None})
 
