@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import random
 import sys
 import tempfile
@@ -102,6 +103,7 @@ def main() -> int:
     unknown = sorted({*options.names, *options.left_out} - CAMPAIGNS.keys())
     if unknown:
         parser.error(f"there is no campaign {', '.join(unknown)}")
+    os.environ.update(AWS_ACCESS_KEY_ID="AKIDEXAMPLE", AWS_SECRET_ACCESS_KEY="wJalrXUtnFEMI")  # for buckets on loopback
     names = [name for name in options.names or CAMPAIGNS if name not in options.left_out]
     good = [run(name, options.seed, 60 * options.minutes, options.rounds) for name in names]
     return 0 if all(good) else 1
