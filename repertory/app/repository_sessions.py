@@ -40,7 +40,7 @@ class RepositorySessions:
             life=TimeToLive(time.time, 0.0),
             wall=time.time,
             entropy=os.urandom,
-            settings=TreeSettings(prove_s=float("inf"), mark_batches=False),
+            settings=TreeSettings(prove_s=float("inf"), mark_batches=False, short_names=False),
         )
 
 

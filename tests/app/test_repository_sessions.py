@@ -23,6 +23,7 @@ from repertory import (
     SlidingWindowConversationManager,
     tool,
 )
+from repertory.backends.sessions.message_tree_names import named
 from repertory.core.messages import text_of
 from repertory.errors import Invalid
 
@@ -230,6 +231,31 @@ def test_a_message_that_others_added_is_taken_in() -> None:
     again("ciao")
     assert agent(repository).messages == again.messages
     assert [one["message_id"] for one in repository.db.messages.items] == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("made", [CustomSessionRepository, CoroutineRepository])
+def test_a_repository_is_given_the_ids_that_were_given_to_us(made: type[SessionRepository]) -> None:
+    """However long they are: nothing is a folder there. Two of them never meet."""
+    repository = made()
+    long, like_a_folder = "s" * 255, named("session_", "s" * 255).removeprefix("session_")
+    for session_id in (long, like_a_folder):
+        for agent_id in ("a" * 255, named("agent_", "a" * 255).removeprefix("agent_")):
+            for texts in ([], [f"{session_id} {agent_id}"]):
+                it = Agent(
+                    ScriptedModel(["yes"]),
+                    callback_handler=None,
+                    agent_id=agent_id,
+                    session_manager=RepositorySessionManager(session_id, repository),
+                )
+                assert [text_of(message) for message in it.messages[::2]] == texts
+                if not texts:
+                    it(f"{session_id} {agent_id}")
+    db = getattr(repository, "inner", repository).db
+    assert {item["session_id"] for shelf in (db.sessions, db.agents, db.messages) for item in shelf.items} == {
+        long,
+        like_a_folder,
+    }
+    assert {len(item["agent_id"]) for item in db.agents.items} == {255, 249}
 
 
 def test_what_the_repository_raises_reaches_the_caller() -> None:

@@ -106,7 +106,7 @@ class MessageTreeStore:
         class.
         """
         check_id(session_id, "session id")
-        names = SessionNames(session_id)
+        names = self._names(session_id)
         with anyio.CancelScope(shield=True):
             async with self._locked(session_id) as session:
                 await check_told(self._objects, names)
@@ -163,7 +163,7 @@ class MessageTreeStore:
         """Rows in order, from the last row's `low` on, or all of them. The owner takes in what others have added."""
         check_id(session_id, "session id")
         check_id(agent_id, "agent id")
-        names = SessionNames(session_id)
+        names = self._names(session_id)
         async with self._locked(session_id) as session:
             if session.held is not None and agent_id not in session.journals:
                 rows: list[Row] = []
@@ -187,7 +187,7 @@ class MessageTreeStore:
         damaged is left out: opening it says what is wrong.
         """
         self._refuse_closed()
-        prefix = SESSIONS if session_id is None else SessionNames(check_id(session_id, "session id")).folder
+        prefix = SESSIONS if session_id is None else self._names(check_id(session_id, "session id")).folder
         listed: dict[str, list[ObjectInfo]] = {}
         for info in await self._objects.list(prefix):
             if "/" in info.key:
@@ -198,7 +198,7 @@ class MessageTreeStore:
     async def delete(self, session_id: str) -> None:
         """Erase a session. Errors: `NotFound`, `SessionBusy`, and see the class."""
         check_id(session_id, "session id")
-        names = SessionNames(session_id)
+        names = self._names(session_id)
         with anyio.CancelScope(shield=True):
             async with self._locked(session_id) as session:
                 await check_told(self._objects, names)
@@ -217,7 +217,7 @@ class MessageTreeStore:
     async def examine(self, session_id: str) -> Sequence[Damage]:
         """Every document of a session that is damaged, also where nobody who opens it would meet that."""
         self._refuse_closed()
-        names = SessionNames(check_id(session_id, "session id"))
+        names = self._names(check_id(session_id, "session id"))
         places = await places_in(self._objects, names)
         of_agents = [await examine_agent(place) for place in places]
         return [*await examine_session(self._objects, names), *(damage for found in of_agents for damage in found)]
@@ -225,7 +225,7 @@ class MessageTreeStore:
     async def salvage(self, session_id: str) -> Salvage:
         """The rows of a session or, where they cannot be proved, new ones for every message that can be read."""
         self._refuse_closed()
-        names = SessionNames(check_id(session_id, "session id"))
+        names = self._names(check_id(session_id, "session id"))
         await check_told(self._objects, names)
         rows: list[Row] = []
         damages: list[Damage] = []
@@ -245,7 +245,7 @@ class MessageTreeStore:
         Killed on the way, the copy is whole and the session may be gone. Errors: `NotFound`, `SessionBusy`, and see
         the class.
         """
-        names = SessionNames(check_id(session_id, "session id"))
+        names = self._names(check_id(session_id, "session id"))
         moved_to = ""
         with anyio.CancelScope(shield=True):
             async with self._locked(session_id) as session:
@@ -263,7 +263,7 @@ class MessageTreeStore:
 
     async def quarantined(self, session_id: str) -> Sequence[str]:
         """What was set aside of a session, the oldest first, and what was when it was opened."""
-        names = SessionNames(check_id(session_id, "session id"))
+        names = self._names(check_id(session_id, "session id"))
         self._refuse_closed()
         keys = [info.key for info in await self._objects.list(names.folder)]
         unreadable = [of_agent.unreadable for of_agent in names.journals_in(keys)]
@@ -277,7 +277,7 @@ class MessageTreeStore:
                 if session.held is None:
                     continue
                 with anyio.CancelScope(shield=True), suppress(RepertoryError):
-                    if await self._leases.prove(SessionNames(session_id), session.held) is not None:
+                    if await self._leases.prove(self._names(session_id), session.held) is not None:
                         session.held = None
 
     async def aclose(self) -> None:
@@ -295,6 +295,9 @@ class MessageTreeStore:
             await self._objects.aclose()
 
     # Within.
+
+    def _names(self, session_id: str) -> SessionNames:
+        return SessionNames(session_id, self._settings.short_names)
 
     async def _refuse_other_hands(self, names: SessionNames) -> None:
         """Raise `NotFound` or `SessionBusy` unless the session is there and no live owner other than this one has it.
@@ -340,7 +343,7 @@ class MessageTreeStore:
     async def _release(self, session: _Session) -> None:
         held, session.held = session.held, None
         assert held is not None
-        names = SessionNames(held.lease.session_id)
+        names = self._names(held.lease.session_id)
         journals, session.journals = session.journals, {}
         due = any(journal.due for journal in journals.values())
         if due and await self._leases.check(names, held) is not None:
@@ -381,7 +384,7 @@ class MessageTreeStore:
                     outcomes[place] = error
 
     async def _append(self, session: _Session, batch: Batch) -> Position | LeaseLost:
-        held, names = session.held, SessionNames(batch.lease.session_id)
+        held, names = session.held, self._names(batch.lease.session_id)
         if held is None or held.lease != batch.lease:
             return lost(batch.lease)
         refusal = await self._leases.check(names, held)
@@ -395,7 +398,7 @@ class MessageTreeStore:
             raise
 
     async def _append_owned(self, session: _Session, held: HeldLease, batch: Batch) -> Position | LeaseLost:
-        names = SessionNames(batch.lease.session_id)
+        names = self._names(batch.lease.session_id)
         by_agent: dict[str, list[Row]] = {}
         for row in batch.rows:
             by_agent.setdefault(row.agent_id, []).append(row)
@@ -426,7 +429,7 @@ class MessageTreeStore:
         session_id = id_in(folder, SESSIONS) or await told(self._objects, f"{folder}/session.json", "session_id")
         if session_id is None:
             return None
-        names = SessionNames(session_id)
+        names = self._names(session_id)
         agents: dict[str, int] = {}
         times: list[float] = []
         damaged = False

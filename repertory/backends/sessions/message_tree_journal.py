@@ -73,6 +73,8 @@ class TreeSettings:
     """Whether to keep, when a session is given up, what opening it needs in one object."""
     keep_folders: bool = False
     """Whether folders exist only while something is in them, so that an empty one needs a placeholder."""
+    short_names: bool = True
+    """Whether ids that are too long for the names of folders are shortened in them."""
 
 
 @dataclass(slots=True)

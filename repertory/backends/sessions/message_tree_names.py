@@ -96,11 +96,13 @@ class SessionNames:
     """The keys of one session."""
 
     session_id: str
+    short: bool = True
+    """Whether an id that is too long for a folder's name is shortened. Not where there are no folders."""
 
     @property
     def folder(self) -> str:
         """With a slash behind it."""
-        return f"{named(SESSIONS, self.session_id)}/"
+        return f"{self._named(SESSIONS, self.session_id)}/"
 
     @property
     def session(self) -> str:
@@ -114,8 +116,11 @@ class SessionNames:
         """Of an agent's journal, or of an orchestrator's."""
         orchestrator = orchestrator_in(agent_id)
         kind, prefix = (_AGENTS if orchestrator is None else _ORCHESTRATORS).split("/")
-        name = named(prefix, agent_id if orchestrator is None else orchestrator)
+        name = self._named(prefix, agent_id if orchestrator is None else orchestrator)
         return AgentNames(f"{self.folder}{kind}/{name}/", orchestrator is not None)
+
+    def _named(self, prefix: str, name: str) -> str:
+        return named(prefix, name) if self.short else f"{prefix}{name}"
 
     @staticmethod
     def journals_in(keys: Iterable[str]) -> list[AgentNames]:
