@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
 import random
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -21,6 +25,7 @@ from repertory import (
 from repertory.app.sessions import SessionPlace
 from repertory.backends.objects.memory import ObjectShelf
 from repertory.backends.ports import Batch, Position, SessionStore
+from repertory.backends.sessions.agentcore_store import AgentCoreSessionStore
 from repertory.backends.sessions.object_format import MAGIC, unpack
 from repertory.core.journal.records import SnapshotTaken, StateChanged
 from repertory.core.journal.restore import restore
@@ -28,6 +33,7 @@ from repertory.core.journal.rows import Row
 from repertory.core.messages import Message
 from tests.app.tree_sessions import TreeSessions
 from tests.backends.objects.moto_s3 import BUCKET
+from tests.backends.sessions.agentcore_memory import DirectEvents, FakeMemory
 from tests.core.journal_driver import COMMANDS, Driver
 
 LOCAL = ("sqlite", "journal in memory", "journal in files", "documents in memory", "documents in files")
@@ -54,6 +60,22 @@ def place_of(kind: str, folder: Path, url: str = "") -> SessionPlace:
             return S3Sessions(BUCKET, f"d/{folder.name}", endpoint_url=url)
         case _:
             raise AssertionError(kind)
+
+
+@dataclass
+class AgentCorePlace:
+    """Sessions in AgentCore Memory, without a network."""
+
+    memory: FakeMemory = field(default_factory=FakeMemory)
+    numbers: Iterator[int] = field(default_factory=itertools.count)
+
+    @property
+    def key(self) -> str:
+        return f"agentcore:{id(self.memory)}"
+
+    def open_store(self) -> AgentCoreSessionStore:
+        events, owner = DirectEvents(self.memory), f"owner-{next(self.numbers)}"
+        return AgentCoreSessionStore(events, owner=owner, wall=time.time, entropy=os.urandom)
 
 
 class Memory(InMemoryStorage):

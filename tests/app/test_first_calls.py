@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.real_time
+from tests.app.test_outside_turns import run_to_its_end
 
-ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.real_time
 
 FIRST_CALLS = """
 import sys, threading, traceback
@@ -65,16 +63,9 @@ with span("turn", {}):
 """
 
 
-def run(program: str, *arguments: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", program, *arguments], cwd=ROOT, capture_output=True, text=True, check=False, timeout=50
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 @pytest.mark.parametrize("before", ["imported", "nothing"])
 def test_sixteen_threads_may_make_the_first_calls_of_a_process_at_once(before: str, tmp_path: Path) -> None:
-    run(FIRST_CALLS, before, str(tmp_path / "sessions.db"))
+    run_to_its_end(FIRST_CALLS, before, str(tmp_path / "sessions.db"))
 
 
 @pytest.mark.parametrize(
@@ -86,4 +77,4 @@ def test_sixteen_threads_may_make_the_first_calls_of_a_process_at_once(before: s
     ],
 )
 def test_a_library_that_another_thread_is_importing_is_not_used_yet(library: str, stops_at: str) -> None:
-    run(HALF_IMPORTED, library, stops_at)
+    run_to_its_end(HALF_IMPORTED, library, stops_at)

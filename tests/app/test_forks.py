@@ -11,11 +11,9 @@ import pytest
 
 from repertory.core.messages import text_of
 from repertory.forking import Unforked
-from tests.app.test_outside_turns import PLACES, agent_on
+from tests.app.test_outside_turns import PLACES, ROOT, agent_on, run_to_its_end
 
 pytestmark = pytest.mark.real_time
-
-ROOT = Path(__file__).parents[2]
 
 HEAD = """
 import atexit, multiprocessing, os, signal, subprocess, sys, threading, traceback
@@ -252,31 +250,18 @@ assert texts(agent("documents")) == ["before the fork", "after the fork"]
 """
 
 
-def run(program: str, *arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", HEAD + program, *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=50,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
 @pytest.mark.parametrize(
     "program",
     [USED_BEFORE, POOL, HELD, LOG, LOCKED, STORE],
     ids=["used before", "pool in a tool", "held by the parent", "log of the database", "locks held", "bare store"],
 )
 def test_a_forked_child_calls_agents_of_its_parent(program: str, tmp_path: Path) -> None:
-    run(program, str(tmp_path))
+    run_to_its_end(HEAD + program, str(tmp_path))
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])
 def test_a_child_that_is_forked_inside_an_event_loop_makes_sync_calls(loop: str, tmp_path: Path) -> None:
-    run(IN_A_LOOP, str(tmp_path), loop)
+    run_to_its_end(HEAD + IN_A_LOOP, str(tmp_path), loop)
 
 
 def test_sessions_of_a_killed_parent_are_free_while_its_children_live(tmp_path: Path) -> None:
@@ -305,7 +290,7 @@ def test_sessions_of_a_killed_parent_are_free_while_its_children_live(tmp_path: 
 
 
 def test_a_child_that_exits_leaves_to_its_parent_what_is_to_be_done_at_the_end(tmp_path: Path) -> None:
-    assert run(EXITS, str(tmp_path)) == "True ['before the fork', 'ok']\n"
+    assert run_to_its_end(HEAD + EXITS, str(tmp_path)).stdout == "True ['before the fork', 'ok']\n"
     assert agent_on("sqlite", tmp_path).state.get("n") == 1
 
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,13 +27,10 @@ from repertory import (
     ToolContext,
     tool,
 )
-from repertory.backends.ports import SessionStore
-from repertory.backends.sessions.agentcore_store import AgentCoreSessionStore
 from repertory.core.messages import text_of
 from repertory.errors import RepertoryError
-from tests.app.operated_places import place_of
+from tests.app.operated_places import AgentCorePlace, place_of
 from tests.app.session_shelf import Shelf
-from tests.backends.sessions.agentcore_memory import DirectEvents, FakeMemory
 from tests.backends.sessions.snapshot_places import SyncStorage
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
@@ -82,22 +77,6 @@ BOMBS: dict[str, Any] = {
     "a long key": {"k" * 70_000: 1},
     "a negative zero": [-0.0, 1e308, 5e-324],
 }
-
-
-@dataclass
-class AgentCorePlace:
-    """Sessions in a memory without a network."""
-
-    memory: FakeMemory = field(default_factory=FakeMemory)
-    numbers: Any = field(default_factory=itertools.count)
-
-    @property
-    def key(self) -> str:
-        return f"agentcore:{id(self.memory)}"
-
-    def open_store(self) -> SessionStore:
-        owner = f"owner-{next(self.numbers)}"
-        return AgentCoreSessionStore(DirectEvents(self.memory), owner=owner, wall=time.time, entropy=os.urandom)
 
 
 def place(kind: str, folder: Path) -> Any:

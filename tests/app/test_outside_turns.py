@@ -84,6 +84,14 @@ anyio.run(main)
 """
 
 
+def run_to_its_end(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run it in a process that ends by itself, well."""
+    command = [sys.executable, "-c", program, *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=50)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
 def run(program: str, folder: Path) -> None:
     """Run it in a process that is killed once it waits, or ends by itself."""
     command = [sys.executable, "-c", HEAD + program, str(folder)]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 from functools import partial
 from pathlib import Path
@@ -17,12 +15,10 @@ from repertory.actors.memory_desk import DeskSettings, StoreDesk
 from repertory.backends.worker_threads import LEFT_MAX, run_foreign, run_in_thread
 from repertory.core.memory.options import AddMessagesContext
 from repertory.errors import Unavailable
-from tests.app.test_outside_turns import PLACES, agent_on
+from tests.app.test_outside_turns import PLACES, agent_on, run_to_its_end
 from tests.app.toy_memories import Transcripts
 
 pytestmark = pytest.mark.real_time
-
-ROOT = Path(__file__).parents[2]
 
 HEAD = """
 import atexit, sys, threading, time
@@ -114,21 +110,8 @@ begun.wait()
 """
 
 
-def run(program: str, exit_s: float, *arguments: str) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [sys.executable, "-c", HEAD + program, str(exit_s), *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=50,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done
-
-
 def test_a_dead_memory_store_is_tried_once_named_and_left_to_the_next_process(tmp_path: Path) -> None:
-    done = run(DEAD_STORES, 5.0, str(tmp_path))
+    done = run_to_its_end(HEAD + DEAD_STORES, "5.0", str(tmp_path))
     kinds = ["Down", "Buggy", "Waiting", "Stuck"]
     assert done.stdout == f"writes {len(kinds) * (len(PLACES) + 1)}\n"
     told = [line for line in done.stderr.splitlines() if "have not taken in what was said" in line]
@@ -145,7 +128,7 @@ def test_a_dead_memory_store_is_tried_once_named_and_left_to_the_next_process(tm
 
 
 def test_agents_beyond_the_bound_are_tried_once_and_not_held_again() -> None:
-    done = run(MANY_AGENTS, 10.0)
+    done = run_to_its_end(HEAD + MANY_AGENTS, "10.0")
     unasked = [line for line in done.stderr.splitlines() if "more than 8 agents wait" in line]
     assert done.stdout == f"writes {20 - len(unasked)}\n"
     assert len([line for line in done.stderr.splitlines() if "kept nowhere else, and lost" in line]) == 20
@@ -153,7 +136,7 @@ def test_agents_beyond_the_bound_are_tried_once_and_not_held_again() -> None:
 
 @pytest.mark.parametrize("program", [BLOCKED_LOOP, STUCK_TOOL], ids=["blocked loop", "stuck tool"])
 def test_a_process_does_not_wait_for_what_never_returns(program: str) -> None:
-    run(program, 1.0)
+    run_to_its_end(HEAD + program, "1.0")
 
 
 def test_the_end_of_a_block_and_shutdown_ask_a_dead_store_once() -> None:

@@ -7,12 +7,10 @@ everything aside. `python -m tests.simulation.damaged_documents --seeds 300` is 
 from __future__ import annotations
 
 import argparse
-import itertools
 import os
 import random
 import shutil
 import tempfile
-import time
 from collections import Counter
 from collections.abc import MutableMapping
 from dataclasses import dataclass, field
@@ -24,15 +22,14 @@ import anyio
 from repertory import FileSessions, Sessions, SnapshotSessions
 from repertory.backends.objects.memory import ObjectShelf
 from repertory.backends.ports import Batch, Position
-from repertory.backends.sessions.agentcore_store import AgentCoreSessionStore
 from repertory.core.journal.restore import messages_of, records_of
 from repertory.core.journal.rows import Row
 from repertory.core.messages import text_of
 from repertory.errors import RepertoryError
-from tests.app.operated_places import random_journal
+from tests.app.operated_places import AgentCorePlace, random_journal
 from tests.app.snapshot_shelf import SnapshotShelf
 from tests.app.tree_sessions import TreeSessions
-from tests.backends.sessions.agentcore_memory import DirectEvents, FakeMemory
+from tests.backends.sessions.agentcore_memory import FakeMemory
 from tests.core.journal_driver import COMMANDS, Driver
 
 KINDS = ("files", "bucket", "snapshots", "agentcore")
@@ -112,20 +109,6 @@ class Payloads(MutableMapping[str, bytes]):
 
     def __len__(self) -> int:
         return len(list(iter(self)))
-
-
-@dataclass
-class AgentCorePlace:
-    memory: FakeMemory = field(default_factory=FakeMemory)
-    numbers: Any = field(default_factory=itertools.count)
-
-    @property
-    def key(self) -> str:
-        return f"agentcore:{id(self.memory)}"
-
-    def open_store(self) -> AgentCoreSessionStore:
-        events, owner = DirectEvents(self.memory), f"owner-{next(self.numbers)}"
-        return AgentCoreSessionStore(events, owner=owner, wall=time.time, entropy=os.urandom)
 
 
 def place_for(kind: str, folder: Path) -> tuple[Any, MutableMapping[str, bytes]]:
