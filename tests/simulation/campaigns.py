@@ -27,6 +27,7 @@ CAMPAIGNS = {
     "kills": "tests.simulation.campaign_kills:kills",
     "clocks": "tests.simulation.campaign_kills:clocks",
     "disks": "tests.simulation.campaign_disks:disks",
+    "bombs": "tests.simulation.campaign_bombs:bombs",
     "forks": "tests.simulation.campaign_forks:forks",
     "servers": "tests.simulation.campaign_servers:servers",
     "crowd": "tests.simulation.campaign_crowd:crowd",
