@@ -103,7 +103,7 @@ class SnapshotSessions:
             await store.aclose()
 
     def _open(self) -> SnapshotSessionStore | StorageSessionStore:
-        from repertory.backends.sessions.object_sessions import ObjectSessionStore  # loaded when used
+        from repertory.backends.sessions.snapshot_journal import SnapshotJournal  # loaded when used
         from repertory.backends.sessions.snapshot_sessions import SnapshotSessionStore
         from repertory.backends.sessions.snapshot_storage_sessions import StorageSessionStore
 
@@ -113,7 +113,7 @@ class SnapshotSessions:
             return StorageSessionStore(storage, owner=owner, wall=time.time, entropy=os.urandom, choices=self.choices)
         place = cast("Storage", self.storage)
         objects = place.open_objects(owner)
-        journal = ObjectSessionStore(objects, owner=owner, owners=place.owners(owner, LEASE_S))
+        journal = SnapshotJournal(objects, owner=owner, owners=place.owners(owner, LEASE_S))
         return SnapshotSessionStore(journal, objects, wall=time.time, entropy=os.urandom, choices=self.choices)
 
 

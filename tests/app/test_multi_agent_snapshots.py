@@ -297,7 +297,7 @@ async def test_a_session_of_an_earlier_release_opens_and_shows_its_orchestrator_
 async def test_where_the_journal_is_gone_the_run_is_as_its_snapshot_has_it() -> None:
     place = SnapshotShelf()
     await unfinished(place)
-    for info in await place.objects().list("journals/"):
+    for info in await place.objects().list("s/journal/"):
         await place.objects().delete(info.key)
     (listed,) = await Sessions(SnapshotSessions(place)).list()
     assert sorted(listed.agents) == ["default_graph.a", "default_graph.b", "multi_agent.default_graph"]

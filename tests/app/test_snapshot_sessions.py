@@ -18,6 +18,7 @@ from repertory import (
     Agent,
     AgentSpec,
     FileStorage,
+    Graph,
     InMemoryStorage,
     JournalSessionManager,
     NullConversationManager,
@@ -33,14 +34,17 @@ from repertory import (
     SnapshotSessions,
     tool,
 )
-from repertory.backends.ports import Condition, ObjectStore
+from repertory.backends.ports import Condition, ObjectStore, Overwrite
 from repertory.core.messages import text_of
 from repertory.errors import Invalid, ModelFailed, NotFound, SessionBusy
 from repertory.testing.counting_objects import CountingObjectStore
 from tests.app.operated_places import names_holding
 from tests.backends.objects.moto_s3 import moto_s3
+from tests.source_tree import ROOT
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
+
+GOLDEN = ROOT / "tests/golden/snapshots-v1/older-place"
 
 
 def agent_on(storage: object, *replies: object, session: str = "s", **options: Any) -> Agent:
@@ -110,7 +114,7 @@ def test_the_tree_is_the_documented_one(folder: Path) -> None:
     assert len(tree.said("immutable_history/snapshot_00002.json")) == len(tree.said()) == 8
     manifest = tree.read("manifest.json")
     assert (manifest["schemaVersion"], manifest["nextSnapshotId"]) == ("1.0", "3")
-    assert sorted(path.name for path in folder.iterdir()) == [".repertory-owners", "journals", "s"]
+    assert sorted(path.name for path in folder.iterdir()) == [".repertory-owners", "s"]
 
 
 async def test_a_conversation_is_gone_on_with(storage: object) -> None:
@@ -439,6 +443,48 @@ async def test_another_process_is_told_that_the_session_is_busy(folder: Path) ->
         await agent_on(FileStorage(folder), takeover=True).invoke_async("q")
     finally:
         await store.aclose()
+
+
+async def check_goes_on(storage: Any) -> None:
+    """What an earlier release has kept, with journals at a place of their own, is gone on with by agents and graphs."""
+    objects = storage.open_objects("golden")
+    for path in GOLDEN.rglob("*"):
+        if path.is_file():
+            await objects.put(path.relative_to(GOLDEN).as_posix(), path.read_bytes(), Overwrite())
+    await objects.aclose()
+    sessions = Sessions(SnapshotSessions(storage))
+    shown = (await sessions.show("s")).agents["default"].messages
+    assert [text_of(each.message) for each in shown[:2]] == ["I am Ann", "Hello Ann"]
+    assert (await sessions.doctor()).ok
+    agent = agent_on(storage, "evening")
+    await agent.ready()
+    assert texts(agent) == ["I am Ann", "Hello Ann", "I bake", "bread", "I sell", "rolls", "I rest", "good"]
+    assert agent.state.get("said") == "I rest"
+    await agent.invoke_async("Good")
+    await agent.shutdown_async()
+    assert await SessionManager("s", storage=storage).list_snapshot_ids() == ["1", "2"]
+    again = agent_on(storage, "night", load_snapshot_id=1)
+    await again.invoke_async("And?")
+    assert texts(again) == ["I am Ann", "Hello Ann", "I bake", "bread", "And?", "night"]
+    await again.shutdown_async()
+    killed = agent_on(storage, session="killed", takeover=True)
+    await killed.ready()
+    assert texts(killed) == ["first", "one", "second", "two", "third", "three"]
+    await killed.shutdown_async()
+    nodes = {name: Agent(ScriptedModel([name]), callback_handler=None) for name in ("researcher", "writer")}
+    run = await Graph(nodes, session_manager=SessionManager("run", storage=storage)).invoke_async("Wasps")
+    assert (run.run, str(run)) == (2, "researcher: researcher\nwriter: writer")
+    report = await sessions.doctor()
+    assert (report.ok, list(report.strays)) == (True, [])
+
+
+async def test_a_session_of_an_earlier_release_is_gone_on_with(storage: object) -> None:
+    await check_goes_on(storage)
+
+
+@pytest.mark.parametrize("anyio_backend", ["trio"])  # the store itself does it on asyncio
+async def test_the_same_session_in_a_bucket(bucket: S3Storage) -> None:
+    await check_goes_on(bucket)
 
 
 async def test_a_session_of_journals_gets_a_tree(folder: Path) -> None:

@@ -227,7 +227,7 @@ def check_kept(before: list[str], after: list[str], where: str) -> None:
 
 def damage(rng: random.Random, kind: str, documents: MutableMapping[str, bytes]) -> tuple[str, list[str]]:
     """Do something bad to one document, or to two. What, and to which."""
-    keys = [key for key in documents if not key.startswith(("journals/", ".repertory", "s/repertory"))]
+    keys = [key for key in documents if not key.startswith(("s/journal/", ".repertory", "s/repertory"))]
     if kind == "files":
         keys = [key for key in keys if key.startswith("session_s/")]
     key = rng.choice(keys)

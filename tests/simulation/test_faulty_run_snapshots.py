@@ -18,8 +18,8 @@ from repertory import MultiAgentResult, Status
 from repertory.app.orchestrator import Orchestrator
 from repertory.backends.objects.memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.sessions.object_owners import TimedOwners
-from repertory.backends.sessions.object_sessions import ObjectSessionStore
 from repertory.backends.sessions.snapshot_choices import SnapshotChoices
+from repertory.backends.sessions.snapshot_journal import SnapshotJournal
 from repertory.backends.sessions.snapshot_sessions import SnapshotSessionStore
 from repertory.testing.faulty_objects import FaultyObjectStore, ObjectFaults
 from repertory.testing.faulty_sessions import FaultSettings
@@ -43,7 +43,7 @@ class SnapshotWorld(BadWorld):
         )
         objects = FaultyObjectStore(MemoryObjectStore(self.objects), self.rng, faults)
         owner = f"owner-{self.rng.randrange(10**9)}"
-        journal = ObjectSessionStore(objects, owner=owner, owners=TimedOwners(wall=anyio.current_time))
+        journal = SnapshotJournal(objects, owner=owner, owners=TimedOwners(wall=anyio.current_time))
         return SnapshotSessionStore(
             journal, objects, wall=anyio.current_time, entropy=os.urandom, choices=SnapshotChoices()
         )

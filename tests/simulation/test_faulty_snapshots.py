@@ -15,8 +15,8 @@ from repertory import AgentSpec, Runtime, ScriptedModel
 from repertory.app.snapshot_trigger import triggered_by
 from repertory.backends.objects.memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.sessions.object_owners import TimedOwners
-from repertory.backends.sessions.object_sessions import ObjectSessionStore
 from repertory.backends.sessions.snapshot_choices import SnapshotChoices
+from repertory.backends.sessions.snapshot_journal import SnapshotJournal
 from repertory.backends.sessions.snapshot_sessions import SnapshotSessionStore
 from repertory.core.messages import Message, text_of
 from repertory.core.pairing import check_next
@@ -56,7 +56,7 @@ class FaultyPlace:
         objects = FaultyObjectStore(MemoryObjectStore(self.shelf), self._rng, self.faults)
         objects.faults = self.happened
         owner = f"owner-{self._opened}"
-        journal = ObjectSessionStore(objects, owner=owner, owners=TimedOwners(wall=anyio.current_time))
+        journal = SnapshotJournal(objects, owner=owner, owners=TimedOwners(wall=anyio.current_time))
         return SnapshotSessionStore(
             journal, objects, wall=anyio.current_time, entropy=self._rng.randbytes, choices=self._choices
         )

@@ -204,7 +204,7 @@ class MessageTreeStore:
                 await check_told(self._objects, names)
                 await self._refuse_other_hands(names)
                 await self._remove(names, session)
-                await remove_aside(Requests(self._objects), names.folder.removesuffix("/"))
+                await remove_aside(Requests(self._objects), names.aside)
 
     async def inspect(self) -> Inspection:
         """Documents among the sessions that are no part of the layout: one list."""
@@ -251,7 +251,7 @@ class MessageTreeStore:
             async with self._locked(session_id) as session:
                 await check_told(self._objects, names)
                 await self._refuse_other_hands(names)
-                moved_to = await copy_aside(Requests(self._objects), names.folder.removesuffix("/"))
+                moved_to = await copy_aside(Requests(self._objects), names.folder.removesuffix("/"), names.aside)
                 await self._remove(names, session)
             if keep:
                 lease = await self.acquire(session_id)
@@ -268,7 +268,7 @@ class MessageTreeStore:
         keys = [info.key for info in await self._objects.list(names.folder)]
         unreadable = [of_agent.unreadable for of_agent in names.journals_in(keys)]
         found = [folder for folder in unreadable if any(key.startswith(folder) for key in keys)]
-        return [*await names_aside(Requests(self._objects), names.folder.removesuffix("/")), *found]
+        return [*await names_aside(Requests(self._objects), names.aside), *found]
 
     async def renew(self) -> None:
         """Prove every lease that is held. One that cannot be proved now is tried again with the next commit."""

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import blake2b
 
+from repertory.backends.sessions.object_keys import QUARANTINE
 from repertory.core.ids import ID_BYTES_MAX
 from repertory.core.message_tree.assembly import Source
 from repertory.core.orchestration.journals import journal_of, orchestrator_in
@@ -103,6 +104,11 @@ class SessionNames:
     def folder(self) -> str:
         """With a slash behind it."""
         return f"{self._named(SESSIONS, self.session_id)}/"
+
+    @property
+    def aside(self) -> str:
+        """The folder for what is set aside of it."""
+        return f"{QUARANTINE}/{self.folder.removesuffix('/')}"
 
     @property
     def session(self) -> str:

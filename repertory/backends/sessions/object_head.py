@@ -43,6 +43,11 @@ class Head:
     created_at: float = 0.0
     updated_at: float = 0.0
     deleted: bool = False
+    moved_to: str | None = None
+    """The folder where the session lies since it was moved. `deleted`: nothing of it is left here. Releases that do not
+    know this field refuse the head."""
+    moved_from: str | None = None
+    """The folder from which the session was moved here, as long as some of it may be left there."""
 
 
 class HeadChanges(TypedDict, total=False):
@@ -58,6 +63,7 @@ class HeadChanges(TypedDict, total=False):
     created_at: float
     updated_at: float
     deleted: bool
+    moved_to: str | None
 
 
 _DEFAULTS = {item.name: item.default for item in fields(Head) if item.name != "seqs"}
@@ -135,4 +141,6 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     "created_at": (int, float),
     "updated_at": (int, float),
     "deleted": bool,
+    "moved_to": str,
+    "moved_from": str,
 }

@@ -1,10 +1,11 @@
-"""Under which keys the objects of a session lie.
+"""Under which keys the objects of a session lie. Its folder is `journals/<session>`, or `<session>/journal` where
+snapshots of it lie beside its journal:
 
-journals/<session>/head                       who owns the session, what opening it needs, or where that lies
-journals/<session>/s/<commit, 16 digits>      a segment: what one commit added
-journals/<session>/c/<commit, 16 digits>      a chunk: the segments from this commit on, merged
-journals/<session>/w/<generation>-<edition>   what opening needs, when it is too large for the head
-journals/<session>/wanted                     tells the store's clock to whoever asks whether an owner is alive
+<folder>/head                       who owns the session, what opening it needs, or where that lies
+<folder>/s/<commit, 16 digits>      a segment: what one commit added
+<folder>/c/<commit, 16 digits>      a chunk: the segments from this commit on, merged
+<folder>/w/<generation>-<edition>   what opening needs, when it is too large for the head
+<folder>/wanted                     tells the store's clock to whoever asks whether an owner is alive
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import NamedTuple
 from repertory.core.ids import RESERVED, check_id
 
 ROOT = "journals"
+QUARANTINE = "quarantine"
 _DIGITS = 16
 _TOO_HIGH = "1000000000000000"
 
@@ -23,6 +25,8 @@ class SessionKeys(NamedTuple):
     """The keys of one session."""
 
     folder: str
+    aside: str
+    """The folder for what is set aside of it."""
 
     @property
     def head(self) -> str:
@@ -54,12 +58,42 @@ class SessionKeys(NamedTuple):
         return f"{self.folder}/w/{name}"
 
 
-def keys_of(session_id: str) -> SessionKeys:
-    """The keys of a session, whose id is the name of its folder where that is possible. Errors: `Invalid`."""
-    name = check_id(session_id, "session id")
-    if name.startswith((RESERVED, "%")):
-        name = f"%{sha256(name.encode()).hexdigest()}"  # the head has the id itself
-    return SessionKeys(f"{ROOT}/{name}")
+class Layout(NamedTuple):
+    """How the journals of a storage lie there: a session's folder is its name between `before` and `behind`."""
+
+    before: str
+    behind: str
+    aside_before: str
+    aside_behind: str
+    taken: str | None = None
+    """A name that is no session's here."""
+
+    def keys_of(self, session_id: str) -> SessionKeys:
+        """The keys of a session, whose id is the name of its folder where that is possible. Errors: `Invalid`."""
+        name = check_id(session_id, "session id")
+        if name.startswith((RESERVED, "%")) or name == self.taken:
+            name = f"%{sha256(name.encode()).hexdigest()}"  # the head has the id itself
+        return self._keys(name)
+
+    def keys_around(self, key: str) -> SessionKeys | None:
+        """The keys of the session in whose folder a key lies; None for one that lies in none."""
+        name = key.removeprefix(self.before).split("/", 1)[0]
+        keys = self._keys(name)
+        return keys if name and name != self.taken and key.startswith(f"{keys.folder}/") else None
+
+    def name_in(self, keys: SessionKeys) -> str:
+        """The name of a session's folder."""
+        return keys.folder.removeprefix(self.before).removesuffix(self.behind)
+
+    def _keys(self, name: str) -> SessionKeys:
+        folder = f"{self.before}{name}{self.behind}"
+        return SessionKeys(folder, f"{self.aside_before}{name}{self.aside_behind}")
+
+
+JOURNALS = Layout(f"{ROOT}/", "", f"{QUARANTINE}/{ROOT}/", "")
+"""Journals alone: `journals/<session>/...`."""
+BESIDE_SNAPSHOTS = Layout("", "/journal", "", "/quarantine", ROOT)
+"""Journals among the snapshots: `<session>/journal/...`, so that all of a session lies below `<session>/`."""
 
 
 def number_in(key: str) -> int | None:

@@ -323,6 +323,15 @@ class OwnedSession:
             await self._replace_head({"owner": None, "orderly": True, "deleted": True}, ())
             self.lose()
 
+    async def write_moved(self, moved_to: str) -> None:
+        """Say that the session lies in another folder, where everything but this head is by now. Nobody opens it here
+        from then on. Errors: `LeaseLost`, and those of the object store.
+        """
+        async with self.committing, self.head_lock:
+            fresh = self.head.window is None
+            await self.write_head(fresh=fresh, owner=None, orderly=True, moved_to=moved_to)
+            self.lose()
+
     async def write_head(self, *, fresh: bool, **changes: Unpack[HeadChanges]) -> None:
         """Replace the head; with `fresh` it says what opening needs as of now. The caller holds `head_lock`.
 

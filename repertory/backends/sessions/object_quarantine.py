@@ -1,4 +1,5 @@
-"""Objects of damaged sessions, moved aside as they are: `quarantine/<folder>/<number>/...` in the same storage.
+"""Objects of damaged sessions, moved aside as they are: `<aside>/<number>/...` in the same storage, where `aside` is a
+folder of the session's own.
 
 Each time that something is set aside has a number of its own, from 1. Nothing reads these objects but people.
 """
@@ -11,15 +12,14 @@ from functools import partial
 from repertory.backends.ports import Create
 from repertory.backends.sessions.object_requests import Requests, side_by_side
 
-QUARANTINE = "quarantine"
 _DIGITS = 4
 
 
-async def copy_aside(requests: Requests, folder: str) -> str:
+async def copy_aside(requests: Requests, folder: str, aside: str) -> str:
     """Copy every object below a folder (named without a slash behind it). Gives the folder of the copies."""
-    names = await names_aside(requests, folder)
+    names = await names_aside(requests, aside)
     number = int(names[-1].rpartition("/")[2]) + 1 if names else 1
-    target = f"{_folder_of(folder)}/{number:0{_DIGITS}}"
+    target = f"{aside}/{number:0{_DIGITS}}"
 
     async def copy(key: str) -> None:
         found = await requests.find(key)
@@ -31,18 +31,14 @@ async def copy_aside(requests: Requests, folder: str) -> str:
     return target
 
 
-async def names_aside(requests: Requests, folder: str) -> Sequence[str]:
-    """The folders of what was copied from below a folder, the oldest first."""
-    prefix = f"{_folder_of(folder)}/"
+async def names_aside(requests: Requests, aside: str) -> Sequence[str]:
+    """The folders of such copies, the oldest first."""
+    prefix = f"{aside}/"
     numbers = {info.key.removeprefix(prefix).split("/")[0] for info in await requests.list(prefix)}
     return [f"{prefix}{number}" for number in sorted(filter(str.isdecimal, numbers), key=int)]
 
 
-async def remove_aside(requests: Requests, folder: str) -> None:
+async def remove_aside(requests: Requests, aside: str) -> None:
     """Remove all of these copies."""
-    found = await requests.list(f"{_folder_of(folder)}/")
+    found = await requests.list(f"{aside}/")
     await requests.delete_all([info.key for info in found])
-
-
-def _folder_of(folder: str) -> str:
-    return f"{QUARANTINE}/{folder}"

@@ -16,7 +16,7 @@ from repertory.backends.sessions.object_requests import SIDE_BY_SIDE, Requests
 from repertory.backends.sessions.object_stretch import Parts
 from repertory.backends.sessions.object_window import Window, without
 from repertory.core.journal.rows import Row
-from repertory.errors import CorruptJournal
+from repertory.errors import CorruptJournal, StoreFailed
 
 _READINGS_MAX = 4
 """How often a reader begins again when the owner was busy merging."""
@@ -29,6 +29,12 @@ class StoredHead(NamedTuple):
     rows: list[Row]
     """What stands in the head itself."""
     version: str
+
+    def check_here(self, keys: SessionKeys) -> None:
+        """Errors: `StoreFailed` when the session was moved away."""
+        if self.head.moved_to is not None:
+            text = "the session lies with its snapshots now: open it with `SessionManager` or `SnapshotSessions`"
+            raise StoreFailed(text, session=self.head.session, key=keys.head, moved_to=self.head.moved_to)
 
 
 class Segment(NamedTuple):
@@ -54,7 +60,9 @@ class Changed(Exception):
 class SessionReader:
     """Reads one session."""
 
-    def __init__(self, requests: Requests, keys: SessionKeys, session_id: str) -> None:
+    def __init__(self, requests: Requests, keys: SessionKeys, session_id: str, *, moving: bool = False) -> None:
+        """`moving`: read also a session that is being moved away, which is whole here until it lies there."""
+        self._moving = moving
         self._requests = requests
         self._keys = keys
         self._session_id = session_id
@@ -182,10 +190,14 @@ class SessionReader:
         raise self._missing()
 
     async def _there(self) -> StoredHead | None:
-        """The head; None when there is no such session. Errors: `CorruptJournal` when it is damaged or was lost."""
+        """The head; None when there is no such session. Errors: `CorruptJournal` when it is damaged or was lost,
+        `StoreFailed` when it was moved away.
+        """
         stored = await self.head()
         if stored is None:
             await self.headless()
+        elif not self._moving:
+            stored.check_here(self._keys)
         return None if stored is None or stored.head.deleted else stored
 
     async def _stretch(self, stored: StoredHead, agent_id: str, last: int, first: int | None) -> list[Row]:

@@ -11,7 +11,8 @@ from repertory.backends.mending_ports import Damage, Inspection, Salvage
 from repertory.backends.ports import Create, Lease, ObjectInfo
 from repertory.backends.sessions.object_format import pack
 from repertory.backends.sessions.object_head import Head, ObjectKind, erasing_in, head_in, pack_head, read_object
-from repertory.backends.sessions.object_keys import ROOT, SessionKeys, number_in
+from repertory.backends.sessions.object_keys import Layout, SessionKeys, number_in
+from repertory.backends.sessions.object_listing import by_session
 from repertory.backends.sessions.object_ownership import OwnedSession
 from repertory.backends.sessions.object_reading import StoredHead
 from repertory.backends.sessions.object_removal import remove_session
@@ -97,20 +98,15 @@ async def begin_anew(
     await owned.release()
 
 
-async def inspect_sessions(requests: Requests) -> Inspection:
+async def inspect_sessions(requests: Requests, layout: Layout) -> Inspection:
     """What lies among the sessions and is no part of any."""
-    strays: list[str] = []
-    folders: dict[str, list[ObjectInfo]] = {}
-    for info in await requests.list(f"{ROOT}/"):
-        parts = info.key.split("/")
-        if len(parts) < 3:
-            strays.append(info.key)
-        else:
-            folders.setdefault("/".join(parts[:2]), []).append(info)
-    every = [SessionKeys(folder) for folder in folders]
-    heads = await side_by_side([partial(_head, requests, keys) for keys in every])
-    for keys, head in zip(every, heads, strict=True):
-        strays += [info.key for info in folders[keys.folder] if _is_stray(keys, head, info.key)]
+    found = await requests.list(layout.before)
+    # Others' objects may lie beside the sessions themselves, and not in a folder for nothing but them.
+    strays = [info.key for info in found if layout.before and layout.keys_around(info.key) is None]
+    folders = by_session(layout, found)
+    heads = await side_by_side([partial(_head, requests, keys) for keys in folders])
+    for (keys, infos), head in zip(folders.items(), heads, strict=True):
+        strays += [info.key for info in infos if _is_stray(keys, head, info.key)]
     return Inspection(strays=strays)
 
 

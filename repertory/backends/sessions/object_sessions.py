@@ -6,7 +6,7 @@ it looks like this, `docs/journal-on-objects.md` what lies in the store.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -18,8 +18,8 @@ from anyio.lowlevel import checkpoint_if_cancelled
 from repertory.backends.mending_ports import Inspection, Salvage
 from repertory.backends.ports import Batch, Lease, ObjectStore, Position, SessionInfo
 from repertory.backends.sessions.object_head import Head
-from repertory.backends.sessions.object_keys import SessionKeys, keys_of
-from repertory.backends.sessions.object_listing import list_sessions
+from repertory.backends.sessions.object_keys import JOURNALS, Layout, SessionKeys
+from repertory.backends.sessions.object_listing import list_sessions, newest_first
 from repertory.backends.sessions.object_owners import Owners
 from repertory.backends.sessions.object_ownership import OwnedSession
 from repertory.backends.sessions.object_quarantine import copy_aside, names_aside, remove_aside
@@ -60,8 +60,9 @@ class ObjectSessionStore:
     session and key (damaged, foreign or missing objects; nothing was changed), `Invalid` after `aclose`.
     """
 
-    def __init__(self, objects: ObjectStore, *, owner: str, owners: Owners) -> None:
+    def __init__(self, objects: ObjectStore, *, owner: str, owners: Owners, layout: Layout = JOURNALS) -> None:
         """`owner` must be unique to this object, such as a random id; it is what leases name."""
+        self._layout = layout
         self._objects = objects
         self._owner = check_id(owner, "owner")
         self._owners = owners
@@ -152,26 +153,26 @@ class ObjectSessionStore:
         """Rows in order, from the last row's `low` on, or all of them. What is owned is opened without any request;
         everything is read by one list, and a get for each 128 commits.
         """
-        keys = self._keys(session_id)
+        self._keys(session_id)
         owned = self._owned.get(session_id)
         if owned is not None and owned.lost is None and not whole:
             return await owned.load(agent_id)
-        reader = SessionReader(self._requests, keys, session_id)
-        return await (reader.whole(agent_id) if whole else reader.load(agent_id))
+        return await self._read(session_id, lambda reader: reader.whole(agent_id) if whole else reader.load(agent_id))
 
     async def load_at(self, session_id: str, agent_id: str, seq: int) -> Sequence[Row]:
         """Rows in order, from the `low` of the row at `seq` up to that one: what opening costs, one list, and about two
         gets more.
         """
-        return await SessionReader(self._requests, self._keys(session_id), session_id).stretch(agent_id, seq)
+        return await self._read(session_id, lambda reader: reader.stretch(agent_id, seq))
 
     async def sessions(self, session_id: str | None = None) -> Sequence[SessionInfo]:
         """Every session that holds records, the most recently changed first; or that one alone. One that is damaged is
         there without agents: opening it says what is wrong.
         """
         self._check_open()
-        only = None if session_id is None else keys_of(session_id)
-        return await list_sessions(self._requests, self._owners, only)
+        below = self._layout.before if session_id is None else f"{self._keys(session_id).folder}/"
+        infos = await list_sessions(self._requests, self._owners, self._layout, await self._requests.list(below))
+        return newest_first(infos.values())
 
     async def delete(self, session_id: str) -> None:
         """Erase a session. A note of a few hundred bytes stays, by which former owners are kept out.
@@ -182,30 +183,30 @@ class ObjectSessionStore:
         await self._owners.arrive()
         with anyio.CancelScope(shield=True):
             await self._remove(session_id, keys)
-            await remove_aside(self._requests, keys.folder)
+            await remove_aside(self._requests, keys.aside)
 
     async def inspect(self) -> Inspection:
         """Objects among the sessions that are no part of any: one list, and a get for each session."""
         self._check_open()
-        return await inspect_sessions(self._requests)
+        return await inspect_sessions(self._requests, self._layout)
 
     async def salvage(self, session_id: str) -> Salvage:
         """The rows in every object of a session that can be read."""
-        return (await salvage_session(self._requests, self._keys(session_id), session_id)).salvage
+        return (await salvage_session(self._requests, await self._where(session_id), session_id)).salvage
 
     async def set_aside(self, session_id: str, keep: Sequence[Row]) -> str:
-        """Copy the objects of a session to `quarantine/journals/<session>/<number>/`, and begin it anew with these
-        rows. Errors: `NotFound`, `SessionBusy`, and see the class.
+        """Copy the objects of a session to a folder for that, which it gives, and begin it anew with these rows.
+        Errors: `NotFound`, `SessionBusy`, and see the class.
         """
-        keys = self._keys(session_id)
+        self._keys(session_id)
         await self._owners.arrive()
         with anyio.CancelScope(shield=True):
-            return await self._set_aside(session_id, keys, keep)
+            return await self._set_aside(session_id, await self._where(session_id), keep)
         raise AssertionError
 
     async def quarantined(self, session_id: str) -> Sequence[str]:
         """The folders of what was set aside of a session, the oldest first."""
-        return await names_aside(self._requests, self._keys(session_id).folder)
+        return await names_aside(self._requests, self._keys(session_id).aside)
 
     async def tend(self) -> None:
         """Renew leases, bring heads up to date and merge segments, until cancelled, which is safe at any time.
@@ -237,20 +238,43 @@ class ObjectSessionStore:
         if before_us is not None:
             before_us.lose()
             await self._tending.stop(before_us)
+        owned = self._owned[session_id] = await self._own(session_id, keys, takeover)
+        self._tending.look_at(owned)
+        return owned
+
+    async def _own(self, session_id: str, keys: SessionKeys, takeover: bool) -> OwnedSession:
+        """Become the owner of what lies under these keys. Errors: `SessionBusy`, and see the class."""
         reader = SessionReader(self._requests, keys, session_id)
         for _ in range(_TRIES_MAX):
             stored = await reader.head()
             try:
-                before = stored.head if stored is not None else await reader.headless()
+                before = await self._before(session_id, keys, stored, takeover)
                 await self._check_free(keys, stored, takeover)
                 owned = self._next_owner(session_id, keys, before)
                 await owned.begin(stored)
             except (AlreadyExists, PreconditionFailed, LeaseLost, Changed):
                 continue  # somebody was quicker
-            self._owned[session_id] = owned
-            self._tending.look_at(owned)
             return owned
         raise SessionBusy("others want the session as well", session=session_id)
+
+    async def _before(self, session_id: str, keys: SessionKeys, stored: StoredHead | None, takeover: bool) -> Head:
+        """The head that the next owner goes on from. `stored`: what lies there.
+
+        Raises `Changed` when that has to be looked at again. Errors: see the class.
+        """
+        del takeover
+        if stored is None:
+            return await SessionReader(self._requests, keys, session_id).headless()
+        stored.check_here(keys)
+        return stored.head
+
+    async def _where(self, session_id: str) -> SessionKeys:
+        """The keys under which a session lies now. Errors: see the class."""
+        return self._keys(session_id)
+
+    async def _read(self, session_id: str, read: Callable[[SessionReader], Awaitable[list[Row]]]) -> list[Row]:
+        """What is read of a session that need not be owned."""
+        return await read(SessionReader(self._requests, self._keys(session_id), session_id))
 
     def _next_owner(self, session_id: str, keys: SessionKeys, head: Head) -> OwnedSession:
         if head.deleted:
@@ -298,6 +322,8 @@ class ObjectSessionStore:
     async def _remove(self, session_id: str, keys: SessionKeys) -> None:
         try:
             stored = await SessionReader(self._requests, keys, session_id).head()
+            if stored is not None:
+                stored.check_here(keys)
             if stored is None or stored.head.deleted:
                 if not await remove_session(self._requests, keys):
                     raise StoreNotFound("no such session", session=session_id)
@@ -318,8 +344,10 @@ class ObjectSessionStore:
         if remains.version is None and not remains.salvage.rows:
             raise StoreNotFound("no such session", session=session_id)
         if remains.head is not None:
-            await self._check_free(keys, StoredHead(remains.head, [], ""), takeover=False)
-        moved_to = await copy_aside(self._requests, keys.folder)
+            stored = StoredHead(remains.head, [], "")
+            stored.check_here(keys)
+            await self._check_free(keys, stored, takeover=False)
+        moved_to = await copy_aside(self._requests, keys.folder, keys.aside)
         if keep:
             lease = Lease(session_id=session_id, owner=self._owner, generation=remains.generation + 1)
             await begin_anew(self._requests, keys, remains, lease, keep)
@@ -328,7 +356,7 @@ class ObjectSessionStore:
         return moved_to
 
     def _keys(self, session_id: str) -> SessionKeys:
-        keys = keys_of(session_id)
+        keys = self._layout.keys_of(session_id)
         self._check_open()
         return keys
 

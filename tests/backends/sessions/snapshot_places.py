@@ -19,8 +19,8 @@ from repertory.backends.objects.memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.objects.s3 import S3ObjectStore
 from repertory.backends.ports import ObjectStore
 from repertory.backends.sessions.object_owners import LockedOwners, Owners, TimedOwners
-from repertory.backends.sessions.object_sessions import ObjectSessionStore
 from repertory.backends.sessions.snapshot_choices import LoadOnce, SnapshotChoices
+from repertory.backends.sessions.snapshot_journal import SnapshotJournal
 from repertory.backends.sessions.snapshot_sessions import SnapshotSessionStore
 from repertory.backends.sessions.snapshot_storage_sessions import StorageSessionStore
 from repertory.core.snapshots.trigger import SaveLatestOn
@@ -45,7 +45,7 @@ def snapshots_on(
 ) -> SnapshotSessionStore:
     """Leases of ten seconds, by the loop's clock."""
     clock = wall or anyio.current_time
-    journal = ObjectSessionStore(objects, owner=owner, owners=owners or TimedOwners(wall=clock))
+    journal = SnapshotJournal(objects, owner=owner, owners=owners or TimedOwners(wall=clock))
     return SnapshotSessionStore(journal, objects, wall=clock, entropy=os.urandom, choices=chosen or choices())
 
 

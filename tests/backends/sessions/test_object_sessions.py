@@ -17,7 +17,7 @@ from repertory.backends.objects.memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.ports import Batch, Condition, Lease, Overwrite, Position
 from repertory.backends.sessions import object_merging
 from repertory.backends.sessions.object_format import pack, unpack
-from repertory.backends.sessions.object_keys import keys_of
+from repertory.backends.sessions.object_keys import JOURNALS
 from repertory.backends.sessions.object_owners import TimedOwners
 from repertory.backends.sessions.object_reading import Segment, SessionReader
 from repertory.backends.sessions.object_requests import Requests
@@ -345,7 +345,7 @@ async def test_an_owner_that_is_overtaken_while_it_acquires_gives_way() -> None:
 
 
 async def _segments(here: Place) -> list[Segment]:
-    return await SessionReader(Requests(here.objects), keys_of("session"), "session").tail(0)
+    return await SessionReader(Requests(here.objects), JOURNALS.keys_of("session"), "session").tail(0)
 
 
 async def test_a_put_that_lands_before_the_takeover_belongs_to_the_history() -> None:

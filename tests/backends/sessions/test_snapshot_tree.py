@@ -10,7 +10,7 @@ from typing import Any
 
 import anyio
 import pytest
-from object_places import on_shelf, virtual_shelf
+from object_places import virtual_shelf
 from snapshot_places import TREE, choices, snapshots_on, snapshots_on_shelf
 
 from repertory.backends.mending_ports import QuarantiningStore
@@ -475,7 +475,7 @@ async def test_a_damaged_manifest_is_made_anew_of_what_lies_there(shelf: ObjectS
     assert before["nextSnapshotId"] == "3"
     assert [texts(shelf, history(number))[-1] for number in (1, 2, 3)] == ["re a", "re b", "re c"]
     await snapshots_on_shelf(shelf, "deletes").delete("s")
-    assert not [key for key in shelf.objects if key.startswith("s/")]
+    assert not [key for key in shelf.objects if key.startswith("s/scopes/")]
 
 
 async def test_damaged_snapshots_are_found_and_made_anew_by_a_repair(shelf: ObjectShelf) -> None:
@@ -502,7 +502,7 @@ async def test_a_tree_that_cannot_be_written_takes_no_turn_down(
 ) -> None:
     class NoTree(CountingObjects):
         async def put(self, key: str, body: bytes, condition: Any) -> str:
-            if key.startswith("s/"):
+            if key.startswith("s/scopes/"):
                 raise Unavailable("no tree today", key=key)
             return await super().put(key, body, condition)
 
@@ -598,7 +598,7 @@ async def test_what_is_redacted_is_gone_from_every_snapshot(shelf: ObjectShelf) 
         (target,) = (seq for seq, said in messages_of(records_of(whole)).items() if text_of(said) == secret)
         redaction = redact(session.appender, whole, target, message, 3.0)
         await session.commit(*redaction.rows, erase=redaction.erase)
-        tree = b"".join(kept.body for key, kept in shelf.objects.items() if key.startswith("s/"))
+        tree = b"".join(kept.body for key, kept in shelf.objects.items() if key.startswith("s/scopes/"))
         assert secret.encode() in tree  # The answer repeats it, as another message.
         assert f'"{secret}"'.encode() not in tree
     assert texts(shelf, history(2)) == ["a", "re a", "[redacted]", f"re {secret}"]
@@ -623,7 +623,7 @@ async def test_deleting_a_session_removes_its_snapshots_and_nothing_brings_them_
         await anyio.sleep(30)
         tasks.cancel_scope.cancel()
     await store.aclose()
-    assert not [key for key in shelf.objects if key.startswith("s/")]
+    assert not [key for key in shelf.objects if key.startswith("s/scopes/")]
     async with opened(shelf, owner="next") as session:
         assert session.shown == []
 
@@ -636,7 +636,7 @@ async def test_a_session_of_others_can_be_deleted_and_a_busy_one_cannot(shelf: O
             await store.delete("s")
         assert LATEST in shelf.objects
     await store.delete("s")
-    assert not [key for key in shelf.objects if key.startswith("s/")]
+    assert not [key for key in shelf.objects if key.startswith("s/scopes/")]
     await put(shelf, LATEST, foreign("q"))
     await store.delete("s")
     with pytest.raises(NotFound):
@@ -660,24 +660,6 @@ async def test_unusual_ids_have_trees_of_their_own(shelf: ObjectShelf, session_i
     await store.delete(session_id)
     assert not [key for key in shelf.objects if key.endswith(".json")]
     await store.aclose()
-
-
-async def test_the_journal_is_the_one_that_journal_sessions_have(shelf: ObjectShelf) -> None:
-    """So a session may change hands between the two, and only the tree stays behind meanwhile."""
-    async with opened(shelf) as session:
-        await session.turn("a")
-    journal = on_shelf(shelf, "journal")
-    lease = await journal.acquire("s")
-    rows = await journal.load("s", "default")
-    appender = Appender("default", restore(rows).fold, rows[-1].link, lambda size: b"s" * size)
-    said: Message = {"role": "user", "content": [{"text": "b"}]}
-    row = appender.append(MessageAdded(at=1.0, message=said, turn=2, index=2))
-    await journal.append([Batch(lease=lease, rows=[row])])
-    await journal.aclose()
-    assert texts(shelf) == ["a", "re a"]
-    async with opened(shelf) as session:
-        assert session.shown == ["a", "re a", "b"]
-    assert texts(shelf) == ["a", "re a", "b"]
 
 
 async def test_what_a_journal_can_do_besides_is_passed_on(shelf: ObjectShelf) -> None:
