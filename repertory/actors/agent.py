@@ -45,6 +45,7 @@ from repertory.actors.worklist import Worklist
 from repertory.backends.ports import OutputForm
 from repertory.core.budget import Budget
 from repertory.core.direct_call import DIRECT_WHILE_BUSY, direct_answers, recorded
+from repertory.core.journal.editing import MessagesEdit, editing
 from repertory.core.journal.image import Image
 from repertory.core.journal.records import CursorMoved, MessageAdded, StateChanged
 from repertory.core.journal.standing import standing_of
@@ -98,7 +99,7 @@ class AgentActor(Actor[AgentMessage]):
         self._parts = parts
         self._wall = wall
         self._waiting: deque[Call] = deque()
-        self._loads: deque[tuple[SnapshotFields, ReplySlot[None]]] = deque()
+        self._loads: deque[tuple[SnapshotFields | MessagesEdit, ReplySlot[None]]] = deque()
         self._running: Call | None = None
         self._driver: TurnDriver | None = None
         self._worklist = Worklist("turns", self._next)
@@ -146,6 +147,7 @@ class AgentActor(Actor[AgentMessage]):
         failed, callers are told of its error, such as that somebody else has the session now.
         """
         del reason
+        self._parts.mirror.in_a_turn = False
         self._ledger.hand_over(soon=True)
         failed = self._backlog.failed
         if failed is not None:
@@ -358,20 +360,26 @@ class AgentActor(Actor[AgentMessage]):
             return self._show(*self._loads.popleft())
         return self._run_turn(self._waiting.popleft()) if self._waiting else None
 
-    async def _show(self, wanted: SnapshotFields, slot: ReplySlot[None]) -> None:
-        """Go on from a snapshot: first what was said until now, then what it says."""
+    async def _show(self, wanted: SnapshotFields | MessagesEdit, slot: ReplySlot[None]) -> None:
+        """Go on from a snapshot or an edit: first what was said until now, then what it says."""
         try:
             await self._ledger.catch_up()
             persister = self.context.sibling("persister")
             self._keep_state()
             image = await persister.ask(ReadImage(), timeout_s=math.inf)
-            for record in restoring(image, wanted, self._wall()):
+            edits = isinstance(wanted, MessagesEdit)
+            try:
+                records = editing(image, wanted, self._wall()) if edits else restoring(image, wanted, self._wall())
+            except Invalid:
+                await self._stand_on(image)  # Whoever looks sees again what is shown.
+                raise
+            for record in records:
                 self._ledger.add(record)
-            if wanted.state is not None:
+            if not edits and wanted.state is not None:
                 self._parts.state.replace(wanted.state)
             self._ledger.hand_over(soon=True)
             await self._stand_on(await persister.ask(ReadImage(), timeout_s=math.inf))
-            if self._parts.remembers:
+            if self._parts.remembers and not edits:
                 self.context.sibling("memory").tell(SkipTo(seq=self._footing.last_seq))
             await self._ledger.commit()
         except RepertoryError as error:
@@ -380,7 +388,7 @@ class AgentActor(Actor[AgentMessage]):
             slot.reply(None)
 
     async def _run_turn(self, call: Call) -> None:
-        self._running = call
+        self._running, self._parts.mirror.in_a_turn = call, True
         turns_before = self._footing.turns
         self._parts.wish.take()  # It was for a turn that is over.
         outcome: AgentResult | RepertoryError
@@ -390,6 +398,7 @@ class AgentActor(Actor[AgentMessage]):
         except RepertoryError as error:
             outcome = error
         driver, self._running, self._driver = self._driver, None, None
+        self._parts.mirror.in_a_turn = False
         if call.invocation.deadline < math.inf:
             self.context.cancel_timer(call.invocation)
         if driver is not None:

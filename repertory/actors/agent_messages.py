@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from repertory.actors.call import Invocation
 from repertory.core.events import TurnEvent
+from repertory.core.journal.editing import MessagesEdit
 from repertory.core.messages import Json
 from repertory.core.result import AgentResult
 from repertory.core.snapshots.fields import SnapshotFields
@@ -29,9 +30,11 @@ class InvokeStreaming(Stream[TurnEvent]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShowSnapshot(Ask[None]):
-    """Go on from a snapshot; answered when that is durable. Waits for the turn that runs, not for those that wait."""
+    """Go on from a snapshot, or from what a program made of the messages; answered when that is durable. Waits for the
+    turn that runs, not for those that wait.
+    """
 
-    wanted: SnapshotFields
+    wanted: SnapshotFields | MessagesEdit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

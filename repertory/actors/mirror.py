@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from repertory.core.messages import copy_message
+from repertory.core.pairing import check_messages
 from repertory.core.standing import Standing
+from repertory.core.window.edits import plan_of_edit
 
 if TYPE_CHECKING:
     from repertory.core.journal.records import View
@@ -40,6 +42,13 @@ class Draft:
         """Whether it says anything else now."""
         return self.messages != self.shown
 
+    def assign(self, messages: Sequence[object]) -> None:
+        """Have the list hold these instead. Errors: as `plan_of_edit`; then nothing has changed."""
+        assigned = check_messages(messages)
+        if assigned != self.shown:
+            plan_of_edit(self.shown, self.given, assigned)
+        self.messages[:] = assigned
+
 
 _HOOKED: ContextVar[Mirror | None] = ContextVar("repertory_hooked", default=None)
 """Whose callbacks the code that runs here belongs to."""
@@ -48,7 +57,7 @@ _HOOKED: ContextVar[Mirror | None] = ContextVar("repertory_hooked", default=None
 class Mirror:
     """The shown messages: those that were there at the last look, and those added since."""
 
-    __slots__ = ("_added", "_draft", "_shown", "manager", "manager_state", "misnamed", "standing")
+    __slots__ = ("_added", "_draft", "_shown", "in_a_turn", "manager", "manager_state", "misnamed", "standing")
 
     def __init__(self) -> None:
         self._shown: Sequence[Message] = ()
@@ -60,6 +69,8 @@ class Mirror:
         """The conversation manager that the journal names."""
         self.manager_state: Mapping[str, Json] = {}
         """What the journal keeps of it."""
+        self.in_a_turn = False
+        """Whether a turn runs."""
         self.misnamed = False
         """Whether another one decides now, which the journal is to name with what is stored next."""
 
@@ -68,6 +79,14 @@ class Mirror:
         self._shown, self._added = messages, []
         if self._draft is not None and not self._draft.edited:
             self._draft = None
+
+    def show_edited(self, messages: Sequence[Message], *, waits: bool) -> None:
+        """A program has edited them between two turns. `waits`: the last message is the same, and so is what stands
+        among its tools.
+        """
+        self.show(messages)
+        if not waits:
+            self.standing = Standing(last=messages[-1] if messages else None)
 
     def add(self, message: Message) -> None:
         """One more message. It has made an end of whatever stood among the tools of the one before."""
@@ -91,14 +110,25 @@ class Mirror:
         finally:
             _HOOKED.reset(before)
 
-    def handed_out(self) -> list[Message]:
-        """Copies of all of them. Within `hooked`, always the same list, whose edits count."""
-        shown = self.messages()
+    def drafted(self) -> list[Message] | None:
+        """Within `hooked`, copies of all of them, always the same list, whose edits count. None elsewhere."""
         if _HOOKED.get() is not self:
-            return [copy_message(message) for message in shown]
+            return None
+        shown = self.messages()
         if self._draft is None or (len(self._draft.shown) != len(shown) and not self._draft.edited):
             self._draft = Draft(shown)
         return self._draft.messages
+
+    def assign(self, messages: Sequence[object]) -> bool:
+        """Within `hooked`: have the list that is handed out hold these. False elsewhere, with nothing changed.
+
+        Errors: as `plan_of_edit`; then nothing has changed.
+        """
+        if self.drafted() is None:
+            return False
+        assert self._draft is not None
+        self._draft.assign(messages)
+        return True
 
     def take_draft(self) -> Draft | None:
         """What callbacks have edited since this was last asked."""

@@ -35,6 +35,7 @@ from repertory.errors import ActorDead
 if TYPE_CHECKING:
     from repertory.actors.agent_parts import AgentParts
     from repertory.core.events import TurnEvent
+    from repertory.core.journal.editing import MessagesEdit
     from repertory.core.journal.image import Image
     from repertory.core.memory.flushed import StoreFlush
     from repertory.core.messages import Message
@@ -111,8 +112,10 @@ class ActiveSession:
         """Let nobody wait for the store any longer than this."""
         self.persister.tell(Hurry(wait_s=wait_s))
 
-    async def show(self, wanted: SnapshotFields) -> None:
-        """Go on from a snapshot; returns when that is durable. Errors: `Invalid`, and those of the store."""
+    async def show(self, wanted: SnapshotFields | MessagesEdit) -> None:
+        """Go on from a snapshot or an edit of the messages; returns when that is durable. Errors: `Invalid`, and those
+        of the store.
+        """
         await self.agent.ask(ShowSnapshot(wanted=wanted), timeout_s=math.inf)
 
     async def save_run(self) -> Mapping[str, object]:

@@ -37,6 +37,7 @@ from repertory.app.claim import Claim
 from repertory.app.conversation_managers import ManagerChoice, another_manager, chosen_manager
 from repertory.app.direct_tools import DirectTools, call_recorded, direct_use
 from repertory.app.edge import short_errors
+from repertory.app.editable_messages import EditableMessages, edit_made
 from repertory.app.event_loop import inside_event_loop
 from repertory.app.fork_history import whole_history
 from repertory.app.plugins import LatePlugins, Plugin
@@ -322,11 +323,45 @@ class Agent(SnapshotMethods, MemoryMethods, InterruptMethods):
 
     @property
     def messages(self) -> list[Message]:
-        """A copy of what the model is shown, oldest first; in callbacks of a running turn's hooks, a list that they may
-        edit: drop messages, change them, put one in front. Errors: `NotReady` before the session was opened.
+        """What the model is shown, oldest first. Another list may be assigned, and this one edited: what is done to it
+        (`append`, `clear`, `del messages[:2]`, ...) is done to the conversation; what was said stays in `history()`.
+
+        Between turns messages may be dropped, changed, one put in front of all others, and new ones behind them. (A
+        message is changed by giving another one in its place: `messages[0] = {...}`.) The session has it on return;
+        inside an event loop, where nothing can be waited for here, when the next call begins, at the end of
+        `async with agent`, or after `await agent.ready()`. In callbacks of a running turn's hooks, which may edit the
+        messages themselves too, it becomes part of the turn.
+
+        Errors: `NotReady` before the session was opened; of edits `Invalid` for what is no message and for another
+        order, `UnpairedTools` for tool uses without their results, `AgentBusy` while a turn runs (then nothing has
+        changed), and those of the store.
         """
         check_open(self._opened)
-        return self._mirror.handed_out()
+        drafted = self._mirror.drafted()
+        return EditableMessages(self._mirror.messages(), self._edit_messages) if drafted is None else drafted
+
+    @messages.setter
+    def messages(self, messages: Sequence[Message]) -> None:
+        check_open(self._opened)
+        if not self._mirror.assign(messages):
+            self._edit_messages(messages, messages if isinstance(messages, EditableMessages) else None)
+
+    def _edit_messages(self, wanted: Sequence[Message], read: EditableMessages | None) -> Sequence[Message]:
+        """Show these between two turns; gives them."""
+        if self._mirror.in_a_turn or self._life.in_a_turn:
+            raise AgentBusy(
+                "a turn is running: edit agent.messages in one of its hooks, or when it is over", agent=self.agent_id
+            )
+        shown = self._mirror.messages()
+        edit = edit_made(wanted, shown, read)
+        if edit is None:
+            return shown
+        shown = edit.messages()
+        self._mirror.show_edited(shown, waits=edit.keeps_end)
+        self._life.loads.append(edit)
+        if self.session_manager is not None and not inside_event_loop():
+            _blocking().run(self.ready)
+        return shown
 
     @property
     def _moment(self) -> Moment:
@@ -430,11 +465,13 @@ class Agent(SnapshotMethods, MemoryMethods, InterruptMethods):
         """Close what `with agent` opened; everything said is durable and was offered to memory, and so is the state.
         Calling it again does nothing.
         """
-        if self._life.is_held or self._state.changed or self._memory_manager is not None:
+        if self._life.is_held or self._state.changed or self._life.edited or self._memory_manager is not None:
             _blocking().run(self.shutdown_async)
 
     async def shutdown_async(self) -> None:
         """The same for `async with agent`, from the same event loop."""
+        if self._life.edited and self.session_manager is not None:
+            await self.ready()
         await (self._life.leave() if self._life.is_held else self.flush_memory())
         await self._store_state()
 

@@ -14,6 +14,7 @@ from repertory.app.active_session import ActiveSession
 from repertory.app.blueprint import Blueprint
 from repertory.app.host import ambient_host
 from repertory.app.seat import hosted
+from repertory.core.journal.editing import MessagesEdit
 from repertory.core.snapshots.fields import SnapshotFields
 from repertory.errors import Invalid
 from repertory.forking import forget_in_children, never_collect
@@ -33,8 +34,8 @@ class AgentLife:
         self._held: ActiveSession | None = None
         self._held_in: object = None
         self._current: ActiveSession | None = None
-        self.loads: list[SnapshotFields] = []
-        """Snapshots that the conversation is to go on from and does not yet, the oldest first."""
+        self.loads: list[SnapshotFields | MessagesEdit] = []
+        """Snapshots and edits that the conversation is to go on from and does not yet, the oldest first."""
         forget_in_children(self)
 
     def forget_parent(self) -> None:
@@ -51,6 +52,11 @@ class AgentLife:
     def is_held(self) -> bool:
         """Whether a block keeps the session open."""
         return self._task is not None
+
+    @property
+    def edited(self) -> bool:
+        """Whether the messages were edited, and nothing else waits for the next call."""
+        return bool(self.loads) and all(isinstance(one, MessagesEdit) for one in self.loads)
 
     @property
     def in_a_turn(self) -> bool:
@@ -92,6 +98,8 @@ class AgentLife:
         failed: BaseException | None = None
         try:
             if held is not None:
+                if self.edited:
+                    await self._show(held)
                 await held.flush_memory()
         except BaseException as error:
             failed = error
@@ -131,7 +139,9 @@ class AgentLife:
             yield session
 
     async def _show(self, session: ActiveSession) -> None:
-        """Go on from the snapshots that were loaded. The next call tries one again that the store did not take."""
+        """Go on from the snapshots that were loaded and the edits that were made. The next call tries
+        one again that the store did not take.
+        """
         loads, self.loads = self.loads, []
         while loads:
             try:

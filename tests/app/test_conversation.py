@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ from repertory import (
 )
 from repertory.core.messages import Message, text_of
 from repertory.core.window.summary import is_summary
-from repertory.errors import Invalid, ModelFailed
+from repertory.errors import AgentBusy, Invalid, ModelFailed, UnpairedTools
 
 pytestmark = pytest.mark.anyio
 
@@ -527,11 +528,195 @@ async def test_an_edit_in_a_hook_that_makes_no_conversation_changes_nothing(capl
     assert "was not shortened" in caplog.text
 
 
-async def test_outside_hooks_the_messages_are_a_copy() -> None:
+def assigns_last_three(agent: Any) -> None:
+    agent.messages = agent.messages[-3:]
+
+
+async def test_a_list_that_is_assigned_in_a_hook_is_part_of_the_turn(tmp_path: Path) -> None:
+    storage = InMemoryStorage()
+    model = NarrowModel(100)
+    manager = Hooked(BeforeModelCallEvent, assigns_last_three)
+    agent = quiet(model, manager, session_manager=JournalSessionManager("s", storage=storage))
+    await say(agent, 6)
+    assert max(len(call.messages) for call in model.calls) == 3
+    assert len(agent.messages) == 4
+    again = quiet(model, NullConversationManager(), session_manager=JournalSessionManager("s", storage=storage))
+    await again.ready()
+    assert again.messages == agent.messages
+    assert len(await again.history()) == 12
+
+
+USE: Message = {"role": "assistant", "content": [{"toolUse": {"toolUseId": "u", "name": "f", "input": {}}}]}
+RESULT: Message = {
+    "role": "user",
+    "content": [{"toolResult": {"toolUseId": "u", "status": "success", "content": [{"text": "done"}]}}],
+}
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [[{"role": "user", "content": [{"text": 5}]}], "hello", [USE], [RESULT]],
+    ids=["a-wrong-type", "a-text", "a-use-alone", "a-result-alone"],
+)
+async def test_what_is_no_conversation_is_refused_where_it_is_assigned(bad: Any) -> None:
+    refused: list[str] = []
+
+    def assign(agent: Any) -> None:
+        with pytest.raises((Invalid, UnpairedTools)) as caught:
+            agent.messages = bad
+        refused.append(str(caught.value))
+
+    agent = quiet(
+        NarrowModel(100), Hooked(BeforeModelCallEvent, assign), messages=[USE, RESULT, said("ok", "assistant")]
+    )
+    await say(agent, 1)
+    assert len(refused) == 1
+    before = agent.messages
+    with pytest.raises((Invalid, UnpairedTools)):
+        agent.messages = bad
+    with pytest.raises((Invalid, UnpairedTools)):
+        del agent.messages[1]
+    assert agent.messages == before
+    assert len(await agent.history()) == 5
+
+
+def said(text: str, role: Any = "user") -> Message:
+    return {"role": role, "content": [{"text": text}]}
+
+
+def edit_assigned(agent: Any) -> None:
+    agent.messages = agent.messages[-2:]
+
+
+def edit_appended(agent: Any) -> None:
+    agent.messages.append(said("noted"))
+    agent.messages += [said("noted, too", "assistant")]
+
+
+def edit_cleared(agent: Any) -> None:
+    agent.messages.clear()
+
+
+def edit_several(agent: Any) -> None:
+    messages = agent.messages
+    del messages[0]
+    messages.pop()
+    messages[0] = said("in front")
+    messages[1:1] = []
+    messages.insert(len(messages), said("behind", "assistant"))
+
+
+def edit_restated(agent: Any) -> None:
+    agent.messages = [said("another talk"), said("yes", "assistant")]
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize(
+    ("place", "edit"),
+    [
+        *(("none", edit) for edit in (edit_assigned, edit_appended, edit_cleared, edit_several, edit_restated)),
+        *((place, edit) for place in ("sqlite", "files", "snapshots") for edit in (edit_cleared, edit_several)),
+    ],
+)
+async def test_an_edit_between_turns_is_kept_on_every_store(tmp_path: Path, place: str, edit: Any) -> None:
+    def manager() -> Any:
+        if place == "sqlite":
+            return SQLiteSessionManager("s", path=tmp_path / "a.db")
+        if place == "files":
+            return FileSessionManager("s", tmp_path)
+        return SnapshotSessionManager("s", storage=FileStorage(tmp_path)) if place == "snapshots" else None
+
+    model = NarrowModel(100)
+    agent = quiet(model, NullConversationManager(), session_manager=manager())
+    await agent.ready()
+    await say(agent, 2)
+    wanted = quiet(NarrowModel(1), NullConversationManager(), messages=agent.messages)
+    edit(agent)
+    now = list(agent.messages)
+    edit(wanted)
+    assert [text_of(message) for message in now] == talk_of(wanted)
+    await agent.ready()
+    assert agent.messages == now
+    if place != "none":
+        again = quiet(model, NullConversationManager(), session_manager=manager())
+        await again.ready()
+        assert [text_of(message) for message in again.messages] == [text_of(message) for message in now]
+        agent = again
+    await agent.invoke_async("next")
+    assert [text_of(message) for message in model.calls[-1].messages] == [*map(text_of, now), "next"]
+    kept = [text_of(message) for message in await agent.history()]
+    assert kept[:4] == ["q0 word ", "answer to q0 word ", "q1 word ", "answer to q1 word "]
+
+
+def test_an_edit_in_sync_code_is_durable_on_return(tmp_path: Path) -> None:
+    agent = quiet(NarrowModel(100), NullConversationManager(), session_manager=FileSessionManager("s", tmp_path))
+    for number in range(3):
+        agent(f"q{number}")
+    agent.messages = agent.messages[2:]
+    del agent.messages[:2]
+    path = str(tmp_path)
+    seen = Agent(NarrowModel(100), callback_handler=None, session_manager=FileSessionManager("s", path))
+    assert talk_of(seen) == ["q2", "answer to q2"] == talk_of(agent)
+    agent.shutdown()
+
+
+async def test_an_edit_leaves_tokens_and_the_end_of_a_block_as_they_were() -> None:
+    storage = InMemoryStorage()
+    model = NarrowModel(100)
+    agent = quiet(model, NullConversationManager(), session_manager=JournalSessionManager("s", storage=storage))
+    async with agent:
+        await agent.invoke_async("q0")
+        first = await agent.invoke_async("q1", idempotency_token="t")
+        agent.messages = agent.messages[-2:]
+        assert (await agent.invoke_async("q1", idempotency_token="t")).message == first.message
+        agent.messages.append(said("noted"))
+    assert len(model.calls) == 2
+    again = quiet(model, NullConversationManager(), session_manager=JournalSessionManager("s", storage=storage))
+    await again.ready()
+    assert talk_of(again) == ["q1", "answer to q1", "noted"]
+
+
+async def test_a_prompt_that_failed_may_be_dropped_and_the_talk_goes_on() -> None:
+    model = ScriptedModel(["hello", ModelFailed("no"), "fine"])
+    agent = quiet(model, NullConversationManager())
+    await agent.invoke_async("hi")
+    with pytest.raises(ModelFailed):
+        await agent.invoke_async("bad")
+    agent.messages.pop()
+    await agent.invoke_async("better")
+    assert talk_of(agent) == ["hi", "hello", "better", "fine"]
+    assert [text_of(message) for message in model.calls[-1].messages] == ["hi", "hello", "better"]
+
+
+async def test_while_a_turn_runs_edits_outside_hooks_are_refused_with_what_to_do() -> None:
+    @tool
+    def trim(agent: Any) -> str:
+        """Trim."""
+        try:
+            agent.messages.clear()
+        except AgentBusy as error:
+            return str(error)
+        return "done"
+
+    model = ScriptedModel([{"toolUse": {"name": "trim", "input": {}}}, "ok"])
+    agent = quiet(model, NullConversationManager(), tools=[trim])
+    await agent.invoke_async("go")
+    assert "in one of its hooks, or when it is over" in str(agent.messages[2])
+    agent.messages = []
+    assert agent.messages == []
+
+
+async def test_a_list_that_was_read_before_the_talk_went_on_is_not_edited() -> None:
     agent = quiet(NarrowModel(100), NullConversationManager())
     await say(agent, 1)
-    agent.messages.clear()
-    assert len(agent.messages) == 2
+    old = agent.messages
+    copied = copy.deepcopy(old)
+    assert (type(copied), copied) == (list, old)
+    await say(agent, 1)
+    with pytest.raises(Invalid, match="the conversation has gone on"):
+        old.clear()
+    assert len(old) == 2
+    assert len(agent.messages) == 4
 
 
 # ----------------------------------------------------------------------------------------- overflows of much too much

@@ -11,10 +11,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from repertory.core.interrupt_state import read_state, records_between
+from repertory.core.journal.editing import said_by_hand
 from repertory.core.journal.records import Branched, MessageAdded, Record, View
 from repertory.core.journal.shown import SUMMARY_SEQ
-from repertory.core.journal.turn_tokens import is_answer
-from repertory.core.messages import tool_results
 from repertory.core.pairing import repair
 from repertory.core.standing import Standing
 from repertory.core.window.summary import is_summary
@@ -48,7 +47,7 @@ def restoring(image: Image, wanted: SnapshotFields, at: float) -> list[Record]:
         name="a snapshot",
     )
     before = messages[kept - 1] if kept else None
-    added = list(_added(image, before, messages[kept:named], at))
+    added = list(said_by_hand(messages[kept:named], before, turn=image.turns, index=image.message_count, at=at))
     if wanted.turn is not None:
         added += _named_turn(image, added, messages[named:], wanted.turn.token, at)
     end = messages[-1] if messages else None
@@ -89,16 +88,6 @@ def _view(image: Image, summary: Message | None, last: int, manager: Mapping[str
         manager=name,
         manager_state=kept,
     )
-
-
-def _added(image: Image, before: Message | None, messages: Sequence[Message], at: float) -> Iterator[MessageAdded]:
-    turn, index = image.turns, image.message_count
-    for message in messages:
-        asks = message["role"] == "user" and not any(tool_results(message))
-        if not turn or (asks and (before is None or is_answer(before))):
-            turn += 1
-        yield MessageAdded(at=at, message=message, turn=turn, index=index)
-        before, index = message, index + 1
 
 
 def _named_turn(

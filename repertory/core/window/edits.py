@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import TypeGuard
 
-from repertory.core.messages import Message, tool_results
+from repertory.core.messages import Message, copy_message, tool_results, tool_uses
 from repertory.core.pairing import check_messages, check_next
 from repertory.core.window.plan import WindowPlan
-from repertory.errors import Invalid
+from repertory.errors import Invalid, UnpairedTools
 
 
 def plan_of_edit(shown: Sequence[Message], given: Sequence[Message], edited: Sequence[object]) -> WindowPlan:
@@ -25,16 +25,44 @@ def plan_of_edit(shown: Sequence[Message], given: Sequence[Message], edited: Seq
     """
     left = check_messages(edited)
     if not left:
-        raise Invalid("a conversation manager leaves at least one message", shown=len(shown))
+        raise Invalid("an edit leaves at least one message", shown=len(shown))
+    return _plan(shown, _origins(given, shown, left), left)
+
+
+def edit_of(
+    shown: Sequence[Message], given: Sequence[Message], edited: Sequence[object]
+) -> tuple[WindowPlan, tuple[Message, ...]]:
+    """The same between two turns, when a program may also leave nothing and put new messages behind all others: the
+    plan for what was shown, and these messages.
+
+    Errors: as `plan_of_edit`.
+    """
+    left = check_messages(edited)
     origins = _origins(given, shown, left)
-    summary = left[0] if origins[0] is None else None
+    end = len(left)
+    while end and origins[end - 1] is None:
+        end -= 1
+    if end == 0 and left == list(shown):
+        return WindowPlan(), ()
+    plan = _plan(shown, origins[:end], left[:end])
+    previous = left[end - 1] if end else None
+    for message in left[end:]:
+        check_next(previous, message)
+        previous = message
+    return plan, tuple(copy_message(message) for message in left[end:])
+
+
+def _plan(shown: Sequence[Message], origins: Sequence[int | None], left: Sequence[Message]) -> WindowPlan:
+    summary = left[0] if left and origins[0] is None else None
     kept = origins[1:] if summary is not None else origins
     if not _rises(kept):
-        raise Invalid("a conversation manager drops and edits messages, and may put one in front", shown=len(shown))
+        raise Invalid("an edit drops and changes messages, and may put one in front of all others", shown=len(shown))
     now = left[1:] if summary is not None else left
     _check_pairs(now)
+    _check_end(shown, kept, now)
     drop, pinned = _cut(kept, len(shown))
-    replaced = {at: message for at, message in zip(kept, now, strict=True) if message != shown[at]}
+    replaced = {at: copy_message(one) for at, one in zip(kept, now, strict=True) if one != shown[at]}
+    summary = None if summary is None else copy_message(summary)  # Nobody else has these from now on.
     return WindowPlan(drop=drop, pinned=pinned, replaced=replaced, summary=summary, reason="edited")
 
 
@@ -66,6 +94,14 @@ def _cut(kept: Sequence[int], shown: int) -> tuple[int, tuple[int, ...]]:
             break
         drop = at
     return drop, tuple(at for at in kept if at < drop)
+
+
+def _check_end(shown: Sequence[Message], kept: Sequence[int], left: Sequence[Message]) -> None:
+    """Tool uses that wait for their results stay as they are, and no others are left without theirs."""
+    waiting = [use["toolUseId"] for use in tool_uses(shown[-1])] if shown else []
+    stays = bool(kept) and kept[-1] == len(shown) - 1
+    if waiting != ([use["toolUseId"] for use in tool_uses(left[-1])] if left else []) or (waiting and not stays):
+        raise UnpairedTools("tool uses and their results are dropped together", waiting=waiting)
 
 
 def _check_pairs(messages: Sequence[Message]) -> None:

@@ -1,0 +1,106 @@
+"""`agent.messages` as a program sees it between turns: a list whose edits are the conversation's.
+
+Every edit makes the list that is wanted, has it checked, and only then changes anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Self, SupportsIndex, TypeVar, cast
+
+from repertory.core.journal.editing import MessagesEdit
+from repertory.core.messages import copy_message
+from repertory.core.window.edits import edit_of
+from repertory.errors import Invalid
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from repertory.core.messages import Message
+
+T = TypeVar("T")
+Edit = Callable[["list[Message]", "EditableMessages"], "Sequence[Message]"]
+"""Has the conversation show these instead of the list that was read; gives what is shown then."""
+
+
+class EditableMessages(list["Message"]):
+    """Copies of the shown messages. What is done to the list is done to the conversation; copies of the list, and the
+    messages in it, are the program's own.
+
+    Errors of every edit: those of assigning to `agent.messages`; then nothing has changed.
+    """
+
+    def __init__(self, shown: Sequence[Message], edit: Edit) -> None:
+        self.shown = shown
+        """The messages as they were when the list was read, or edited last."""
+        self.given: Sequence[Message] = [copy_message(message) for message in shown]
+        """Their copies, in the same order."""
+        self._carry_out = edit
+        super().__init__(self.given)
+
+    def _edit(self, edit: Callable[[list[Message]], T]) -> T:
+        wanted: list[Message] = list(self)
+        result = edit(wanted)
+        self.shown = self._carry_out(wanted, self)
+        self.given = wanted
+        super().__setitem__(slice(None), wanted)
+        return result
+
+    def append(self, message: Message, /) -> None:
+        self._edit(lambda wanted: wanted.append(message))
+
+    def extend(self, messages: Iterable[Message], /) -> None:
+        self._edit(lambda wanted: wanted.extend(messages))
+
+    def insert(self, index: SupportsIndex, message: Message, /) -> None:
+        self._edit(lambda wanted: wanted.insert(index, message))
+
+    def remove(self, message: Message, /) -> None:
+        self._edit(lambda wanted: wanted.remove(message))
+
+    def pop(self, index: SupportsIndex = -1, /) -> Message:
+        return self._edit(lambda wanted: wanted.pop(index))
+
+    def clear(self) -> None:
+        self._edit(lambda wanted: wanted.clear())
+
+    def reverse(self) -> None:
+        self._edit(lambda wanted: wanted.reverse())
+
+    def sort(self, *, key: Any = None, reverse: bool = False) -> None:
+        self._edit(lambda wanted: wanted.sort(key=key, reverse=reverse))
+
+    def __setitem__(self, place: Any, value: Any, /) -> None:
+        self._edit(lambda wanted: wanted.__setitem__(place, value))
+
+    def __delitem__(self, place: SupportsIndex | slice, /) -> None:
+        self._edit(lambda wanted: wanted.__delitem__(place))
+
+    def __iadd__(self, messages: Iterable[Message], /) -> Self:
+        self.extend(messages)
+        return self
+
+    def __imul__(self, times: SupportsIndex, /) -> Self:
+        self._edit(lambda wanted: wanted.__imul__(times))
+        return self
+
+    def __reduce_ex__(self, protocol: SupportsIndex, /) -> tuple[Any, ...]:
+        """Copies and pickles are plain lists."""
+        return list, (list(self),)
+
+
+def edit_made(wanted: object, shown: Sequence[Message], read: EditableMessages | None = None) -> MessagesEdit | None:
+    """What it takes to show `wanted` instead of what is shown; None when that says the same. `read`: the list that was
+    read before and edited, if that is known.
+
+    Errors: those of `edit_of`; `Invalid` for what is no list, and when the conversation went on since `read` was read.
+    """
+    if not isinstance(wanted, list | tuple):
+        raise Invalid("agent.messages is a list of messages", got=type(wanted).__name__)
+    messages = list(cast("Sequence[object]", wanted))
+    if messages == shown:
+        return None
+    if read is not None and read.shown != shown:
+        raise Invalid("the conversation has gone on since this list was read: read agent.messages again")
+    plan, added = edit_of(shown, shown if read is None else read.given, messages)
+    return MessagesEdit(shown=shown, plan=plan, added=added)

@@ -1,0 +1,96 @@
+"""What a program has made of `agent.messages` between two turns: the records by which a journal shows that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from repertory.core.journal.records import MessageAdded, Record
+from repertory.core.journal.shown import Shown
+from repertory.core.journal.turn_tokens import is_answer
+from repertory.core.journal.view_change import view_change
+from repertory.core.messages import NO_ANSWER_TEXT, tool_results
+from repertory.core.tokens import estimate_tokens
+from repertory.core.window.plan import DEFAULT_MANAGER, apply_plan
+from repertory.core.window.summary import is_summary
+from repertory.errors import Invalid
+
+if TYPE_CHECKING:
+    from repertory.core.journal.image import Image
+    from repertory.core.messages import Json, Message
+    from repertory.core.window.plan import WindowPlan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MessagesEdit:
+    """An edit of what was shown when it was made, as `edit_of` checks it."""
+
+    shown: Sequence[Message]
+    plan: WindowPlan
+    added: tuple[Message, ...]
+    """Messages behind all others."""
+
+    @property
+    def keeps_end(self) -> bool:
+        """Whether the last message stays the last one."""
+        last = len(self.shown) - 1
+        return not self.added and (self.plan.drop <= last or last in self.plan.pinned)
+
+    def messages(self) -> list[Message]:
+        """What is shown afterwards."""
+        front = [] if self.plan.summary is None else [self.plan.summary]
+        return [*front, *apply_plan(self.shown, self.plan), *self.added]
+
+
+def editing(image: Image, edit: MessagesEdit, at: float) -> list[Record]:
+    """The records to append to the journal that amounts to `image`.
+
+    A prompt without an answer that is left out gets the note that every prompt gets behind which another turn begins;
+    the note is left out with it. Errors: `Invalid` when something else is shown by now.
+    """
+    shown = [message for _, message in image.shown]
+    if shown != list(edit.shown):
+        raise Invalid("the conversation has gone on since agent.messages was edited: read it and edit it again")
+    plan, window = edit.plan, Shown(image.view, iter(image.recent))
+    last, last_seq, index = image.last_message, image.last_seq, image.message_count
+    records: list[Record] = []
+    hides_last = plan.drop == len(shown) and len(shown) - 1 not in plan.pinned
+    if last is not None and last["role"] == "user" and hides_last:
+        note: Message = {"role": "assistant", "content": [{"text": NO_ANSWER_TEXT}]}
+        last_seq, index, last = last_seq + 1, index + 1, note
+        records.append(MessageAdded(at=at, message=note, turn=image.turns, index=image.message_count))
+        window.add(last_seq, note)
+        plan = replace(plan, drop=plan.drop + 1)
+    if plan.changes:
+        kept = _counted(image, plan, shown)
+        manager = image.view.manager or DEFAULT_MANAGER
+        records.append(view_change(window, last_seq, plan, manager=manager, manager_state=kept, at=at))
+    records += said_by_hand(edit.added, last, turn=image.turns, index=index, at=at)
+    return records
+
+
+def said_by_hand(
+    messages: Sequence[Message], before: Message | None, *, turn: int, index: int, at: float
+) -> Iterator[MessageAdded]:
+    """Messages that no turn has said, behind the message `before`, which is of that turn. `index`: of the first."""
+    for message in messages:
+        asks = message["role"] == "user" and not any(tool_results(message))
+        if not turn or (asks and (before is None or is_answer(before))):
+            turn += 1
+        yield MessageAdded(at=at, message=message, turn=turn, index=index)
+        before, index = message, index + 1
+
+
+def _counted(image: Image, plan: WindowPlan, shown: Sequence[Message]) -> dict[str, Json]:
+    """What is kept of the conversation manager, with what it counts."""
+    kept = dict(image.view.manager_state)
+    gone = [message for at, message in enumerate(shown[: plan.drop]) if at not in plan.pinned]
+    changed = [shown[at] for at in plan.replaced]
+    instead = [*plan.replaced.values(), *([] if plan.summary is None else [plan.summary])]
+    removed, hidden = kept.get("removed_message_count"), kept.get("hidden_tokens")
+    counted = (removed if isinstance(removed, int) else 0) + len(gone) - sum(map(is_summary, gone))
+    kept["removed_message_count"] = counted
+    tokens = estimate_tokens([*gone, *changed]) - estimate_tokens(instead)
+    kept["hidden_tokens"] = (hidden if isinstance(hidden, int) else 0) + tokens
+    return kept
