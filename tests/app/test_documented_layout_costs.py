@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
@@ -33,7 +34,7 @@ def agent(place: TreeSessions, *replies: Any, **options: Any) -> Agent:
     return Agent(model, tools=[add], callback_handler=None, session_manager=place, **options)
 
 
-async def test_a_turn_costs_a_put_per_message_and_reads_nothing() -> None:
+async def test_a_turn_costs_a_put_per_message_and_a_look_at_the_lease_per_step_of_tools() -> None:
     place = TreeSessions()
     async with agent(place, "a", "b", use(1), "c", use(1), use(2), use(3), "d", "e", "f") as it:
         await it.ready()
@@ -43,9 +44,10 @@ async def test_a_turn_costs_a_put_per_message_and_reads_nothing() -> None:
         await it.invoke_async("a plain one")
         assert place.take_requests() == puts(2, 3)
         await it.invoke_async("a tool")
-        assert place.take_requests() == puts(4, 5, 6, 7)
+        assert place.take_requests() == [*puts(4, 5), "get repertory.json", *puts(6, 7)]
         await it.invoke_async("three tools, one after the other")
-        assert place.take_requests() == puts(*range(8, 16))
+        steps = [[*puts(at), "get repertory.json", *puts(at + 1)] for at in (9, 11, 13)]
+        assert place.take_requests() == [*puts(8), *itertools.chain(*steps), *puts(15)]
         it.state.set("n", 1)
         await it.invoke_async("a change of state")
         assert place.take_requests() == [*puts(16, 17), "put agent.json"]

@@ -28,6 +28,7 @@ from repertory.backends.sessions.object_quarantine import copy_aside, names_asid
 from repertory.backends.sessions.object_requests import Requests
 from repertory.core.ids import check_id
 from repertory.core.journal.codec import at_of
+from repertory.core.journal.rows import Kind
 from repertory.core.message_tree.documents import read_message
 from repertory.core.message_tree.head import read_head
 from repertory.core.outage import own_errors
@@ -392,7 +393,15 @@ class MessageTreeStore:
             session.held = None
             return refusal
         try:
-            return await self._append_owned(session, held, batch)
+            outcome = await self._append_owned(session, held, batch)
+            if isinstance(outcome, Position) and any(row.kind == Kind.TOOL_STARTED for row in batch.rows):
+                # A proof counts for a while, and the process may have stood still since it looked. Asked behind the
+                # intents: whoever takes the session later finds them, and no tool starts for whoever lost it before.
+                refusal = await self._leases.look(names, held)
+                if refusal is not None:
+                    session.held = None
+                    return refusal
+            return outcome
         except BaseException:
             session.journals = {}  # What is stored is unknown: it is read again.
             raise

@@ -61,7 +61,7 @@ class TreeSettings:
 
     prove_s: float = 0.0
     """How long a proof of ownership counts. 0 looks before every commit; otherwise a fenced owner may add messages for
-    that long, which are taken in.
+    that long, which are taken in. It starts no tools: behind intents it looks again, unless proofs count for ever.
     """
     mark_batches: bool = True
     """Whether a commit of several documents says so in each of them, so that what is left of one that was cut off is

@@ -6,6 +6,7 @@ value, as of when the session was given up in good order.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -156,14 +157,18 @@ class TreeLeases:
         """None when the lease is current. Asks the store when the last proof has become too old."""
         if self._prove_s and self._wall() - held.proved_at <= self._prove_s:
             return None
-        if not self._prove_s:
-            found = await self.read(names)
-            current = (found.owner, found.generation) == (held.lease.owner, held.lease.generation)
-            if current and found.version is not None:
-                held.version = found.version
-                return None
+        return await self.prove(names, held) if self._prove_s else await self.look(names, held)
+
+    async def look(self, names: SessionNames, held: HeldLease) -> LeaseLost | None:
+        """None when the lease is current, as the store says now. Where nobody can be fenced, nothing is asked."""
+        if self._prove_s == math.inf:
+            return None
+        found = await self.read(names)
+        current = (found.owner, found.generation) == (held.lease.owner, held.lease.generation)
+        if not current or found.version is None:
             return lost(held.lease)
-        return await self.prove(names, held)
+        held.version, held.wanted = found.version, held.wanted or found.wanted
+        return None
 
     async def prove(self, names: SessionNames, held: HeldLease) -> LeaseLost | None:
         """Replace the object by one that says the same later. None when the lease is current."""
