@@ -26,6 +26,7 @@ from repertory.backends.sessions.object_sessions import ObjectSessionStore
 from repertory.backends.sessions.snapshot_sessions import SnapshotSessionStore
 from repertory.core.journal.rows import Row
 from repertory.errors import CorruptJournal, LeaseLost, NotFound, RepertoryError, SessionBusy, StoreFailed
+from repertory.testing.counting_objects import CountingObjectStore
 from repertory.testing.faulty_objects import FaultyObjectStore, ObjectFaults
 from repertory.testing.session_contract import grow
 from tests.app.tree_sessions import CountingObjects, Died
@@ -282,6 +283,74 @@ async def test_what_is_erased_between_two_attempts_to_move_stands_nowhere() -> N
             assert not [key for key in shelf.objects if secret.body in said_in(shelf, key)]
         await earlier.aclose()
     assert attempts > 8
+
+
+async def test_an_owner_that_was_overtaken_while_it_copied_undoes_nothing_of_the_next_move() -> None:
+    """It has read what was erased since, and puts it when the session has been moved by another one."""
+    older = await Older.make(commits=6)
+    secret = older.rows[4]
+    shelf = older.copy()
+    held, go_on = anyio.Event(), anyio.Event()
+
+    class Held(CountingObjects):
+        async def put(self, key: str, body: bytes, condition: Condition) -> str:
+            if key == "s/journal/s/0000000000000002" and not held.is_set():
+                held.set()
+                await go_on.wait()
+            return await super().put(key, body, condition)
+
+    slow = snapshots_on(Held(MemoryObjectStore(shelf), []), "slow")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(slow.acquire, "s")
+        await held.wait()
+        earlier = on_shelf(shelf, "earlier")
+        lease = await earlier.acquire("s", takeover=True)
+        await earlier.append([Batch(lease=lease, rows=[], erase=[("default", secret.seq)])])
+        await earlier.aclose()
+        async with opened(shelf) as store:
+            await store.release(await store.acquire("s"))
+        assert not [key for key in shelf.objects if secret.body in said_in(shelf, key)]
+        go_on.set()
+    assert not [key for key in shelf.objects if secret.body in said_in(shelf, key)]
+    assert (await slow.load("s", "default", whole=True))[4].erased
+    await slow.aclose()
+
+
+async def test_a_move_that_takes_longer_than_a_lease_is_not_broken_off_by_others() -> None:
+    older = await Older.make(commits=100)
+    shelf = older.copy()
+    slow = snapshots_on(CountingObjectStore(MemoryObjectStore(shelf), latency_s=3.0), "slow")
+    refused = 0
+
+    async def others() -> None:
+        nonlocal refused
+        async with opened(shelf, "other") as store:
+            while "s/journal/s/0000000000000100" not in shelf.objects:
+                if "s/journal/s/0000000000000001" in shelf.objects:
+                    with pytest.raises(SessionBusy):
+                        await store.acquire("s")
+                    refused += 1
+                await anyio.sleep(1)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(others)
+        lease = await slow.acquire("s")
+    assert refused > 15
+    assert lease.generation == 3  # the one of before, the one that moved it, and this one
+    await slow.aclose()
+    await check_whole(shelf, older.rows)
+
+
+async def test_a_session_that_was_deleted_before_goes_on_behind_its_former_owners() -> None:
+    shelf = virtual_shelf()
+    earlier = on_shelf(shelf, "earlier")
+    lease = await earlier.acquire("s")
+    await earlier.append([Batch(lease=lease, rows=grow(1))])
+    await earlier.delete("s")
+    async with opened(shelf) as store:
+        assert (await store.acquire("s")).generation > lease.generation
+        assert await store.load("s", "default") == []
+    await earlier.aclose()
 
 
 @pytest.mark.parametrize("takeover", [False, True])
