@@ -122,15 +122,17 @@ class ToolServer(Actor[ToolServerMessage]):
         The tools hear of the end here, before the connection is left, which may take its time.
         """
         self._connection = connection
+        why = _ENDED
         try:
             while True:
                 self._link.rise(self.context.self_ref, await connection.tools())
                 opened.set()
                 await connection.changed()
         except RepertoryError as error:
+            why = str(error)
             return error
         finally:
-            self._link.fall()
+            self._link.fall(why)
 
     async def _answer(self, message: CallTool | Query, slot: ReplySlot[object]) -> None:
         assert self._connection is not None  # Nothing is handled before `on_start` has ended.
@@ -161,6 +163,8 @@ class ServerLink:
         self._loop = current_token().native_token
         self._ref: ActorRef[ToolServerMessage] | None = None
         self._away: str | None = "it was not opened yet"
+        self._why = _ENDED
+        """What whoever waited when the server went away last is told."""
         self._waiting: set[anyio.CancelScope] = set()
 
     def rise(self, ref: ActorRef[ToolServerMessage], offered: Sequence[OfferedTool]) -> None:
@@ -170,9 +174,9 @@ class ServerLink:
             self._offered = tuple(offered)
             self.tools = tuple(ServedTool(offer, self) for offer in offered)
 
-    def fall(self) -> None:
-        """The server is away. Whoever waits for it is told now."""
-        self._away = self._away or _ENDED
+    def fall(self, why: str) -> None:
+        """The server is away. Whoever waits for it is told now, and why."""
+        self._away, self._why = self._away or _ENDED, why
         for scope in self._waiting:
             scope.cancel()
 
@@ -201,7 +205,7 @@ class ServerLink:
             try:
                 return await self._ref.ask(message, timeout_s=math.inf)
             except (ActorDead, Unavailable) as error:
-                raise self._gone() from error
+                raise self._gone(error) from error
             except anyio.get_cancelled_exc_class():
                 self._ref.tell(Withdraw(request=message))
                 raise
@@ -209,8 +213,10 @@ class ServerLink:
                 self._waiting.discard(scope)
         raise self._gone()
 
-    def _gone(self) -> Unavailable:
-        return Unavailable("the tool server ended; the call may or may not have taken effect", server=self.name)
+    def _gone(self, error: RepertoryError | None = None) -> Unavailable:
+        why = str(error) if isinstance(error, Unavailable) else self._why
+        message = f"the tool server ended; the call may or may not have taken effect: {why}"
+        return Unavailable(message, server=self.name)
 
 
 class ServedTool:

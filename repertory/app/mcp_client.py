@@ -215,7 +215,9 @@ class MCPClient:
         return _blocking().run(self.call_tool_async, tool_use_id, name, arguments)
 
     async def list_prompts(self, cursor: str | None = None) -> ListPromptsResult:
-        """A page of the server's prompts, as `mcp` has them. Errors: `Failed`, `Unavailable`, `NotReady`."""
+        """A page of the server's prompts, as `mcp` has them. Errors: `Failed`, `Unavailable`, `NotReady`, and
+        `TooLarge` for an answer of more than 30 MiB as it is sent.
+        """
         return cast("ListPromptsResult", await self._query("prompts/list", {"cursor": cursor}))
 
     async def get_prompt(self, name: str, arguments: Mapping[str, str] | None = None) -> GetPromptResult:

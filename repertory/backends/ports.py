@@ -198,7 +198,10 @@ class ToolConnection(Protocol):
         ...
 
     async def query(self, method: str, arguments: Mapping[str, object]) -> object:
-        """Whatever else the server's protocol has, by the protocol's name for it. Errors: `Failed`, `Invalid`."""
+        """Whatever else the server's protocol has, by the protocol's name for it.
+
+        Errors: `Failed`, `Invalid`, `TooLarge`.
+        """
         ...
 
     async def changed(self) -> None:

@@ -2,7 +2,8 @@
 
 What a value costs is its bytes, and the number of values in it: an empty list is two bytes of JSON, and takes a hundred
 times as much in memory. So one number bounds both: a value weighs the UTF-8 bytes of its texts and keys, the bytes of
-its media, and `VALUE_BYTES` more for each text, number, list and object in it.
+its media, and `VALUE_BYTES` more for each text, number, list and object in it. A JSON text that is still arriving is
+weighed by what it says so far, so that what is too large is never made into values.
 """
 
 from __future__ import annotations
@@ -88,6 +89,44 @@ class Scale:
             f"{message}: it takes {least}{self.weight:,} bytes, counting {VALUE_BYTES} for each of {self.values:,} "
             f"values, and {bound} is {self.bytes_max:,}"
         )
+
+
+class JsonScale:
+    """Weighs a JSON text piece by piece, as it arrives: its bytes, and `VALUE_BYTES` for each value in it.
+
+    What is no JSON weighs its bytes at least.
+    """
+
+    __slots__ = ("_in_text", "_rest", "bytes", "values")
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self.values = 0
+        self._in_text = False
+        self._rest = b""
+        """A backslash whose next character has not arrived yet."""
+
+    @property
+    def weight(self) -> int:
+        """Bytes and values together."""
+        return self.bytes + VALUE_BYTES * self.values
+
+    def put(self, piece: bytes) -> None:
+        """Weigh what has arrived."""
+        self.bytes += len(piece)
+        said = self._rest + piece
+        self._rest = b""
+        if b"\\" in said:
+            # What is escaped neither begins nor ends a text.
+            said = said.replace(b"\\\\", b"")
+            if said.endswith(b"\\"):
+                said, self._rest = said[:-1], b"\\"
+            said = said.replace(b'\\"', b"")
+        parts = said.split(b'"')
+        structure = b"".join(parts[1::2] if self._in_text else parts[::2])
+        # One value before each comma, and each list and object besides.
+        self.values += structure.count(b",") + structure.count(b"[") + structure.count(b"{")
+        self._in_text ^= len(parts) % 2 == 0
 
 
 def check_size(value: object, bytes_max: int, message: str, bound: str) -> None:

@@ -151,6 +151,51 @@ async def test_a_server_that_answers_nonsense_is_the_models_problem() -> None:
 
 
 @on_both_loops
+async def test_an_answer_that_is_too_large_is_the_models_problem_and_the_server_lives_on() -> None:
+    flood = use("flood", way="values", size=200_000)
+    agent = agent_with(rough("flood"), replies=[use("pid"), flood, use("pid"), "too much"])
+    with anyio.fail_after(30):
+        assert str(await agent.invoke_async("go")) == "too much"
+    before, refused, after = (result for message in agent.messages for result in tool_results(message))
+    assert before["content"] == after["content"]
+    assert refused["status"] == "error"
+    assert str(refused["content"][0]["text"]).startswith("Error: TooLarge - the answer of the tool server is too large")
+
+
+@on_both_loops
+async def test_a_server_that_prints_without_an_end_is_started_again_while_other_sessions_go_on() -> None:
+    client = rough("flood", name="torrents")
+    flood = use("flood", way="no end")
+    with anyio.fail_after(40):
+        async with Runtime() as runtime:
+            spec = AgentSpec(
+                name="a", model=ScriptedModel([flood, "it ended", trying("pid")], loop=True), tools=[client]
+            )
+            flooded = runtime.agent(spec).session("flooded")
+            other = runtime.agent(AgentSpec(name="b", model=ScriptedModel(["yes"], loop=True))).session("other")
+            ended = anyio.Event()
+
+            async def talk() -> None:
+                while not ended.is_set():
+                    assert str(await other.invoke("there?")) == "yes"
+
+            async with anyio.create_task_group() as group:
+                group.start_soon(talk)
+                await flooded.invoke("go")
+                ended.set()
+            status, text = last_result(await flooded.messages())
+            assert status == "error"
+            for said in ("may or may not have taken effect", "a line that is no answer", "'torrents'", "result_bytes"):
+                assert said in text
+            while status == "error":
+                await anyio.sleep(0.05)
+                await flooded.invoke("and now?")
+                status, text = last_result(await flooded.messages())
+            assert text.isdigit()
+        await wait_for_end(text)
+
+
+@on_both_loops
 @pytest.mark.parametrize("way", ["deaf", "listless", "program"])
 async def test_a_server_that_cannot_be_opened_fails_the_call_with_its_name(way: str) -> None:
     client = rough(way, name="hopeless", startup_timeout_s=0.5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from repertory.core.answer import EVENT_BYTES, Assembler
 from repertory.core.limits import ANSWER_BYTES, PROMPT_BYTES, RESULT_BYTES, Sizes, read_limits
 from repertory.core.prompt import read_prompt
-from repertory.core.sizes import VALUE_BYTES, Scale, check_size
+from repertory.core.sizes import VALUE_BYTES, JsonScale, Scale, check_size
 from repertory.core.state import AgentState
 from repertory.core.tool_results import check_result_size, tool_result
 from repertory.errors import LimitReached, TooLarge
@@ -47,6 +48,32 @@ def test_a_value_weighs_its_bytes_and_each_value_in_it(value: object) -> None:
     scale = Scale(HUGE)
     assert scale.put(value)
     assert (scale.bytes, scale.values) == counted(value)
+    assert scale.weight == scale.bytes + VALUE_BYTES * scale.values
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text() | st.text(alphabet='\\"[,{:'),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(alphabet='\\",'), inner),
+    max_leaves=30,
+)
+
+
+def empty_ones(value: object) -> int:
+    """Lists and objects without anything in them."""
+    if isinstance(value, list | dict):
+        inner = list(value.values()) if isinstance(value, dict) else value
+        return (not inner) + sum(map(empty_ones, inner))
+    return 0
+
+
+@given(json_values, st.booleans(), st.integers(1, 50))
+def test_a_json_text_weighs_the_same_as_it_arrives_however_it_is_cut(value: object, as_ascii: bool, cut: int) -> None:
+    """But for the value that everything is in, and one more for each that is empty."""
+    said = json.dumps(value, ensure_ascii=as_ascii).encode(errors="replace")
+    scale = JsonScale()
+    for start in range(0, len(said), cut):
+        scale.put(said[start : start + cut])
+    assert (scale.bytes, scale.values) == (len(said), counted(value)[1] - 1 + empty_ones(value))
     assert scale.weight == scale.bytes + VALUE_BYTES * scale.values
 
 

@@ -30,6 +30,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from repertory.backends.tools.line_search import python_command
 from repertory.backends.tools.mcp_content import result_of
+from repertory.backends.tools.mcp_wire import WireBound, stands_for_too_much
 from repertory.backends.tools.output_schema import problem_in, validator_of
 from repertory.backends.worker_threads import run_in_thread
 from repertory.core.limits import RESULT_BYTES
@@ -79,6 +80,7 @@ except (ImportError, OSError, ValueError):
     pass
 asked = json.load(sys.stdin.buffer)
 sys.path[:] = asked["path"]
+from repertory.backends.tools.mcp_wire import WireBound, stands_for_too_much
 from repertory.backends.tools.output_schema import judged
 print(json.dumps(judged(asked["schema"], asked["value"])))
 """
@@ -89,9 +91,11 @@ _checks: RunVar[anyio.CapacityLimiter] = RunVar("repertory_answer_checks")
 
 @asynccontextmanager
 async def open_connection(
-    transport: AbstractAsyncContextManager[Any], choice: ToolChoice, list_timeout_s: float
+    transport: AbstractAsyncContextManager[Any], wire: WireBound, choice: ToolChoice, list_timeout_s: float
 ) -> AsyncGenerator[MCPConnection]:
-    """Shake hands over the transport. Errors: whatever the transport and the package raise, perhaps in groups."""
+    """Shake hands over the transport, which keeps to the bound. Errors: whatever the transport and the package raise,
+    perhaps in groups.
+    """
     signals = Signals()
     watched = _watched(transport, signals.end)
     async with (
@@ -101,7 +105,7 @@ async def open_connection(
         if _announces_changes(client):
             group.start_soon(_listen, client, signals)
         try:
-            yield MCPConnection(client, choice, signals, list_timeout_s)
+            yield MCPConnection(client, wire, choice, signals, list_timeout_s)
         finally:
             group.cancel_scope.cancel()
 
@@ -140,8 +144,11 @@ class Signals:
 class MCPConnection:
     """A `ToolConnection` to an MCP server."""
 
-    def __init__(self, client: Client, choice: ToolChoice, signals: Signals, list_timeout_s: float) -> None:
+    def __init__(
+        self, client: Client, wire: WireBound, choice: ToolChoice, signals: Signals, list_timeout_s: float
+    ) -> None:
         self._client = client
+        self._wire = wire
         self._choice = choice
         self._signals = signals
         self._list_timeout_s = list_timeout_s
@@ -173,7 +180,7 @@ class MCPConnection:
 
     async def call(self, name: str, tool_use: ToolUse, result_bytes: int = RESULT_BYTES) -> ToolResult:
         """Run a tool. The server's refusals, and answers that cannot be read, are results with status `error`. Errors:
-        `TooLarge` for what weighs more than `result_bytes`.
+        `TooLarge` for what weighs more than `result_bytes`, or is sent in too many bytes (`mcp_wire.py`).
         """
         use_id, arguments = tool_use["toolUseId"], tool_use["input"]
         if not isinstance(arguments, dict | None):
@@ -182,21 +189,27 @@ class MCPConnection:
         if known in self._refused:
             return error_result(use_id, f"Error: this tool cannot be used: {self._refused[known]}")
         try:
-            answer = await self._client.call_tool(known, cast("dict[str, Any]", arguments or {}))
+            with self._wire.call(result_bytes):
+                answer = await self._client.call_tool(known, cast("dict[str, Any]", arguments or {}))
             return result_of(use_id, answer, result_bytes)
         except TooLarge:
             raise
         except (*FOREIGN, Failed, LimitReached) as error:
+            _raise_if_too_large(error)
             self._look_for_the_end(error)
             return error_result(use_id, f"Error: {_words(error)}")
 
     async def query(self, method: str, arguments: Mapping[str, object]) -> object:
-        """`prompts/list`, `prompts/get`, `resources/list` and `resources/read`, answered with the package's objects."""
+        """`prompts/list`, `prompts/get`, `resources/list` and `resources/read`, answered with the package's objects.
+
+        Errors: `TooLarge` for an answer of more bytes than are read (`mcp_wire.py`).
+        """
         try:
             return await self._queried(method, arguments)
         except Invalid:
             raise
         except FOREIGN as error:
+            _raise_if_too_large(error)
             self._look_for_the_end(error)
             raise Failed(f"the tool server refused: {_words(error)}", method=method) from error
 
@@ -204,7 +217,7 @@ class MCPConnection:
         """Wait until the tools may have changed, or the connection has ended."""
         await self._signals.wait()
         if self._signals.ended:
-            raise Unavailable("the connection to the tool server ended")
+            raise self._ended()
 
     def _refuses(self, tool: Tool) -> bool:
         """Whether the tool says, or its schemas ask for, too much. It is then as if the server did not have it, and the
@@ -271,6 +284,10 @@ class MCPConnection:
             case _:
                 raise Invalid("no such method", method=method)
 
+    def _ended(self) -> Unavailable:
+        why = "" if self._wire.broken is None else f": {self._wire.broken}"
+        return Unavailable(f"the connection to the tool server ended{why}")
+
     def _look_for_the_end(self, error: Exception) -> None:
         """Raise `Unavailable` if this error is the end of the connection.
 
@@ -279,7 +296,7 @@ class MCPConnection:
         if isinstance(error, MCPError) and (error.code, error.message) == (INVALID_REQUEST, "Session terminated"):
             self._signals.end()
         if self._signals.ended:
-            raise Unavailable("the connection to the tool server ended") from error
+            raise self._ended() from error
 
 
 class AnswerCheck:
@@ -347,6 +364,11 @@ def _checks_at_once() -> anyio.CapacityLimiter:
 def _words(error: Exception) -> str:
     """What is said of an error: a refusal in the server's own words."""
     return error.message if isinstance(error, MCPError) else exception_text(error).removeprefix("Error: ")
+
+
+def _raise_if_too_large(error: Exception) -> None:
+    if isinstance(error, MCPError) and stands_for_too_much(error.error):
+        raise TooLarge(error.message) from error
 
 
 def _announces_changes(client: Client) -> bool:

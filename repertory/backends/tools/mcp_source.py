@@ -24,12 +24,8 @@ from repertory.core.tool_results import exception_text
 from repertory.errors import Invalid, RepertoryError, Unavailable
 
 if TYPE_CHECKING:
-    from httpx2 import AsyncClient
-
     from repertory.backends.ports import ToolConnection
-
-CONNECT_TIMEOUT_S = 30.0
-"""How long connecting, sending and waiting for a free connection may each take over HTTP."""
+    from repertory.backends.tools.mcp_wire import WireBound
 
 TransportFactory: TypeAlias = Callable[[], AbstractAsyncContextManager[Any]]
 """Makes a transport of the `mcp` package, or one like it: entered, it gives a stream to read and one to write."""
@@ -115,10 +111,12 @@ class MCPSource:
         """
         scope = anyio.CancelScope(deadline=anyio.current_time() + self._startup_timeout_s)
         raised: list[Exception] = []
+        wire: WireBound | None = None
         try:
             with scope:
                 await anyio.to_thread.run_sync(_load)
-                async with self._open(await _transport(self._server)) as connection:
+                wire = _wire(self._name)
+                async with await self._open(wire) as connection:
                     scope.deadline = math.inf
                     try:
                         yield connection
@@ -128,22 +126,23 @@ class MCPSource:
         except Exception as error:
             if raised:
                 raise raised[0]  # noqa: B904 - The block's own error goes on as it was, out of the groups around it.
-            raise self._outcome(error, scope) from error
+            raise self._outcome(error, scope, wire and wire.broken) from error
         if scope.cancelled_caught:
             raise self._late()
 
-    def _open(self, transport: AbstractAsyncContextManager[Any]) -> AbstractAsyncContextManager[ToolConnection]:
+    async def _open(self, wire: WireBound) -> AbstractAsyncContextManager[ToolConnection]:
         from repertory.backends.tools.mcp_connection import open_connection
 
-        return open_connection(transport, self._choice, self._startup_timeout_s)
+        transport = await _transport(self._server, wire)
+        return open_connection(transport, wire, self._choice, self._startup_timeout_s)
 
-    def _outcome(self, error: Exception, scope: anyio.CancelScope) -> RepertoryError:
-        """What is said of an error of the transport or the package."""
+    def _outcome(self, error: Exception, scope: anyio.CancelScope, broken: str | None) -> RepertoryError:
+        """What is said of an error of the transport or the package; `broken`: what the server sent before it."""
         if scope.cancel_called:
             return self._late()
         if isinstance(error, RepertoryError):
             return error
-        why = exception_text(error).removeprefix("Error: ")
+        why = broken or exception_text(error).removeprefix("Error: ")
         if scope.deadline == math.inf:
             return Unavailable(f"the connection to the tool server broke: {why}", server=self._name)
         return self._unavailable(why)
@@ -159,34 +158,28 @@ class MCPSource:
 def _load() -> None:
     """Load the package, and what the first check of an answer takes. Blocks."""
     import_module("repertory.backends.tools.mcp_connection")
+    import_module("repertory.backends.tools.mcp_transports")
     import_module("jsonschema.validators")
 
 
-async def _transport(server: StdioServer | HTTPServer | TransportFactory) -> AbstractAsyncContextManager[Any]:
-    """A transport that is not entered yet."""
+def _wire(server: str) -> WireBound:
+    from repertory.backends.tools.mcp_wire import WireBound
+
+    return WireBound(server)
+
+
+async def _transport(
+    server: StdioServer | HTTPServer | TransportFactory, wire: WireBound
+) -> AbstractAsyncContextManager[Any]:
+    """A transport that is not entered yet, and keeps to the bound unless it is of somebody's own make."""
+    from mcp.client.stdio import StdioServerParameters
+
+    from repertory.backends.tools.mcp_transports import bounded, http, stdio
+
     if isinstance(server, StdioServer):
-        from mcp.client.stdio import StdioServerParameters, stdio_client
-
-        env = dict(server.env) if server.env is not None else None
-        return stdio_client(
-            StdioServerParameters(command=server.command, args=list(server.args), env=env, cwd=server.cwd)
-        )
+        env = None if server.env is None else dict(server.env)
+        parameters = StdioServerParameters(command=server.command, args=[*server.args], env=env, cwd=server.cwd)
+        return stdio(parameters, wire)
     if isinstance(server, HTTPServer):
-        # Reading the certificates of the system takes some time, too.
-        return _http_transport(server.url, await anyio.to_thread.run_sync(_http_client, server.headers))
-    return server()
-
-
-def _http_client(headers: Mapping[str, str]) -> AsyncClient:
-    """A client without a limit to how long an answer may take: calls have limits of their own."""
-    from httpx2 import AsyncClient, Timeout
-
-    return AsyncClient(headers=dict(headers), timeout=Timeout(CONNECT_TIMEOUT_S, read=None))
-
-
-@asynccontextmanager
-async def _http_transport(url: str, client: AsyncClient) -> AsyncGenerator[Any]:
-    from mcp.client.streamable_http import streamable_http_client
-
-    async with client, streamable_http_client(url, http_client=client) as streams:
-        yield streams
+        return await http(server.url, server.headers, wire)
+    return await bounded(server(), wire)

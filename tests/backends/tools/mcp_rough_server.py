@@ -7,11 +7,14 @@ It starts in no time. In the folder `NOTES`, a variable of its environment, it l
 written by hand, line by line, since the server classes of `mcp` would not let it break anything. `WAY` is what it does
 wrong from the beginning: `chatty` prints what is no JSON, `deaf` never answers, `endless` lists tools without end,
 `twins` lists two tools that have one name for a model, `listless` refuses to list any, `dumb` never lists them,
-`crowded` lists too many, `hostile` has schemas that take for ever, or name a document at the address in `ELSEWHERE`.
+`crowded` lists too many, `hostile` has schemas that take for ever, or name a document at the address in `ELSEWHERE`,
+`flood` says too much at once, in one of the ways that the tool `flood` is asked for, `events` does so over HTTP in an
+event, `torrent` prints without an end instead of shaking hands.
 """
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import sys
@@ -24,6 +27,9 @@ from typing import Any
 WAY = sys.argv[1] if len(sys.argv) > 1 else ""
 NOTES = Path(os.environ["NOTES"]) if "NOTES" in os.environ else None
 TOOLS = ["echo", "pid", "hang", "garbage", "wrong", "refuse", "grow"]
+FLOODS = WAY in ("flood", "events")
+if FLOODS:
+    TOOLS = ["echo", "pid", "flood"]
 
 
 def hostile() -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
@@ -60,6 +66,8 @@ def answer(request: dict[str, Any]) -> Iterator[str]:
     if WAY == "chatty":
         yield "Welcome to the rough server!"
     match method:
+        case _ if WAY == "torrent":
+            say("x" * 65_536, for_ever=True)
         case "initialize":
             info = {"name": "rough", "version": "1"}
             capabilities = {"tools": {"listChanged": True}}
@@ -101,6 +109,8 @@ def call(identity: object, params: dict[str, Any]) -> Iterator[str]:
         yield result(identity, {"content": [], **told})
         return
     match params["name"]:
+        case "flood":
+            yield from flood(identity, **params["arguments"])
         case "pid":
             yield result(identity, {"content": [{"type": "text", "text": str(os.getpid())}]})
         case "hang":
@@ -118,6 +128,41 @@ def call(identity: object, params: dict[str, Any]) -> Iterator[str]:
         case _:
             text = json.dumps(params.get("arguments"))
             yield result(identity, {"content": [{"type": "text", "text": text}]})
+
+
+def flood(identity: object, way: str, size: int = 0) -> Iterator[str]:
+    """An answer with so many characters or values, or no end of one."""
+    text = {"content": [{"type": "text", "text": "x" * size}]}
+    match way:
+        case "text":
+            yield result(identity, text)
+        case "id last":
+            yield json.dumps({"result": text, "jsonrpc": "2.0", "id": identity})
+        case "values":
+            yield result(identity, {"content": [], "structuredContent": {"a": [[]] * size}})
+        case "escapes":
+            yield result(identity, {"content": [{"type": "text", "text": "\u0416" * size}]})
+        case "no answer":
+            yield json.dumps({"jsonrpc": "2.0", "method": "notifications/message", "params": text})
+        case "no end":
+            say("x" * 65_536, for_ever=True)
+        case "half":
+            say(result(identity, text)[:-10])
+            note("hanging", str(os.getpid()))
+        case "stderr":
+            print("x" * size, file=sys.stderr, flush=True)
+            yield result(identity, {"content": []})
+        case _:
+            yield error(identity, -32602, f"no such flood: {way}")
+
+
+def say(text: str, *, for_ever: bool = False) -> None:
+    """Over pipes, with no line's end."""
+    while True:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+        if not for_ever:
+            return
 
 
 def note(name: str, text: str = "") -> None:
@@ -148,8 +193,12 @@ class Handler(BaseHTTPRequestHandler):
         if not begins and self.headers["Mcp-Session-Id"] != self.session_id:
             self._send(404, "")
             return
+        way = request.get("params", {}).get("arguments", {}).get("way") if FLOODS else None
+        if way in ("no end", "half"):
+            self._stream(way)
+            return
         lines = list(answer(request))
-        self._send(200 if lines else 202, lines[-1] if lines else "")
+        self._send(200 if lines else 202, lines[-1] if lines else "", way)
 
     def do_GET(self) -> None:
         self._send(405, "")
@@ -157,10 +206,33 @@ class Handler(BaseHTTPRequestHandler):
     def do_DELETE(self) -> None:
         self._send(204, "")
 
-    def _send(self, status: int, text: str) -> None:
+    def _stream(self, way: str) -> None:
+        """A body without an end: one that goes on, or one that stops."""
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream" if WAY == "events" else "application/json")
+        self.send_header("Connection", "close")
+        self.end_headers()
+        self.wfile.write(b"data: {" if WAY == "events" else b"{")
+        try:
+            while way == "no end":
+                self.wfile.write(b"x" * 65_536)
+            note("hanging")
+            self.rfile.read(1)
+        except OSError:
+            pass
+        note("stopped")
+        self.close_connection = True
+
+    def _send(self, status: int, text: str, way: str | None = None) -> None:
         body = text.encode()
+        if WAY == "events" and status == 200:
+            body = b": a comment\r\n\r\nevent: message\r\ndata: " + body + b"\r\n\r\n"
+        if way == "packed":
+            body = gzip.compress(body)
         self.send_response(status)
-        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Type", "text/event-stream" if WAY == "events" and text else "application/json")
+        if way == "packed":
+            self.send_header("Content-Encoding", "gzip")
         self.send_header("Content-Length", str(len(body)))
         self.send_header("Mcp-Session-Id", self.session_id)
         self.end_headers()

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,8 +20,9 @@ ROUGH = str(HERE / "mcp_rough_server.py")
 class HTTPProcess:
     """A server on loopback that can be killed and started again on the same port."""
 
-    def __init__(self, *command: str) -> None:
+    def __init__(self, *command: str, env: Mapping[str, str] | None = None) -> None:
         self._command = command
+        self._env = {**os.environ, **(env or {})}
         self._process: subprocess.Popen[str] | None = None
         self._port = 0
         self.start()
@@ -33,7 +34,7 @@ class HTTPProcess:
     def start(self) -> None:
         """Returns when it listens."""
         command = [sys.executable, *self._command, str(self._port)]
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=self._env)
         assert self._process.stdout is not None
         self._port = int(self._process.stdout.readline())
 
@@ -46,8 +47,8 @@ class HTTPProcess:
 
 
 @contextmanager
-def http_server(*command: str) -> Iterator[HTTPProcess]:
-    process = HTTPProcess(*command)
+def http_server(*command: str, env: Mapping[str, str] | None = None) -> Iterator[HTTPProcess]:
+    process = HTTPProcess(*command, env=env)
     try:
         yield process
     finally:

@@ -2,6 +2,7 @@
 
     python mcp_toy_server.py NOTES                 over its pipes
     python mcp_toy_server.py NOTES PORT            over streamable HTTP on loopback; prints its port
+    python mcp_toy_server.py NOTES sse PORT        over the older transport of server-sent events
 
 `NOTES` is a folder: tools leave files there that tests wait for.
 """
@@ -127,12 +128,13 @@ def serve_http(port: int) -> None:
     """Serve on loopback, on any free port for 0."""
     listener = socket.create_server(("127.0.0.1", port))
     print(listener.getsockname()[1], flush=True)
-    config = uvicorn.Config(server.streamable_http_app(), log_level="error", timeout_graceful_shutdown=1)
+    app = server.sse_app() if "sse" in sys.argv else server.streamable_http_app()
+    config = uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1)
     anyio.run(lambda: uvicorn.Server(config).serve(sockets=[listener]))
 
 
 if __name__ == "__main__":
     if len(sys.argv) > 2:
-        serve_http(int(sys.argv[2]))
+        serve_http(int(sys.argv[-1]))
     else:
         server.run()
