@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from repertory.app.agentcore_sessions import AgentCoreMemorySessions
 from repertory.app.documented_sessions import FileSessions, S3Sessions
 from repertory.app.journal_sessions import JournalSessions
 from repertory.app.sessions import SQLiteSessions
@@ -18,9 +19,10 @@ if TYPE_CHECKING:
 
 FORMS = (
     "a database file, sqlite:FILE, journal:FOLDER, journal:s3://BUCKET/PREFIX, files:FOLDER, s3://BUCKET/PREFIX,"
-    " snapshots:FOLDER or snapshots:s3://BUCKET/PREFIX"
+    " snapshots:FOLDER, snapshots:s3://BUCKET/PREFIX or agentcore:MEMORY/ACTOR"
 )
 """For help texts."""
+_MEMORY = re.compile(r"((?:arn:.*:memory/)?[^/]+)/(.+)")
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):(.*)", re.DOTALL)
 
 
@@ -47,6 +49,8 @@ def _of_scheme(scheme: str, rest: str, text: str) -> SessionPlace:
             return SnapshotSessions(_storage(rest))
         case "files":
             return FileSessions(rest)
+        case "agentcore" if found := _MEMORY.fullmatch(rest):
+            return AgentCoreMemorySessions(found[1], found[2])
         case _:
             raise Invalid(f"a place of sessions is {FORMS}", got=text)
 

@@ -74,6 +74,16 @@ class ExaminingStore(Protocol):
 
 
 @runtime_checkable
+class ForgettingStore(Protocol):
+    """What a `SessionStore` has besides when its oldest records go by themselves some day, which is no damage."""
+
+    @property
+    def forgets_the_oldest(self) -> bool:
+        """Whether a journal may begin later than it did."""
+        ...
+
+
+@runtime_checkable
 class RebuildingStore(Protocol):
     """What a `SessionStore` has besides when all of its sessions lie in one thing that may be damaged as a whole."""
 

@@ -7,7 +7,7 @@ import json
 import os
 import random
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -25,6 +25,7 @@ from repertory import (
 from repertory.app.sessions import SessionPlace
 from repertory.backends.objects.memory import ObjectShelf
 from repertory.backends.ports import Batch, Position, SessionStore
+from repertory.backends.sessions.agentcore_ownership import AgentCoreSettings
 from repertory.backends.sessions.agentcore_store import AgentCoreSessionStore
 from repertory.backends.sessions.object_format import MAGIC, unpack
 from repertory.core.journal.records import SnapshotTaken, StateChanged
@@ -62,12 +63,17 @@ def place_of(kind: str, folder: Path, url: str = "") -> SessionPlace:
             raise AssertionError(kind)
 
 
+NOTHING_LATE = AgentCoreSettings(settle_s=0.0)
+"""For a memory whose listings show everything at once, so that nobody waits for what is gone."""
+
+
 @dataclass
 class AgentCorePlace:
     """Sessions in AgentCore Memory, without a network."""
 
     memory: FakeMemory = field(default_factory=FakeMemory)
     numbers: Iterator[int] = field(default_factory=itertools.count)
+    wall: Callable[[], float] = time.time
 
     @property
     def key(self) -> str:
@@ -75,7 +81,7 @@ class AgentCorePlace:
 
     def open_store(self) -> AgentCoreSessionStore:
         events, owner = DirectEvents(self.memory), f"owner-{next(self.numbers)}"
-        return AgentCoreSessionStore(events, owner=owner, wall=time.time, entropy=os.urandom)
+        return AgentCoreSessionStore(events, owner=owner, wall=self.wall, entropy=os.urandom, settings=NOTHING_LATE)
 
 
 class Memory(InMemoryStorage):

@@ -13,7 +13,15 @@ from pathlib import Path
 import anyio
 import pytest
 
-from repertory import FileSessions, FileStorage, JournalSessions, S3Sessions, S3Storage, SQLiteSessions
+from repertory import (
+    AgentCoreMemorySessions,
+    FileSessions,
+    FileStorage,
+    JournalSessions,
+    S3Sessions,
+    S3Storage,
+    SQLiteSessions,
+)
 from repertory.app.cli import main
 from repertory.app.place_names import place_named
 from repertory.app.sessions import SessionPlace
@@ -24,6 +32,7 @@ from tests.source_tree import ROOT
 pytestmark = pytest.mark.real_time
 
 Run = Callable[..., tuple[int, str, str]]
+ARN = "arn:aws:bedrock-agentcore:us-east-1:123456789012:memory/memory-0123456789"
 
 
 @pytest.fixture
@@ -63,6 +72,8 @@ def stored(tmp_path: Path) -> str:
         ("journal:s3://bucket/a/b/", JournalSessions(S3Storage("bucket", "a/b")).key),
         ("files:a", FileSessions("a").key),
         ("s3://bucket", S3Sessions("bucket").key),
+        ("agentcore:memory-0123456789/team:a/b", AgentCoreMemorySessions("memory-0123456789", "team:a/b").key),
+        (f"agentcore:{ARN}/a", AgentCoreMemorySessions(ARN, "a").key),
     ],
 )
 def test_a_place_has_a_name(text: str, key: str) -> None:
@@ -70,7 +81,7 @@ def test_a_place_has_a_name(text: str, key: str) -> None:
     assert place.key == key
 
 
-@pytest.mark.parametrize("text", ["", "sqlite:", "postgres:a", "s3://", "journal:s3:///a", "http://a/b"])
+@pytest.mark.parametrize("text", ["", "sqlite:", "postgres:a", "s3://", "journal:s3:///a", "http://a/b", "agentcore:a"])
 def test_what_names_no_place_is_refused_with_the_forms(text: str, run: Run) -> None:
     with pytest.raises(Invalid):
         place_named(text)

@@ -12,6 +12,7 @@ from repertory.app.operations.reading import aside
 from repertory.backends.mending_ports import (
     Damage,
     ExaminingStore,
+    ForgettingStore,
     Inspection,
     QuarantiningStore,
     RebuildingStore,
@@ -19,6 +20,7 @@ from repertory.backends.mending_ports import (
 )
 from repertory.core.journal.examination import Examined, examine, repaired
 from repertory.core.journal.restore import restore
+from repertory.core.journal.verify import verify
 from repertory.errors import Corrupt, Invalid, RepertoryError
 
 if TYPE_CHECKING:
@@ -136,7 +138,9 @@ async def _problems(store: SessionStore, info: SessionInfo) -> list[str]:
         except (Corrupt, Invalid) as error:  # damage may leave a name that none can have
             problems.append(str(error))
             continue
-        problem = await aside(partial(_problem, agent_id, rows, opened, info.agents[agent_id]), len(rows))
+        forgotten = isinstance(store, ForgettingStore) and bool(rows) and rows[0].seq > 1
+        problem_of = _problem_of_the_rest if forgotten else _problem
+        problem = await aside(partial(problem_of, agent_id, rows, opened, info.agents[agent_id]), len(rows))
         problems += [] if problem is None else [problem]
     if isinstance(store, ExaminingStore):
         found = [f"{damage.where}: {damage.what}" for damage in await store.examine(info.session_id)]
@@ -164,6 +168,18 @@ def _problem(agent_id: str, rows: Sequence[Row], opened: Sequence[Row], last_seq
     behind = rows[: amounts_to.last_seq]
     if restore(behind).fold.image() != amounts_to:
         return f"agent {agent_id}: opening it shows something else than its rows say"
+    return None
+
+
+def _problem_of_the_rest(agent_id: str, rows: Sequence[Row], opened: Sequence[Row], last_seq: int) -> str | None:
+    """The same of a journal whose beginning has expired."""
+    try:
+        verify(rows)
+        restore(opened)
+    except Corrupt as error:
+        return f"agent {agent_id}: it cannot be opened: {error}"
+    if rows[-1].seq < last_seq:
+        return f"agent {agent_id}: the listing says {last_seq} rows, there are {rows[-1].seq}"
     return None
 
 

@@ -26,7 +26,7 @@ async def erase(owned: OwnedSession, wanted: Mapping[str, Sequence[int]]) -> Non
     shown: dict[str, Message] = {}
     superseded: list[str] = []
     for agent_id, seqs in wanted.items():
-        reading = await read_agent_log(log, agent_id, first=min(seqs))
+        reading = await read_agent_log(log, agent_id, means.wall(), first=min(seqs))
         for seq, message in shown_instead(reading.assembled.rows, frozenset(seqs)).items():
             number = reading.assembled.numbers.get(seq)
             if number is not None and number in reading.refs:

@@ -13,12 +13,13 @@ from repertory.backends.sessions.agentcore_events import PayloadItem
 from repertory.backends.sessions.agentcore_layout import (
     AGENT_ID,
     STATE_TYPE,
+    Whose,
     agent_value,
     message_items,
     rows_item,
 )
 from repertory.backends.sessions.agentcore_ownership import Means, OwnedSession, until_settled
-from repertory.backends.sessions.agentcore_reading import EventLog, Reading, find_agent, read_agent_log
+from repertory.backends.sessions.agentcore_reading import EventLog, Reading, check_undamaged, find_agent, read_agent_log
 from repertory.backends.sessions.message_tree_reading import offset_of
 from repertory.core.interrupt_state import asks_somebody
 from repertory.core.journal.codec import at_of, decode
@@ -91,8 +92,17 @@ async def look_at(means: Means, log: EventLog, names: tuple[str, str], *, whole:
 
     `names`: of the session and of the agent.
     """
-    reading = await read_agent_log(log, names[1], first=1 if whole else None)
-    opened = _opened(means, names, reading)
+    first = 1 if whole else None
+    reading = await read_agent_log(log, names[1], means.wall(), first=first)
+    if reading.missing and not reading.altered:
+
+        async def again() -> Reading | None:
+            found = await read_agent_log(log.anew(), names[1], means.wall(), first=first)
+            return None if found.missing else found
+
+        reading = await until_settled(again, means.settings.settle_s) or reading
+    check_undamaged(names, reading)
+    opened = opened_of(means, names, reading)
     return Looked([*opened.found, *opened.made] if whole else opened.needed(), _began_in(reading))
 
 
@@ -103,7 +113,8 @@ def _began_in(reading: Reading) -> float:
     return at_of(rows[0].body) or 0.0
 
 
-def _opened(means: Means, names: tuple[str, str], reading: Reading) -> Opened:
+def opened_of(means: Means, names: tuple[str, str], reading: Reading) -> Opened:
+    """The journal as it was found, and what follows from what others have written. Errors: `CorruptJournal`."""
     first = reading.first_number if reading.complete else 0
     numbers = range(first, reading.next_number)
     return open_agent(names, reading.assembled, numbers, reading.agent, means.wall(), means.entropy)
@@ -143,9 +154,10 @@ class AgentCoreJournal:
         """
         reading = await self._settled(self._owned.tails.get(self._agent_id, 0))
         self._owned.opened = True
+        check_undamaged(self._names, reading)
         self._complain(reading)
         self._owned.superseded += reading.superseded
-        found, opened = reading.assembled, _opened(self._means, self._names, reading)
+        found, opened = reading.assembled, opened_of(self._means, self._names, reading)
         agent = reading.agent
         self._at = JournalState(
             last_seq=found.rows[-1].seq if found.rows else 0,
@@ -168,11 +180,14 @@ class AgentCoreJournal:
     async def stored_rows(self, *, whole: bool) -> list[Row]:
         """The rows as they are stored. Errors: `Unavailable` when the memory does not show all of them."""
         reading = await self._settled(self._at.last_seq, first=1 if whole else None)
+        if reading.altered:
+            check_undamaged(self._names, reading)
         rows = list(reading.assembled.rows)
         if self._at.last_seq > (rows[-1].seq if rows else 0):
             session_id, agent_id = self._names
             msg = "the memory does not show its newest events; try again"
             raise StoreUnavailable(msg, session=session_id, agent=agent_id, seq=self._at.last_seq)
+        check_undamaged(self._names, reading)
         return rows if whole else needed_of(rows)
 
     # Writing.
@@ -185,6 +200,7 @@ class AgentCoreJournal:
         at = self._at
         before, number = at.tail, at.next_number
         began = at.began or (at_of(rows[0].body) if rows else None) or self._means.wall()
+        whose = self._whose(began)
         parts: list[Part] = []
         found = parts_of(rows)
         for place, (part, message) in enumerate(found):
@@ -197,12 +213,12 @@ class AgentCoreJournal:
                 next_number=number,
             )
             if message is None:
-                item = rows_item((self._agent_id, began), chapter, {}, {})
+                item = rows_item(whose, chapter, {}, {})
                 parts.append(Part(part, [item], None))
             else:
                 made = (at_of(row.body) for row in part if not row.erased)
                 said_at = next((at for at in made if at is not None), self._means.wall())
-                items = message_items((self._agent_id, began), number, message, said_at, chapter)
+                items = message_items(whose, number, message, said_at, chapter)
                 parts.append(Part(part, items, number))
                 number += 1
             before = [Line.of(row) for row in part]
@@ -213,6 +229,7 @@ class AgentCoreJournal:
         at = self._at
         at.tail = [Line.of(row) for row in part.rows]
         at.last_seq = self._owned.tails[self._agent_id] = part.rows[-1].seq
+        self._owned.committed_at = self._means.wall()
         at.began = at.began or at_of(part.rows[0].body) or 0.0
         if part.number is not None:
             at.numbers[next(row.seq for row in part.rows if row.kind == 1)] = part.number
@@ -257,6 +274,10 @@ class AgentCoreJournal:
 
     # Within.
 
+    def _whose(self, began: float) -> Whose:
+        session_id = self._names[0]
+        return Whose(self._agent_id, began, session_id if session_id != self._owned.name else None)
+
     async def _settled(self, last_seq: int, *, first: int | None = None) -> Reading:
         """A reading that has everything there must be, or the last one when that does not come."""
         newest: list[Reading] = []
@@ -266,18 +287,23 @@ class AgentCoreJournal:
                 self._owned.log or EventLog(self._means.events, self._owned.name, self._names[0]),
                 None,
             )
-            reading = await read_agent_log(log, self._agent_id, first=first)
+            reading = await read_agent_log(log, self._agent_id, self._means.wall(), first=first)
             if not self._owned.opened:
                 self._owned.know(log)
             newest[:] = [reading]
             rows = reading.assembled.rows
-            return None if reading.gap or (rows[-1].seq if rows else 0) < last_seq else reading
+            short = (rows[-1].seq if rows else 0) < last_seq and not reading.altered
+            return None if reading.late or short else reading
 
         return await until_settled(look, self._means.settings.settle_s) or newest[0]
 
     async def _keep_made(self, opened: Opened, reading: Reading) -> None:
-        """Store the rows that follow from what others have written."""
+        """Store the rows that follow from what others have written, and which messages of theirs that was: also those
+        that were mended, whose rows have them by value.
+        """
         number = max(reading.assembled.numbers.values(), default=-1) + 1
+        filed = {each for each, _ in opened.files.values()}
+        mended = {each: reading.refs[each] for each, _ in reading.assembled.added if each not in filed}
         for start in range(0, len(opened.made), ROWS_MAX):
             rows = opened.made[start : start + ROWS_MAX]
             files = {row.seq: opened.files[row.seq] for row in rows if row.seq in opened.files}
@@ -287,13 +313,15 @@ class AgentCoreJournal:
                 before=self._at.tail,
                 next_number=number,
             )
-            events = {filed: reading.refs[filed] for filed, _ in files.values()}
-            number = max([number, *(filed + 1 for filed in events)])
+            events = {each: reading.refs[each] for each, _ in files.values()} | mended
+            mended = {}
+            number = max([number, *(each + 1 for each in events)])
             began = self._at.began or at_of(rows[0].body) or 0.0
-            item = rows_item((self._agent_id, began), chapter, files, events)
+            item = rows_item(self._whose(began), chapter, files, events)
             await self._owned.create("rows", [item])
             self._at.began, self._at.tail = began, [Line.of(row) for row in rows]
             self._at.last_seq = self._owned.tails[self._agent_id] = rows[-1].seq
+            self._owned.committed_at = self._means.wall()
 
     def _complain(self, reading: Reading) -> None:
         session_id, agent_id = self._names

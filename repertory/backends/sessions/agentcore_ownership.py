@@ -20,7 +20,7 @@ import anyio
 from repertory.backends.aws_errors import PageTokens
 from repertory.backends.ports import Lease
 from repertory.backends.sessions.agentcore_events import Event, MemoryEvents, NewEvent, PayloadItem
-from repertory.backends.sessions.agentcore_layout import STATE_TYPE, Mark, lease_item, read_mark
+from repertory.backends.sessions.agentcore_layout import STATE_TYPE, Mark, lease_item, read_mark, sealed_items
 from repertory.backends.sessions.agentcore_reading import EventLog
 from repertory.backends.sessions.object_requests import side_by_side
 from repertory.core.journal.appender import Entropy
@@ -129,6 +129,8 @@ class OwnedSession:
     """Whether an agent was opened, so that what is listed later may be news to it."""
     tails: dict[str, int] = field(default_factory=dict[str, int])
     """Agent id to the last sequence number there must be."""
+    committed_at: float = 0.0
+    """When the last of these was stored; 0.0 when nobody knows."""
     session_known: bool = True
     """Whether the session's record is there."""
     superseded: list[str] = field(default_factory=list[str])
@@ -181,7 +183,8 @@ class OwnedSession:
         mark = Mark(kind, self.lease.generation, now, "" if kind == "free" else means.owner)
         token = f"{means.owner} {self.lease.generation} {next(means.tokens)}"
         token = blake2b(token.encode(), digest_size=20).hexdigest()
-        return NewEvent(at_ms=at_ms, payload=payload, metadata={**(metadata or {}), OURS: str(mark)}, token=token)
+        items = sealed_items(str(mark), payload)
+        return NewEvent(at_ms=at_ms, payload=items, metadata={**(metadata or {}), OURS: str(mark)}, token=token)
 
     async def _send(self, event: NewEvent) -> str:
         event_id = await self.means.events.create(self.name, event)
@@ -245,9 +248,12 @@ class OwnedSession:
             self.session_known = self.session_known or seen.event.metadata.get(STATE_TYPE) == "SESSION"
             if seen.mark is None or seen.mark.kind not in _OF_LEASES or seen.event.event_id == self.held_event:
                 continue
+            if seen.fault is not None:  # It is told of, and stays for whoever mends the session.
+                continue
             self.superseded.append(seen.event.event_id)
             if seen.tails is not None and seen.mark.generation >= told:
                 self.tails, told = dict(seen.tails), seen.mark.generation
+                self.committed_at = seen.committed_at
         self._looked_ms = self.last_ms
         if not log.complete:
             self._first_known_ms = log.seen[-1].event.at_ms
@@ -264,7 +270,7 @@ class OwnedSession:
             await self.delete(event_id)
 
     def _lease_item(self) -> PayloadItem:
-        return lease_item(self.lease.session_id, self.tails)
+        return lease_item(self.lease.session_id, self.tails, self.committed_at)
 
     def _is_news(self, event: Event) -> bool:
         """Whether an event is something that was said, and that we do not know."""

@@ -16,12 +16,13 @@ from typing import TypeAlias
 import anyio
 from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 
+from repertory.backends.mending_ports import Damage, Inspection, Salvage
 from repertory.backends.ports import Batch, Lease, Position, SessionInfo
 from repertory.backends.sessions.agentcore_commit import commit, is_acted_on
 from repertory.backends.sessions.agentcore_erasing import erase
 from repertory.backends.sessions.agentcore_events import Event, MemoryEvents
 from repertory.backends.sessions.agentcore_journal import AgentCoreJournal, look_at
-from repertory.backends.sessions.agentcore_layout import may_be_shared, session_name
+from repertory.backends.sessions.agentcore_layout import may_be_shared, number_aside, session_name
 from repertory.backends.sessions.agentcore_ownership import (
     REQUESTS_AT_ONCE,
     AgentCoreSettings,
@@ -32,6 +33,12 @@ from repertory.backends.sessions.agentcore_ownership import (
     standing_of,
 )
 from repertory.backends.sessions.agentcore_reading import EventLog
+from repertory.backends.sessions.agentcore_salvage import (
+    copy_aside,
+    examine_events,
+    names_aside,
+    salvage_events,
+)
 from repertory.backends.sessions.object_requests import side_by_side
 from repertory.core.ids import check_id
 from repertory.core.journal.appender import Entropy
@@ -185,12 +192,13 @@ class AgentCoreSessionStore:
         self._refuse_closed()
         names = [session_name(check_id(session_id, "session id"))] if session_id is not None else []
         if session_id is None:
-            names = list(await self._events.sessions())
+            names = [name for name in await self._events.sessions() if number_aside(name) is None]
         infos = await side_by_side([partial(self._info, name) for name in names], REQUESTS_AT_ONCE)
         return sorted((info for info in infos if info is not None), key=lambda info: info.updated_at, reverse=True)
 
     async def delete(self, session_id: str) -> None:
-        """Delete every event of a session, the oldest first. Records that the service has extracted from them stay.
+        """Delete every event of a session, the oldest first, and what was set aside of it. Records that the service has
+        extracted from them stay.
 
         Errors: `NotFound`, `SessionBusy`, and see the class.
         """
@@ -198,23 +206,60 @@ class AgentCoreSessionStore:
         name = session_name(session_id)
         with anyio.CancelScope(shield=True):
             async with self._locked(session_id) as session:
-                found = await self._listed(name)
-                if not found:
-                    raise StoreNotFound("no such session", session=session_id)
-                if may_be_shared(name):
-                    await EventLog(self._events, name, session_id).more()
-                standing = standing_of(found)
-                if self._race.in_other_hands(standing):
-                    raise SessionBusy("another live owner has the session", session=session_id, owner=standing.owner)
-                self._race.forget(name, standing.generation)
+                found = await self._removable(session_id, name)
                 session.drop()
-                for _ in range(_SWEEPS_MAX):
-                    for start in range(0, len(found), REQUESTS_AT_ONCE):
-                        some = found[::-1][start : start + REQUESTS_AT_ONCE]
-                        await side_by_side([partial(self._events.delete, name, event.event_id) for event in some])
-                    found = await self._listed(name)
-                    if not found:
-                        break
+                await self._remove(name, found)
+                for aside in await names_aside(self._events, name):
+                    await self._remove(aside, await self._listed(aside))
+
+    async def inspect(self) -> Inspection:
+        """Nothing lies beside the sessions of an actor."""
+        self._refuse_closed()
+        await checkpoint()
+        return Inspection()
+
+    @property
+    def forgets_the_oldest(self) -> bool:
+        """Events expire, so journals may begin later than they did."""
+        return True
+
+    async def examine(self, session_id: str) -> Sequence[Damage]:
+        """Every event that is not as it was written, and what is missing."""
+        self._refuse_closed()
+        return await examine_events(self._means, check_id(session_id, "session id"))
+
+    async def salvage(self, session_id: str) -> Salvage:
+        """The rows of a session or, where they cannot be proved, new ones for every message that can be read."""
+        self._refuse_closed()
+        return await salvage_events(self._means, check_id(session_id, "session id"))
+
+    async def set_aside(self, session_id: str, keep: Sequence[Row]) -> str:
+        """Copy the events of a session to one of the actor's sessions that nobody reads, as blobs, from which nothing
+        is extracted; and write it anew with these rows.
+
+        Killed on the way, the copy is whole and the session may be gone. Errors: `NotFound`, `SessionBusy`, and see
+        the class.
+        """
+        name = session_name(check_id(session_id, "session id"))
+        moved_to = ""
+        with anyio.CancelScope(shield=True):
+            async with self._locked(session_id) as session:
+                found = await self._removable(session_id, name)
+                moved_to = await copy_aside(self._means, name)
+                session.drop()
+                await self._remove(name, found)
+            if keep:
+                lease = await self.acquire(session_id)
+                (outcome,) = await self.append([Batch(lease=lease, rows=keep)])
+                await self.release(lease)
+                if isinstance(outcome, RepertoryError):
+                    raise outcome
+        return moved_to
+
+    async def quarantined(self, session_id: str) -> Sequence[str]:
+        """What was set aside of a session, as the service calls it, the oldest first."""
+        self._refuse_closed()
+        return await names_aside(self._events, session_name(check_id(session_id, "session id")))
 
     async def tend(self) -> None:
         """See whether sessions that are held are still ours and whether anybody has asked for them; say of idle ones
@@ -368,6 +413,31 @@ class AgentCoreSessionStore:
         agent_id = batch.rows[-1].agent_id if batch.rows else (batch.erase[-1][0] if batch.erase else "")
         return Position(agent_id=agent_id, seq=journals[agent_id].last_seq if agent_id else 0)
 
+    async def _removable(self, session_id: str, name: str) -> list[Event]:
+        """The events of a session that nobody else has. Errors: `NotFound`, `SessionBusy`, `Invalid` for another
+        session's.
+        """
+        found = await self._listed(name)
+        if not found:
+            raise StoreNotFound("no such session", session=session_id)
+        if may_be_shared(name):
+            await EventLog(self._events, name, session_id).everything()
+        standing = standing_of(found)
+        if self._race.in_other_hands(standing):
+            raise SessionBusy("another live owner has the session", session=session_id, owner=standing.owner)
+        self._race.forget(name, standing.generation)
+        return found
+
+    async def _remove(self, name: str, found: list[Event]) -> None:
+        """Delete events, the oldest first, and those that are only seen then."""
+        for _ in range(_SWEEPS_MAX):
+            for start in range(0, len(found), REQUESTS_AT_ONCE):
+                some = found[::-1][start : start + REQUESTS_AT_ONCE]
+                await side_by_side([partial(self._events.delete, name, event.event_id) for event in some])
+            found = await self._listed(name)
+            if not found:
+                break
+
     async def _listed(self, name: str) -> list[Event]:
         """All events of a session, newest first, without what they say."""
         found: list[Event] = []
@@ -382,12 +452,13 @@ class AgentCoreSessionStore:
     async def _info(self, name: str) -> SessionInfo | None:
         log = EventLog(self._events, name)
         await log.more()
-        session_id = next((seen.session_id for seen in log.seen if seen.session_id is not None), name)
+        sound = [seen for seen in log.seen if seen.fault is None]
+        session_id = next((seen.session_id for seen in sound if seen.session_id is not None), name)
         if not any(seen.tails is not None for seen in log.seen):
             await log.everything()
         agents: dict[str, int] = {}
         times: list[float] = []
-        damaged = False
+        damaged = len(sound) < len(log.seen)
         for agent_id in log.agents:
             try:
                 rows, began = await look_at(self._means, log, (session_id, agent_id))

@@ -51,6 +51,8 @@ class Assembled:
     begins: int = 0
     """The first sequence number that could be told; rows before it need documents that were not read."""
     faults: Sequence[Fault] = ()
+    lost: Sequence[int] = ()
+    """Rows other than messages whose content is not what was written, or whose document is lost."""
     torn: Sequence[Source] = ()
     """What is left of a commit that was cut off; in the order in which it was written."""
     added: Sequence[tuple[int, Read]] = ()
@@ -94,6 +96,7 @@ def assemble(agent_id: str, documents: Mapping[Source, Read], unread: Collection
         rows=rows,
         begins=seq + 1 if rows else 0,
         faults=_faults(rows, behind.found),
+        lost=[row.seq for row in rows if row.kind != Kind.MESSAGE and behind.found.get(row.seq, ("",) * 3)[2]],
         torn=torn,
         added=added,
         numbers=behind.numbers,

@@ -49,6 +49,9 @@ async def opened(
 class Writer:
     """An owner of the session `s`, and what it says."""
 
+    at = 5.0
+    """When it says that, in epoch seconds."""
+
     def __init__(self, store: AgentCoreSessionStore, lease: Lease, rows: Sequence[Row], agent_id: str) -> None:
         self.store, self.lease = store, lease
         self.restored: Restored = restore(rows, session_id="s")
@@ -64,7 +67,9 @@ class Writer:
         prompt = fold.last_message is None or fold.last_message["role"] == "assistant"
         message: Message = {"role": "user" if prompt else "assistant", "content": [{"text": text}]}
         turn = max(1, fold.turns + prompt)
-        return self.appender.append(MessageAdded(at=5.0, message=message, turn=turn, index=fold.message_count, **more))
+        return self.appender.append(
+            MessageAdded(at=self.at, message=message, turn=turn, index=fold.message_count, **more)
+        )
 
     async def append(self, *rows: Row, erase: Sequence[tuple[str, int]] = ()) -> Position | RepertoryError:
         (outcome,) = await self.store.append([Batch(lease=self.lease, rows=rows, erase=erase)])
@@ -102,14 +107,14 @@ def put(memory: FakeMemory, payload: list[Any], *, at_ms: int | None = None, **m
     return memory.call("CreateEvent", {**fields, "eventTimestamp": at_s, "metadata": said})["event"]["eventId"]
 
 
-def said(role: str, text: str) -> dict[str, Any]:
+def said(role: str, text: str, at: str = "2023-11-14T22:13:20+00:00") -> dict[str, Any]:
     """A message as the package writes it."""
     record = {
         "message": {"role": role, "content": [{"text": text}]},
         "message_id": 0,
         "redact_message": None,
-        "created_at": "2023-11-14T22:13:20+00:00",
-        "updated_at": "2023-11-14T22:13:20+00:00",
+        "created_at": at,
+        "updated_at": at,
     }
     return {"conversational": {"content": {"text": json.dumps(record)}, "role": role.upper()}}
 

@@ -6,12 +6,14 @@ import json
 import logging
 from typing import Any
 
+import anyio
 import pytest
 
 from repertory.backends.ports import Position
 from repertory.backends.sessions.agentcore_ownership import AgentCoreSettings
+from repertory.backends.sessions.agentcore_reading import EXPIRY_S_MIN
 from repertory.core.journal.records import StateChanged
-from repertory.errors import LeaseLost
+from repertory.errors import CorruptJournal, LeaseLost
 from tests.backends.sessions.agentcore_memory import ACTOR, FakeMemory
 from tests.backends.sessions.agentcore_writer import (
     Writer,
@@ -179,6 +181,7 @@ async def test_a_session_of_which_nothing_is_left_begins_anew(memory: FakeMemory
         await writer.release()
     rows = [place for place, kind in enumerate(kinds(memory)) if kind == "rows"]
     memory.expire("s", rows[-1] + 1 - kept)
+    await anyio.sleep(EXPIRY_S_MIN)
     async with opened(memory) as store:
         writer = await own(store)
         assert writer.texts == []
@@ -188,7 +191,21 @@ async def test_a_session_of_which_nothing_is_left_begins_anew(memory: FakeMemory
         assert (await own(store)).texts == ["anew", "yes"]
 
 
-async def test_a_message_that_somebody_deleted_leaves_a_stand_in(memory: FakeMemory) -> None:
+async def test_a_session_that_is_too_young_to_have_expired_is_not_taken_for_a_new_one(memory: FakeMemory) -> None:
+    async with opened(memory) as store:
+        writer = await own(store)
+        await writer.say("question", "answer")
+        await writer.release()
+    memory.expire("s", len(memory.events("s")) - 1)
+    assert kinds(memory) == ["free"]
+    async with opened(memory) as store:
+        with pytest.raises(CorruptJournal, match="events at the end were removed"):
+            await store.load("s", "default")
+        with pytest.raises(CorruptJournal, match="events at the end were removed"):
+            await own(store)
+
+
+async def test_an_event_that_somebody_deleted_is_told_and_leaves_a_stand_in_after_a_repair(memory: FakeMemory) -> None:
     async with opened(memory) as store:
         writer = await own(store)
         for number in range(3):
@@ -197,6 +214,17 @@ async def test_a_message_that_somebody_deleted_leaves_a_stand_in(memory: FakeMem
         await writer.release()
     (gone,) = [event for event in memory.events("s") if any("answer 1" in text for text in event.texts)]
     del memory.sessions[ACTOR, "s"][gone.fields["eventId"]]
+    async with opened(memory) as store:
+        for call in (own(store), store.load("s", "default"), store.load("s", "default", whole=True)):
+            with pytest.raises(CorruptJournal, match="agent default row 4"):
+                await call
+        await store.aclose()
+    async with opened(memory) as store:
+        (info,) = await store.sessions()
+        assert info.damaged
+        assert [damage.where for damage in await store.examine("s")] == ["agent default row 4"]
+        await store.set_aside("s", (await store.salvage("s")).rows)
+        assert list(await store.examine("s")) == []
     wanted = ["question 0", "answer 0", "question 1", "(This message was lost.)", "question 2", "answer 2"]
     for _ in range(2):
         async with opened(memory) as store:

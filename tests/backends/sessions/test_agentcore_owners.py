@@ -11,9 +11,9 @@ import pytest
 
 from repertory.backends.ports import Batch, Lease, Position
 from repertory.backends.sessions.agentcore_ownership import AgentCoreSettings
-from repertory.errors import LeaseLost, SessionBusy, Unavailable
+from repertory.errors import CorruptJournal, LeaseLost, SessionBusy, Unavailable
 from repertory.testing.session_contract import grow
-from tests.backends.sessions.agentcore_memory import FakeMemory
+from tests.backends.sessions.agentcore_memory import ACTOR, FakeMemory
 from tests.backends.sessions.agentcore_writer import (
     QUICK,
     bytes_of,
@@ -52,7 +52,7 @@ async def test_a_listing_that_misses_the_newest_events_is_waited_for(memory: Fak
     assert await everything(memory) == ["question", "answer", "second", "reply", "third", "yes"]
 
 
-async def test_what_appears_after_all_waiting_is_taken_in(memory: FakeMemory) -> None:
+async def test_an_end_that_is_known_and_not_shown_opens_nothing_until_it_is(memory: FakeMemory) -> None:
     async with opened(memory) as store:
         writer = await own(store)
         await writer.say("question", "answer")
@@ -60,8 +60,31 @@ async def test_what_appears_after_all_waiting_is_taken_in(memory: FakeMemory) ->
         await writer.release()
     (late,) = [event.number for event in memory.events("s") if any("second" in text for text in event.texts)]
     memory.lag = lambda event: 10**6 if event.number == late else 0
+    for _ in range(2):
+        async with opened(memory) as store:
+            with pytest.raises(CorruptJournal, match="try again"):
+                await own(store)
+            with pytest.raises(CorruptJournal, match="row 4"):
+                await store.load("s", "default", whole=True)
+    memory.lag = lambda event: 0
+    async with opened(memory) as store:
+        assert (await own(store)).texts == ["question", "answer", "second", "reply"]
+
+
+async def test_what_appears_after_all_waiting_is_taken_in(memory: FakeMemory) -> None:
+    """Where nobody could know of it, since its owner was killed."""
     async with opened(memory) as store:
         writer = await own(store)
+        await writer.say("question", "answer")
+        await writer.say("second", "reply")
+        memory.take_calls()
+        farewell = len(memory.events("s"))
+    for event in memory.events("s")[farewell:]:  # It was killed before.
+        del memory.sessions[ACTOR, "s"][event.fields["eventId"]]
+    (late,) = [event.number for event in memory.events("s") if any("second" in text for text in event.texts)]
+    memory.lag = lambda event: 10**6 if event.number == late else 0
+    async with opened(memory) as store:
+        writer = await own(store, takeover=True)
         assert writer.texts == ["question", "answer"]
         assert isinstance(await writer.say("third", "yes"), Position)
         await writer.release()
