@@ -37,6 +37,13 @@ class ManagedAgent:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._owner, name)
 
+    def __setattr__(self, name: str, value: object) -> None:
+        """The messages are its own; whatever else is assigned is the agent's."""
+        if name in ("_owner", "messages", "summarize"):
+            super().__setattr__(name, value)
+        else:
+            setattr(self._owner, name, value)
+
 
 class CustomManager:
     """Asks a manager that plans or edits by code of its own."""

@@ -546,6 +546,22 @@ async def test_a_list_that_is_assigned_in_a_hook_is_part_of_the_turn(tmp_path: P
     assert len(await again.history()) == 12
 
 
+async def test_what_a_manager_assigns_is_heard() -> None:
+    class Assigns(ConversationManager):
+        def apply_management(self, agent: Any, **kwargs: Any) -> None:
+            agent.messages = agent.messages[-2:]
+            agent.system_prompt = "briefly"
+
+        def reduce_context(self, agent: Any, e: Exception | None = None, **kwargs: Any) -> None:
+            self.apply_management(agent)
+
+    model = NarrowModel(100)
+    agent = quiet(model, Assigns())
+    await say(agent, 3)
+    assert len(agent.messages) == 2
+    assert [call.system_prompt for call in model.calls] == [None, "briefly", "briefly"]
+
+
 USE: Message = {"role": "assistant", "content": [{"toolUse": {"toolUseId": "u", "name": "f", "input": {}}}]}
 RESULT: Message = {
     "role": "user",
