@@ -55,6 +55,8 @@ AHEAD = 0.8
 """At this share of the threshold of proactive compression, a summary is begun, for when the threshold is reached."""
 COMPRESSIONS_MAX = 16
 """How often a manager is asked to shorten in one go: each time it may do only a little."""
+SUMMARIES_MAX = 8
+"""How often a refused request is shortened by a summary; what is too long even then is shortened without any."""
 DECISION_TIMEOUT_S = 120.0
 """How long a summary, or a user's own code, may take."""
 
@@ -96,6 +98,10 @@ class ConversationActor(Actor[ConversationMessage]):
         """Whether the journal was told in this turn who decides, with what was counted until then."""
         self._target = 0
         """So many tokens may be left in what is shown when the model has refused it."""
+        self._unsummarised = False
+        """Whether summaries help no more with this call of the model: there were enough, or the smallest pieces were
+        too long for the model that writes them.
+        """
         self._eased = False
         """Whether anything was shortened since it refused."""
         self._left = 0
@@ -206,6 +212,7 @@ class ConversationActor(Actor[ConversationMessage]):
         """
         if not message.again:
             self._learn_window()
+            self._unsummarised = message.before >= SUMMARIES_MAX or (self._unsummarised and message.before > 0)
             self._left = estimate_tokens(self._messages) + 1
             self._target = self._left - 1 - self._least(message.before)
             self._eased = False
@@ -216,7 +223,11 @@ class ConversationActor(Actor[ConversationMessage]):
         self._eased = self._eased or bool(changes)
         refused, self._refused = self._refused, False
         if failed is not None and refused:
-            return self._eased_or(_could_not_shorten(failed), changes)
+            too_long = isinstance(failed, ContextWindowOverflowException) and self._manager.summarizes
+            if self._unsummarised or not too_long:
+                return self._eased_or(_could_not_shorten(failed), changes)
+            self._unsummarised = True
+            self._left = estimate_tokens(self._messages) + 1
         for _ in range(COMPRESSIONS_MAX):
             left = estimate_tokens(self._messages)
             if self._eased and (left <= self._target or left >= self._left):
@@ -286,7 +297,15 @@ class ConversationActor(Actor[ConversationMessage]):
         window = self._beside.window or self._window
         if error is None and tokens is not None and self._threshold is not None:
             least = tokens_above(tokens, window, self._threshold)
-        return WindowBudget(tokens=tokens, window=window, error=error, full=error is None, least=max(0, least))
+        return WindowBudget(
+            tokens=tokens,
+            window=window,
+            error=error,
+            full=error is None,
+            least=max(0, least),
+            beside=estimate_tokens((), self._beside.tool_specs, self._beside.system_prompt),
+            unsummarised=self._unsummarised and error is not None,
+        )
 
     def _is_full(self, share: float) -> bool:
         """Whether the next request reaches this share of the threshold of proactive compression."""

@@ -229,7 +229,7 @@ class SummarizingConversationManager(PlannedManager):
     def summarizes(self) -> bool:
         return True
 
-    def reduce(self, shown: Sequence[Message], budget: WindowBudget) -> SummaryRequest:
+    def reduce(self, shown: Sequence[Message], budget: WindowBudget) -> SummaryRequest | WindowPlan:
         return self.settings.reduce(shown, budget)
 
 

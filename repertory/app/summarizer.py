@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from repertory.actors.model_call import Request, call_until_answered
 from repertory.core.answer import LIMITED
 from repertory.core.messages import text_of
-from repertory.core.window.summary import BLOCK_CHARS_MAX
+from repertory.core.window.summary import BLOCK_CHARS_MAX, REQUESTS_MAX, halves, is_summary, summarised
 from repertory.errors import ContextWindowOverflowException, ModelFailed
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from repertory.actors.agent_parts import AgentParts
     from repertory.core.messages import Message
     from repertory.core.window.summary import SummaryRequest
+
+
+@dataclass(slots=True)
+class _Asked:
+    """How often a model was asked for one summary."""
+
+    often: int = 0
 
 
 class Summarizer:
@@ -27,21 +37,35 @@ class Summarizer:
         self._who = f"{agent_id}/summary"
 
     async def write(self, request: SummaryRequest) -> str:
-        """The summary. What is too long for the model's window is shortened and tried again.
+        """The summary. What is too long for the model's window is shortened and tried again; what is too long even so
+        is summarised in halves, and these in halves, and the summaries are summarised. At most `REQUESTS_MAX` requests.
 
-        Errors: what the model or the agent raises; `ContextWindowOverflowException` when even the shortest is too long;
-        `LimitReached` when a budget is used up.
+        Errors: what the model or the agent raises; `ContextWindowOverflowException` when even the smallest pieces are
+        too long, or there are too many; `LimitReached` when a budget is used up.
         """
-        *longer, shortest = BLOCK_CHARS_MAX
-        for chars_max in longer:
-            try:
-                return await self._ask(request, chars_max)
-            except ContextWindowOverflowException:
-                continue
-        return await self._ask(request, shortest)
+        return await self._write(request, request.said, BLOCK_CHARS_MAX, _Asked())
 
-    async def _ask(self, request: SummaryRequest, chars_max: int) -> str:
-        prompt = request.prompt(chars_max)
+    async def _write(
+        self, request: SummaryRequest, said: Sequence[Message], lengths: Sequence[int], asked: _Asked
+    ) -> str:
+        """The summary of these, their blocks cut to each of the lengths in turn until that fits."""
+        refused: ContextWindowOverflowException | None = None
+        for chars_max in lengths:
+            if asked.often >= REQUESTS_MAX:
+                raise ContextWindowOverflowException("too long to be summarised", messages=len(request.messages))
+            asked.often += 1
+            try:
+                return await self._ask(request, said, chars_max)
+            except ContextWindowOverflowException as error:
+                refused = error
+        first, second = halves(said)
+        if refused is not None and (not first or not second or all(map(is_summary, said))):
+            raise refused
+        parts = [summarised(await self._write(request, part, lengths[-1:], asked), part) for part in (first, second)]
+        return await self._write(request, parts, BLOCK_CHARS_MAX, asked)
+
+    async def _ask(self, request: SummaryRequest, said: Sequence[Message], chars_max: int) -> str:
+        prompt = request.prompt(chars_max, said)
         if request.agent is not None:
             return await _ask_agent(request.agent, prompt)
         return await self._ask_model(prompt, request.system_prompt)

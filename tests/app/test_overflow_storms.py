@@ -21,12 +21,17 @@ from repertory import (
     SummarizingConversationManager,
     tool,
 )
+from repertory.actors.conversation import SUMMARIES_MAX
 from repertory.core.messages import Message, text_of
 from repertory.core.pairing import check_next
-from repertory.core.window.summary import is_summary
+from repertory.core.tokens import estimate_tokens
+from repertory.core.window.summary import LEFT_OUT, REQUESTS_MAX, is_summary
 from repertory.errors import ModelFailed
 
 pytestmark = pytest.mark.anyio
+
+REQUESTS = 20
+"""How often a model that refuses for length is asked in one turn at most."""
 
 
 @tool(effects=False)
@@ -209,3 +214,138 @@ async def test_a_summary_that_no_record_holds_when_the_process_ends_changes_noth
     await again.ready()
     assert again.messages == live
     assert not any(map(is_summary, again.messages))
+
+
+# ----------------------------------------------------------------------- windows that hold little, for summaries too
+
+
+class SmallModel(ScriptedModel):
+    """Refuses every request of more than so many tokens, those for summaries too. No history breaks its rules."""
+
+    def __init__(self, window: int, *, known: bool = True, summary: str = "SUMMARY") -> None:
+        super().__init__([self._answer], loop=True)
+        self.window = window
+        self.known = known
+        self.summary = summary
+        self.asked = self.summaries = 0
+
+    @property
+    def context_window_limit(self) -> int | None:
+        return self.window if self.known else None
+
+    def _answer(self, messages: Sequence[Message], specs: Any, system_prompt: Any) -> Any:
+        summarises = text_of(messages[0]).startswith("Summarize the conversation")
+        self.summaries += summarises
+        self.asked += not summarises
+        previous = None
+        for message in messages:
+            check_next(previous, message)
+            previous = message
+        if estimate_tokens(messages, (), system_prompt) > self.window:
+            return ContextWindowOverflowException("too long")
+        return self.summary if summarises else "ok"
+
+
+def talk_with_tools(rng: random.Random, steps: int, longest: int) -> list[Message]:
+    """Prompts, answers, and tools with results of any size, in the middle of a turn or not."""
+    said: list[Message] = []
+
+    def text() -> str:
+        return "w " * rng.choice([1, rng.randint(1, 60), rng.randint(1, longest)])
+
+    for step in range(steps):
+        said.append({"role": "user", "content": [{"text": text()}]})
+        for number in range(rng.choice([0, 0, 1, 3])):
+            use_id = f"t{step}-{number}"
+            said.append(
+                {"role": "assistant", "content": [{"toolUse": {"toolUseId": use_id, "name": "f", "input": {}}}]}
+            )
+            result: Any = {"toolUseId": use_id, "status": "success", "content": [{"text": text() * rng.choice([1, 9])}]}
+            said.append({"role": "user", "content": [{"toolResult": result}]})
+        said.append({"role": "assistant", "content": [{"text": text()}]})
+    return said
+
+
+@pytest.mark.parametrize("seed", range(40))
+async def test_any_conversation_fits_any_window_that_holds_the_prompt_in_a_bounded_number_of_requests(
+    seed: int,
+) -> None:
+    rng = random.Random(seed)
+    prompt = "go on " * rng.randint(1, 50)
+    system = "Be brief. " * rng.randint(0, 30)
+    least = estimate_tokens([{"role": "user", "content": [{"text": prompt}]}], (), system)
+    window = least + 1 + rng.choice([0, rng.randint(0, 100), rng.randint(0, 3_000)])
+    manager = SummarizingConversationManager(
+        rng.choice([0.1, 0.3, 0.8]),
+        rng.choice([0, 1, 4, 10, 30]),
+        pin_first=None,
+        proactive_compression=rng.random() < 0.3,
+    )
+    model = SmallModel(window, known=rng.random() < 0.7, summary="S" * rng.choice([5, 400, 4_000]))
+    messages = talk_with_tools(rng, rng.randint(0, 25), rng.choice([50, 500, 5_000]))
+    agent = Agent(model, messages=messages, callback_handler=None, conversation_manager=manager, system_prompt=system)
+    assert str(await agent.invoke_async(prompt)) == "ok"
+    assert text_of(agent.messages[-2]) == prompt
+    assert model.asked <= REQUESTS
+    assert model.summaries <= (SUMMARIES_MAX + 1) * REQUESTS_MAX
+    assert len(await agent.history()) == len(messages) + 2
+
+
+async def test_what_is_too_long_for_the_summarising_model_is_summarised_in_halves() -> None:
+    messages = talk_with_tools(random.Random(1), 60, 100)
+    model = SmallModel(2_500)
+    agent = Agent(
+        model,
+        messages=messages,
+        callback_handler=None,
+        conversation_manager=SummarizingConversationManager(0.8, 2),
+    )
+    assert str(await agent.invoke_async("go on")) == "ok"
+    assert text_of(agent.messages[0]) == "SUMMARY"
+    assert model.summaries > 3
+
+
+async def test_what_nobody_can_summarise_is_left_out_with_a_note() -> None:
+    class Fails(SmallModel):
+        def _answer(self, messages: Sequence[Message], specs: Any, system_prompt: Any) -> Any:
+            if text_of(messages[0]).startswith("Summarize the conversation"):
+                return ContextWindowOverflowException("too long")
+            return super()._answer(messages, specs, system_prompt)
+
+    messages = talk_with_tools(random.Random(2), 30, 200)
+    model = Fails(1_500)
+    agent = Agent(
+        model, messages=messages, callback_handler=None, conversation_manager=SummarizingConversationManager()
+    )
+    assert str(await agent.invoke_async("go on")) == "ok"
+    shown = agent.messages
+    assert is_summary(shown[0])
+    assert text_of(shown[0]).endswith(LEFT_OUT.split("{}")[1])
+    assert len(await agent.history()) == len(messages) + 2
+
+
+async def test_huge_results_among_the_preserved_messages_are_shortened_and_nothing_else() -> None:
+    use: Message = {"role": "assistant", "content": [{"toolUse": {"toolUseId": "u", "name": "f", "input": {}}}]}
+    result: Any = {"toolUseId": "u", "status": "success", "content": [{"text": "x" * 100_000}]}
+    messages: list[Message] = [
+        {"role": "user", "content": [{"text": "look"}]},
+        use,
+        {"role": "user", "content": [{"toolResult": result}]},
+        {"role": "assistant", "content": [{"text": "seen"}]},
+    ]
+    model = SmallModel(1_000)
+    agent = Agent(
+        model, messages=messages, callback_handler=None, conversation_manager=SummarizingConversationManager()
+    )
+    assert str(await agent.invoke_async("go on")) == "ok"
+    assert (model.summaries, len(agent.messages)) == (0, 6)
+    assert "[truncated: " in str(agent.messages[2])
+
+
+@pytest.mark.parametrize("manager", [SummarizingConversationManager, SlidingWindowConversationManager])
+async def test_the_error_says_what_is_too_long(manager: Any) -> None:
+    agent = Agent(SmallModel(500), callback_handler=None, conversation_manager=manager(), system_prompt="be brief")
+    await agent.invoke_async("hello")
+    with pytest.raises(ContextWindowOverflowException, match=r"largest='messages\[0\] \(user\)'") as caught:
+        await agent.invoke_async("word " * 10_000)
+    assert caught.value.fields["largest_tokens"] > 10_000

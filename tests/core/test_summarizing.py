@@ -17,7 +17,7 @@ from repertory.errors import ContextWindowOverflowException, Invalid
 from tests.core.test_window import conversation
 
 OVERFLOW = ContextWindowOverflowException("too long")
-BUDGET = WindowBudget(error=OVERFLOW)
+BUDGET = WindowBudget(full=True)
 
 
 def summarized(shown: list[Message], request: SummaryRequest, text: str = "S") -> list[Message]:

@@ -24,6 +24,10 @@ class WindowBudget:
     """The model has just refused for length: a plan that hides nothing fails the turn."""
     full: bool = False
     """The threshold of `proactive_compression` is reached. A plan that hides nothing is fine."""
+    beside: int | None = None
+    """About how many tokens system prompt and tools take; None when nobody knows."""
+    unsummarised: bool = False
+    """Summaries help no more: there were many, or the smallest pieces were too long for the model that writes them."""
     least: int = 0
     """About how many tokens to take off at least. A plan that takes off fewer is applied, and the manager asked again,
     as long as it finds something."""

@@ -33,6 +33,19 @@ def shorten_oldest(shown: Sequence[Message], least: int = 0) -> dict[int, Messag
     return found
 
 
+def shorten_largest(shown: Sequence[Message], least: int = 0) -> dict[int, Message]:
+    """The same with those first that lose most."""
+    found: dict[int, Message] = {}
+    shorter = {at: shortened for at, one in enumerate(shown) if (shortened := shorten_results(one)) is not one}
+    gains = {at: estimate_tokens([shown[at]]) - estimate_tokens([shorter[at]]) for at in shorter}
+    for at in sorted(gains, key=gains.__getitem__, reverse=True):
+        found[at] = shorter[at]
+        least -= gains[at]
+        if least <= 0:
+            break
+    return found
+
+
 def shorten_results(message: Message) -> Message:
     """The message with long tool results shortened; the same object when there is nothing to shorten."""
     blocks = [_shorten_block(block) for block in message["content"]]

@@ -70,16 +70,10 @@ class SlidingWindow:
                 return WindowPlan(replaced=found, reason="tool results shortened")
         excess = len(shown) - self.window_size
         first = len(_pinned(shown, self.pin_first or 0))
-        wanted = _first_left(shown, first, budget.least)
-        at_least = max((excess if excess > 0 else 2) + first, wanted)
-        cut = _cut(shown, at_least)
-        if cut is None:  # Not so much: as much as can be.
-            cut = next((at for at in range(min(at_least, len(shown)) - 1, first, -1) if _may_begin(shown, at)), None)
+        cut = reducing_cut(shown, first, first + (excess if excess > 0 else 2), budget.least)
         plan = self._plan(shown, cut, "overflow")
         if not plan.changes:
-            raise ContextWindowOverflowException(
-                "Unable to trim conversation context!", shown=len(shown)
-            ) from budget.error
+            raise nothing_left("Unable to trim conversation context!", shown, budget) from budget.error
         return plan
 
     def _plan(self, shown: Sequence[Message], cut: int | None, reason: str) -> WindowPlan:
@@ -87,6 +81,29 @@ class SlidingWindow:
             return WindowPlan()
         pinned = tuple(position for position in _pinned(shown, self.pin_first or 0) if position < cut)
         return WindowPlan(drop=cut, pinned=pinned, reason=reason)
+
+
+def reducing_cut(shown: Sequence[Message], first: int, at_least: int, least: int) -> int | None:
+    """Where the shown messages may start so that at least those from `first` to `at_least` go, and `least` tokens; or
+    as much of that as can be. None when nothing can.
+    """
+    at_least = max(at_least, _first_left(shown, first, least))
+    cut = _cut(shown, at_least)
+    if cut is None:  # Not so much: as much as can be.
+        cut = next((at for at in range(min(at_least, len(shown)) - 1, first, -1) if _may_begin(shown, at)), None)
+    return cut
+
+
+def nothing_left(text: str, shown: Sequence[Message], budget: WindowBudget) -> ContextWindowOverflowException:
+    """What to raise when nothing can be shortened any more: it names what is too long, in tokens by estimate."""
+    sizes = [estimate_tokens([message]) for message in shown]
+    fields: dict[str, object] = {"shown": len(shown), "messages_tokens": sum(sizes)}
+    if sizes:
+        at = max(range(len(shown)), key=sizes.__getitem__)
+        fields |= {"largest": f"messages[{at}] ({shown[at]['role']})", "largest_tokens": sizes[at]}
+    if budget.beside is not None:
+        fields["beside_tokens"] = budget.beside
+    return ContextWindowOverflowException(text, **fields)
 
 
 def _cut(shown: Sequence[Message], at_least: int) -> int | None:

@@ -14,9 +14,11 @@ from typing import cast
 from repertory.core.messages import Message, tool_results, tool_uses
 from repertory.core.tokens import estimate_tokens
 from repertory.core.window.decision import WindowBudget
-from repertory.core.window.plan import check_count
-from repertory.core.window.summary import DEFAULT_PROMPT, SummaryRequest, is_summary
-from repertory.errors import ContextWindowOverflowException, Invalid
+from repertory.core.window.plan import WindowPlan, check_count
+from repertory.core.window.shortening import shorten_largest
+from repertory.core.window.sliding import nothing_left, reducing_cut
+from repertory.core.window.summary import DEFAULT_PROMPT, SummaryRequest, is_summary, left_out
+from repertory.errors import Invalid
 
 RATIOS = (0.1, 0.8)
 """What `summary_ratio` is taken between."""
@@ -58,14 +60,20 @@ class Summarizing:
         if self.pin_first is not None and self.pin_first < 1:
             raise Invalid("pin_first is None or at least 1", got=self.pin_first)
 
-    def reduce(self, shown: Sequence[Message], budget: WindowBudget) -> SummaryRequest:
-        """What to summarise. Errors: `ContextWindowOverflowException` when nothing may be summarised."""
+    def reduce(self, shown: Sequence[Message], budget: WindowBudget) -> SummaryRequest | WindowPlan:
+        """What to summarise. Where nothing may be, or summaries do not help, and the model has refused: the largest
+        tool results shortened, the preserved ones too; then the oldest messages left out, with a note that says so.
+
+        Errors: `ContextWindowOverflowException` when there is nothing left to summarise, to shorten or to leave out.
+        """
         pinned = _pinned(shown, self.pin_first or 0)
         end = self._end(shown, len(pinned), budget.least)
-        if end is None:
-            raise ContextWindowOverflowException(
-                "Cannot summarize: insufficient messages for summarization", shown=len(shown)
-            ) from budget.error
+        if end is None or budget.unsummarised:
+            plan = WindowPlan() if budget.error is None else _without_summary(shown, pinned, budget.least)
+            if not plan.changes:
+                msg = "Cannot summarize: insufficient messages for summarization"
+                raise nothing_left(msg, shown, budget) from budget.error
+            return plan
         return SummaryRequest(
             messages=tuple(shown[:end]),
             pinned=pinned,
@@ -95,6 +103,23 @@ class Summarizing:
         if cut is None:
             cut = next((cut for cut in range(end, pinned, -1) if _may_begin(shown[cut])), pinned)
         return cut if cut - pinned >= fewest else None
+
+
+def _without_summary(shown: Sequence[Message], pinned: tuple[int, ...], least: int) -> WindowPlan:
+    """How to take off so many tokens without a summary; no changes when nothing can be."""
+    shortened = shorten_largest(shown, least)
+    if shortened:
+        return WindowPlan(replaced=shortened, reason="tool results shortened")
+    summarised = bool(shown) and is_summary(shown[0])
+    first = pinned[-1] + 1 if pinned else int(summarised)
+    cut = reducing_cut(shown, first, first + 1, least)
+    if cut is None:
+        return WindowPlan(drop=first if summarised else 0, pinned=pinned if summarised else (), reason="left out")
+    gone = [message for at, message in enumerate(shown[:cut]) if at not in pinned]
+    note: Message | None = left_out(gone)
+    if estimate_tokens([note]) >= estimate_tokens(gone):
+        note = None
+    return WindowPlan(drop=cut, pinned=pinned, summary=note, reason="left out")
 
 
 def _may_begin(message: Message) -> bool:

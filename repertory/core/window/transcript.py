@@ -74,13 +74,13 @@ def _result(result: ToolResult, chars_max: int) -> Json:
 def _other(part: Mapping[str, object], chars_max: int) -> Json:
     match part:
         case {"text": str(text)}:
-            return {"text": _clip(text, chars_max)}
+            return {"text": clip(text, chars_max)}
         case {"json": value}:
             return {"json": _clipped(value, chars_max)}
         case {"guardContent": {"text": {"text": str(text)}}}:
-            return {"guardContent": _clip(text, chars_max)}
+            return {"guardContent": clip(text, chars_max)}
         case {"document": {"name": str(name)}}:
-            return {"document": _clip(name, chars_max)}
+            return {"document": clip(name, chars_max)}
         case _:
             return dict.fromkeys(part, "left out")
 
@@ -88,11 +88,12 @@ def _other(part: Mapping[str, object], chars_max: int) -> Json:
 def _clipped(value: object, chars_max: int) -> Json:
     """The value as JSON, or the beginning and the end of its text when that is too long."""
     text = json.dumps(value, ensure_ascii=False, default=str)
-    clipped = _clip(text, chars_max)
+    clipped = clip(text, chars_max)
     return cast("Json", json.loads(text)) if clipped is text else clipped
 
 
-def _clip(text: str, chars_max: int) -> str:
+def clip(text: str, chars_max: int) -> str:
+    """The beginning and the end of a text that is too long; the same object when it is not."""
     left_out = len(text) - chars_max
     if left_out <= len(_MARK):
         return text
