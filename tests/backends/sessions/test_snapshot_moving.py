@@ -21,6 +21,7 @@ from repertory.backends.aws_clients import AwsSettings
 from repertory.backends.objects.memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.objects.s3 import S3ObjectStore
 from repertory.backends.ports import Batch, Condition, ObjectInfo, ObjectStore, Overwrite, SessionStore, StoredObject
+from repertory.backends.sessions import object_merging, object_ownership
 from repertory.backends.sessions.object_format import MAGIC, unpack
 from repertory.backends.sessions.object_sessions import ObjectSessionStore
 from repertory.backends.sessions.snapshot_sessions import SnapshotSessionStore
@@ -142,14 +143,14 @@ SECRET = "the number of the card"
 
 
 class Older:
-    """A session as an earlier release keeps it: merged in part, with a window beside its head, and cut off."""
+    """A session as an earlier release keeps it, whose process was killed."""
 
     def __init__(self) -> None:
         self.shelf = virtual_shelf()
         self.rows: list[Row] = []
 
     @classmethod
-    async def make(cls, commits: int = 140) -> Older:
+    async def make(cls, commits: int) -> Older:
         older = cls()
         store = on_shelf(older.shelf, "older")
         async with anyio.create_task_group() as tasks:
@@ -214,8 +215,12 @@ async def check_whole(shelf: ObjectShelf, rows: Sequence[Row]) -> None:
     assert not [key for key in shelf.objects if key.startswith("journals/") and said_in(shelf, key)]
 
 
-async def test_a_move_that_is_cut_off_at_any_request_is_finished_by_the_next_opening() -> None:
-    older = await Older.make()
+async def test_a_move_that_is_cut_off_at_any_request_is_finished_by_the_next_opening(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(object_merging, "SEGMENTS_MERGED", 8)
+    monkeypatch.setattr(object_ownership, "INLINE_BYTES_MAX", 256)
+    older = await Older.make(commits=12)
     assert {key.split("/")[2] for key in older.shelf.objects if key.startswith("journals/")} == {"head", "s", "c", "w"}
     dies_at, survived = 0, False
     while not survived:
@@ -227,7 +232,7 @@ async def test_a_move_that_is_cut_off_at_any_request_is_finished_by_the_next_ope
         await anyio.sleep(11)
         await check_whole(shelf, older.rows)
         dies_at += 1
-    assert dies_at > 60
+    assert dies_at > 50
 
 
 async def test_deleting_a_session_that_is_being_moved_leaves_nothing_of_it_anywhere() -> None:
