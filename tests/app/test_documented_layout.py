@@ -216,6 +216,21 @@ async def test_a_lost_message_between_tools_leaves_them_paired(tmp_path: Path, n
     assert asked == answered
 
 
+async def test_a_lost_document_of_rows_is_told_and_what_it_amounted_to_is_kept(tmp_path: Path) -> None:
+    await talk(tmp_path, "one")
+    async with agent(tmp_path) as it:
+        await it.ready()
+        it.state.set("n", 1)
+    await talk(tmp_path, "two")
+    (rows,) = (tmp_path / AGENT / "repertory").glob("rows_*.json")
+    rows.unlink()
+    await damage_is_told_and_repaired(tmp_path, rows.name)
+    async with agent(tmp_path) as it:
+        await it.ready()
+        assert it.state.get("n") == 1
+        assert [text_of(message) for message in it.messages] == ["one", "ONE", "two", "TWO"]
+
+
 async def test_more_lost_messages_than_can_be_told_name_the_document(tmp_path: Path) -> None:
     await talk(tmp_path, "one", "two")
     message(tmp_path, 1).unlink()

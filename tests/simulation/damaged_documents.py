@@ -187,6 +187,8 @@ class Campaign:
                 told.append(str(error))
             else:
                 assert said(found) == said(before), f"{where}: something else is read, and nobody is told"
+                bodies = [row.body for row in found[: len(before)]]
+                assert bodies == [row.body for row in before], f"{where}: other rows are read, and nobody is told"
         if told:
             parts = {part for key in keys for part in (key, f"{key.rsplit('/', 2)[0]}/'")}
             parts |= {part for key in keys if "#" in key for part in (key.partition("/")[0], "row ")}

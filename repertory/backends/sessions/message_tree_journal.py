@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from repertory.backends.mending_ports import Damage
 from repertory.backends.ports import Create, Overwrite
@@ -134,6 +134,8 @@ async def mended_rows(
     damaged. Errors: `CorruptJournal` when rows cannot be told any more.
     """
     reading = await read_journal(place, whole=True)
+    if reading.assembled.lost and reading.agent is not None:  # It says what the lost rows amounted to.
+        reading = replace(reading, agent=replace(reading.agent, foreign=True))
     opened = _derived(place, reading, wall(), entropy)
     return [*opened.found, *opened.made], reading.damages
 

@@ -13,6 +13,7 @@ import anyio
 from repertory.backends.mending_ports import Damage
 from repertory.backends.sessions.message_tree_names import SESSIONS, AgentNames, SessionNames, id_in
 from repertory.backends.worker_threads import run_in_thread
+from repertory.core.journal.rows import Kind
 from repertory.core.message_tree.assembly import Assembled, Source, assemble, check_chain
 from repertory.core.message_tree.documents import ALTERED, AgentFile, Read, read_agent, read_message, read_rows
 from repertory.core.message_tree.spelling import parsed
@@ -180,6 +181,12 @@ def _damages(place: JournalPlace, documents: Mapping[Source, Read], assembled: A
         read = documents.get(source)
         if read is None or (read.kept and not fault.redacted):  # Lost, or ours and not what its rows prove.
             wrong.setdefault(source, fault.why)
+    lost = frozenset(assembled.lost)
+    for source, read in documents.items():
+        if any(row.line.seq in lost for row in read.kept):
+            wrong.setdefault(source, ALTERED)
+        if read.before and read.before[0].seq in lost and all(line.kind != Kind.MESSAGE for line in read.before):
+            wrong.setdefault(Source(None, read.before[0].seq), "it is lost")
     ordered = sorted(wrong.items(), key=lambda item: (item[0].number is None, item[0].number or item[0].first or 0))
     return [Damage(where=_where(place, source), what=what) for source, what in ordered]
 
