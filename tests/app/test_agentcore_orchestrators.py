@@ -26,6 +26,7 @@ from repertory import (
     ToolContext,
     tool,
 )
+from repertory.backends.sessions import agentcore_reading
 from tests.backends.sessions.agentcore_memory import ACTOR, MEMORY
 from tests.backends.sessions.agentcore_server import MemoryServer, agentcore_server
 
@@ -189,9 +190,10 @@ async def test_what_others_say_in_the_session_is_not_said_to_the_orchestrator(
 
 @pytest.mark.parametrize("left", [0.7, 0.1])
 async def test_a_run_whose_beginning_has_expired_makes_room_for_the_next_one(
-    server: MemoryServer, session_id: str, left: float
+    server: MemoryServer, session_id: str, left: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The service removes events by their age, whatever depends on them."""
+    monkeypatch.setattr(agentcore_reading, "EXPIRY_S_MIN", 0.0)  # As if a day had gone by.
     await graph(manager(server.url, session_id), "A", "B").invoke_async("Do it")
     there = len(server.memory.events(session_id))
     server.memory.expire(session_id, there - int(there * left))
