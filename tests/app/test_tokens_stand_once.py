@@ -25,6 +25,7 @@ from repertory import (
     Runtime,
     ScriptedModel,
     Sessions,
+    SlidingWindowConversationManager,
     SnapshotSessions,
     tool,
 )
@@ -215,6 +216,41 @@ async def test_whoever_goes_on_with_a_turn_goes_on_under_its_token(place: Sessio
         again = await session.invoke("go", idempotency_token="t")
         assert (str(again), again.replayed) == ("late", True)
         assert await said_once(session, "go") == ["go", "late"]
+
+
+@pytest.mark.parametrize("behind_another", [False, True])
+async def test_a_turn_keeps_its_token_when_the_window_has_left_its_prompt_behind(
+    place: SessionPlace, behind_another: bool
+) -> None:
+    done: list[int] = []
+
+    @tool(idempotent=True)
+    def step(number: int) -> str:
+        """Do a step."""
+        done.append(number)
+        return f"did {number}"
+
+    def spec(*replies: Any) -> AgentSpec:
+        window = SlidingWindowConversationManager(window_size=2, per_turn=True)
+        return AgentSpec(
+            model=ScriptedModel(list(replies)), tools=[step], conversation_manager=window, retry_strategy=None
+        )
+
+    steps = [use("step", number=number) for number in range(6)]
+    async with Runtime(sessions=place) as runtime:
+        with pytest.raises(Unavailable):
+            await runtime.agent(spec(*steps, Unavailable("gone"))).session("s").invoke("go", idempotency_token="t")
+    if behind_another:
+        async with Runtime(sessions=place) as runtime:
+            await runtime.agent(spec("else")).session("s").invoke("something else", idempotency_token="t2")
+    assert (await Sessions(place).doctor()).ok
+    async with Runtime(sessions=place) as runtime:
+        session = runtime.agent(spec("all done")).session("s")
+        result = await session.invoke("go", idempotency_token="t")
+        assert (str(result), result.replayed) == ("all done", False)
+        await said_once(session, "go")
+    assert (await Sessions(place).doctor()).ok
+    assert done == list(range(6))
 
 
 async def test_an_answer_that_was_lost_is_no_answer(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from repertory.core.journal.records import (
 )
 from repertory.core.journal.redaction import redact
 from repertory.core.journal.restore import messages_of, records_of, restore
-from repertory.core.journal.rows import Row
+from repertory.core.journal.rows import Kind, Row
 from repertory.core.journal.shown import SUMMARY_SEQ, Shown
 from repertory.core.journal.view_change import message_with_view, view_change
 from repertory.core.messages import Json, Message, ToolResult, tool_results, tool_uses
@@ -34,7 +34,7 @@ from repertory.core.window.plan import WindowPlan
 COMMANDS = (
     "prompt", "answer", "answer", "ask", "start", "finish", "results", "results", "drop", "drop", "truncate",
     "summarise", "state", "state_full", "interrupt", "resume", "cursor", "node", "snapshot", "owner", "redact",
-    "rewind", "idle", "last_word", "last_word",
+    "rewind", "idle", "last_word", "last_word", "again", "reopen",
 )  # fmt: skip
 
 
@@ -45,6 +45,10 @@ class Driver:
         self.rows: list[Row] = []
         self.appender = Appender("agent", Fold(), None, lambda count: bytes([len(self.rows) % 256]) * count)
         self._ids = 0
+        self.token: str | None = None
+        """Of the turn that runs, or ran last."""
+        self._at_rest = False
+        """See `rest`."""
 
     @classmethod
     def on(cls, rows: Sequence[Row]) -> Driver:
@@ -75,7 +79,10 @@ class Driver:
         self.rows.extend(self.appender.append_all(records))
 
     def say(self, message: Message, *, new_turn: bool = False, token: str | None = None) -> None:
-        turn = self.fold.turns + (1 if new_turn or not self.fold.turns else 0)
+        if new_turn or self._at_rest or not self.fold.turns:
+            turn, self.token, self._at_rest = self.fold.turns + 1, token, False
+        else:
+            turn = self.fold.turns
         self.append(
             MessageAdded(
                 at=self.at(), message=message, turn=turn, index=self.fold.message_count, idempotency_token=token
@@ -90,6 +97,23 @@ class Driver:
         if not self.waiting():
             token = f"token-{number % 7}" if number % 2 else None
             self.say({"role": "user", "content": [{"text": f"prompt {number}"}]}, new_turn=True, token=token)
+
+    def do_reopen(self, number: int) -> None:
+        """The process is gone, and another one goes on, from as few rows as opening needs."""
+        if self.rows:
+            restored = restore(self.rows[self.rows[-1].low - 1 :])
+            self.appender = Appender("agent", restored.fold, restored.link, self.appender._entropy)
+            self.rest()
+
+    def rest(self) -> None:
+        """Another process has found what stands: behind an answer, what follows is a turn of its own."""
+        last = self.fold.last_message
+        self._at_rest = last is not None and last["role"] == "assistant" and not self.waiting()
+
+    def do_again(self, number: int) -> None:
+        """Something more within the same turn, as when a form is asked for behind an answer."""
+        if self.fold.turns and not self.waiting():
+            self.say({"role": "user", "content": [{"text": f"fill in the form {number}"}]})
 
     def do_answer(self, number: int) -> None:
         if not self.waiting():
@@ -147,7 +171,9 @@ class Driver:
         """An answer, and what is shown from it on: in one record whenever that can be."""
         if self.waiting():
             return
-        seq, turn = self.fold.last_seq + 1, max(1, self.fold.turns)
+        seq, turn = self.fold.last_seq + 1, max(1, self.fold.turns + self._at_rest)
+        if self._at_rest:
+            self.token, self._at_rest = None, False
         answer: Message = {"role": "assistant", "content": [{"text": f"last word {number}"}]}
         added = MessageAdded(at=self.at(), message=answer, turn=turn, index=self.fold.message_count)
         ahead = Shown(self.fold.shown.view, self.fold.shown.recent)
@@ -217,6 +243,8 @@ class Driver:
         for seq in redaction.erase:
             self.rows[seq - 1] = self.rows[seq - 1].without_content()
         self.rows.extend(redaction.rows)
+        if any(row.kind == Kind.BRANCH for row in self.rows):  # It is restated, and tokens before it are forgotten.
+            self.token = None
 
     def do_rewind(self, number: int) -> None:
         if self.waiting() or not self.rows:
@@ -237,6 +265,7 @@ class Driver:
         )
         before = list(earlier.shown)
         self.rows.append(self.appender.rewind(record, messages_of(records_of(self.rows))))
+        self.token = None
         assert list(self.fold.shown) == before
 
     def erased_branch(self, position: int) -> bool:

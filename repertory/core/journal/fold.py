@@ -217,7 +217,7 @@ class Fold:
         ):
             if 0 < seq < first:
                 first = seq
-        return self._named.needed(self._last_seq, first)
+        return self._named.needed(self._last_seq, first, running=self._turn_at > 0)
 
     @property
     def low(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from repertory.core.interrupts import Interrupt
@@ -112,6 +112,17 @@ class Image:
     run: int = 0
     """The orchestrator's current run; 0 before the first one."""
     anchors: Anchors = Anchors()
+
+    def since(self, first: int) -> Image:
+        """The same without the tokens of turns that began before the record `first`. A process that has followed a
+        journal, or reads all of it, knows more answered turns than one that has opened it from there.
+        """
+        return replace(
+            self,
+            finished_turns={token: turn for token, turn in self.finished_turns.items() if turn.seq >= first},
+            unanswered={token: turn for token, turn in self.unanswered.items() if turn.seq >= first},
+            token=self.token if self.token is not None and self.token[1] >= first else None,
+        )
 
     @property
     def interrupts(self) -> tuple[Interrupt, ...]:

@@ -39,8 +39,15 @@ class TurnTokens:
             return None if is_whole(last) else UnansweredTurn(token=token, seq=self.current[1])
         return self.unanswered.get(token)
 
-    def needed(self, last_seq: int, first: int) -> int:
-        """The first record that folding needs, which is `first` for everything else."""
+    def needed(self, last_seq: int, first: int, *, running: bool) -> int:
+        """The first record that folding needs, which is `first` for everything else. Whoever goes on with an unanswered
+        turn must know under which name; a running one may have an answer within, behind which a form is asked for.
+        """
+        if self.current is not None and self.current[1] < first:
+            token, seq = self.current
+            answered = self.finished.get(token)
+            if running or answered is None or answered.seq != seq:
+                first = seq
         for turn in self.unanswered.values():
             if last_seq - UNANSWERED_ROWS <= turn.seq < first:
                 first = turn.seq
