@@ -8,6 +8,7 @@ taken in by the next owner as something that was added.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from repertory.backends.sessions.agentcore_events import Event, MemoryEvents, Ne
 from repertory.backends.sessions.agentcore_layout import STATE_TYPE, Mark, lease_item, read_mark, sealed_items
 from repertory.backends.sessions.agentcore_reading import EventLog
 from repertory.backends.sessions.object_requests import side_by_side
+from repertory.backends.sessions.proof_of_life import TimeToLive
 from repertory.core.journal.appender import Entropy
 from repertory.core.message_tree.documents import OURS
 from repertory.errors import LeaseLost, RepertoryError, SessionBusy, StoreUnavailable
@@ -63,10 +65,6 @@ class Standing:
     owner: str | None = None
     proved_at: float = 0.0
     """When the owner wrote its last event, by its clock."""
-
-    def alive(self, now: float, lease_s: float) -> bool:
-        """Whether there is an owner that counts as alive."""
-        return self.owner is not None and now - self.proved_at < lease_s
 
 
 def marks_of(events: Sequence[Event]) -> list[Mark]:
@@ -139,7 +137,7 @@ class OwnedSession:
     held_event: str = ""
     last_ms: int = 0
     """The time of the newest event."""
-    _looked_at: float = 0.0
+    _looked_at: float = -math.inf
     _looked_ms: int = 0
     """The time of the newest event at the last look."""
     _first_known_ms: int = -1
@@ -188,7 +186,7 @@ class OwnedSession:
 
     async def _send(self, event: NewEvent) -> str:
         event_id = await self.means.events.create(self.name, event)
-        self.written_at = self.means.wall()
+        self.written_at = anyio.current_time()
         return event_id
 
     async def delete(self, event_id: str) -> None:
@@ -198,14 +196,14 @@ class OwnedSession:
 
     def recently_looked(self, seconds: float) -> bool:
         """Whether the last look is younger than that."""
-        return self.means.wall() - self._looked_at < seconds
+        return anyio.current_time() - self._looked_at < seconds
 
     async def look(self) -> LeaseLost | None:
         """None when the session is still ours; whether somebody has added to it says `news` then.
 
         One request, unless more than a page of events came since the last look. Errors: as `MemoryEvents`.
         """
-        now = self.means.wall()
+        now = anyio.current_time()
         token: str | None = None
         tokens = PageTokens()
         newest: int | None = None
@@ -239,7 +237,7 @@ class OwnedSession:
     def begin(self, log: EventLog) -> None:
         """The session is ours, as this listing shows."""
         self.log = log
-        self._looked_at = self.means.wall()
+        self._looked_at = anyio.current_time()
         self.session_known = not log.complete
         self.know(log)
         told = 0
@@ -285,6 +283,7 @@ class SessionRace:
 
     def __init__(self, means: Means) -> None:
         self._means = means
+        self._life = TimeToLive(means.wall, means.settings.lease_s)
         self._floors: dict[str, int] = {}
         """Generations that a session had in this store, which it may have forgotten."""
         self._asked: tuple[str, int] | None = None
@@ -339,7 +338,8 @@ class SessionRace:
 
     def alive(self, standing: Standing) -> str | None:
         """The owner, if there is one that counts as alive."""
-        return standing.owner if standing.alive(self._means.wall(), self._means.settings.lease_s) else None
+        owner = standing.owner
+        return owner if owner is not None and self._life.counts(owner, standing.proved_at) else None
 
     def forget(self, name: str, generation: int) -> None:
         """The session is deleted. The next generation is higher all the same."""

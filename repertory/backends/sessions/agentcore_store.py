@@ -276,7 +276,7 @@ class AgentCoreSessionStore:
                     with anyio.CancelScope(shield=True), suppress(RepertoryError):
                         if not owned.recently_looked(renew_s) and await owned.look() is not None:
                             session.end()
-                        elif self._means.wall() - owned.written_at >= renew_s:
+                        elif anyio.current_time() - owned.written_at >= renew_s:
                             await owned.renew()
 
     @property

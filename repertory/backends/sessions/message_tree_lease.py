@@ -155,7 +155,7 @@ class TreeLeases:
 
     async def check(self, names: SessionNames, held: HeldLease) -> LeaseLost | None:
         """None when the lease is current. Asks the store when the last proof has become too old."""
-        if self._prove_s and self._wall() - held.proved_at <= self._prove_s:
+        if self._prove_s and 0 <= self._wall() - held.proved_at <= self._prove_s:  # Negative: the clock went back.
             return None
         return await self.prove(names, held) if self._prove_s else await self.look(names, held)
 

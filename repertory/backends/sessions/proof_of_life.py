@@ -19,6 +19,9 @@ from repertory.backends.worker_threads import run_in_thread
 from repertory.core.ids import check_id
 from repertory.errors import Invalid, StoreFailed, StoreUnavailable
 
+_LOOKED_AT = 10
+"""For how many times its life a proof that somebody looked at is remembered."""
+
 
 class ProofOfLife(Protocol):
     """What a store asks of it. `owner` is the name that leases have; times are epoch seconds."""
@@ -45,20 +48,30 @@ class ProofOfLife(Protocol):
 
 
 class TimeToLive:
-    """Alive for some seconds after each proof. Clocks that differ make a wait longer or shorter, and nothing worse:
-    what an owner writes is decided by the lease alone.
+    """Alive for some seconds after each proof. A clock that is behind the owner's, or jumps back, makes nobody wait
+    longer than that: a proof that stays the same while it is looked at for so many seconds counts no longer. One that
+    is ahead makes the wait shorter, and nothing worse: what an owner writes is decided by the lease alone.
     """
 
     def __init__(self, wall: Callable[[], float], ttl_s: float) -> None:
         self._wall = wall
         self._ttl_s = ttl_s
+        self._seen: dict[tuple[str, float], float] = {}
+        """Owner and proof to when it was looked at first, by a clock that does not jump."""
 
     async def begin(self) -> None:
         return
 
     async def alive(self, owner: str, proved_at: float) -> bool:
-        del owner
-        return self._wall() - proved_at < self._ttl_s
+        return self.counts(owner, proved_at)
+
+    def counts(self, owner: str, proved_at: float) -> bool:
+        """Whether an owner is alive whose last proof is of that time."""
+        if self._wall() - proved_at >= self._ttl_s:
+            return False
+        now = anyio.current_time()
+        self._seen = {proof: since for proof, since in self._seen.items() if now - since < _LOOKED_AT * self._ttl_s}
+        return now - self._seen.setdefault((owner, proved_at), now) < self._ttl_s
 
     async def ask(self, owner: str, session_id: str) -> bool:
         del owner, session_id

@@ -29,13 +29,13 @@ _owners = itertools.count()
 
 @asynccontextmanager
 async def opened(
-    memory: FakeMemory, settings: AgentCoreSettings = QUICK, **options: Any
+    memory: FakeMemory, settings: AgentCoreSettings = QUICK, *, behind_s: float = 0.0, **options: Any
 ) -> AsyncIterator[AgentCoreSessionStore]:
-    """A store of its own owner, closed in the end, all within a bound."""
+    """A store of its own owner, whose clock is behind that of others, closed in the end, all within a bound."""
     store = AgentCoreSessionStore(
         DirectEvents(memory, **options),
         owner=f"owner-{next(_owners)}",
-        wall=lambda: 1_700_000_000 + anyio.current_time(),
+        wall=lambda: 1_700_000_000 + anyio.current_time() - behind_s,
         entropy=lambda size: next(_owners).to_bytes(size),
         settings=settings,
     )

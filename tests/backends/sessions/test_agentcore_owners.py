@@ -297,3 +297,12 @@ async def test_agents_of_a_session_commit_together_in_one_event(memory: FakeMemo
     assert kinds(memory).count("rows") == 1
     assert await everything(memory, "first") == ["first says 0", "first says 1"]
     assert await everything(memory, "second") == ["second says 0", "second says 1"]
+
+
+async def test_a_clock_that_is_behind_makes_nobody_wait_longer_than_a_lease_lasts(memory: FakeMemory) -> None:
+    async with opened(memory) as gone, opened(memory, behind_s=3600.0) as late:
+        lease = await gone.acquire("s")
+        with pytest.raises(SessionBusy):
+            await late.acquire("s")
+        await anyio.sleep(QUICK.lease_s)
+        assert (await late.acquire("s")).generation > lease.generation

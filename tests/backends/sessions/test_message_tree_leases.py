@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 import anyio
 import pytest
@@ -21,12 +22,14 @@ pytestmark = pytest.mark.anyio
 LEASE_S = 10.0
 
 
-def opened(shelf: ObjectShelf, owner: str, *, prove_s: float = 5.0) -> TendedTreeStore:
+def opened(
+    shelf: ObjectShelf, owner: str, *, prove_s: float = 5.0, wall: Callable[[], float] = anyio.current_time
+) -> TendedTreeStore:
     return TendedTreeStore(
         MemoryObjectStore(shelf),
         owner=owner,
-        life=TimeToLive(anyio.current_time, LEASE_S),
-        wall=anyio.current_time,
+        life=TimeToLive(wall, LEASE_S),
+        wall=wall,
         entropy=os.urandom,
         settings=TreeSettings(prove_s=prove_s, keep_heads=True),
     )
@@ -64,6 +67,29 @@ async def test_an_owner_that_slept_too_long_proves_its_lease_before_it_writes() 
     await anyio.sleep(LEASE_S * 3)
     await two.acquire("session")
     assert isinstance((await one.append([Batch(lease=lease, rows=[])]))[0], LeaseLost)
+
+
+@pytest.mark.parametrize("back_s", [3600.0, 1e9])
+async def test_a_clock_that_goes_back_makes_nobody_wait_longer_than_a_lease_lasts(back_s: float) -> None:
+    shelf = ObjectShelf()
+    lease = await opened(shelf, "one").acquire("session")
+    late = opened(shelf, "two", wall=lambda: anyio.current_time() - back_s)
+    with pytest.raises(SessionBusy):
+        await late.acquire("session")
+    await anyio.sleep(LEASE_S / 2)
+    with pytest.raises(SessionBusy):
+        await late.acquire("session")
+    await anyio.sleep(LEASE_S / 2)
+    assert (await late.acquire("session")).generation > lease.generation
+
+
+async def test_an_owner_whose_clock_goes_back_proves_its_lease_again() -> None:
+    shelf, back = ObjectShelf(), [0.0]
+    one = opened(shelf, "one", wall=lambda: anyio.current_time() - back[0])
+    lease, rows = await one.acquire("session"), grow(1)
+    await opened(shelf, "two").acquire("session", takeover=True)
+    back[0] = 3600.0
+    assert isinstance((await one.append([Batch(lease=lease, rows=rows)]))[0], LeaseLost)
 
 
 async def test_a_proof_whose_answer_got_lost_is_recognised() -> None:
