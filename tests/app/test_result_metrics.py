@@ -271,7 +271,8 @@ async def test_whoever_edits_what_they_are_given_edits_no_history() -> None:
                 result: Any = event["result"]
                 spoil(result.message)
         before = agent.messages
-        spoil(agent.messages)
+        for message in agent.messages:  # The list itself is the conversation's, and may be edited.
+            spoil(message)
         prompt = [{"role": "user", "content": [{"text": "again"}]}]
         await agent.invoke_async(prompt)
         spoil(prompt)
