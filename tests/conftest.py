@@ -17,12 +17,40 @@ import trio._core._run as trio_run
 from blockbuster import blockbuster_ctx
 
 from repertory.runtime.testing.virtual_time import virtual_asyncio, virtual_trio
+from tests.lanes import SLOWEST, fast_lane, note_slow, read_slow, slowest_files
 
 
 def pytest_configure() -> None:
     """A shell ignores SIGINT for what it starts in the background, and so would every process that a test starts."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """See `tests/lanes.py`."""
+    parser.addoption("--fast", action="store_true", help="the fast lane: see tests/lanes.py")
+    parser.addoption("--note-slow", action="store_true", help="write tests/slow.txt anew, after a run of all tests")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With `--fast`, the fast lane alone."""
+    if config.getoption("fast"):
+        kept = fast_lane(items, read_slow())
+        chosen = {id(item) for item in kept}
+        config.hook.pytest_deselected(items=[item for item in items if id(item) not in chosen])
+        items[:] = kept
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Where the time went."""
+    stats = terminalreporter.stats.values()
+    reports = [report for group in stats for report in group if isinstance(report, pytest.TestReport)]
+    if len({report.nodeid.partition("::")[0] for report in reports}) > SLOWEST:
+        terminalreporter.section(f"the {SLOWEST} slowest files")
+        for line in slowest_files(reports):
+            terminalreporter.write_line(line)
+    if config.getoption("note_slow"):
+        note_slow(reports)
 
 
 @pytest.fixture(params=["asyncio", "trio"])

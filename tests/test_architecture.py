@@ -140,6 +140,7 @@ TEST_FOLDERS = {
 TEST_FILES_AT_THE_ROOT = {
     "__init__.py",
     "conftest.py",
+    "lanes.py",
     "requirements.py",
     "source_tree.py",
     "test_architecture.py",

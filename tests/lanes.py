@@ -1,0 +1,91 @@
+"""Which tests `make fast` runs, and where the time of a run went.
+
+The fast lane looks at every file of tests, and at nearly every test in it, in one case each where that is enough:
+
+- a test that runs on both event loops runs on one; `tests/runtime` and `tests/actors`, where loops differ, keep both;
+- of a test that takes longer than `ONE_CASE_S`, one case runs;
+- one that takes longer than `LEFT_OUT_S` is left out, unless nothing else would be left of its file.
+
+Which case and which loop is decided by the test's name, so that loops, stores and seeds are mixed in the lane, and are
+the same in every process and on every day. How long tests take stands in `slow.txt`, which a whole run of the suite on
+a quiet machine writes anew: `make test ARGS=--note-slow`.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+BOTH_LOOPS = ("tests/runtime/", "tests/actors/")
+ONE_CASE_S = 0.2
+LEFT_OUT_S = 0.6
+SLOWEST = 20
+SLOW = Path(__file__).with_name("slow.txt")
+
+
+def read_slow() -> dict[str, float]:
+    """Seconds that one case takes, of every test that is slow."""
+    lines = (line.split(maxsplit=1) for line in SLOW.read_text().splitlines())
+    return {name: float(seconds) for seconds, name in lines}
+
+
+def fast_lane(items: Sequence[pytest.Item], slow: Mapping[str, float]) -> list[pytest.Item]:
+    """The tests of the lane, in their order."""
+    by_file: defaultdict[str, list[str]] = defaultdict(list)
+    for name in dict.fromkeys(map(_test, items)):
+        by_file[name.partition("::")[0]].append(name)
+    left_out: set[str] = set()
+    for names in by_file.values():
+        long = [name for name in names if slow.get(name, 0.0) > LEFT_OUT_S]
+        stays = min(long, key=slow.__getitem__) if len(long) == len(names) else None
+        left_out.update(name for name in long if name != stays)
+    choices: defaultdict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if _test(item) not in left_out:
+            choices[_choice(item, slow)].append(item)
+    kept = {id(cases[zlib.crc32(name.encode()) % len(cases)]) for name, cases in choices.items()}
+    return [item for item in items if id(item) in kept]
+
+
+def _test(item: pytest.Item) -> str:
+    return item.nodeid.partition("[")[0]
+
+
+def _choice(item: pytest.Item, slow: Mapping[str, float]) -> str:
+    """What those tests have in common of which the lane runs one."""
+    name, _, case = item.nodeid.partition("[")
+    if slow.get(name, 0.0) > ONE_CASE_S:
+        return name
+    spec = getattr(item, "callspec", None)
+    if spec is None or "anyio_backend" not in spec.params or name.startswith(BOTH_LOOPS):
+        return item.nodeid
+    loop = str(spec.params["anyio_backend"])
+    return f"{name}[{'-'.join(part for part in case.removesuffix(']').split('-') if part != loop)}"
+
+
+def note_slow(reports: Iterable[pytest.TestReport]) -> None:
+    """Write down what one case of each slow test has taken, on the average."""
+    seconds: Counter[str] = Counter()
+    cases: Counter[str] = Counter()
+    for report in reports:
+        name = report.nodeid.partition("[")[0]
+        seconds[name] += report.duration  # type: ignore[assignment]
+        cases[name] += report.when == "call"
+    means = {name: cost / max(1, cases[name]) for name, cost in seconds.items()}
+    lines = [f"{mean:.1f} {name}\n" for name, mean in sorted(means.items()) if mean > ONE_CASE_S]
+    SLOW.write_text("".join(lines))
+
+
+def slowest_files(reports: Iterable[pytest.TestReport]) -> list[str]:
+    """The files whose tests took longest, a line each: seconds of one core, how many tests, and the file."""
+    seconds: Counter[str] = Counter()
+    tests: Counter[str] = Counter()
+    for report in reports:
+        file = report.nodeid.partition("::")[0]
+        seconds[file] += report.duration  # type: ignore[assignment]
+        tests[file] += report.when == "call"
+    return [f"{cost:7.1f} s  {tests[file]:4} tests  {file}" for file, cost in seconds.most_common(SLOWEST)]
