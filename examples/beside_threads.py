@@ -23,7 +23,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from repertory import AgentSpec, Model, OfflineModel, RepertoryError, Runtime, SQLiteSessions
 from repertory.app.runtime import HostedAgent
-from repertory.runtime.report import DrainReport
+from repertory.runtime.drain import DrainReport
 
 NAMES = ("Ada", "Ben", "Cleo", "Dora")
 

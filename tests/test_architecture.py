@@ -66,7 +66,7 @@ BROAD_EXCEPTS: dict[str, str] = {
     "repertory/app/snapshot_trigger.py": "a snapshot trigger is anybody's code, and never takes a turn down",
     "repertory/app/callbacks.py": "a callback handler is anybody's code, and only looks on",
     "repertory/app/repository_objects.py": "a session repository may be anybody's code; what it raises is the cause",
-    "repertory/core/own_copy.py": "an object that is copied may be anybody's code; what it raises is the cause",
+    "repertory/app/conversation_managers.py": "an object that is copied may be anybody's code; what it raises is the cause",
     "repertory/backends/memory/entry_vectors.py": "an embedder may be anybody's code; what it raises is the cause",
     "repertory/backends/sessions/snapshot_storage.py": "a storage may be anybody's code; what it raises is the cause",
     "repertory/backends/owning_thread.py": "whatever the work raised is raised by whoever waits for it",
@@ -78,7 +78,7 @@ BROAD_EXCEPTS: dict[str, str] = {
 }
 KEYWORDS_FOR_LATER: dict[str, str] = {
     "repertory/app/conversation_managers.py": "the documented methods take whatever a later version adds",
-    "repertory/app/demo/stall_model.py": "it implements `Model`, whose options are the provider's own",
+    "repertory/app/demo/worker.py": "it implements `Model`, whose options are the provider's own",
     "repertory/app/direct_tools.py": "calling a tool by name passes the tool's own arguments",
     "repertory/app/printing.py": "a callback handler is given the fields of an event as keywords",
     "repertory/backends/tools/function_tool.py": "calling a tool as a function passes the function's own arguments",

@@ -61,9 +61,9 @@ from repertory.core.standing import Standing
 from repertory.core.turn import CANCELLED, Continued, Stop
 from repertory.errors import AgentBusy, Failed, Invalid, RepertoryError, TooLarge, Unavailable
 from repertory.runtime.actor import Actor
+from repertory.runtime.envelope import ReplySlot
 from repertory.runtime.exit import ExitReason
 from repertory.runtime.next import Next, carry_on, refuse, reply
-from repertory.runtime.reply import ReplySlot
 
 _WAITS_FOR_ITSELF = (
     "the call comes from a tool or hook of the turn that runs, so it would wait for itself; ask another agent, or a"

@@ -45,8 +45,8 @@ from repertory.core.window.plan import DEFAULT_MANAGER, WindowPlan
 from repertory.core.window.summary import SummaryRequest, is_summary
 from repertory.errors import ContextWindowOverflowException, Invalid, LimitReached, UnpairedTools
 from repertory.runtime.actor import Actor
+from repertory.runtime.envelope import ReplySlot
 from repertory.runtime.next import CARRY_ON, Next, refuse, reply
-from repertory.runtime.reply import ReplySlot
 
 Summarize = Callable[[SummaryRequest], Awaitable[str]]
 """Has a summary written. Errors: whatever the model or the agent that writes it raises."""

@@ -51,8 +51,8 @@ if TYPE_CHECKING:
     from repertory.core.budget import Budget
     from repertory.core.memory.extracting import ExtractionResult
     from repertory.core.messages import Message
+    from repertory.runtime.envelope import ReplySlot
     from repertory.runtime.ref import ActorRef
-    from repertory.runtime.reply import ReplySlot
 
 _EARLY_S = 0.001
 """Clocks are read twice."""

@@ -47,9 +47,9 @@ from repertory.core.prompt import read_prompt
 from repertory.core.snapshots.orchestrators import left_agents, said_of_run
 from repertory.errors import AgentBusy, Invalid, NodeFailed, RepertoryError, RunUnfinished, TooLarge, Unavailable
 from repertory.runtime.actor import Actor
+from repertory.runtime.envelope import ReplySlot
 from repertory.runtime.exit import ExitReason
 from repertory.runtime.next import Next, carry_on, refuse
-from repertory.runtime.reply import ReplySlot
 
 Finished = Callable[[Run, MultiAgentResult], MultiAgentResult]
 """Makes what callers get of what is known of every run."""

@@ -64,9 +64,9 @@ from repertory.core.outage import Verdict, following, retry_after_s, stored_of, 
 from repertory.core.store_patience import StorePatience
 from repertory.errors import Invalid, LeaseLost, RepertoryError, Retryable, StoreUnavailable, Unavailable
 from repertory.runtime.actor import Actor
+from repertory.runtime.envelope import ReplySlot
 from repertory.runtime.exit import ExitReason, Failed
 from repertory.runtime.next import Next, carry_on, fail, refuse, reply
-from repertory.runtime.reply import ReplySlot
 
 _WRITING_SHARE = 0.8
 """Of the time to stop: the rest is for giving the session up."""

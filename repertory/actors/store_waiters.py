@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from repertory.core.journal.image import Image
 from repertory.errors import RepertoryError
-from repertory.runtime.reply import ReplySlot
+from repertory.runtime.envelope import ReplySlot
 
 
 class Waited(NamedTuple):

@@ -33,9 +33,9 @@ from repertory.runtime.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from repertory.backends.ports import OfferedTool, ToolConnection, ToolContext, ToolSource
+    from repertory.runtime.envelope import ReplySlot
     from repertory.runtime.jobs import Job
     from repertory.runtime.ref import ActorRef
-    from repertory.runtime.reply import ReplySlot
 
 R = TypeVar("R")
 

@@ -24,27 +24,25 @@ from repertory.backends.worker_threads import run_in_thread
 from repertory.core.ids import check_id
 from repertory.core.journal.leaves import texts_of
 from repertory.core.journal.plain_json import dump, load
-from repertory.core.window.offloaded_lines import (
-    check_range,
-    excerpt,
-    lines_of,
-    matches_text,
-    places_of,
-    whole_or_beginning,
-)
 from repertory.core.window.offloading import (
     RETRIEVAL_TOOL,
     OffloadSettings,
     Reference,
+    check_range,
     digest_of,
+    excerpt,
     find_content,
     is_large,
+    lines_of,
+    matches_text,
     named_contents,
     offload_plan,
+    places_of,
     previewed,
     read_reference,
     text_of_part,
     tokens_of,
+    whole_or_beginning,
 )
 from repertory.errors import Invalid, NotFound
 

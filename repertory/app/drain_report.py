@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 
 from repertory.actors.backlog import NotStored
 from repertory.core.memory.flushed import FlushReport
-from repertory.runtime.report import DrainReport as ActorsReport
+from repertory.runtime.drain import DrainReport as ActorsReport
 
 
 @dataclass(frozen=True, kw_only=True)

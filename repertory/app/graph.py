@@ -17,7 +17,7 @@ from repertory.app.orchestrator import Orchestrator
 from repertory.app.orchestrator_input import count, list_of, mapping_of, seconds, switch
 from repertory.app.orchestrator_nodes import node_of
 from repertory.app.run_state import RunState
-from repertory.core.orchestration.graph_plan import GraphPlan
+from repertory.core.orchestration.plan import GraphPlan
 from repertory.core.orchestration.results import MultiAgentResult, Status
 from repertory.core.orchestration.shape import Edge, in_a_row, shape_of
 from repertory.errors import HookFailed, Invalid
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from repertory.app.node_runner import NodePlace, SessionNodeRunner
     from repertory.app.sessions import SessionPlacement
     from repertory.app.tracing import AttributeValue
-    from repertory.core.orchestration.graph_plan import Condition
+    from repertory.core.orchestration.plan import Condition
     from repertory.core.orchestration.run import Run
 
 NO_SESSIONS = "Session persistence is not supported for Graph agents yet."

@@ -32,7 +32,7 @@ from repertory.app.session_end import finish
 from repertory.app.tool_servers import ToolServers, reason_of
 from repertory.core.store_patience import DEFAULT_PATIENCE
 from repertory.errors import StartFailed, StoreUnavailable
-from repertory.runtime.phase import Phase
+from repertory.runtime.drain import Phase
 from repertory.runtime.spec import ChildSpec, Strategy, SupervisorSettings
 from repertory.runtime.system import ActorSystem, SystemSettings
 

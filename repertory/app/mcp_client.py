@@ -24,8 +24,8 @@ from repertory.core.messages import error_result
 from repertory.core.tool_results import exception_text, timeout_text
 from repertory.errors import Invalid, NotReady, TooLarge, Unavailable
 from repertory.forking import forget_in_children, never_collect
+from repertory.runtime.drain import Phase
 from repertory.runtime.host_task import HostTask
-from repertory.runtime.phase import Phase
 from repertory.runtime.system import ActorSystem, SystemSettings
 
 if TYPE_CHECKING:

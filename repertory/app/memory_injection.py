@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from html import escape
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import anyio
@@ -17,8 +18,7 @@ from repertory.core.injection import OCCASIONS, Occasion
 from repertory.core.memory.entry import MemoryEntry
 from repertory.core.memory.merging import merged, unsaid, within_budget
 from repertory.core.memory.options import Options, read_options
-from repertory.core.memory.rendering import default_query, memory_block
-from repertory.core.messages import text_of, tool_results
+from repertory.core.messages import Message, text_of, tool_results
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:
@@ -155,3 +155,28 @@ class MemoryInjection:
 async def _result(callback: Callable[[], Any]) -> object:
     given = callback()
     return await given if inspect.isawaitable(given) else given
+
+
+def memory_block(entries: Sequence[MemoryEntry]) -> str:
+    """The entries in one block, escaped, so that nothing in them can end it. Empty when there are none."""
+    if not entries:
+        return ""
+    lines = [f"<entry{_source(entry)}>{escape(entry.content, quote=False)}</entry>" for entry in entries]
+    return "\n".join(["<memory>", *lines, "</memory>"])
+
+
+def default_query(messages: Sequence[Message]) -> str | None:
+    """What to search for: what the user has just said; between the tools of a turn what the assistant said last. None
+    when there are no words.
+    """
+    for message in reversed(messages):
+        text = text_of(message).strip()
+        if text:
+            return text
+        if message["role"] == "user" and not any("toolResult" in block for block in message["content"]):
+            return None
+    return None
+
+
+def _source(entry: MemoryEntry) -> str:
+    return "" if entry.store_name is None else f' source="{escape(entry.store_name)}"'

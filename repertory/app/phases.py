@@ -9,7 +9,7 @@ close    close stores and models
 
 from __future__ import annotations
 
-from repertory.runtime.phase import Phase
+from repertory.runtime.drain import Phase
 
 REFUSE, TURNS, MEMORY, COMMIT, CLOSE = "refuse", "turns", "memory", "commit", "close"
 

@@ -51,9 +51,9 @@ if TYPE_CHECKING:
     from repertory.core.interrupts import Interrupt
     from repertory.core.messages import Message, Prompt
     from repertory.core.result import AgentResult
-    from repertory.runtime.report import DrainReport as ActorsReport
+    from repertory.runtime.drain import DrainReport as ActorsReport
+    from repertory.runtime.lifecycle import ActorInfo
     from repertory.runtime.system import OnFatal
-    from repertory.runtime.tree import ActorInfo
 
 
 class Cancellable(Protocol):

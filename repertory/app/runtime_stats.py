@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from repertory.actors.backlog import Backlogs
-from repertory.runtime.tree import SystemStats
+from repertory.runtime.lifecycle import SystemStats
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,9 +17,8 @@ from repertory.app.orchestrator_nodes import AgentNode, check_no_calls_of_its_ow
 from repertory.app.run_state import RunState
 from repertory.backends.tools.decorator import tool
 from repertory.core.messages import error_result
-from repertory.core.orchestration.handoff import HANDOFF, handoff_in
+from repertory.core.orchestration.plan import HANDOFF, SwarmPlan, handoff_in
 from repertory.core.orchestration.results import MultiAgentResult
-from repertory.core.orchestration.swarm_plan import SwarmPlan
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:

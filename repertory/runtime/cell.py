@@ -26,12 +26,11 @@ from repertory.runtime.dead_letters import Reason
 from repertory.runtime.envelope import Envelope, Note
 from repertory.runtime.exit import ExitReason, Failed, Killed, LimitReached, Normal, Shutdown
 from repertory.runtime.jobs import Jobs, Work
-from repertory.runtime.lifecycle import Happening, State
+from repertory.runtime.lifecycle import ActorInfo, Happening, State
 from repertory.runtime.next import CARRY_ON, CarryOn, Fail, Next, Refuse, Reject, Reply, Stop, Unanswered
 from repertory.runtime.origin import ORIGIN, Origin
 from repertory.runtime.services import Services
 from repertory.runtime.timers import TimerFired
-from repertory.runtime.tree import ActorInfo
 from repertory.runtime.watch import Down
 
 _LOG = logging.getLogger("repertory.runtime")

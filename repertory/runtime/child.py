@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from repertory.runtime.exit import ExitReason, Shutdown
-from repertory.runtime.lifecycle import Happening, State, advance
+from repertory.runtime.lifecycle import ActorInfo, Happening, State, advance
 from repertory.runtime.ref import ActorRef
 from repertory.runtime.spec import ChildSpec
-from repertory.runtime.tree import ActorInfo
 
 
 class Incarnation(Protocol):

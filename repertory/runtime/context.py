@@ -12,11 +12,10 @@ from repertory.runtime.channel import Sink, StreamCall
 from repertory.runtime.child import Keeper
 from repertory.runtime.children import Children
 from repertory.runtime.clock import Clock, Rng
-from repertory.runtime.envelope import Call, Envelope, Request
+from repertory.runtime.envelope import Call, Envelope, ReplySlot, Request
 from repertory.runtime.jobs import Job, Jobs
 from repertory.runtime.origin import ORIGIN, current_trace
 from repertory.runtime.ref import ActorRef
-from repertory.runtime.reply import ReplySlot
 from repertory.runtime.services import Services
 from repertory.runtime.spec import ChildSpec, SupervisorSettings
 from repertory.runtime.timers import Timers

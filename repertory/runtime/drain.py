@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 import anyio
 
 from repertory.errors import Invalid
 from repertory.runtime.cell import attempt
-from repertory.runtime.phase import Phase, phase_deadline
-from repertory.runtime.report import DrainReport, PhaseReport
 
 Hook: TypeAlias = Callable[[], Awaitable[object]]
 
@@ -146,3 +145,68 @@ class Drain:
 
 def _name(hook: Hook) -> str:
     return getattr(hook, "__qualname__", repr(hook))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phase:
+    """One step of a drain."""
+
+    name: str
+    timeout_s: float
+    """How long it may take at most."""
+    reserve_s: float = 0.0
+    """What earlier phases must leave to it, and all that it gets when the drain is cut short; 0 means skipped then."""
+    stops_actors: bool = False
+    """All actors are stopped in this phase, in reverse order, after its hooks.
+
+    One phase does so; the last one if none says.
+    """
+
+
+def phase_deadline(phases: Sequence[Phase], index: int, now: float, end: float, *, cut_short: bool) -> float:
+    """When the phase at `index` must be over, in the seconds of `now`; `end` is when the drain should be.
+
+    A phase never eats what is reserved for those after it, and never gets less than its own reserve.
+    """
+    phase = phases[index]
+    if cut_short:
+        return now + phase.reserve_s
+    reserved_s = sum(later.reserve_s for later in phases[index + 1 :])
+    return max(now + phase.reserve_s, min(now + phase.timeout_s, end - reserved_s))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseReport:
+    """One phase of a drain."""
+
+    name: str
+    duration_s: float
+    completed: bool
+    """Whether it ended by itself, without an error, before its deadline."""
+    errors: tuple[str, ...] = ()
+    unfinished: tuple[str, ...] = ()
+    """What the deadline cut: hooks by name, actors by path."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainReport:
+    """A whole drain."""
+
+    reason: str
+    phases: tuple[PhaseReport, ...]
+    duration_s: float
+    cut_short: bool
+    dead_letters: Mapping[str, int]
+    """Reason to count, during the drain alone."""
+    fatal: str | None = None
+    """What the actors were lost to, when they were: nothing of theirs could be finished."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether every phase completed, and no actor was lost for good."""
+        return self.fatal is None and all(phase.completed for phase in self.phases)
+
+    @property
+    def unfinished(self) -> tuple[str, ...]:
+        """What any phase had to cut."""
+        return tuple(name for phase in self.phases for name in phase.unfinished)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from repertory.errors import ActorDead, AskTimeout, MailboxFull
 from repertory.runtime.dead_letters import Reason
@@ -206,3 +206,32 @@ def undelivered(request: Envelope, reason: Reason, path: str) -> Exception:
 
 def _name(envelope: Envelope) -> str:
     return type(envelope.message).__name__
+
+
+R_contra = TypeVar("R_contra", contravariant=True)
+
+
+class ReplySlot(Generic[R_contra]):
+    """One asker's place for one answer, taken with `context.defer()`.
+
+    The first of `reply` and `fail` counts; an answer to an asker that has gone is dropped and counted. A slot that is
+    still open when the incarnation ends fails with `ActorDead`.
+    """
+
+    __slots__ = ("_call",)
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+
+    @property
+    def open(self) -> bool:
+        """Whether somebody still waits."""
+        return not self._call.answered and self._call.gone is None
+
+    def reply(self, value: R_contra) -> None:
+        """Answer."""
+        self._call.answer(value)
+
+    def fail(self, error: Exception) -> None:
+        """Raise `error` in the asker."""
+        self._call.fail(error)

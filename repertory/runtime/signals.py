@@ -33,8 +33,8 @@ from anyio.abc import TaskStatus
 from anyio.lowlevel import checkpoint
 
 from repertory.errors import Invalid
+from repertory.runtime.drain import DrainReport
 from repertory.runtime.parking import Parking, parking_here
-from repertory.runtime.report import DrainReport
 
 EndProcess: TypeAlias = Callable[[int], object]
 Handler: TypeAlias = Callable[[int, FrameType | None], object]

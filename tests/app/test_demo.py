@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from repertory.app.demo.checks import Evidence, check
-from repertory.app.demo.dialogue import DIALOGUE, read_dialogue
+from repertory.app.demo.__main__ import DIALOGUE, read_dialogue
+from repertory.app.demo.demonstration import Evidence, check
 from repertory.app.demo.exchange import Exchange, Fate, exchanges, fate
 from repertory.app.demo.orders import Order
 from repertory.core.messages import Message

@@ -20,7 +20,7 @@ from starlette.applications import Starlette
 from repertory import AgentSpec, Runtime, SQLiteSessions
 from repertory.app.runtime import HostedAgent
 from repertory.errors import SessionBusy
-from repertory.runtime.report import DrainReport
+from repertory.runtime.drain import DrainReport
 from tests.app.histories import read_histories
 from tests.app.obedient_model import ObedientModel
 

@@ -29,7 +29,7 @@ from repertory import (
 )
 from repertory.app.sessions import PlacedSession
 from repertory.backends.tools.schema_library import schema_class
-from repertory.core.orchestration.handoff import handoff_in
+from repertory.core.orchestration.plan import handoff_in
 from repertory.errors import Invalid, ModelFailed
 from repertory.testing.memory_sessions import MemorySessionStore, SessionShelf
 from tests.app.recorder import On

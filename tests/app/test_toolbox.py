@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from repertory.actors.registry import ToolRegistry
 from repertory.app.toolbox.calculator import calculator
 from repertory.app.toolbox.clock import clock_tool, current_time
-from repertory.app.toolbox.files import file_tools
-from repertory.app.toolbox.folder import DEPTH_MAX, FILE_BYTES_MAX, LISTED_MAX, Folder
+from repertory.app.toolbox.files import DEPTH_MAX, FILE_BYTES_MAX, LISTED_MAX, Folder, file_tools
 from repertory.backends.ports import ToolContext
 from repertory.core.state import AgentState
 from repertory.errors import Invalid, LimitReached, NotFound

@@ -10,27 +10,25 @@ import pytest
 
 from repertory.core.messages import Message, ToolResult, tool_results
 from repertory.core.tokens import estimate_tokens
-from repertory.core.window.offloaded_lines import (
-    LINE_CHARS_MAX,
-    check_range,
-    excerpt,
-    lines_of,
-    matches_text,
-    places_of,
-    whole_or_beginning,
-)
 from repertory.core.window.offloading import (
+    LINE_CHARS_MAX,
     RETRIEVAL_TOOL,
     OffloadSettings,
+    check_range,
     digest_of,
+    excerpt,
     find_content,
     is_large,
+    lines_of,
+    matches_text,
     named_contents,
     offload_plan,
+    places_of,
     previewed,
     read_reference,
     text_of_part,
     tokens_of,
+    whole_or_beginning,
 )
 from repertory.core.window.plan import apply_plan
 from repertory.errors import Invalid

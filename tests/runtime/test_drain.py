@@ -6,9 +6,9 @@ import anyio
 import pytest
 
 from repertory.errors import ActorDead, Invalid
+from repertory.runtime.drain import Phase
 from repertory.runtime.exit import ExitReason
 from repertory.runtime.next import Next, carry_on
-from repertory.runtime.phase import Phase
 from repertory.runtime.spec import ChildSpec
 from repertory.runtime.supervisor import Supervisor
 from repertory.runtime.system import ActorSystem, SystemSettings

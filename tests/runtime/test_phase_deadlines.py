@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from repertory.errors import Invalid
-from repertory.runtime.phase import Phase, phase_deadline
+from repertory.runtime.drain import Phase, phase_deadline
 from repertory.runtime.system import SystemSettings
 
 PHASES = (

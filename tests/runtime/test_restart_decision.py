@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repertory.runtime.exit import ExitReason, Failed, Killed, LimitReached, Normal, Shutdown
-from repertory.runtime.restart import (
+from repertory.runtime.children import (
     Ending,
     Forget,
     GiveUp,
@@ -16,6 +15,7 @@ from repertory.runtime.restart import (
     decide_restart,
     wants_restart,
 )
+from repertory.runtime.exit import ExitReason, Failed, Killed, LimitReached, Normal, Shutdown
 from repertory.runtime.spec import Backoff, Restart, SupervisorSettings
 
 CRASH = Failed(ValueError())

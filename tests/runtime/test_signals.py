@@ -23,7 +23,7 @@ PROGRAM = """
 import sys
 import anyio
 import anyio.lowlevel
-from repertory.runtime.phase import Phase
+from repertory.runtime.drain import Phase
 from repertory.runtime.system import ActorSystem, SystemSettings
 from tests.runtime.toys import counter
 
@@ -95,7 +95,7 @@ import threading
 import time
 import anyio
 from repertory.runtime.system import ActorSystem, SystemSettings
-from repertory.runtime.phase import Phase
+from repertory.runtime.drain import Phase
 
 SETTINGS = SystemSettings(
     phases=(Phase(name="stop", timeout_s=0.1, stops_actors=True),), grace_s=0.1, force_after_s=float(sys.argv[2])

@@ -18,9 +18,8 @@ from typing import Any
 import anyio
 
 from repertory.app.demo.demonstration import Demonstration, DemoSettings, Outcome
-from repertory.app.demo.dialogue import DIALOGUE, read_dialogue
 from repertory.app.model_choice import Chosen, choose_model
-from repertory.errors import RepertoryError
+from repertory.errors import Invalid, NotFound, RepertoryError
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -143,3 +142,20 @@ def _end(number: int, frame: FrameType | None) -> None:
 
 if __name__ == "__main__":
     sys.exit(main())
+
+
+DIALOGUE = Path(__file__).parents[3] / "examples/dialogue.txt"
+"""The dialogue that comes with the project. It is not part of an installed package."""
+
+
+def read_dialogue(path: Path = DIALOGUE) -> list[str]:
+    """The lines of a dialogue, in order, without comments. Errors: `NotFound`; `Invalid` when nobody says anything."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise NotFound("no dialogue there; name one with --dialogue", path=str(path)) from error
+    lines = [line.strip() for line in text.splitlines()]
+    said = [line for line in lines if line and not line.startswith("#")]
+    if not said:
+        raise Invalid("the dialogue has no lines", path=str(path))
+    return said

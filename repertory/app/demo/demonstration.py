@@ -8,25 +8,28 @@ check      the journals are read from the database and compared with what the cu
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
 import anyio
 
-from repertory.app.demo.checks import Check, Evidence, check
-from repertory.app.demo.orders import ORDER_TOOL, read_orders
-from repertory.app.demo.talker import Talker
+from repertory.app.demo.exchange import Exchange, Fate, exchanges, fate
+from repertory.app.demo.orders import ORDER_TOOL, Order, read_orders
 from repertory.app.demo.worker import ORDER_PAUSES, WorkerSettings
-from repertory.app.demo.worker_process import WorkerProcess, started
+from repertory.app.demo.worker_process import Refused, WorkerLost, WorkerProcess, started
 from repertory.app.model_choice import Chosen
 from repertory.app.sessions import SQLiteSessions
 from repertory.core.journal.restore import messages_of, records_of
 from repertory.core.journal.verify import verify
-from repertory.errors import Failed
+from repertory.core.messages import Message, ToolUse, tool_results, tool_uses
+from repertory.core.pairing import check_next
+from repertory.errors import Corrupt, Failed, UnpairedTools
 
 NAMES = ("ada", "ben", "cleo", "dora", "emil", "finn", "gita", "hugo")
 AIM_TIMEOUT_S = 3.0
@@ -229,3 +232,204 @@ def names(count: int) -> list[str]:
 
 def _listed(talkers: Sequence[Talker]) -> str:
     return ", ".join(talker.session_id for talker in talkers) or "nobody"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """Everything that is known of one session when all is over."""
+
+    session_id: str
+    acknowledged: Sequence[Exchange]
+    """What the customer was told, in order."""
+    in_flight: str | None
+    """What the customer said last and has no answer to."""
+    messages: Sequence[Message]
+    """What is stored."""
+    orders: Sequence[Order]
+    """What the order book says."""
+    owner: str | None
+    """Who still owns the session."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One claim: how many things it was checked on, and what was wrong."""
+
+    claim: str
+    count: int
+    problems: Sequence[str]
+
+
+def check(evidence: Sequence[Evidence]) -> list[Check]:
+    """Every claim, checked on all sessions."""
+    placed = sum(len(one.orders) for one in evidence)
+    told = sum(len(one.acknowledged) for one in evidence)
+    stored = sum(len(exchanges(one.messages)) for one in evidence)
+    reported = sum(len(_reported_orders(one)) for one in evidence)
+    claims = (
+        ("acknowledged turns are stored, word for word, in order", told, _lost),
+        ("stored turns are those that were said, once each", stored, _invented),
+        ("messages follow each other with tools and results paired", _message_count(evidence), _unpaired),
+        ("orders in the book were placed once per idempotency key", placed, _placed_twice),
+        ("orders that a conversation knows stand in the book", reported, _never_placed),
+        ("orders in the book are known to their conversation", placed, _forgotten_orders),
+        ("sessions have no owner after the drain", len(evidence), _still_owned),
+    )
+    return [
+        Check(
+            claim=claim, count=count, problems=[f"{one.session_id}: {text}" for one in evidence for text in find(one)]
+        )
+        for claim, count, find in claims
+    ]
+
+
+def _lost(one: Evidence) -> Iterator[str]:
+    stored = exchanges(one.messages)
+    for number, told in enumerate(one.acknowledged):
+        if number >= len(stored):
+            yield f"turn {number + 1} is gone: {told.prompt!r}"
+        elif stored[number] != told:
+            yield f"turn {number + 1} was acknowledged as {told} and is stored as {stored[number]}"
+
+
+def _invented(one: Evidence) -> Iterator[str]:
+    rest = exchanges(one.messages)[len(one.acknowledged) :]
+    if rest and rest[0].prompt == one.in_flight:
+        rest = rest[1:]
+    for extra in rest:
+        yield f"nobody said {extra.prompt!r} at this place"
+
+
+def _unpaired(one: Evidence) -> Iterator[str]:
+    for previous, message in pairwise([None, *one.messages]):
+        assert message is not None
+        try:
+            check_next(previous, message)
+        except UnpairedTools as error:
+            yield str(error)
+
+
+def _placed_twice(one: Evidence) -> Iterator[str]:
+    for key, times in Counter(order.key for order in one.orders).items():
+        if times > 1:
+            yield f"placed {times} times: {key}"
+
+
+def _never_placed(one: Evidence) -> Iterator[str]:
+    in_book = {order.tool_use_id for order in one.orders}
+    for use_id in _reported_orders(one):
+        if use_id not in in_book:
+            yield f"the conversation has a receipt for an order that is not in the book: {use_id}"
+
+
+def _forgotten_orders(one: Evidence) -> Iterator[str]:
+    known = _reported_orders(one)
+    asked = {use["toolUseId"] for use in _open_uses(one)}
+    for order in one.orders:
+        if order.tool_use_id not in known and order.tool_use_id not in asked:
+            yield f"placed, and the conversation does not know: {order.item!r}"
+
+
+def _still_owned(one: Evidence) -> Iterator[str]:
+    if one.owner is not None:
+        yield f"owned by {one.owner}"
+
+
+def _reported_orders(one: Evidence) -> set[str]:
+    """Tool use ids of the orders that succeeded as far as the conversation knows."""
+    uses = {use["toolUseId"] for message in one.messages for use in tool_uses(message) if use["name"] == ORDER_TOOL}
+    results = (result for message in one.messages for result in tool_results(message))
+    return {result["toolUseId"] for result in results if result["status"] == "success"} & uses
+
+
+def _open_uses(one: Evidence) -> Iterator[ToolUse]:
+    """Tool uses of a last message that waits for their results."""
+    if one.messages:
+        yield from tool_uses(one.messages[-1])
+
+
+def _message_count(evidence: Sequence[Evidence]) -> int:
+    return sum(len(one.messages) for one in evidence)
+
+
+INEXPLICABLE = "the history did not fit what was acknowledged: gave up"
+FOUND = "unknown outcome: the order was in the book, so its receipt was given"
+NOT_FOUND = "unknown outcome: the order was not in the book, so it was placed now"
+
+
+class Talker:
+    """The client side of one session."""
+
+    def __init__(self, session_id: str, lines: Sequence[str], book: Path, pauses: Iterator[float]) -> None:
+        """`book` is the session's order book, which says what really happened. `pauses`: seconds before each line."""
+        self.session_id = session_id
+        self._lines = itertools.cycle(lines)
+        self._book = book
+        self._pauses = pauses
+        self.acknowledged: list[Exchange] = []
+        self.in_flight: str | None = None
+        """What was said and has no answer yet."""
+        self.resumed: Counter[str] = Counter()
+        """How turns went on after a kill."""
+        self.refused = 0
+        """Lines that a draining worker did not take."""
+        self._uncertain = False
+
+    async def talk(self, next_worker: Callable[[], Awaitable[WorkerProcess | None]]) -> None:
+        """Talk until there is no worker any more, or the history does not fit what was acknowledged.
+
+        Errors: `Refused` for a refusal that no drain explains.
+        """
+        await anyio.sleep(next(self._pauses))
+        while (worker := await next_worker()) is not None:
+            try:
+                await self._take_turn(worker)
+            except WorkerLost:
+                self._uncertain = self.in_flight is not None
+            except Corrupt:
+                self.resumed[INEXPLICABLE] += 1
+                return  # the checks say what is wrong
+            except Refused as error:
+                if error.fields["kind"] not in ("Unavailable", "ActorDead"):
+                    raise
+                self.in_flight = None
+                self.refused += 1
+                return
+
+    async def _take_turn(self, worker: WorkerProcess) -> None:
+        if self.in_flight is None:
+            self.in_flight = next(self._lines)
+        prompt = self.in_flight
+        reply = await (self._resume(worker, prompt) if self._uncertain else self._say(worker, prompt))
+        while reply["stop_reason"] == "interrupt":
+            responses = {interrupt["id"]: self._settle(interrupt) for interrupt in reply["interrupts"]}
+            reply = await worker.ask("answer", self.session_id, {"responses": responses})
+        if reply["stop_reason"] != "cancelled":
+            self.acknowledged.append(Exchange(prompt, reply["text"]))
+            self.in_flight = None
+        self._uncertain = False
+        await anyio.sleep(next(self._pauses))
+
+    async def _say(self, worker: WorkerProcess, prompt: str) -> Mapping[str, Any]:
+        return await worker.ask("say", self.session_id, {"prompt": prompt})
+
+    async def _resume(self, worker: WorkerProcess, prompt: str) -> Mapping[str, Any]:
+        """Find out what became of the prompt, and do what is left to do. Errors: `Corrupt` when nothing explains it."""
+        messages = (await worker.ask("history", self.session_id))["messages"]
+        what = fate(messages, len(self.acknowledged), prompt)
+        match what:
+            case Fate.UNHEARD:
+                reply = await self._say(worker, prompt)
+            case Fate.UNANSWERED:
+                reply = await worker.ask("go_on", self.session_id)
+            case Fate.ANSWERED:
+                reply = {"stop_reason": "end_turn", "text": exchanges(messages)[-1].answer}
+        self.resumed[what] += 1
+        return reply
+
+    def _settle(self, interrupt: Mapping[str, Any]) -> object:
+        """What to do about an order of unknown outcome: the book knows."""
+        use_id = interrupt["reason"]["toolUseId"]
+        receipts = [order.receipt for order in read_orders(self._book) if order.tool_use_id == use_id]
+        self.resumed[FOUND if receipts else NOT_FOUND] += 1
+        return {"result": receipts[0]} if receipts else "retry"

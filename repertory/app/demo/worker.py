@@ -11,7 +11,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, dataclass
@@ -21,8 +23,7 @@ from typing import TYPE_CHECKING, Any, cast
 import anyio
 from anyio.abc import TaskGroup
 
-from repertory.app.demo.orders import order_tool
-from repertory.app.demo.stall_model import StallModel
+from repertory.app.demo.orders import ORDER_TOOL, order_tool
 from repertory.app.model_choice import Chosen, named_model
 from repertory.app.runtime import HostedSession, Runtime
 from repertory.app.sessions import SQLiteSessions
@@ -30,11 +31,14 @@ from repertory.app.spec import AgentSpec
 from repertory.app.toolbox.calculator import calculator
 from repertory.app.toolbox.clock import current_time
 from repertory.app.toolbox.files import file_tools
+from repertory.backends.models.message_events import message_events
+from repertory.backends.models.offline import OfflineModel
+from repertory.backends.ports import Model, StreamEvent
+from repertory.core.messages import text_of
 from repertory.errors import RepertoryError
 
 if TYPE_CHECKING:
-    from repertory.backends.ports import Model
-    from repertory.core.messages import Prompt, ToolUse
+    from repertory.core.messages import Message, Prompt, ToolSpec, ToolUse
     from repertory.core.result import AgentResult
 
 SYSTEM_PROMPT = (
@@ -201,3 +205,33 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 if __name__ == "__main__":
     main()
+
+
+_ORDER = re.compile(r"(?:please )?order (?P<item>.+?)[.!]?$", re.IGNORECASE)
+
+
+class StallModel(Model):
+    """Answers as `OfflineModel` does, with a pause before each event, and orders what it is asked to order."""
+
+    def __init__(self, *, pause_s: float) -> None:
+        self._pause_s = pause_s
+        self._rules = OfflineModel()
+
+    async def stream(
+        self,
+        messages: Sequence[Message],
+        tool_specs: Sequence[ToolSpec] | None = None,
+        system_prompt: str | None = None,
+        **options: Any,
+    ) -> AsyncIterator[StreamEvent]:
+        """The answer to the last message."""
+        order = _ORDER.match(text_of(messages[-1])) if messages else None
+        if order is not None:
+            use = {"toolUseId": f"order_{uuid.uuid4().hex}", "name": ORDER_TOOL, "input": {"item": order["item"]}}
+            for event in message_events([{"toolUse": use}]):
+                await anyio.sleep(self._pause_s)
+                yield event
+            return
+        async for event in self._rules.stream(messages, tool_specs, system_prompt, **options):
+            await anyio.sleep(self._pause_s)
+            yield event

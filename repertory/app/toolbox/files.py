@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import os
-from typing import Any
+import stat
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from repertory.app.toolbox.folder import Folder
 from repertory.backends.tools.decorator import tool
 from repertory.backends.tools.function_tool import FunctionTool
+from repertory.errors import Invalid, LimitReached, NotFound
 
 
 def file_tools(root: str | os.PathLike[str]) -> tuple[FunctionTool[..., Any], ...]:
@@ -53,3 +59,196 @@ def file_tools(root: str | os.PathLike[str]) -> tuple[FunctionTool[..., Any], ..
         return f"{path} now has {folder.append(path, text)} bytes"
 
     return list_files, read_file, write_file, append_file
+
+
+FILE_BYTES_MAX = 1_048_576
+"""The largest file that is read or written."""
+LISTED_MAX = 1_000
+"""The most files that a listing names."""
+DEPTH_MAX = 16
+"""The most folders in a path."""
+
+_NAME_BYTES_MAX = 255
+_TEMPORARY = ".repertory-"
+_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE_FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+class Listing(NamedTuple):
+    """Paths below a root. `more` says that there are others than these `LISTED_MAX`."""
+
+    paths: list[str]
+    more: bool
+
+
+class Folder:
+    """Text files below one root. Paths are relative and use slashes. New files are 0600, new folders 0700.
+
+    Errors: `Invalid` for a path that is none or leads over a link, `NotFound`, `LimitReached` for what is too large.
+    The operating system's own errors (a full disk, missing rights) come through as they are.
+    """
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        """Errors: `Invalid` when `root` is no folder. The root itself may be reached over links."""
+        self._root = Path(root).resolve()
+        if not self._root.is_dir():
+            raise Invalid("the root of the file tools is an existing folder", root=str(root))
+
+    def files(self) -> Listing:
+        """Every file below the root, in the order of the folders. Links and special files are left out."""
+        found: list[str] = []
+        for parent, folders, names, descriptor in os.fwalk(self._root, follow_symlinks=False):
+            below = Path(parent).relative_to(self._root)
+            folders[:] = sorted(folders) if len(below.parts) < DEPTH_MAX else []
+            regular = (name for name in sorted(names) if _is_listed(name, descriptor))
+            found.extend((below / name).as_posix() for name in regular)
+            if len(found) > LISTED_MAX:
+                break
+        return Listing(paths=found[:LISTED_MAX], more=len(found) > LISTED_MAX)
+
+    def read(self, path: str) -> str:
+        """A whole file. Errors: also `Invalid` when it is not UTF-8."""
+        with self._file(path, os.O_RDONLY) as descriptor:
+            data = _read_all(descriptor, path)
+        try:
+            return data.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise Invalid("the file is not UTF-8 text", path=path) from error
+
+    def write(self, path: str, text: str) -> int:
+        """Make or replace a file, and the folders above it; give its size in bytes.
+
+        A reader, or a crash, meets the old file or the new one, never a part.
+        """
+        data = _encoded(text, path, already_bytes=0)
+        *_, name = _components(path)
+        with self._parent(path, create=True) as parent:
+            _refuse_special(name, parent, path)
+            temporary = f"{_TEMPORARY}{os.getpid()}-{threading.get_ident()}"
+            try:
+                with _opened(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _FILE_FLAGS, parent) as descriptor:
+                    _write_all(descriptor, data)
+                os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
+            finally:
+                with suppress(FileNotFoundError):
+                    os.unlink(temporary, dir_fd=parent)
+            os.fsync(parent)
+        return len(data)
+
+    def append(self, path: str, text: str) -> int:
+        """Add to the end of a file, made when it is not there; give its new size in bytes."""
+        with self._file(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND) as descriptor:
+            size_bytes = os.fstat(descriptor).st_size
+            data = _encoded(text, path, already_bytes=size_bytes)
+            _write_all(descriptor, data)
+        return size_bytes + len(data)
+
+    @contextmanager
+    def _file(self, path: str, flags: int) -> Generator[int]:
+        *_, name = _components(path)
+        create = bool(flags & os.O_CREAT)
+        with (
+            self._parent(path, create=create) as parent,
+            _named_errors(path),
+            _opened(name, flags | _FILE_FLAGS, parent) as descriptor,
+        ):
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise Invalid("not a file", path=path)
+            yield descriptor
+
+    @contextmanager
+    def _parent(self, path: str, *, create: bool) -> Generator[int]:
+        """The descriptor of the folder that holds the path's last component."""
+        *folders, _ = _components(path)
+        descriptor = os.open(self._root, _FOLDER_FLAGS)
+        try:
+            for folder in folders:
+                with _named_errors(path):
+                    if create:
+                        with suppress(FileExistsError):
+                            os.mkdir(folder, 0o700, dir_fd=descriptor)
+                    following = os.open(folder, _FOLDER_FLAGS, dir_fd=descriptor)
+                os.close(descriptor)
+                descriptor = following
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+
+def _components(path: str) -> list[str]:
+    """The names in a path. Errors: `Invalid`, saying what is wrong with it."""
+    names = [name for name in path.split("/") if name not in ("", ".")]
+    if path.startswith("/") or not names or path.endswith("/"):
+        raise Invalid("a path names a file, relative to the root", path=path)
+    if len(names) > DEPTH_MAX:
+        raise Invalid("a path has too many folders", path=path, depth_max=DEPTH_MAX)
+    for name in names:
+        if name == ".." or "\\" in name or not name.isprintable() or name.startswith(_TEMPORARY):
+            raise Invalid("a path has no '..', backslashes or control characters", path=path, part=name)
+        if len(name.encode("utf-8", "replace")) > _NAME_BYTES_MAX:
+            raise Invalid("a name in the path is too long", part=name, bytes_max=_NAME_BYTES_MAX)
+    return names
+
+
+@contextmanager
+def _named_errors(path: str) -> Generator[None]:
+    """Tell what the operating system refused in the caller's words."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise NotFound("no such file", path=path) from error
+    except IsADirectoryError as error:
+        raise Invalid("a folder, not a file", path=path) from error
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.ENXIO):
+            raise Invalid("the path leads over a link or something that is no folder", path=path) from error
+        raise
+
+
+@contextmanager
+def _opened(name: str, flags: int, parent: int) -> Generator[int]:
+    descriptor = os.open(name, flags, 0o600, dir_fd=parent)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _is_listed(name: str, parent: int) -> bool:
+    try:
+        status = os.stat(name, dir_fd=parent, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return stat.S_ISREG(status.st_mode) and not name.startswith(_TEMPORARY)
+
+
+def _refuse_special(name: str, parent: int, path: str) -> None:
+    """A file may be replaced; a folder, link or device in its place may not."""
+    with suppress(FileNotFoundError):
+        if not stat.S_ISREG(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
+            raise Invalid("something that is no file has this path", path=path)
+
+
+def _encoded(text: str, path: str, *, already_bytes: int) -> bytes:
+    try:
+        data = text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise Invalid("the text is not valid Unicode", path=path) from error
+    if already_bytes + len(data) > FILE_BYTES_MAX:
+        raise LimitReached("the file would be too large", path=path, bytes_max=FILE_BYTES_MAX)
+    return data
+
+
+def _read_all(descriptor: int, path: str) -> bytes:
+    with os.fdopen(descriptor, "rb", closefd=False) as file:
+        data = file.read(FILE_BYTES_MAX + 1)
+    if len(data) > FILE_BYTES_MAX:
+        raise LimitReached("the file is too large to read", path=path, bytes_max=FILE_BYTES_MAX)
+    return data
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    """Write and bring to stable storage."""
+    with os.fdopen(descriptor, "wb", closefd=False) as file:
+        file.write(data)
+    os.fsync(descriptor)
