@@ -11,29 +11,29 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from repertory.actors.backlog import NotStored as NotStored
-    from repertory.actors.hook_events import AfterInvocationEvent as AfterInvocationEvent
-    from repertory.actors.hook_events import AfterModelCallEvent as AfterModelCallEvent
-    from repertory.actors.hook_events import AfterSnapshotEvent as AfterSnapshotEvent
-    from repertory.actors.hook_events import AfterToolCallEvent as AfterToolCallEvent
-    from repertory.actors.hook_events import AfterToolsEvent as AfterToolsEvent
-    from repertory.actors.hook_events import AgentInitializedEvent as AgentInitializedEvent
-    from repertory.actors.hook_events import BeforeInvocationEvent as BeforeInvocationEvent
-    from repertory.actors.hook_events import BeforeModelCallEvent as BeforeModelCallEvent
-    from repertory.actors.hook_events import BeforeSnapshotEvent as BeforeSnapshotEvent
-    from repertory.actors.hook_events import BeforeToolCallEvent as BeforeToolCallEvent
-    from repertory.actors.hook_events import BeforeToolsEvent as BeforeToolsEvent
-    from repertory.actors.hook_events import HookEvent as HookEvent
-    from repertory.actors.hook_events import MessageAddedEvent as MessageAddedEvent
-    from repertory.actors.hook_registry import HookOrder as HookOrder
-    from repertory.actors.hook_registry import HookProvider as HookProvider
-    from repertory.actors.hook_registry import HookRegistry as HookRegistry
-    from repertory.actors.injections import InjectionContext as InjectionContext
-    from repertory.actors.multi_agent_events import AfterMultiAgentInvocationEvent as AfterMultiAgentInvocationEvent
-    from repertory.actors.multi_agent_events import AfterNodeCallEvent as AfterNodeCallEvent
-    from repertory.actors.multi_agent_events import BeforeMultiAgentInvocationEvent as BeforeMultiAgentInvocationEvent
-    from repertory.actors.multi_agent_events import BeforeNodeCallEvent as BeforeNodeCallEvent
-    from repertory.actors.multi_agent_events import MultiAgentInitializedEvent as MultiAgentInitializedEvent
-    from repertory.actors.nodes import NodePolicy as NodePolicy
+    from repertory.actors.hooks.events import AfterInvocationEvent as AfterInvocationEvent
+    from repertory.actors.hooks.events import AfterModelCallEvent as AfterModelCallEvent
+    from repertory.actors.hooks.events import AfterSnapshotEvent as AfterSnapshotEvent
+    from repertory.actors.hooks.events import AfterToolCallEvent as AfterToolCallEvent
+    from repertory.actors.hooks.events import AfterToolsEvent as AfterToolsEvent
+    from repertory.actors.hooks.events import AgentInitializedEvent as AgentInitializedEvent
+    from repertory.actors.hooks.events import BeforeInvocationEvent as BeforeInvocationEvent
+    from repertory.actors.hooks.events import BeforeModelCallEvent as BeforeModelCallEvent
+    from repertory.actors.hooks.events import BeforeSnapshotEvent as BeforeSnapshotEvent
+    from repertory.actors.hooks.events import BeforeToolCallEvent as BeforeToolCallEvent
+    from repertory.actors.hooks.events import BeforeToolsEvent as BeforeToolsEvent
+    from repertory.actors.hooks.events import HookEvent as HookEvent
+    from repertory.actors.hooks.events import MessageAddedEvent as MessageAddedEvent
+    from repertory.actors.hooks.injections import InjectionContext as InjectionContext
+    from repertory.actors.hooks.registry import HookOrder as HookOrder
+    from repertory.actors.hooks.registry import HookProvider as HookProvider
+    from repertory.actors.hooks.registry import HookRegistry as HookRegistry
+    from repertory.actors.orchestrator.events import AfterMultiAgentInvocationEvent as AfterMultiAgentInvocationEvent
+    from repertory.actors.orchestrator.events import AfterNodeCallEvent as AfterNodeCallEvent
+    from repertory.actors.orchestrator.events import BeforeMultiAgentInvocationEvent as BeforeMultiAgentInvocationEvent
+    from repertory.actors.orchestrator.events import BeforeNodeCallEvent as BeforeNodeCallEvent
+    from repertory.actors.orchestrator.events import MultiAgentInitializedEvent as MultiAgentInitializedEvent
+    from repertory.actors.orchestrator.nodes import NodePolicy as NodePolicy
     from repertory.app.agent import Agent as Agent
     from repertory.app.agent_snapshots import SnapshotLoaded as SnapshotLoaded
     from repertory.app.agentcore_sessions import AgentCoreMemoryConfig as AgentCoreMemoryConfig
@@ -174,18 +174,18 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "AddMessagesContext": "repertory.core.memory.options",
-    "AfterInvocationEvent": "repertory.actors.hook_events",
-    "AfterModelCallEvent": "repertory.actors.hook_events",
-    "AfterMultiAgentInvocationEvent": "repertory.actors.multi_agent_events",
-    "AfterNodeCallEvent": "repertory.actors.multi_agent_events",
-    "AfterSnapshotEvent": "repertory.actors.hook_events",
-    "AfterToolCallEvent": "repertory.actors.hook_events",
-    "AfterToolsEvent": "repertory.actors.hook_events",
+    "AfterInvocationEvent": "repertory.actors.hooks.events",
+    "AfterModelCallEvent": "repertory.actors.hooks.events",
+    "AfterMultiAgentInvocationEvent": "repertory.actors.orchestrator.events",
+    "AfterNodeCallEvent": "repertory.actors.orchestrator.events",
+    "AfterSnapshotEvent": "repertory.actors.hooks.events",
+    "AfterToolCallEvent": "repertory.actors.hooks.events",
+    "AfterToolsEvent": "repertory.actors.hooks.events",
     "Agent": "repertory.app.agent",
     "AgentCoreMemoryConfig": "repertory.app.agentcore_sessions",
     "AgentCoreMemorySessionManager": "repertory.app.agentcore_sessions",
     "AgentCoreMemorySessions": "repertory.app.agentcore_sessions",
-    "AgentInitializedEvent": "repertory.actors.hook_events",
+    "AgentInitializedEvent": "repertory.actors.hooks.events",
     "AgentResult": "repertory.core.result",
     "AgentSessionManager": "repertory.app.repository_sessions",
     "AgentSpec": "repertory.app.spec",
@@ -196,13 +196,13 @@ _HOMES = {
     "BedrockKnowledgeBaseConfig": "repertory.app.bedrock_memory",
     "BedrockKnowledgeBaseStore": "repertory.app.bedrock_memory",
     "BedrockModel": "repertory.backends.models.bedrock",
-    "BeforeInvocationEvent": "repertory.actors.hook_events",
-    "BeforeModelCallEvent": "repertory.actors.hook_events",
-    "BeforeMultiAgentInvocationEvent": "repertory.actors.multi_agent_events",
-    "BeforeNodeCallEvent": "repertory.actors.multi_agent_events",
-    "BeforeSnapshotEvent": "repertory.actors.hook_events",
-    "BeforeToolCallEvent": "repertory.actors.hook_events",
-    "BeforeToolsEvent": "repertory.actors.hook_events",
+    "BeforeInvocationEvent": "repertory.actors.hooks.events",
+    "BeforeModelCallEvent": "repertory.actors.hooks.events",
+    "BeforeMultiAgentInvocationEvent": "repertory.actors.orchestrator.events",
+    "BeforeNodeCallEvent": "repertory.actors.orchestrator.events",
+    "BeforeSnapshotEvent": "repertory.actors.hooks.events",
+    "BeforeToolCallEvent": "repertory.actors.hooks.events",
+    "BeforeToolsEvent": "repertory.actors.hooks.events",
     "Budget": "repertory.core.budget",
     "ConcurrencyException": "repertory.errors",
     "ContextInjector": "repertory.app.context_injector",
@@ -229,15 +229,15 @@ _HOMES = {
     "GraphNode": "repertory.app.graph",
     "GraphResult": "repertory.app.graph",
     "GraphState": "repertory.app.graph",
-    "HookEvent": "repertory.actors.hook_events",
+    "HookEvent": "repertory.actors.hooks.events",
     "HookFailed": "repertory.errors",
-    "HookOrder": "repertory.actors.hook_registry",
-    "HookProvider": "repertory.actors.hook_registry",
-    "HookRegistry": "repertory.actors.hook_registry",
+    "HookOrder": "repertory.actors.hooks.registry",
+    "HookProvider": "repertory.actors.hooks.registry",
+    "HookRegistry": "repertory.actors.hooks.registry",
     "HostedAgent": "repertory.app.runtime",
     "HostedSession": "repertory.app.runtime",
     "InMemoryStorage": "repertory.app.storages",
-    "InjectionContext": "repertory.actors.injections",
+    "InjectionContext": "repertory.actors.hooks.injections",
     "InjectionFormatContext": "repertory.app.memory_injection",
     "Interrupt": "repertory.core.interrupts",
     "InterruptException": "repertory.core.interrupts",
@@ -258,18 +258,18 @@ _HOMES = {
     "MemorySearchOptions": "repertory.core.memory.options",
     "MemoryStore": "repertory.backends.memory_ports",
     "MemoryToolConfig": "repertory.core.memory.options",
-    "MessageAddedEvent": "repertory.actors.hook_events",
+    "MessageAddedEvent": "repertory.actors.hooks.events",
     "MiniLMEmbedder": "repertory.backends.memory.minilm",
     "Model": "repertory.backends.ports",
     "ModelExtractor": "repertory.app.model_extractor",
     "ModelRefused": "repertory.errors",
     "ModelRetryStrategy": "repertory.core.retry",
     "MultiAgentBase": "repertory.app.orchestrator",
-    "MultiAgentInitializedEvent": "repertory.actors.multi_agent_events",
+    "MultiAgentInitializedEvent": "repertory.actors.orchestrator.events",
     "MultiAgentPlugin": "repertory.app.multi_agent_plugin",
     "MultiAgentResult": "repertory.core.orchestration.results",
     "NodeFailed": "repertory.errors",
-    "NodePolicy": "repertory.actors.nodes",
+    "NodePolicy": "repertory.actors.orchestrator.nodes",
     "NodeResult": "repertory.core.orchestration.results",
     "NotStored": "repertory.actors.backlog",
     "NullConversationManager": "repertory.app.conversation_managers",

@@ -14,56 +14,65 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import assert_never
+from typing import TYPE_CHECKING, NamedTuple, assert_never
 
 import anyio
 
-from repertory.actors.agent_messages import (
+from repertory.actors.agent_parts import AgentParts, AgentSettings, Footing, Means
+from repertory.actors.backlog import Backlog
+from repertory.actors.call import (
     Abandon,
     AgentMessage,
+    Busy,
+    Call,
     CancelTurn,
     FinishTurns,
+    Invocation,
     Invoke,
     InvokeStreaming,
     KeepProgress,
     ShowSnapshot,
+    SinkOutlet,
+    SlotOutlet,
     TimeUp,
 )
-from repertory.actors.agent_parts import AgentParts, AgentSettings, Footing, Means
-from repertory.actors.backlog import Backlog
-from repertory.actors.call import Busy, Call, Invocation, SinkOutlet, SlotOutlet
 from repertory.actors.caller_context import OPEN_TURNS, OpenTurn, in_context
-from repertory.actors.conversation_messages import LoadView
+from repertory.actors.conversation import LoadView
 from repertory.actors.ledger import Ledger
-from repertory.actors.memory_messages import SkipTo, TurnEnded
-from repertory.actors.named_turns import NamedTurns
+from repertory.actors.memory.messages import SkipTo, TurnEnded
 from repertory.actors.persister import ReadImage
+from repertory.actors.persister_messages import LeftBehind, ReadLeftBehind
 from repertory.actors.spending import BUDGETS
-from repertory.actors.turn_driver import TurnDriver
-from repertory.actors.turn_opening import TurnOpening
+from repertory.actors.turn import TurnDriver
 from repertory.actors.worklist import Worklist
 from repertory.backends.ports import OutputForm
 from repertory.core.budget import Budget
 from repertory.core.direct_call import DIRECT_WHILE_BUSY, direct_answers, recorded
 from repertory.core.journal.editing import MessagesEdit, editing
 from repertory.core.journal.image import Image
-from repertory.core.journal.records import CursorMoved, MessageAdded, StateChanged
+from repertory.core.journal.records import CursorMoved, Interrupted, MessageAdded, Resumed, StateChanged
 from repertory.core.journal.standing import standing_of
-from repertory.core.journal.turn_tokens import is_answer
-from repertory.core.messages import Json, tool_uses
+from repertory.core.journal.turn_tokens import FINISHED_TURNS_MAX, is_answer
+from repertory.core.messages import Json, text_of, tool_uses
+from repertory.core.opening import Ask, Opening, UnknownOutcome, going_on_with, open_turn
 from repertory.core.opening import Ask as AskPerson
-from repertory.core.opening import UnknownOutcome
 from repertory.core.prompt import Answers, Said, read_prompt
 from repertory.core.result import AgentResult
 from repertory.core.snapshots.fields import SnapshotFields
 from repertory.core.snapshots.restoring import restoring
 from repertory.core.standing import Standing
-from repertory.core.turn import CANCELLED, Continued, Stop
+from repertory.core.turn import CANCELLED, Began, Continued, Stop, is_whole
 from repertory.errors import AgentBusy, Failed, Invalid, RepertoryError, TooLarge, Unavailable
 from repertory.runtime.actor import Actor
 from repertory.runtime.envelope import ReplySlot
 from repertory.runtime.exit import ExitReason
 from repertory.runtime.next import Next, carry_on, refuse, reply
+
+if TYPE_CHECKING:
+    from repertory.actors.persister import PersisterMessage
+    from repertory.actors.turn_record import TurnRecord
+    from repertory.core.messages import Message, ToolUse
+    from repertory.runtime.ref import ActorRef
 
 _WAITS_FOR_ITSELF = (
     "the call comes from a tool or hook of the turn that runs, so it would wait for itself; ask another agent, or a"
@@ -490,3 +499,132 @@ class AgentActor(Actor[AgentMessage]):
     def _check_form(self, form: OutputForm | None) -> None:
         if form is not None and form.name in self._parts.tools:
             raise Invalid("structured output and a tool have the same name; rename one of them", name=form.name)
+
+
+class Opened(NamedTuple):
+    """How a turn begins, and where the conversation stands now."""
+
+    opening: Opening
+    standing: Standing
+    begun: bool = False
+    """Whether something of the turn is on record by now."""
+
+
+class TurnOpening:
+    """Opens the turns of one agent."""
+
+    def __init__(
+        self, persister: ActorRef[PersisterMessage], ledger: Ledger, parts: AgentParts, unknown_outcome: UnknownOutcome
+    ) -> None:
+        self._persister = persister
+        self._ledger = ledger
+        self._parts = parts
+        self._unknown_outcome: UnknownOutcome = unknown_outcome
+
+    async def open(
+        self, standing: Standing, prompt: Said | Answers, invocation: Invocation, record: TurnRecord
+    ) -> Opened:
+        """What the call begins with. Errors: those of `open_turn` and of guards, with nothing on record."""
+        left = await self._left_behind(invocation.idempotency_token, prompt)
+        if left is not None and isinstance(prompt, Said):
+            prompt = Said(messages=(going_on_with(left.turn, left.shown, prompt.messages),))
+        opened = self._decide(standing, prompt, drop=invocation.drop_interrupts)
+        if left is None or not left.turn.unknown or not isinstance(opened.opening, Began):
+            return opened
+        record.footing.turns += 1
+        standing = await record.state_again(opened.opening.messages, left.turn)
+        opening, standing, _ = self._decide(standing, Said(messages=()), drop=False)
+        return Opened(opening, standing, begun=True)
+
+    async def _left_behind(self, token: str | None, prompt: Said | Answers) -> LeftBehind | None:
+        """The turn that the call names, when it has no answer and another one began behind it."""
+        if token is None or isinstance(prompt, Answers) or not prompt.messages:
+            return None
+        self._ledger.hand_over(soon=True)
+        return await self._persister.ask(ReadLeftBehind(token=token), timeout_s=math.inf)
+
+    def _decide(self, standing: Standing, prompt: Said | Answers, *, drop: bool) -> Opened:
+        now = self._ledger.wall()
+        opening = open_turn(standing, prompt, self._policy, now=now, drop=drop)
+        new = standing.new_answers(prompt.responses) if isinstance(prompt, Answers) else {}
+        if new:
+            self._ledger.add(Resumed(at=now, responses=new))
+            standing = standing.answered(new)
+        asked = standing.not_asked(opening.interrupts) if isinstance(opening, Ask) else ()
+        if asked:
+            self._ledger.add(Interrupted(at=now, interrupts=asked))
+            standing = standing.asked(asked)
+        return Opened(opening, standing)
+
+    def _policy(self, use: ToolUse) -> UnknownOutcome:
+        tool = self._parts.tools.get(use["name"])
+        if tool is not None and (tool.idempotent or not tool.effects):
+            return "retry"
+        return self._unknown_outcome
+
+
+class NamedTurns:
+    """The latest ones of one agent."""
+
+    def __init__(self, image: Image) -> None:
+        """As the journal says at rest."""
+        self._open = image.token[0] if image.token is not None and not _is_answered(image.last_message) else None
+        """The token of the turn that the journal ends in the middle of."""
+        self._results = {
+            token: AgentResult(stop_reason="end_turn", message=turn.answer)
+            for token, turn in image.finished_turns.items()
+            if is_whole(turn.answer) and token != self._open
+        }
+        """By token, the latest last."""
+
+    def answered_before(self, invocation: Invocation) -> AgentResult | None:
+        """The result of the turn that had the same token, if it is known."""
+        token = invocation.idempotency_token
+        if token is None:
+            return None
+        result = self._results.get(token)
+        if result is None:
+            return None
+        if result.structured_output is None and invocation.form is not None and result.message is not None:
+            with suppress(Invalid):  # It was answered before a restart, or when nobody wanted a form filled in.
+                filled, _ = invocation.form.read(text_of(result.message))
+                result = replace(result, structured_output=filled)
+        return replace(result, replayed=True)
+
+    def token_of(self, token: str | None, prompt: Said | Answers) -> str | None:
+        """The name of the turn that a call goes on with: answers, and calls that say nothing, belong to the turn that
+        stands open.
+        """
+        goes_on = isinstance(prompt, Answers) or not prompt.messages
+        return self._open if token is None and goes_on else token
+
+    def going_on(self, token: str | None, prompt: Said | Answers, last: Message | None) -> Said | Answers:
+        """What a call says: nothing, when a crash cut its turn short, since its prompt is stored already. `last` is the
+        last message of the conversation.
+        """
+        if self._open is None or token != self._open or last is None or is_answer(last) or isinstance(prompt, Answers):
+            return prompt
+        return Said(messages=())
+
+    def note_end(self, token: str | None, last: Message | None) -> None:
+        """A turn is over. One that ended without its answer is still open, as the journal sees it; one that has it is
+        answered, even if the caller was told of an error, such as that it could not be stored in time.
+        """
+        self._open = None if _is_answered(last) else token
+        if token is not None:
+            self._results.pop(token, None)
+            if last is not None:
+                self.remember(token, AgentResult(stop_reason="end_turn", message=last), last)
+
+    def remember(self, token: str | None, result: AgentResult, last: Message | None) -> None:
+        """Keep what was answered under a token, as the journal does: the latest ones."""
+        if token is None or token == self._open or not _is_answered(last):
+            return
+        self._results[token] = result
+        if len(self._results) > FINISHED_TURNS_MAX:
+            del self._results[next(iter(self._results))]
+
+
+def _is_answered(last: Message | None) -> bool:
+    """Whether the turn that this message ended has its answer."""
+    return last is not None and is_answer(last) and is_whole(last)

@@ -6,18 +6,18 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from repertory.actors.conversation_messages import Entry
-from repertory.actors.tool_step import ToolStepSettings
+from repertory.actors.conversation import Entry
+from repertory.actors.tools import ToolStepSettings
 from repertory.actors.turn_stop import StopWish
 from repertory.core.limits import NO_LIMITS, TurnLimits
 from repertory.core.standing import Standing
 
 if TYPE_CHECKING:
-    from repertory.actors.conversation_messages import ConversationMessage
-    from repertory.actors.hook_registry import HookRegistry
+    from repertory.actors.conversation import ConversationMessage
+    from repertory.actors.hooks.registry import HookRegistry
     from repertory.actors.ledger import Ledger
     from repertory.actors.mirror import Mirror
-    from repertory.actors.registry import ToolRegistry
+    from repertory.actors.tool_registry import ToolRegistry
     from repertory.backends.ports import Model
     from repertory.core.journal.image import Image
     from repertory.core.journal.records import SnapshotTaken

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from repertory.actors.hook_calls import TurnHooks
-from repertory.actors.tool_step import Hearing, ToolStep, ToolStepParts, ToolStepSettings
+from repertory.actors.hooks.calls import TurnHooks
+from repertory.actors.tools import Hearing, ToolStep, ToolStepParts, ToolStepSettings
 from repertory.actors.turn_meter import TurnMeter
 from repertory.backends.ports import ToolContext
 from repertory.core.interrupts import Questions

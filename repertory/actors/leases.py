@@ -13,10 +13,13 @@ from dataclasses import dataclass, field
 
 import anyio
 
+from repertory.actors.backlog import Backlog, Backlogs
+from repertory.actors.writer import WriterMessage
 from repertory.backends.ports import Batch, Lease, SessionStore, YieldingStore
 from repertory.core.owner_names import whereabouts
 from repertory.core.store_patience import StorePatience
 from repertory.errors import LeaseLost, RepertoryError, SessionBusy
+from repertory.runtime.ref import ActorRef
 
 _TRIES = 5
 """How often another process is asked in the time in which an idle one gives a session up."""
@@ -153,3 +156,18 @@ def _busy(error: SessionBusy, session_id: str, waited_s: float, yields_s: float)
         doing="in a turn, or held open" if waited_s >= yields_s else "not known yet",
         waited_s=round(waited_s, 1),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Durable:
+    """A store, its leases and its writer."""
+
+    store: SessionStore
+    leases: Leases
+    writer: ActorRef[WriterMessage]
+    backlogs: Backlogs = field(default_factory=Backlogs)
+    """What has been accepted and is not stored; its settings say how long callers wait."""
+
+    def backlog_of(self, session_id: str, agent_id: str, patience: StorePatience | None = None) -> Backlog:
+        """Where what waits of that agent is kept, the same whoever asks. `patience`: the agent's own."""
+        return self.backlogs.of(self.store.name, session_id, agent_id, patience)

@@ -15,20 +15,19 @@ A session that is not kept has a `MemoryJournal` in the place of a store, so it 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
-from typing import NamedTuple, TypeAlias, assert_never
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, assert_never
 
 import anyio
 
 from repertory.actors.backlog import Backlog
-from repertory.actors.durable import Durable
-from repertory.actors.last_write import write_last
+from repertory.actors.leases import Durable
 from repertory.actors.memory_journal import MemoryJournal
-from repertory.actors.past_runs import read_run
 from repertory.actors.persister_messages import (
     Append,
     Begin,
@@ -48,8 +47,7 @@ from repertory.actors.persister_messages import (
     TryAgain,
 )
 from repertory.actors.said import read_history, read_said
-from repertory.actors.store_waiters import StoreWaiters, Waited
-from repertory.actors.writer import Write, WriteRefused, Written
+from repertory.actors.writer import Write, WriteLast, WriteRefused, WriterMessage, Written
 from repertory.backends.ports import Lease, TendedStore
 from repertory.backends.worker_threads import OFF_LOOP_BYTES, run_in_thread
 from repertory.core.journal.appender import Appender
@@ -58,15 +56,22 @@ from repertory.core.journal.image import Image
 from repertory.core.journal.records import CursorMoved, MessageAdded, Record, StateChanged
 from repertory.core.journal.redaction import redact, repairs
 from repertory.core.journal.restate import restatements
-from repertory.core.journal.restore import restore
-from repertory.core.journal.rows import Row, first_link, size_of
+from repertory.core.journal.restore import records_of, restore
+from repertory.core.journal.rows import Kind, Row, first_link, size_of
+from repertory.core.journal.verify import verify
+from repertory.core.orchestration.past_run import past_run
 from repertory.core.outage import Verdict, following, retry_after_s, stored_of, verdict_on
 from repertory.core.store_patience import StorePatience
 from repertory.errors import Invalid, LeaseLost, RepertoryError, Retryable, StoreUnavailable, Unavailable
 from repertory.runtime.actor import Actor
+from repertory.runtime.clock import Rng
 from repertory.runtime.envelope import ReplySlot
 from repertory.runtime.exit import ExitReason, Failed
 from repertory.runtime.next import Next, carry_on, fail, refuse, reply
+from repertory.runtime.ref import ActorRef
+
+if TYPE_CHECKING:
+    from repertory.core.orchestration.run import Run
 
 _WRITING_SHARE = 0.8
 """Of the time to stop: the rest is for giving the session up."""
@@ -536,3 +541,167 @@ class SessionPersister(Actor[PersisterMessage]):
         self._abandon(error)
         self._backlog.failed = error
         return fail(error)
+
+
+async def write_last(
+    writer: ActorRef[WriterMessage],
+    lease: Lease,
+    backlog: Backlog,
+    last_stored: Callable[[], Awaitable[Row | None]],
+    rng: Rng,
+) -> None:
+    """Try until the backlog is empty, or trying makes no sense. Cancel it when the time is over.
+
+    A write that is under way reaches the store before. `last_stored` asks the store for the journal's last row. What is
+    left stays in the backlog, with the reason.
+    """
+    failures = 0
+    while backlog.waits:
+        backlog.take_all()
+        rows = backlog.sent
+        erase = tuple((backlog.agent_id, seq) for seq in sorted(backlog.erasing))
+        try:
+            seq = await writer.ask(WriteLast(lease=lease, rows=rows, erase=erase), timeout_s=math.inf)
+        except LeaseLost as error:
+            backlog.error = error
+            seq = await _stored_after_all(rows, backlog, last_stored) if rows else 0
+        except RepertoryError as error:
+            backlog.error = error
+            seq = 0
+        if seq:
+            if backlog.error is not None:
+                backlog.put_back()
+            backlog.stored(seq)
+        elif backlog.error is None or verdict_on(backlog.error) is Verdict.GIVE_UP:
+            return
+        else:
+            failures += 1
+            await anyio.sleep(retry_after_s(backlog.error, failures, rng.uniform(0.0, 1.0)))
+
+
+async def _stored_after_all(
+    rows: Sequence[Row], backlog: Backlog, last_stored: Callable[[], Awaitable[Row | None]]
+) -> int:
+    """The last of the rows that is stored; 0 when none is, or when the store does not say."""
+    try:
+        stored = stored_of(rows, await last_stored())
+    except RepertoryError as error:
+        backlog.error = error
+        return 0
+    return rows[stored - 1].seq if stored else 0
+
+
+_TELLING = frozenset({Kind.NODE, Kind.BRANCH})
+"""The kinds of rows that say what became of runs."""
+
+
+async def read_run(keeper: Durable | MemoryJournal, session_id: str, backlog: Backlog, number: int) -> Run | None:
+    """The run of that number; None when it is not there or is not over. The whole journal is read for it."""
+    if isinstance(keeper, MemoryJournal):
+        return past_run(keeper.told_of_runs(), number)
+    rows = list(await keeper.store.load(session_id, backlog.agent_id, whole=True))
+    await run_in_thread(partial(verify, rows, session_id=session_id))
+    stored = rows[-1].seq if rows else 0
+    rows += [row for row in backlog.rows if row.seq > stored]
+    telling = [row for row in rows if row.kind in _TELLING]
+    return await run_in_thread(lambda: past_run(records_of(telling, session_id=session_id), number))
+
+
+class Waited(NamedTuple):
+    """When somebody began to wait, and how long that may last."""
+
+    since: float
+    within_s: float = math.inf
+    """At most; the persister's patience may be shorter."""
+
+    def until(self, patience_s: float) -> float:
+        """When it has lasted long enough."""
+        return self.since + min(patience_s, self.within_s)
+
+
+class _Committing(NamedTuple):
+    slot: ReplySlot[int]
+    waited: Waited
+    seq: int
+    """The record that has to be durable."""
+    patient: bool
+    """Whether to wait while the store refuses."""
+
+
+class _Proving(NamedTuple):
+    slot: ReplySlot[None] | ReplySlot[Image | None]
+    waited: Waited
+    seq: int
+    """The record that has to be durable by then; 0 for none."""
+
+
+class StoreWaiters:
+    """Times are seconds of the persister's clock."""
+
+    def __init__(self) -> None:
+        self._committing: deque[_Committing] = deque()
+        self._doubting: list[_Proving] = []
+        """Who waits for a proof that is not under way yet."""
+        self._proving: list[_Proving] = []
+        """Who is answered by the write under way."""
+
+    @property
+    def doubt(self) -> bool:
+        """Whether somebody waits for a proof that is not under way."""
+        return bool(self._doubting)
+
+    def wait_for_commit(self, slot: ReplySlot[int], waited: Waited, seq: int, *, patient: bool) -> None:
+        """Answer with `seq` when everything up to there is durable. Higher numbers come later."""
+        self._committing.append(_Committing(slot, waited, seq, patient))
+
+    def wait_for_proof(self, slot: ReplySlot[None] | ReplySlot[Image | None], waited: Waited, seq: int = 0) -> None:
+        """Answer when a write that begins from now on has succeeded, and everything up to `seq` is durable."""
+        self._doubting.append(_Proving(slot, waited, seq))
+
+    def awaited(self, slot: ReplySlot[Image | None]) -> bool:
+        """Whether somebody waits for an answer in this slot."""
+        return any(waiter.slot is slot for waiter in self._all())
+
+    def write_begins(self) -> None:
+        """A write begins, which proves what is doubted now."""
+        self._proving, self._doubting = self._doubting, self._proving
+
+    def write_failed(self) -> None:
+        """It proved nothing."""
+        self._doubting[:0] = self._proving
+        self._proving = []
+
+    def write_succeeded(self, durable_seq: int) -> None:
+        """Answer those who waited for it."""
+        for waiter in self._proving:
+            if waiter.seq <= durable_seq:
+                waiter.slot.reply(None)
+        self._doubting[:0] = [waiter for waiter in self._proving if waiter.seq > durable_seq]
+        self._proving = []
+        while self._committing and self._committing[0].seq <= durable_seq:
+            waiter = self._committing.popleft()
+            waiter.slot.reply(waiter.seq)
+
+    def fail_impatient(self, error: RepertoryError) -> None:
+        """Give the error to those who do not wait while the store refuses."""
+        for waiter in self._committing:
+            if not waiter.patient:
+                waiter.slot.fail(error)
+        self._committing = deque(waiter for waiter in self._committing if waiter.patient)
+
+    def first(self, patience_s: float) -> Waited | None:
+        """How long the one waits who has waited long enough first; None when nobody waits."""
+        waits = [waiter.waited for waiter in self._all()]
+        return min(waits, key=lambda waited: waited.until(patience_s), default=None)
+
+    def fail(self, error: RepertoryError, now: float = math.inf, patience_s: float = 0.0) -> None:
+        """Give the error to those who have waited long enough by `now`: all of them, unless it is said."""
+        for waiter in self._all():
+            if waiter.waited.until(patience_s) <= now:
+                waiter.slot.fail(error)
+        self._committing = deque(waiter for waiter in self._committing if waiter.waited.until(patience_s) > now)
+        self._doubting = [waiter for waiter in self._doubting if waiter.waited.until(patience_s) > now]
+        self._proving = [waiter for waiter in self._proving if waiter.waited.until(patience_s) > now]
+
+    def _all(self) -> list[_Committing | _Proving]:
+        return [*self._committing, *self._doubting, *self._proving]

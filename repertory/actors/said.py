@@ -17,7 +17,7 @@ from repertory.core.memory.reading import SaidMessage, said_in_rows
 
 if TYPE_CHECKING:
     from repertory.actors.backlog import Backlog
-    from repertory.actors.durable import Durable
+    from repertory.actors.leases import Durable
     from repertory.backends.ports import SessionStore
     from repertory.core.journal.rows import Row
     from repertory.core.messages import Message

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 from repertory.actors.agent import AgentActor, CallSettings
 from repertory.actors.agent_parts import AgentParts, AgentSettings
 from repertory.actors.conversation import ConversationActor, Summarize
-from repertory.actors.durable import Durable
-from repertory.actors.memory_consumer import MemoryConsumer, MemoryParts
+from repertory.actors.leases import Durable
+from repertory.actors.memory.consumer import MemoryConsumer, MemoryParts
 from repertory.actors.memory_journal import MemoryJournal
 from repertory.actors.persister import PersisterSettings, SessionPersister
 from repertory.core.window.decision import WindowManager
@@ -30,7 +30,7 @@ from repertory.runtime.spec import ChildSpec, Restart, Strategy, SupervisorSetti
 from repertory.runtime.supervisor import Supervisor
 
 if TYPE_CHECKING:
-    from repertory.actors.memory_store import MemoryStoreMessage
+    from repertory.actors.memory.store import MemoryStoreMessage
     from repertory.runtime.ref import ActorRef
 
 

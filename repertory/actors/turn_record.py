@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from repertory.actors.conversation_messages import ReplaceShown
+from repertory.actors.conversation import ReplaceShown
 from repertory.core.journal.records import MessageAdded
 from repertory.core.journal.redaction import redacted
 from repertory.core.messages import ContentBlock, Message, copy_message, error_result, is_filler, tool_results
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from repertory.actors.agent_parts import AgentParts, AgentSettings, Footing, Means
-    from repertory.actors.hook_calls import TurnHooks
+    from repertory.actors.hooks.calls import TurnHooks
     from repertory.core.events import TurnEvent
     from repertory.core.journal.image import Image, UnansweredTurn
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from repertory.actors.call import request_state
-from repertory.actors.hook_events import AfterToolsEvent, BeforeToolsEvent
-from repertory.actors.tool_step import CUT_TEXT, Outcome, ToolStep, ToolStepParts
+from repertory.actors.hooks.events import AfterToolsEvent, BeforeToolsEvent
+from repertory.actors.tools import CUT_TEXT, Outcome, ToolStep, ToolStepParts
 from repertory.backends.ports import ToolContext
 from repertory.core.interrupts import Questions
 from repertory.core.messages import error_result
@@ -21,9 +21,9 @@ from repertory.errors import HookFailed, Invalid, RepertoryError
 if TYPE_CHECKING:
     from repertory.actors.agent_parts import AgentParts, AgentSettings
     from repertory.actors.call import Invocation
-    from repertory.actors.hook_calls import TurnHooks
+    from repertory.actors.hooks.calls import TurnHooks
     from repertory.actors.ledger import Ledger
-    from repertory.actors.tool_step import Hearing
+    from repertory.actors.tools import Hearing
     from repertory.actors.turn_meter import TurnMeter
     from repertory.actors.turn_record import TurnRecord
     from repertory.actors.turn_stop import TurnStop

@@ -7,13 +7,13 @@ one. Pace: the store's. Supervised by the runtime's root, permanent; started bef
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, assert_never
 
 import anyio
 
-from repertory.backends.ports import Batch, Lease, Position, SessionStore, TendedStore
+from repertory.backends.ports import Batch, Lease, Position, SessionStore, TendedStore, YieldingStore
 from repertory.core.journal.rows import Row
 from repertory.core.outage import own_errors
 from repertory.errors import LeaseLost, RepertoryError, Retryable, StoreUnavailable
@@ -21,6 +21,7 @@ from repertory.runtime.actor import Actor
 from repertory.runtime.message import Ask
 from repertory.runtime.next import Next, carry_on, refuse, reply
 from repertory.runtime.ref import ActorRef
+from repertory.runtime.spec import ChildSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,3 +175,47 @@ class StoreWriter(Actor[WriterMessage]):
         with own_errors(*sorted({batch.lease.session_id for batch in batches})):
             return await self._store.append(batches)
         raise AssertionError
+
+
+GiveUp: TypeAlias = Callable[[str], Awaitable[None]]
+"""Gives a session up unless it is in use."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookForAskers:
+    """Time to see whether anybody asks for a session."""
+
+
+class StoreKeeper(Actor[LookForAskers]):
+    """Runs what the store does in the background. `give_up` is called with each session that somebody asks for."""
+
+    def __init__(self, store: SessionStore, give_up: GiveUp | None) -> None:
+        self._store = store
+        self._give_up = give_up
+
+    async def on_start(self) -> None:
+        if isinstance(self._store, TendedStore):
+            self.context.job(self._store.tend, name="tend")
+        if isinstance(self._store, YieldingStore) and self._give_up is not None:
+            self.context.every(self._store.look_every_s, LookForAskers())
+
+    async def handle(self, message: LookForAskers) -> Next:
+        if isinstance(self._store, YieldingStore) and self._give_up is not None:
+            for session_id in await self._asked_for(self._store):
+                self.context.job(self._give_up, session_id, name="give up")
+        return carry_on()
+
+    async def _asked_for(self, store: YieldingStore) -> tuple[str, ...]:
+        """Who cannot be heard now is heard the next time."""
+        try:
+            return tuple(await store.asked_for())
+        except Retryable:
+            return ()
+
+
+def keeper_spec(store: SessionStore, name: str, give_up: GiveUp | None = None) -> ChildSpec | None:
+    """The child spec of a store's keeper; None for a store that needs none. Without `give_up` nobody is heard."""
+    hears = give_up is not None and isinstance(store, YieldingStore)
+    if not hears and not isinstance(store, TendedStore):
+        return None
+    return ChildSpec(name=name, factory=lambda: StoreKeeper(store, give_up))

@@ -10,23 +10,23 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from repertory.actors.agent_messages import (
+from repertory.actors.call import (
     Abandon,
     AgentMessage,
     CancelTurn,
     FinishTurns,
+    Invocation,
     Invoke,
     InvokeStreaming,
     ShowSnapshot,
 )
-from repertory.actors.call import Invocation
-from repertory.actors.memory_messages import FinishMemory, FlushMemory, MemoryMessage
+from repertory.actors.memory.messages import FinishMemory, FlushMemory, MemoryMessage
 from repertory.actors.mirror import Mirror
-from repertory.actors.orchestrator_messages import LoadRun, OrchestratorMessage, SaveRun
+from repertory.actors.orchestrator.orchestrator import LoadRun, OrchestratorMessage, SaveRun
 from repertory.actors.persister import PersisterMessage
 from repertory.actors.persister_messages import Hurry, ReadHistory, ReadImage, ReadSaid
-from repertory.actors.registry import ToolRegistry
 from repertory.actors.said import History
+from repertory.actors.tool_registry import ToolRegistry
 from repertory.actors.turn_stop import StopWish
 from repertory.core.state import AgentState
 from repertory.core.turn import CANCELLED, Stop

@@ -16,13 +16,13 @@ from repertory.actors.agent import CallSettings
 from repertory.actors.agent_parts import AgentParts, AgentSettings, Durability
 from repertory.actors.call import Busy, Invocation
 from repertory.actors.direct_call import call_unrecorded
-from repertory.actors.hook_calls import fire_sync
-from repertory.actors.hook_events import AgentInitializedEvent
-from repertory.actors.hook_registry import EventTypes, HookCallback, HookOrder, HookProvider, HookRegistry, SameHooks
+from repertory.actors.hooks.calls import fire_sync
+from repertory.actors.hooks.events import AgentInitializedEvent
+from repertory.actors.hooks.registry import EventTypes, HookCallback, HookOrder, HookProvider, HookRegistry, SameHooks
 from repertory.actors.mirror import Mirror
 from repertory.actors.persister import MemoryJournal
-from repertory.actors.registry import ToolRegistry
-from repertory.actors.tool_step import ToolExecution, ToolStepSettings
+from repertory.actors.tool_registry import ToolRegistry
+from repertory.actors.tools import ToolExecution, ToolStepSettings
 from repertory.app.agent_config import one_of, read_config
 from repertory.app.agent_interrupts import InterruptMethods
 from repertory.app.agent_life import AgentLife

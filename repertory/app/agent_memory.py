@@ -16,7 +16,7 @@ from repertory.core.memory.flushed import StoreFlush
 
 if TYPE_CHECKING:
     from repertory.actors.call import Busy
-    from repertory.actors.memory_consumer import MemoryParts
+    from repertory.actors.memory.consumer import MemoryParts
     from repertory.app.active_session import ActiveSession
     from repertory.app.memory_manager import MemoryManager
     from repertory.app.plugins import Plugin

@@ -9,8 +9,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from repertory.actors.hook_calls import fire_sync
-from repertory.actors.hook_events import AfterSnapshotEvent, BeforeSnapshotEvent
+from repertory.actors.hooks.calls import fire_sync
+from repertory.actors.hooks.events import AfterSnapshotEvent, BeforeSnapshotEvent
 from repertory.app.conversation_managers import restore_state
 from repertory.app.event_loop import inside_event_loop
 from repertory.app.snapshottable import load_components, saved_components

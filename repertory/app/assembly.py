@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from repertory.actors.durable import Durable
+from repertory.actors.leases import Durable
 from repertory.actors.persister import PersisterSettings
 from repertory.actors.session import SessionParts, SessionSettings, member_specs
 from repertory.app.managed_agent import window_manager
@@ -18,7 +18,7 @@ from repertory.backends.ports import SharedStore
 from repertory.backends.tools.schema_library import load_schema_library
 
 if TYPE_CHECKING:
-    from repertory.actors.memory_store import MemoryStoreMessage
+    from repertory.actors.memory.store import MemoryStoreMessage
     from repertory.actors.persister import MemoryJournal
     from repertory.app.blueprint import Blueprint
     from repertory.runtime.ref import ActorRef

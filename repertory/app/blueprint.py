@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from repertory.actors.agent import CallSettings
     from repertory.actors.agent_parts import AgentParts, AgentSettings
     from repertory.actors.call import Busy
-    from repertory.actors.memory_consumer import MemoryParts
+    from repertory.actors.memory.consumer import MemoryParts
     from repertory.actors.persister import MemoryJournal
     from repertory.app.active_session import ActiveSession
     from repertory.app.conversation_managers import ConversationManager

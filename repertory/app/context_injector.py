@@ -7,14 +7,14 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, cast
 
-from repertory.actors.injections import Injection, InjectionPredicate, RenderContent
+from repertory.actors.hooks.injections import Injection, InjectionPredicate, RenderContent
 from repertory.app.plugins import Plugin
 from repertory.app.tracing import tell_left_out
 from repertory.core.injection import OCCASIONS, Occasion
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:
-    from repertory.actors.hook_registry import HookRegistry
+    from repertory.actors.hooks.registry import HookRegistry
 
 TIMEOUT_S = 2.0
 """How long a call of the model waits for a renderer that was given no other bound."""

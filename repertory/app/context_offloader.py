@@ -13,8 +13,8 @@ from weakref import WeakKeyDictionary
 
 import anyio
 
-from repertory.actors.hook_events import AfterToolCallEvent, BeforeModelCallEvent
-from repertory.actors.hook_registry import HookOrder, HookRegistry
+from repertory.actors.hooks.events import AfterToolCallEvent, BeforeModelCallEvent
+from repertory.actors.hooks.registry import HookOrder, HookRegistry
 from repertory.app.offload_place import AnyStorage, content_place
 from repertory.app.plugins import Plugin
 from repertory.backends.tools.decorator import tool

@@ -13,7 +13,7 @@ from repertory.core.messages import tool_results
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:
-    from repertory.actors.registry import ToolRegistry
+    from repertory.actors.tool_registry import ToolRegistry
     from repertory.app.active_session import ActiveSession
     from repertory.core.messages import Json, Message, ToolResult, ToolUse
 

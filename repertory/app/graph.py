@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from repertory.actors.nodes import NodePolicy, OnFailure
-from repertory.actors.run_driver import OrchestratorParts
+from repertory.actors.orchestrator.nodes import NodePolicy, OnFailure
+from repertory.actors.orchestrator.run_driver import OrchestratorParts
 from repertory.app.node_runner import RunnerSettings
 from repertory.app.orchestrator import Orchestrator
 from repertory.app.orchestrator_input import count, list_of, mapping_of, seconds, switch
@@ -24,7 +24,7 @@ from repertory.errors import HookFailed, Invalid
 
 if TYPE_CHECKING:
     from repertory.actors.call import Busy
-    from repertory.actors.hook_registry import HookProvider
+    from repertory.actors.hooks.registry import HookProvider
     from repertory.app.multi_agent_plugin import MultiAgentPlugin
     from repertory.app.node_runner import NodePlace, SessionNodeRunner
     from repertory.app.sessions import SessionPlacement

@@ -19,7 +19,7 @@ from anyio.lowlevel import RunVar
 
 from repertory.actors.backlog import Backlog, Backlogs
 from repertory.actors.caller_context import deadline as caller_deadline
-from repertory.actors.durable import Durable
+from repertory.actors.leases import Durable
 from repertory.actors.memory_journal import MemoryJournal
 from repertory.actors.session import session_spec
 from repertory.app.active_session import ActiveSession, active_session
@@ -37,7 +37,7 @@ from repertory.errors import StartFailed, Unavailable
 from repertory.runtime.system import ActorSystem, OnFatal, SystemSettings
 
 if TYPE_CHECKING:
-    from repertory.actors.memory_consumer import MemoryParts
+    from repertory.actors.memory.consumer import MemoryParts
     from repertory.app.blueprint import Blueprint
     from repertory.app.claim import Claim
     from repertory.backends.ports import Model

@@ -21,10 +21,8 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from repertory.actors.backlog import Backlogs
-from repertory.actors.durable import Durable
-from repertory.actors.leases import Leases
-from repertory.actors.store_keeper import keeper_spec
-from repertory.actors.writer import StoreWriter, WriterSettings
+from repertory.actors.leases import Durable, Leases
+from repertory.actors.writer import StoreWriter, WriterSettings, keeper_spec
 from repertory.app.active_session import active_session
 from repertory.app.assembly import assemble
 from repertory.app.open_memories import OpenMemories

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import anyio
 
-from repertory.actors.injections import Injection, InjectionContext, InjectionPredicate
-from repertory.actors.memory_recall import Recall
+from repertory.actors.hooks.injections import Injection, InjectionContext, InjectionPredicate
+from repertory.actors.memory.recall import Recall
 from repertory.app.tracing import tell_left_out
 from repertory.core.injection import OCCASIONS, Occasion
 from repertory.core.memory.entry import MemoryEntry
@@ -22,9 +22,9 @@ from repertory.core.messages import Message, text_of, tool_results
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:
-    from repertory.actors.hook_events import MessageAddedEvent
-    from repertory.actors.memory_desk import StoreDesk
-    from repertory.actors.memory_link import MemoryLink
+    from repertory.actors.hooks.events import MessageAddedEvent
+    from repertory.actors.memory.desk import StoreDesk
+    from repertory.actors.memory.link import MemoryLink
 
 NAME = "memory"
 MAX_ENTRIES = 5

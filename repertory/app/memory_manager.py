@@ -15,12 +15,12 @@ from weakref import WeakKeyDictionary, ref
 
 import anyio
 
-from repertory.actors.hook_events import MessageAddedEvent
-from repertory.actors.memory_consumer import MemoryParts
-from repertory.actors.memory_desk import DeskSettings, StoreDesk
-from repertory.actors.memory_link import MemoryLink
-from repertory.actors.memory_messages import AcceptMemories
-from repertory.actors.memory_source import MemorySource
+from repertory.actors.hooks.events import MessageAddedEvent
+from repertory.actors.memory.consumer import MemoryParts
+from repertory.actors.memory.desk import DeskSettings, StoreDesk
+from repertory.actors.memory.link import MemoryLink
+from repertory.actors.memory.messages import AcceptMemories
+from repertory.actors.memory.source import MemorySource
 from repertory.app.edge import short_errors
 from repertory.app.extraction_triggers import ExtractionTriggerContext
 from repertory.app.extractors import ExtractionContext, Extractor, ask_extractor
@@ -42,8 +42,8 @@ from repertory.core.memory.options import (
 from repertory.errors import AggregateMemoryError, Invalid, RepertoryError, Unavailable
 
 if TYPE_CHECKING:
-    from repertory.actors.hook_registry import HookRegistry
-    from repertory.actors.memory_source import Extract
+    from repertory.actors.hooks.registry import HookRegistry
+    from repertory.actors.memory.source import Extract
     from repertory.core.memory.extracting import ExtractionResult
     from repertory.core.messages import Message
 

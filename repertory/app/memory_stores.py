@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from repertory.actors.memory_desk import DeskSettings, StoreDesk
+from repertory.actors.memory.desk import DeskSettings, StoreDesk
 from repertory.app.extraction import Extraction, read_extraction
 from repertory.core.ids import check_id
 from repertory.errors import Invalid

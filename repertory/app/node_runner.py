@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 import anyio
 
 from repertory.actors.call import Invocation
-from repertory.actors.nodes import NodeCall, NodeEnd
+from repertory.actors.orchestrator.nodes import NodeCall, NodeEnd
 from repertory.app.callbacks import CallbackHandler, call_handler
 from repertory.app.node_cut import NodeCut
 from repertory.app.snapshottable import Snapshottable, loaded_by, saved_by
@@ -38,7 +38,7 @@ from repertory.errors import (
 )
 
 if TYPE_CHECKING:
-    from repertory.actors.nodes import NameOf, VisitOf
+    from repertory.actors.orchestrator.nodes import NameOf, VisitOf
     from repertory.app.active_session import ActiveSession
     from repertory.app.blueprint import Blueprint
     from repertory.app.orchestrator_blueprint import NodeHost, OrchestratorBlueprint

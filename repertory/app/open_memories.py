@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from repertory.actors.memory_store import memory_store_spec
+from repertory.actors.memory.store import memory_store_spec
 from repertory.backends.memory_ports import ClosingStore
 from repertory.errors import RepertoryError
 
 if TYPE_CHECKING:
-    from repertory.actors.memory_consumer import MemoryParts
-    from repertory.actors.memory_desk import StoreDesk
+    from repertory.actors.memory.consumer import MemoryParts
+    from repertory.actors.memory.desk import StoreDesk
     from repertory.runtime.ref import ActorRef
     from repertory.runtime.system import ActorSystem
 

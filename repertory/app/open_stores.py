@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from repertory.actors.durable import Durable
-from repertory.actors.leases import Leases
-from repertory.actors.store_keeper import keeper_spec
-from repertory.actors.writer import StoreWriter, WriterSettings
+from repertory.actors.leases import Durable, Leases
+from repertory.actors.writer import StoreWriter, WriterSettings, keeper_spec
 from repertory.errors import Retryable
 from repertory.runtime.mailbox import MailboxSettings
 from repertory.runtime.spec import ChildSpec

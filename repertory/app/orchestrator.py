@@ -20,10 +20,10 @@ from anyio.lowlevel import RunVar, current_token
 from repertory.actors.agent_parts import AgentSettings
 from repertory.actors.call import Busy, Invocation
 from repertory.actors.caller_context import OPEN_TURNS
-from repertory.actors.hook_calls import fire_built
-from repertory.actors.hook_registry import HookProvider, HookRegistry
+from repertory.actors.hooks.calls import fire_built
+from repertory.actors.hooks.registry import HookProvider, HookRegistry
 from repertory.actors.memory_journal import MemoryJournal
-from repertory.actors.multi_agent_events import MultiAgentInitializedEvent
+from repertory.actors.orchestrator.events import MultiAgentInitializedEvent
 from repertory.app.call_options import read_call
 from repertory.app.claim import Claim
 from repertory.app.edge import short_errors
@@ -45,8 +45,8 @@ from repertory.forking import forget_in_children, never_collect
 from repertory.runtime.host_task import HostTask, apart
 
 if TYPE_CHECKING:
-    from repertory.actors.hook_registry import EventTypes, HookCallback
-    from repertory.actors.run_driver import OrchestratorParts
+    from repertory.actors.hooks.registry import EventTypes, HookCallback
+    from repertory.actors.orchestrator.run_driver import OrchestratorParts
     from repertory.app.active_session import ActiveSession
     from repertory.app.multi_agent_plugin import MultiAgentPlugin
     from repertory.app.node_runner import Node, RunnerSettings

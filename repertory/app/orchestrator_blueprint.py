@@ -9,15 +9,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from repertory.actors.orchestrator import Finished, OrchestratorActor, OrchestratorSettings
+from repertory.actors.orchestrator.orchestrator import Finished, OrchestratorActor, OrchestratorSettings
+from repertory.actors.orchestrator.run_driver import OrchestratorParts
 from repertory.actors.persister import PersisterSettings, SessionPersister
-from repertory.actors.run_driver import OrchestratorParts
 from repertory.app.claim import Claim
 from repertory.runtime.spec import ChildSpec
 
 if TYPE_CHECKING:
     from repertory.actors.agent_parts import AgentSettings
-    from repertory.actors.durable import Durable
+    from repertory.actors.leases import Durable
     from repertory.actors.memory_journal import MemoryJournal
     from repertory.app.active_session import ActiveSession
     from repertory.app.blueprint import Blueprint

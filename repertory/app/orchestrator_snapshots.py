@@ -9,8 +9,8 @@ from contextlib import AbstractAsyncContextManager, suppress
 from typing import TYPE_CHECKING, Any, cast
 
 from repertory.actors.caller_context import OPEN_TURNS
-from repertory.actors.hook_calls import fire_sync
-from repertory.actors.hook_events import AfterSnapshotEvent, BeforeSnapshotEvent
+from repertory.actors.hooks.calls import fire_sync
+from repertory.actors.hooks.events import AfterSnapshotEvent, BeforeSnapshotEvent
 from repertory.app.agent_snapshots import SnapshotLoaded
 from repertory.app.event_loop import inside_event_loop
 from repertory.app.tracing import span
@@ -19,7 +19,7 @@ from repertory.core.snapshots.portable import ORCHESTRATOR, Snapshot, read_orche
 from repertory.errors import ActorDead, AgentBusy, Invalid, SnapshotException, Unavailable
 
 if TYPE_CHECKING:
-    from repertory.actors.hook_registry import HookRegistry
+    from repertory.actors.hooks.registry import HookRegistry
     from repertory.app.active_session import ActiveSession
     from repertory.app.tracing import AttributeValue
 

@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 import anyio
 from anyio.abc import TaskStatus
 
-from repertory.actors.registry import ToolRegistry
+from repertory.actors.tool_registry import ToolRegistry
 from repertory.app.agent import Agent
 from repertory.app.agent_memory import given_manager, with_memory
 from repertory.app.agent_tool import as_tools, check_forgetful

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from repertory.actors.agent_parts import MarkTurn
-    from repertory.actors.durable import Durable
+    from repertory.actors.leases import Durable
     from repertory.actors.memory_journal import MemoryJournal
     from repertory.app.blueprint import Blueprint
     from repertory.app.orchestrator_blueprint import OrchestratorBlueprint

@@ -28,7 +28,7 @@ from repertory.errors import Invalid
 
 if TYPE_CHECKING:
     from repertory.actors.agent_parts import MarkTurn
-    from repertory.actors.durable import Durable
+    from repertory.actors.leases import Durable
     from repertory.actors.memory_journal import MemoryJournal
     from repertory.app.blueprint import Blueprint
     from repertory.app.storages import Storage

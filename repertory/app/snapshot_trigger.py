@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 
 import anyio
 
-from repertory.actors.durable import Durable
+from repertory.actors.leases import Durable
 from repertory.backends.sessions.snapshot_sessions import SnapshotSessionStore
 from repertory.backends.sessions.snapshot_storage_sessions import StorageSessionStore
 from repertory.core.journal.codec import at_of

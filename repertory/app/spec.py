@@ -12,8 +12,8 @@ from repertory.core.retry import DEFAULT_RETRY
 if TYPE_CHECKING:
     from repertory.actors.agent_parts import Durability
     from repertory.actors.call import Busy
-    from repertory.actors.hook_registry import HookProvider
-    from repertory.actors.tool_step import ToolExecution
+    from repertory.actors.hooks.registry import HookProvider
+    from repertory.actors.tools import ToolExecution
     from repertory.app.conversation_managers import ManagerChoice
     from repertory.app.memory_manager import MemoryManager
     from repertory.app.plugins import Plugin

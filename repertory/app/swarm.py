@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from repertory.actors.nodes import NodePolicy
-from repertory.actors.run_driver import OrchestratorParts
+from repertory.actors.orchestrator.nodes import NodePolicy
+from repertory.actors.orchestrator.run_driver import OrchestratorParts
 from repertory.app.agent import Agent
 from repertory.app.node_runner import RunnerSettings
 from repertory.app.orchestrator import Orchestrator
@@ -23,7 +23,7 @@ from repertory.errors import Invalid
 
 if TYPE_CHECKING:
     from repertory.actors.call import Busy
-    from repertory.actors.hook_registry import HookProvider
+    from repertory.actors.hooks.registry import HookProvider
     from repertory.app.multi_agent_plugin import MultiAgentPlugin
     from repertory.app.node_runner import NodePlace, SessionNodeRunner
     from repertory.app.sessions import SessionPlacement

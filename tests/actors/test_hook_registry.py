@@ -25,7 +25,7 @@ from repertory import (
     HookRegistry,
     MessageAddedEvent,
 )
-from repertory.actors.hook_calls import fire, fire_sync
+from repertory.actors.hooks.calls import fire, fire_sync
 from repertory.errors import HookFailed, Invalid, RepertoryError, Throttled
 
 if TYPE_CHECKING:

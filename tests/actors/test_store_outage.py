@@ -10,8 +10,7 @@ import anyio
 import pytest
 
 from repertory.actors.backlog import Backlogs
-from repertory.actors.durable import Durable
-from repertory.actors.leases import Leases
+from repertory.actors.leases import Durable, Leases
 from repertory.actors.persister import PersisterSettings, SessionPersister
 from repertory.actors.persister_messages import Append, Commit, Hurry, Prove, ReadImage
 from repertory.actors.writer import StoreWriter, WriterSettings

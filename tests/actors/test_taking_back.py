@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import anyio
 import pytest
 
-from repertory.actors.durable import Durable
-from repertory.actors.leases import Leases
+from repertory.actors.leases import Durable, Leases
 from repertory.actors.persister import PersisterSettings, SessionPersister
 from repertory.actors.persister_messages import Append, Begin, Commit, ReadHistory, Redact
 from repertory.actors.writer import StoreWriter, WriterSettings

@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
-from repertory.actors.registry import ToolRegistry
+from repertory.actors.tool_registry import ToolRegistry
 from repertory.backends.tools.decorator import tool
 from repertory.backends.tools.schema_library import schema_class
 from repertory.errors import Invalid

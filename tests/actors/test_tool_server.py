@@ -10,7 +10,7 @@ import anyio
 import pytest
 from toy_tool_source import ToySource
 
-from repertory.actors.registry import ToolRegistry
+from repertory.actors.tool_registry import ToolRegistry
 from repertory.actors.tool_server import ServedTool, ServerLink, tool_server_spec
 from repertory.backends.ports import Tool, ToolContext
 from repertory.core.messages import Json, ToolResult, ToolUse

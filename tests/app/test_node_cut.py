@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from repertory import Agent, ScriptedModel
-from repertory.actors.nodes import NodeCall
+from repertory.actors.orchestrator.nodes import NodeCall
 from repertory.app.active_session import ActiveSession
 from repertory.app.host import AnyBlueprint, Host, HostSettings
 from repertory.app.node_runner import RunnerSettings, SessionNodeRunner

@@ -11,7 +11,7 @@ import anyio.lowlevel
 import pytest
 
 from repertory import Agent, IntervalTrigger, MemoryManager, ScriptedModel
-from repertory.actors.memory_desk import DeskSettings, StoreDesk
+from repertory.actors.memory.desk import DeskSettings, StoreDesk
 from repertory.backends.worker_threads import LEFT_MAX, run_foreign, run_in_thread
 from repertory.core.memory.options import AddMessagesContext
 from repertory.errors import Unavailable

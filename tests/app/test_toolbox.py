@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repertory.actors.registry import ToolRegistry
+from repertory.actors.tool_registry import ToolRegistry
 from repertory.app.toolbox.calculator import calculator
 from repertory.app.toolbox.clock import clock_tool, current_time
 from repertory.app.toolbox.files import DEPTH_MAX, FILE_BYTES_MAX, LISTED_MAX, Folder, file_tools

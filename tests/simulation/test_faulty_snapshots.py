@@ -25,7 +25,7 @@ from repertory.testing.faulty_objects import FaultyObjectStore, ObjectFaults
 
 if TYPE_CHECKING:
     from repertory.actors.agent_parts import MarkTurn
-    from repertory.actors.durable import Durable
+    from repertory.actors.leases import Durable
     from repertory.actors.memory_journal import MemoryJournal
     from repertory.app.blueprint import Blueprint
     from repertory.core.snapshots.trigger import SaveLatestOn

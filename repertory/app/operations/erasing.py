@@ -26,7 +26,7 @@ from repertory.core.messages import Message
 from repertory.errors import Corrupt, Failed, Gone, Invalid, NotFound, RepertoryError, SessionBusy
 
 if TYPE_CHECKING:
-    from repertory.actors.memory_desk import StoreDesk
+    from repertory.actors.memory.desk import StoreDesk
     from repertory.app.operations.branching import Made
     from repertory.backends.ports import SessionInfo, SessionStore
     from repertory.core.journal.rows import Row

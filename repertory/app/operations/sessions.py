@@ -9,7 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar, cast
 
-from repertory.actors.memory_desk import DeskSettings
+from repertory.actors.memory.desk import DeskSettings
 from repertory.app.edge import short_errors
 from repertory.app.memory_stores import managed_stores
 from repertory.app.operations import branching, copying, doctor, erasing, letters, marking, pruning, searching, showing
@@ -23,7 +23,7 @@ from repertory.errors import Invalid
 from repertory.runtime.host_task import HostTask
 
 if TYPE_CHECKING:
-    from repertory.actors.memory_desk import StoreDesk
+    from repertory.actors.memory.desk import StoreDesk
     from repertory.app.memory_manager import MemoryManager
     from repertory.app.memory_stores import ManagedStore
     from repertory.app.operations.branching import ForkReport, RewindReport

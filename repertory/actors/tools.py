@@ -17,10 +17,10 @@ from typing import Any, Literal, Protocol
 
 import anyio.lowlevel
 
-from repertory.actors.hook_calls import ToolEnded, TurnHooks
+from repertory.actors.hooks.calls import ToolEnded, TurnHooks
 from repertory.actors.ledger import Ledger
 from repertory.actors.mirror import Mirror
-from repertory.actors.registry import ToolRegistry
+from repertory.actors.tool_registry import ToolRegistry
 from repertory.actors.turn_meter import TurnMeter
 from repertory.backends.ports import OutputForm, Tool, ToolContext
 from repertory.core.interrupts import Interrupt, InterruptException, Questions, question_in

@@ -11,7 +11,7 @@ from repertory.core.messages import Json
 from repertory.runtime.message import Ask
 
 if TYPE_CHECKING:
-    from repertory.actors.memory_recall import Recall
+    from repertory.actors.memory.recall import Recall
     from repertory.core.budget import Budget
 
 

@@ -12,7 +12,7 @@ from typing import Literal
 
 import anyio
 
-from repertory.actors.memory_desk import StoreDesk
+from repertory.actors.memory.desk import StoreDesk
 from repertory.core.memory.entry import MemoryEntry
 from repertory.errors import RepertoryError
 

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from repertory.actors.hook_calls import check_asked, fire
-from repertory.actors.multi_agent_events import AfterNodeCallEvent, BeforeNodeCallEvent
-from repertory.actors.nodes import NodeCall, NodeEnd, NodePolicy
+from repertory.actors.hooks.calls import check_asked, fire
+from repertory.actors.orchestrator.events import AfterNodeCallEvent, BeforeNodeCallEvent
+from repertory.actors.orchestrator.nodes import NodeCall, NodeEnd, NodePolicy
 from repertory.actors.spending import PAYER
 from repertory.core.interrupts import Questions
 from repertory.core.orchestration.calls import GoOn, waiting
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
     from repertory.actors.call import Invocation
-    from repertory.actors.hook_registry import HookRegistry
+    from repertory.actors.hooks.registry import HookRegistry
     from repertory.actors.ledger import Ledger
-    from repertory.actors.nodes import NodeRunner
+    from repertory.actors.orchestrator.nodes import NodeRunner
     from repertory.core.events import TurnEvent
     from repertory.core.interrupts import Interrupt
     from repertory.core.journal.records import NodeChanged

@@ -6,13 +6,13 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from repertory.actors.memory_messages import Fire, RunRecall
+from repertory.actors.memory.messages import Fire, RunRecall
 from repertory.actors.spending import BUDGETS
 from repertory.forking import forget_in_children
 
 if TYPE_CHECKING:
-    from repertory.actors.memory_messages import MemoryMessage
-    from repertory.actors.memory_recall import Recall
+    from repertory.actors.memory.messages import MemoryMessage
+    from repertory.actors.memory.recall import Recall
     from repertory.core.budget import Budget
     from repertory.runtime.ref import ActorRef
 

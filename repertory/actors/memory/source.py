@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from repertory.core.memory.message_filter import MemoryMessageFilter
 
 if TYPE_CHECKING:
-    from repertory.actors.memory_desk import StoreDesk
+    from repertory.actors.memory.desk import StoreDesk
     from repertory.core.memory.extracting import ExtractionResult
     from repertory.core.messages import Message
 

@@ -13,7 +13,7 @@ from typing import TypeAlias, assert_never
 
 import anyio
 
-from repertory.actors.memory_desk import StoreDesk
+from repertory.actors.memory.desk import StoreDesk
 from repertory.core.memory.options import AddMessagesContext
 from repertory.core.messages import Json, Message
 from repertory.errors import RepertoryError, Unavailable

@@ -6,6 +6,7 @@ Stopping a turn cancels the command under way, never the driver, so that what ha
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import replace
 from functools import partial
@@ -15,18 +16,12 @@ import anyio
 
 from repertory.actors.agent_parts import NAMELESS, AgentParts, AgentSettings, Footing, Means
 from repertory.actors.call import Invocation, request_state
-from repertory.actors.conversation_messages import EditShown, NameManager, PrepareCall, ReduceView, Settle, Tidy
-from repertory.actors.hook_calls import TurnHooks
-from repertory.actors.hook_events import (
-    AfterModelCallEvent,
-    BeforeInvocationEvent,
-    BeforeModelCallEvent,
-)
-from repertory.actors.injections import InjectionContext, injected
+from repertory.actors.conversation import Counted, EditShown, NameManager, PrepareCall, ReduceView, Settle, Tidy
+from repertory.actors.hooks.calls import TurnHooks
+from repertory.actors.hooks.events import AfterModelCallEvent, BeforeInvocationEvent, BeforeModelCallEvent
+from repertory.actors.hooks.injections import InjectionContext, injected
 from repertory.actors.model_call import Request, call_model, retry_delay_s
-from repertory.actors.native_count import counted, told_by
 from repertory.actors.spending import PAYER, Spending
-from repertory.actors.turn_mark import mark_turn
 from repertory.actors.turn_meter import TurnMeter
 from repertory.actors.turn_record import TurnRecord
 from repertory.actors.turn_stop import TurnStop
@@ -35,14 +30,9 @@ from repertory.core.answer import LIMITED, Answer
 from repertory.core.direct_call import spoken_answer
 from repertory.core.events import derived_event
 from repertory.core.journal.records import Interrupted, ToolFinished
-from repertory.core.messages import (
-    ContentBlock,
-    Message,
-    copy_message,
-    text_of,
-    tool_uses,
-)
+from repertory.core.messages import ContentBlock, Message, copy_message, text_of, tool_uses
 from repertory.core.result import AgentResult
+from repertory.core.snapshots.trigger import EndedTurn
 from repertory.core.system_prompt import system_blocks, system_text
 from repertory.core.tokens import INJECTED_TOKENS, estimate_tokens, projected_tokens
 from repertory.core.turn import (
@@ -74,12 +64,14 @@ from repertory.core.turn import (
 )
 from repertory.core.window.gauge import Beside
 from repertory.core.window.summary import with_noted_summary
-from repertory.errors import ContextWindowOverflowException, Invalid, RepertoryError
+from repertory.errors import ContextWindowOverflowException, Invalid, ModelFailed, RepertoryError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from repertory.actors.conversation_messages import Shown
+    from repertory.actors.conversation import Shown
+    from repertory.actors.ledger import Ledger
+    from repertory.backends.ports import Model
     from repertory.core.interrupts import Interrupt
     from repertory.core.journal.image import Image
     from repertory.core.prompt import Answers, Said
@@ -502,3 +494,33 @@ class TurnDriver:
             derived = derived_event(event)
             if derived is not None:
                 await self.record.publish(derived)
+
+
+async def mark_turn(parts: AgentParts, footing: Footing, ledger: Ledger) -> None:
+    """Ask whether the turn that has just ended is to be marked, and add the record when it is. Does not fail."""
+    if parts.mark is None:
+        return
+    turn = EndedTurn(turns=footing.turns, messages=parts.mirror.messages(), state=parts.state)
+    record = await parts.mark(turn)
+    if record is not None:
+        ledger.add(record)
+
+
+_log = logging.getLogger("repertory.conversation")
+
+
+def told_by(model: Model) -> tuple[int | None, bool]:
+    """Its window in tokens, and whether it counts. Errors: `ModelFailed` when its own code fails."""
+    try:
+        return model.context_window_limit, model.counts_tokens
+    except Exception as error:
+        raise ModelFailed("the model cannot say how it is set", model=type(model).__name__) from error
+
+
+async def counted(model: Model, messages: Sequence[Message], beside: Beside) -> Counted:
+    """What the model counts, if it can."""
+    try:
+        return Counted(tokens=await model.count_tokens(messages, beside.tool_specs, beside.system_prompt))
+    except Exception as error:  # noqa: BLE001 - A model may be anybody's code; the estimate stays.
+        _log.warning("the model did not count", exc_info=error)
+        return Counted(tokens=None)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
-from repertory.actors.hook_events import (
+from repertory.actors.hooks.events import (
     AfterInvocationEvent,
     AfterModelCallEvent,
     AfterToolCallEvent,
@@ -28,7 +28,7 @@ from repertory.actors.hook_events import (
     MessageAddedEvent,
     ModelStopResponse,
 )
-from repertory.actors.registry import ToolRegistry
+from repertory.actors.tool_registry import ToolRegistry
 from repertory.core.interrupts import question_in
 from repertory.core.journal.plain_json import dump
 from repertory.core.messages import copy_message, copy_result, copy_use, tool_results
@@ -37,7 +37,7 @@ from repertory.core.prompt import Answers, Said, read_prompt
 from repertory.errors import HookFailed, Invalid, RepertoryError, UnpairedTools
 
 if TYPE_CHECKING:
-    from repertory.actors.hook_registry import HookRegistry, Registered
+    from repertory.actors.hooks.registry import HookRegistry, Registered
     from repertory.actors.mirror import Mirror
     from repertory.backends.ports import Tool
     from repertory.core.answer import Answer

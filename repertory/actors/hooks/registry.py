@@ -20,8 +20,8 @@ from typing import (
     runtime_checkable,
 )
 
-from repertory.actors.hook_events import AgentInitializedEvent, HookEvent
-from repertory.actors.injections import Injection
+from repertory.actors.hooks.events import AgentInitializedEvent, HookEvent
+from repertory.actors.hooks.injections import Injection
 from repertory.core.window.decision import Shorten
 from repertory.errors import Invalid
 

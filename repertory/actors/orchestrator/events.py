@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from repertory.actors.hook_events import Asking, HookEvent
+from repertory.actors.hooks.events import Asking, HookEvent
 from repertory.core.interrupts import node_scope
 
 if TYPE_CHECKING:

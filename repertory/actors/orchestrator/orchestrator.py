@@ -11,30 +11,33 @@ import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import assert_never
+from typing import TypeAlias, assert_never
 
 import anyio
 
-from repertory.actors.agent_messages import (
+from repertory.actors.backlog import Backlog
+from repertory.actors.call import (
     Abandon,
+    AgentMessage,
+    Call,
     CancelTurn,
     FinishTurns,
+    Invocation,
     Invoke,
     InvokeStreaming,
     KeepProgress,
     ShowSnapshot,
+    SinkOutlet,
+    SlotOutlet,
     TimeUp,
 )
-from repertory.actors.backlog import Backlog
-from repertory.actors.call import Call, Invocation, SinkOutlet, SlotOutlet
 from repertory.actors.caller_context import OPEN_TURNS, OpenTurn, in_context
-from repertory.actors.hook_calls import fire
+from repertory.actors.hooks.calls import fire
 from repertory.actors.ledger import Ledger
-from repertory.actors.multi_agent_events import AfterMultiAgentInvocationEvent, BeforeMultiAgentInvocationEvent
-from repertory.actors.nodes import Cut
-from repertory.actors.orchestrator_messages import LoadRun, OrchestratorMessage, SaveRun
+from repertory.actors.orchestrator.events import AfterMultiAgentInvocationEvent, BeforeMultiAgentInvocationEvent
+from repertory.actors.orchestrator.nodes import Cut
+from repertory.actors.orchestrator.run_driver import OrchestratorParts, RunDriver
 from repertory.actors.persister_messages import ReadImage, ReadRun
-from repertory.actors.run_driver import OrchestratorParts, RunDriver
 from repertory.actors.spending import BUDGETS
 from repertory.actors.worklist import Worklist
 from repertory.core.budget import Budget
@@ -44,12 +47,31 @@ from repertory.core.orchestration.frontier import frontier_of
 from repertory.core.orchestration.results import MultiAgentResult, Status
 from repertory.core.orchestration.run import Run, leading_to
 from repertory.core.prompt import read_prompt
-from repertory.core.snapshots.orchestrators import left_agents, said_of_run
+from repertory.core.snapshots.orchestrators import RunFields, left_agents, said_of_run
 from repertory.errors import AgentBusy, Invalid, NodeFailed, RepertoryError, RunUnfinished, TooLarge, Unavailable
 from repertory.runtime.actor import Actor
 from repertory.runtime.envelope import ReplySlot
 from repertory.runtime.exit import ExitReason
+from repertory.runtime.message import Ask
 from repertory.runtime.next import Next, carry_on, refuse
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveRun(Ask[Mapping[str, object]]):
+    """Say what a snapshot says of it and of its nodes, all as of the moment when this is heard. Stops nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadRun(Ask[None]):
+    """Go on from a snapshot; answered when that is durable. Waits for the call that works, not for those that wait."""
+
+    wanted: RunFields
+    token: str | None = None
+    """What the run is called from now on; None leaves it its name."""
+
+
+OrchestratorMessage: TypeAlias = AgentMessage | SaveRun | LoadRun
+
 
 Finished = Callable[[Run, MultiAgentResult], MultiAgentResult]
 """Makes what callers get of what is known of every run."""

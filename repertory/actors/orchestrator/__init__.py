@@ -1,0 +1,1 @@
+"""The orchestrator of a session, and how it drives a run."""
