@@ -26,7 +26,7 @@ from repertory import (
     SlidingWindowConversationManager,
     SQLiteSessions,
 )
-from repertory.app.sessions import SessionPlace
+from repertory.app.sessions.sessions import SessionPlace
 
 SHORT, LONG, WINDOW = 100, 10_000, 40
 ROUNDS = 15

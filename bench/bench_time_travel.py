@@ -22,7 +22,7 @@ from bench.counted import LATENCY_S, Counted, said
 from bench.harness import Figure, report
 from repertory import AgentSpec, FileStorage, JournalSessions, Mark, Runtime, ScriptedModel, Sessions, SQLiteSessions
 from repertory import SlidingWindowConversationManager as Window
-from repertory.app.sessions import SessionPlace
+from repertory.app.sessions.sessions import SessionPlace
 
 SHORT, LONG, WINDOW = 100, 10_000, 40
 ROUNDS = 15

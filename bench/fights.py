@@ -42,7 +42,7 @@ from repertory import (
     SQLiteSessions,
     tool,
 )
-from repertory.app.sessions import PlacedSession, SessionPlace
+from repertory.app.sessions.sessions import PlacedSession, SessionPlace
 from repertory.core.messages import LOST_TEXT, NO_ANSWER_TEXT, Message, text_of, tool_results, tool_uses
 from repertory.core.opening import NOT_RUN_TEXT
 from repertory.core.store_patience import StorePatience

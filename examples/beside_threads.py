@@ -22,7 +22,7 @@ from types import FrameType
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from repertory import AgentSpec, Model, OfflineModel, RepertoryError, Runtime, SQLiteSessions
-from repertory.app.runtime import HostedAgent
+from repertory.app.host.runtime import HostedAgent
 from repertory.runtime.drain import DrainReport
 
 NAMES = ("Ada", "Ben", "Cleo", "Dora")

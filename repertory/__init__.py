@@ -34,79 +34,83 @@ if TYPE_CHECKING:
     from repertory.actors.orchestrator.events import BeforeNodeCallEvent as BeforeNodeCallEvent
     from repertory.actors.orchestrator.events import MultiAgentInitializedEvent as MultiAgentInitializedEvent
     from repertory.actors.orchestrator.nodes import NodePolicy as NodePolicy
-    from repertory.app.agent import Agent as Agent
-    from repertory.app.agent_snapshots import SnapshotLoaded as SnapshotLoaded
-    from repertory.app.agentcore_sessions import AgentCoreMemoryConfig as AgentCoreMemoryConfig
-    from repertory.app.agentcore_sessions import AgentCoreMemorySessionManager as AgentCoreMemorySessionManager
-    from repertory.app.agentcore_sessions import AgentCoreMemorySessions as AgentCoreMemorySessions
-    from repertory.app.agentcore_sessions import RetrievalConfig as RetrievalConfig
-    from repertory.app.bedrock_memory import BedrockKnowledgeBaseConfig as BedrockKnowledgeBaseConfig
-    from repertory.app.bedrock_memory import BedrockKnowledgeBaseStore as BedrockKnowledgeBaseStore
-    from repertory.app.context_injector import ContextInjector as ContextInjector
-    from repertory.app.context_offloader import ContextOffloader as ContextOffloader
-    from repertory.app.conversation_managers import ConversationManager as ConversationManager
-    from repertory.app.conversation_managers import NullConversationManager as NullConversationManager
-    from repertory.app.conversation_managers import SlidingWindowConversationManager as SlidingWindowConversationManager
-    from repertory.app.conversation_managers import SummarizingConversationManager as SummarizingConversationManager
-    from repertory.app.documented_sessions import FileSessionManager as FileSessionManager
-    from repertory.app.documented_sessions import FileSessions as FileSessions
-    from repertory.app.documented_sessions import S3SessionManager as S3SessionManager
-    from repertory.app.documented_sessions import S3Sessions as S3Sessions
-    from repertory.app.drain_report import DrainReport as DrainReport
-    from repertory.app.extraction import ExtractionConfig as ExtractionConfig
-    from repertory.app.extraction_triggers import ExtractionTrigger as ExtractionTrigger
-    from repertory.app.extraction_triggers import ExtractionTriggerContext as ExtractionTriggerContext
-    from repertory.app.extraction_triggers import IntervalTrigger as IntervalTrigger
-    from repertory.app.extraction_triggers import InvocationTrigger as InvocationTrigger
-    from repertory.app.extractors import ExtractionContext as ExtractionContext
-    from repertory.app.extractors import Extractor as Extractor
-    from repertory.app.graph import EdgeCondition as EdgeCondition
-    from repertory.app.graph import Graph as Graph
-    from repertory.app.graph import GraphBuilder as GraphBuilder
-    from repertory.app.graph import GraphEdge as GraphEdge
-    from repertory.app.graph import GraphNode as GraphNode
-    from repertory.app.graph import GraphResult as GraphResult
-    from repertory.app.graph import GraphState as GraphState
-    from repertory.app.journal_sessions import JournalSessionManager as JournalSessionManager
-    from repertory.app.journal_sessions import JournalSessions as JournalSessions
-    from repertory.app.mcp_client import MCPClient as MCPClient
-    from repertory.app.memory_injection import InjectionFormatContext as InjectionFormatContext
-    from repertory.app.memory_injection import MemoryInjectionConfig as MemoryInjectionConfig
-    from repertory.app.memory_manager import MemoryManager as MemoryManager
-    from repertory.app.model_extractor import ModelExtractor as ModelExtractor
-    from repertory.app.multi_agent_plugin import MultiAgentPlugin as MultiAgentPlugin
+    from repertory.app.agent.agent import Agent as Agent
+    from repertory.app.agent.context_injector import ContextInjector as ContextInjector
+    from repertory.app.agent.context_offloader import ContextOffloader as ContextOffloader
+    from repertory.app.agent.conversation_managers import ConversationManager as ConversationManager
+    from repertory.app.agent.conversation_managers import NullConversationManager as NullConversationManager
+    from repertory.app.agent.conversation_managers import (
+        SlidingWindowConversationManager as SlidingWindowConversationManager,
+    )
+    from repertory.app.agent.conversation_managers import (
+        SummarizingConversationManager as SummarizingConversationManager,
+    )
+    from repertory.app.agent.mcp_client import MCPClient as MCPClient
+    from repertory.app.agent.plugins import Plugin as Plugin
+    from repertory.app.agent.plugins import hook as hook
+    from repertory.app.agent.snapshots import SnapshotLoaded as SnapshotLoaded
+    from repertory.app.agent.snapshottable import Snapshottable as Snapshottable
+    from repertory.app.agent.spec import AgentSpec as AgentSpec
+    from repertory.app.host.runtime import DrainReport as DrainReport
+    from repertory.app.host.runtime import HostedAgent as HostedAgent
+    from repertory.app.host.runtime import HostedSession as HostedSession
+    from repertory.app.host.runtime import Runtime as Runtime
+    from repertory.app.memory.bedrock import BedrockKnowledgeBaseConfig as BedrockKnowledgeBaseConfig
+    from repertory.app.memory.bedrock import BedrockKnowledgeBaseStore as BedrockKnowledgeBaseStore
+    from repertory.app.memory.extraction import ExtractionConfig as ExtractionConfig
+    from repertory.app.memory.extraction import ExtractionContext as ExtractionContext
+    from repertory.app.memory.extraction import ExtractionTrigger as ExtractionTrigger
+    from repertory.app.memory.extraction import ExtractionTriggerContext as ExtractionTriggerContext
+    from repertory.app.memory.extraction import Extractor as Extractor
+    from repertory.app.memory.extraction import IntervalTrigger as IntervalTrigger
+    from repertory.app.memory.extraction import InvocationTrigger as InvocationTrigger
+    from repertory.app.memory.injection import InjectionFormatContext as InjectionFormatContext
+    from repertory.app.memory.injection import MemoryInjectionConfig as MemoryInjectionConfig
+    from repertory.app.memory.memory_manager import MemoryManager as MemoryManager
+    from repertory.app.memory.model_extractor import ModelExtractor as ModelExtractor
+    from repertory.app.memory.sqlite import SQLiteMemoryStore as SQLiteMemoryStore
     from repertory.app.operations.sessions import Sessions as Sessions
-    from repertory.app.orchestrator import MultiAgentBase as MultiAgentBase
-    from repertory.app.orchestrator import RunOptions as RunOptions
-    from repertory.app.plugins import Plugin as Plugin
-    from repertory.app.plugins import hook as hook
-    from repertory.app.repository_sessions import AgentSessionManager as AgentSessionManager
-    from repertory.app.repository_sessions import RepositorySessionManager as RepositorySessionManager
-    from repertory.app.runtime import HostedAgent as HostedAgent
-    from repertory.app.runtime import HostedSession as HostedSession
-    from repertory.app.runtime import Runtime as Runtime
-    from repertory.app.session_repository import Session as Session
-    from repertory.app.session_repository import SessionAgent as SessionAgent
-    from repertory.app.session_repository import SessionMessage as SessionMessage
-    from repertory.app.session_repository import SessionMultiAgent as SessionMultiAgent
-    from repertory.app.session_repository import SessionRepository as SessionRepository
-    from repertory.app.session_repository import SessionType as SessionType
-    from repertory.app.sessions import SQLiteSessionManager as SQLiteSessionManager
-    from repertory.app.sessions import SQLiteSessions as SQLiteSessions
-    from repertory.app.snapshot_sessions import SessionManager as SessionManager
-    from repertory.app.snapshot_sessions import SnapshotSessionManager as SnapshotSessionManager
-    from repertory.app.snapshot_sessions import SnapshotSessions as SnapshotSessions
-    from repertory.app.snapshottable import Snapshottable as Snapshottable
-    from repertory.app.spec import AgentSpec as AgentSpec
-    from repertory.app.sqlite_memory import SQLiteMemoryStore as SQLiteMemoryStore
-    from repertory.app.storages import FileStorage as FileStorage
-    from repertory.app.storages import InMemoryStorage as InMemoryStorage
-    from repertory.app.storages import S3Storage as S3Storage
-    from repertory.app.swarm import SharedContext as SharedContext
-    from repertory.app.swarm import Swarm as Swarm
-    from repertory.app.swarm import SwarmNode as SwarmNode
-    from repertory.app.swarm import SwarmResult as SwarmResult
-    from repertory.app.swarm import SwarmState as SwarmState
+    from repertory.app.orchestration.graph import EdgeCondition as EdgeCondition
+    from repertory.app.orchestration.graph import Graph as Graph
+    from repertory.app.orchestration.graph import GraphBuilder as GraphBuilder
+    from repertory.app.orchestration.graph import GraphEdge as GraphEdge
+    from repertory.app.orchestration.graph import GraphNode as GraphNode
+    from repertory.app.orchestration.graph import GraphResult as GraphResult
+    from repertory.app.orchestration.graph import GraphState as GraphState
+    from repertory.app.orchestration.multi_agent_plugin import MultiAgentPlugin as MultiAgentPlugin
+    from repertory.app.orchestration.orchestrator import MultiAgentBase as MultiAgentBase
+    from repertory.app.orchestration.orchestrator import RunOptions as RunOptions
+    from repertory.app.orchestration.swarm import SharedContext as SharedContext
+    from repertory.app.orchestration.swarm import Swarm as Swarm
+    from repertory.app.orchestration.swarm import SwarmNode as SwarmNode
+    from repertory.app.orchestration.swarm import SwarmResult as SwarmResult
+    from repertory.app.orchestration.swarm import SwarmState as SwarmState
+    from repertory.app.sessions.agentcore import AgentCoreMemoryConfig as AgentCoreMemoryConfig
+    from repertory.app.sessions.agentcore import AgentCoreMemorySessionManager as AgentCoreMemorySessionManager
+    from repertory.app.sessions.agentcore import AgentCoreMemorySessions as AgentCoreMemorySessions
+    from repertory.app.sessions.agentcore import RetrievalConfig as RetrievalConfig
+    from repertory.app.sessions.documented import FileSessionManager as FileSessionManager
+    from repertory.app.sessions.documented import FileSessions as FileSessions
+    from repertory.app.sessions.documented import S3SessionManager as S3SessionManager
+    from repertory.app.sessions.documented import S3Sessions as S3Sessions
+    from repertory.app.sessions.journal import JournalSessionManager as JournalSessionManager
+    from repertory.app.sessions.journal import JournalSessions as JournalSessions
+    from repertory.app.sessions.repository import AgentSessionManager as AgentSessionManager
+    from repertory.app.sessions.repository import RepositorySessionManager as RepositorySessionManager
+    from repertory.app.sessions.session_repository import Session as Session
+    from repertory.app.sessions.session_repository import SessionAgent as SessionAgent
+    from repertory.app.sessions.session_repository import SessionMessage as SessionMessage
+    from repertory.app.sessions.session_repository import SessionMultiAgent as SessionMultiAgent
+    from repertory.app.sessions.session_repository import SessionRepository as SessionRepository
+    from repertory.app.sessions.session_repository import SessionType as SessionType
+    from repertory.app.sessions.sessions import SQLiteSessionManager as SQLiteSessionManager
+    from repertory.app.sessions.sessions import SQLiteSessions as SQLiteSessions
+    from repertory.app.sessions.snapshots import SessionManager as SessionManager
+    from repertory.app.sessions.snapshots import SnapshotSessionManager as SnapshotSessionManager
+    from repertory.app.sessions.snapshots import SnapshotSessions as SnapshotSessions
+    from repertory.app.sessions.storages import FileStorage as FileStorage
+    from repertory.app.sessions.storages import InMemoryStorage as InMemoryStorage
+    from repertory.app.sessions.storages import S3Storage as S3Storage
     from repertory.app.toolbox.calculator import calculator as calculator
     from repertory.app.toolbox.clock import current_time as current_time
     from repertory.backends.memory.embedder import Embedder as Embedder
@@ -181,20 +185,20 @@ _HOMES = {
     "AfterSnapshotEvent": "repertory.actors.hooks.events",
     "AfterToolCallEvent": "repertory.actors.hooks.events",
     "AfterToolsEvent": "repertory.actors.hooks.events",
-    "Agent": "repertory.app.agent",
-    "AgentCoreMemoryConfig": "repertory.app.agentcore_sessions",
-    "AgentCoreMemorySessionManager": "repertory.app.agentcore_sessions",
-    "AgentCoreMemorySessions": "repertory.app.agentcore_sessions",
+    "Agent": "repertory.app.agent.agent",
+    "AgentCoreMemoryConfig": "repertory.app.sessions.agentcore",
+    "AgentCoreMemorySessionManager": "repertory.app.sessions.agentcore",
+    "AgentCoreMemorySessions": "repertory.app.sessions.agentcore",
     "AgentInitializedEvent": "repertory.actors.hooks.events",
     "AgentResult": "repertory.core.result",
-    "AgentSessionManager": "repertory.app.repository_sessions",
-    "AgentSpec": "repertory.app.spec",
+    "AgentSessionManager": "repertory.app.sessions.repository",
+    "AgentSpec": "repertory.app.agent.spec",
     "AgentState": "repertory.core.state",
     "AggregateMemoryError": "repertory.errors",
     "AnthropicModel": "repertory.backends.models.anthropic",
     "BedrockEmbedder": "repertory.backends.models.bedrock_embedder",
-    "BedrockKnowledgeBaseConfig": "repertory.app.bedrock_memory",
-    "BedrockKnowledgeBaseStore": "repertory.app.bedrock_memory",
+    "BedrockKnowledgeBaseConfig": "repertory.app.memory.bedrock",
+    "BedrockKnowledgeBaseStore": "repertory.app.memory.bedrock",
     "BedrockModel": "repertory.backends.models.bedrock",
     "BeforeInvocationEvent": "repertory.actors.hooks.events",
     "BeforeModelCallEvent": "repertory.actors.hooks.events",
@@ -205,55 +209,55 @@ _HOMES = {
     "BeforeToolsEvent": "repertory.actors.hooks.events",
     "Budget": "repertory.core.budget",
     "ConcurrencyException": "repertory.errors",
-    "ContextInjector": "repertory.app.context_injector",
-    "ContextOffloader": "repertory.app.context_offloader",
+    "ContextInjector": "repertory.app.agent.context_injector",
+    "ContextOffloader": "repertory.app.agent.context_offloader",
     "ContextWindowOverflowException": "repertory.errors",
-    "ConversationManager": "repertory.app.conversation_managers",
-    "DrainReport": "repertory.app.drain_report",
-    "EdgeCondition": "repertory.app.graph",
+    "ConversationManager": "repertory.app.agent.conversation_managers",
+    "DrainReport": "repertory.app.host.runtime",
+    "EdgeCondition": "repertory.app.orchestration.graph",
     "Embedder": "repertory.backends.memory.embedder",
-    "ExtractionConfig": "repertory.app.extraction",
-    "ExtractionContext": "repertory.app.extractors",
+    "ExtractionConfig": "repertory.app.memory.extraction",
+    "ExtractionContext": "repertory.app.memory.extraction",
     "ExtractionFailed": "repertory.errors",
     "ExtractionResult": "repertory.core.memory.extracting",
-    "ExtractionTrigger": "repertory.app.extraction_triggers",
-    "ExtractionTriggerContext": "repertory.app.extraction_triggers",
-    "Extractor": "repertory.app.extractors",
-    "FileSessionManager": "repertory.app.documented_sessions",
-    "FileSessions": "repertory.app.documented_sessions",
-    "FileStorage": "repertory.app.storages",
+    "ExtractionTrigger": "repertory.app.memory.extraction",
+    "ExtractionTriggerContext": "repertory.app.memory.extraction",
+    "Extractor": "repertory.app.memory.extraction",
+    "FileSessionManager": "repertory.app.sessions.documented",
+    "FileSessions": "repertory.app.sessions.documented",
+    "FileStorage": "repertory.app.sessions.storages",
     "FlushReport": "repertory.core.memory.flushed",
-    "Graph": "repertory.app.graph",
-    "GraphBuilder": "repertory.app.graph",
-    "GraphEdge": "repertory.app.graph",
-    "GraphNode": "repertory.app.graph",
-    "GraphResult": "repertory.app.graph",
-    "GraphState": "repertory.app.graph",
+    "Graph": "repertory.app.orchestration.graph",
+    "GraphBuilder": "repertory.app.orchestration.graph",
+    "GraphEdge": "repertory.app.orchestration.graph",
+    "GraphNode": "repertory.app.orchestration.graph",
+    "GraphResult": "repertory.app.orchestration.graph",
+    "GraphState": "repertory.app.orchestration.graph",
     "HookEvent": "repertory.actors.hooks.events",
     "HookFailed": "repertory.errors",
     "HookOrder": "repertory.actors.hooks.registry",
     "HookProvider": "repertory.actors.hooks.registry",
     "HookRegistry": "repertory.actors.hooks.registry",
-    "HostedAgent": "repertory.app.runtime",
-    "HostedSession": "repertory.app.runtime",
-    "InMemoryStorage": "repertory.app.storages",
+    "HostedAgent": "repertory.app.host.runtime",
+    "HostedSession": "repertory.app.host.runtime",
+    "InMemoryStorage": "repertory.app.sessions.storages",
     "InjectionContext": "repertory.actors.hooks.injections",
-    "InjectionFormatContext": "repertory.app.memory_injection",
+    "InjectionFormatContext": "repertory.app.memory.injection",
     "Interrupt": "repertory.core.interrupts",
     "InterruptException": "repertory.core.interrupts",
-    "IntervalTrigger": "repertory.app.extraction_triggers",
-    "InvocationTrigger": "repertory.app.extraction_triggers",
-    "JournalSessionManager": "repertory.app.journal_sessions",
-    "JournalSessions": "repertory.app.journal_sessions",
+    "IntervalTrigger": "repertory.app.memory.extraction",
+    "InvocationTrigger": "repertory.app.memory.extraction",
+    "JournalSessionManager": "repertory.app.sessions.journal",
+    "JournalSessions": "repertory.app.sessions.journal",
     "Limits": "repertory.core.limits",
-    "MCPClient": "repertory.app.mcp_client",
+    "MCPClient": "repertory.app.agent.mcp_client",
     "Mark": "repertory.core.journal.marks",
     "MaxTokensReachedException": "repertory.errors",
     "MemoryAddOptions": "repertory.core.memory.options",
     "MemoryAddToolConfig": "repertory.core.memory.options",
     "MemoryEntry": "repertory.core.memory.entry",
-    "MemoryInjectionConfig": "repertory.app.memory_injection",
-    "MemoryManager": "repertory.app.memory_manager",
+    "MemoryInjectionConfig": "repertory.app.memory.injection",
+    "MemoryManager": "repertory.app.memory.memory_manager",
     "MemoryMessageFilter": "repertory.core.memory.message_filter",
     "MemorySearchOptions": "repertory.core.memory.options",
     "MemoryStore": "repertory.backends.memory_ports",
@@ -261,67 +265,67 @@ _HOMES = {
     "MessageAddedEvent": "repertory.actors.hooks.events",
     "MiniLMEmbedder": "repertory.backends.memory.minilm",
     "Model": "repertory.backends.ports",
-    "ModelExtractor": "repertory.app.model_extractor",
+    "ModelExtractor": "repertory.app.memory.model_extractor",
     "ModelRefused": "repertory.errors",
     "ModelRetryStrategy": "repertory.core.retry",
-    "MultiAgentBase": "repertory.app.orchestrator",
+    "MultiAgentBase": "repertory.app.orchestration.orchestrator",
     "MultiAgentInitializedEvent": "repertory.actors.orchestrator.events",
-    "MultiAgentPlugin": "repertory.app.multi_agent_plugin",
+    "MultiAgentPlugin": "repertory.app.orchestration.multi_agent_plugin",
     "MultiAgentResult": "repertory.core.orchestration.results",
     "NodeFailed": "repertory.errors",
     "NodePolicy": "repertory.actors.orchestrator.nodes",
     "NodeResult": "repertory.core.orchestration.results",
     "NotStored": "repertory.actors.backlog",
-    "NullConversationManager": "repertory.app.conversation_managers",
+    "NullConversationManager": "repertory.app.agent.conversation_managers",
     "OfflineModel": "repertory.backends.models.offline",
     "OpenAIEmbedder": "repertory.backends.models.openai_embedder",
     "OpenAIModel": "repertory.backends.models.openai",
-    "Plugin": "repertory.app.plugins",
+    "Plugin": "repertory.app.agent.plugins",
     "RepertoryError": "repertory.errors",
-    "RepositorySessionManager": "repertory.app.repository_sessions",
-    "RetrievalConfig": "repertory.app.agentcore_sessions",
-    "RunOptions": "repertory.app.orchestrator",
+    "RepositorySessionManager": "repertory.app.sessions.repository",
+    "RetrievalConfig": "repertory.app.sessions.agentcore",
+    "RunOptions": "repertory.app.orchestration.orchestrator",
     "RunUnfinished": "repertory.errors",
-    "Runtime": "repertory.app.runtime",
-    "S3SessionManager": "repertory.app.documented_sessions",
-    "S3Sessions": "repertory.app.documented_sessions",
-    "S3Storage": "repertory.app.storages",
-    "SQLiteMemoryStore": "repertory.app.sqlite_memory",
-    "SQLiteSessionManager": "repertory.app.sessions",
-    "SQLiteSessions": "repertory.app.sessions",
+    "Runtime": "repertory.app.host.runtime",
+    "S3SessionManager": "repertory.app.sessions.documented",
+    "S3Sessions": "repertory.app.sessions.documented",
+    "S3Storage": "repertory.app.sessions.storages",
+    "SQLiteMemoryStore": "repertory.app.memory.sqlite",
+    "SQLiteSessionManager": "repertory.app.sessions.sessions",
+    "SQLiteSessions": "repertory.app.sessions.sessions",
     "ScriptedModel": "repertory.backends.models.scripted",
     "SearchOptions": "repertory.core.memory.options",
-    "Session": "repertory.app.session_repository",
-    "SessionAgent": "repertory.app.session_repository",
+    "Session": "repertory.app.sessions.session_repository",
+    "SessionAgent": "repertory.app.sessions.session_repository",
     "SessionException": "repertory.errors",
-    "SessionManager": "repertory.app.snapshot_sessions",
-    "SessionMessage": "repertory.app.session_repository",
-    "SessionMultiAgent": "repertory.app.session_repository",
-    "SessionRepository": "repertory.app.session_repository",
-    "SessionType": "repertory.app.session_repository",
+    "SessionManager": "repertory.app.sessions.snapshots",
+    "SessionMessage": "repertory.app.sessions.session_repository",
+    "SessionMultiAgent": "repertory.app.sessions.session_repository",
+    "SessionRepository": "repertory.app.sessions.session_repository",
+    "SessionType": "repertory.app.sessions.session_repository",
     "Sessions": "repertory.app.operations.sessions",
-    "SharedContext": "repertory.app.swarm",
-    "SlidingWindowConversationManager": "repertory.app.conversation_managers",
+    "SharedContext": "repertory.app.orchestration.swarm",
+    "SlidingWindowConversationManager": "repertory.app.agent.conversation_managers",
     "Snapshot": "repertory.core.snapshots.portable",
     "SnapshotEvery": "repertory.core.snapshots.trigger",
     "SnapshotException": "repertory.errors",
-    "SnapshotLoaded": "repertory.app.agent_snapshots",
+    "SnapshotLoaded": "repertory.app.agent.snapshots",
     "SnapshotLocation": "repertory.core.snapshots.location",
     "SnapshotManifest": "repertory.core.snapshots.location",
-    "SnapshotSessionManager": "repertory.app.snapshot_sessions",
-    "SnapshotSessions": "repertory.app.snapshot_sessions",
+    "SnapshotSessionManager": "repertory.app.sessions.snapshots",
+    "SnapshotSessions": "repertory.app.sessions.snapshots",
     "SnapshotStorage": "repertory.backends.sessions.snapshot_port",
-    "Snapshottable": "repertory.app.snapshottable",
+    "Snapshottable": "repertory.app.agent.snapshottable",
     "Spent": "repertory.core.budget",
     "Status": "repertory.core.orchestration.results",
     "StoreFlush": "repertory.core.memory.flushed",
     "StorePatience": "repertory.core.store_patience",
     "StructuredOutputException": "repertory.errors",
-    "SummarizingConversationManager": "repertory.app.conversation_managers",
-    "Swarm": "repertory.app.swarm",
-    "SwarmNode": "repertory.app.swarm",
-    "SwarmResult": "repertory.app.swarm",
-    "SwarmState": "repertory.app.swarm",
+    "SummarizingConversationManager": "repertory.app.agent.conversation_managers",
+    "Swarm": "repertory.app.orchestration.swarm",
+    "SwarmNode": "repertory.app.orchestration.swarm",
+    "SwarmResult": "repertory.app.orchestration.swarm",
+    "SwarmState": "repertory.app.orchestration.swarm",
     "Throttled": "repertory.errors",
     "Tool": "repertory.backends.ports",
     "ToolContext": "repertory.backends.ports",
@@ -330,7 +334,7 @@ _HOMES = {
     "WindowPlan": "repertory.core.window.plan",
     "calculator": "repertory.app.toolbox.calculator",
     "current_time": "repertory.app.toolbox.clock",
-    "hook": "repertory.app.plugins",
+    "hook": "repertory.app.agent.plugins",
     "tool": "repertory.backends.tools.decorator",
 }
 

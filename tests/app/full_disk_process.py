@@ -22,7 +22,7 @@ from repertory import (
     SQLiteSessions,
     StorePatience,
 )
-from repertory.app.sessions import SessionPlace
+from repertory.app.sessions.sessions import SessionPlace
 from repertory.errors import RepertoryError
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import anyio
 
 from repertory import FileStorage, JournalSessions, Sessions
-from repertory.app.sessions import SessionPlace
+from repertory.app.sessions.sessions import SessionPlace
 from repertory.backends.objects.files import FileObjectStore
 from repertory.backends.ports import ObjectStore, SessionStore
 from repertory.backends.sessions.message_tree import MessageTreeStore

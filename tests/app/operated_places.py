@@ -22,7 +22,7 @@ from repertory import (
     Sessions,
     SQLiteSessions,
 )
-from repertory.app.sessions import SessionPlace
+from repertory.app.sessions.sessions import SessionPlace
 from repertory.backends.objects.memory import ObjectShelf
 from repertory.backends.ports import Batch, Position, SessionStore
 from repertory.backends.sessions.agentcore_ownership import AgentCoreSettings

@@ -26,7 +26,7 @@ from repertory import (
     SQLiteSessions,
     StorePatience,
 )
-from repertory.app.sessions import SessionPlace
+from repertory.app.sessions.sessions import SessionPlace
 from repertory.core.messages import text_of
 from repertory.errors import RepertoryError
 

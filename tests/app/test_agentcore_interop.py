@@ -17,7 +17,7 @@ import anyio
 import pytest
 
 from repertory import NullConversationManager, SlidingWindowConversationManager
-from repertory.app.agentcore_sessions import AgentCoreMemoryConfig, AgentCoreMemorySessionManager
+from repertory.app.sessions.agentcore import AgentCoreMemoryConfig, AgentCoreMemorySessionManager
 from tests.app.test_interrupt_interop import ADD, PAY, RESULTS, WIPE, Ours, answers, results
 from tests.app.test_layout_interop import PNG, PYTHON, Peer, ours, plain
 from tests.backends.sessions.agentcore_memory import ACTOR, MEMORY

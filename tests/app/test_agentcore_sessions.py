@@ -15,7 +15,7 @@ import anyio
 import pytest
 
 from repertory import Agent, AgentSpec, Runtime, ScriptedModel, SlidingWindowConversationManager, tool
-from repertory.app.agentcore_sessions import (
+from repertory.app.sessions.agentcore import (
     AgentCoreMemoryConfig,
     AgentCoreMemorySessionManager,
     AgentCoreMemorySessions,
@@ -177,7 +177,7 @@ CHILD = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
 from tests.app.test_agentcore_sessions import ACTOR, MEMORY, agent
-from repertory.app.agentcore_sessions import AgentCoreMemoryConfig, AgentCoreMemorySessionManager
+from repertory.app.sessions.agentcore import AgentCoreMemoryConfig, AgentCoreMemorySessionManager
 config = AgentCoreMemoryConfig(memory_id=MEMORY, session_id=sys.argv[3], actor_id=ACTOR)
 placement = AgentCoreMemorySessionManager(config, region_name="us-east-1", endpoint_url=sys.argv[2])
 with agent(placement, "one", "two") as it:

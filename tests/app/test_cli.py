@@ -18,12 +18,12 @@ from tests.source_tree import ROOT
 
 pytestmark = pytest.mark.real_time
 
-COMMAND = [sys.executable, "-m", "repertory.app.cli"]
+COMMAND = [sys.executable, "-m", "repertory.app.cli.main"]
 SLOW = """
 import sys
 from repertory import ScriptedModel
-from repertory.app.chat import ChatSettings, talk
-from repertory.app.terminal import Terminal
+from repertory.app.cli.chat import ChatSettings, talk
+from repertory.app.cli.chat import Terminal
 
 replies = ["word " * 2000, "short"]
 sys.exit(talk(ChatSettings(), ScriptedModel(replies, delay_s=0.01, chunk=5), Terminal(), label="script"))
@@ -285,7 +285,7 @@ def test_what_was_said_cannot_command_the_terminal(environ: dict[str, str]) -> N
 
 
 def test_bytes_that_are_no_text_are_taken_as_far_as_they_are(environ: dict[str, str]) -> None:
-    command = f"printf 'My dog is called \\377Rex.\\n' | {sys.executable} -m repertory.app.cli chat --offline"
+    command = f"printf 'My dog is called \\377Rex.\\n' | {sys.executable} -m repertory.app.cli.main chat --offline"
     done = run({**environ, "PYTHONUTF8": "1"}, "sh", "-c", command)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "[offline] Noted: your dog is \ufffdRex.\n"
@@ -293,7 +293,7 @@ def test_bytes_that_are_no_text_are_taken_as_far_as_they_are(environ: dict[str, 
 
 def test_a_reader_that_leaves_early_is_no_error(environ: dict[str, str]) -> None:
     chat(environ, "Hello\n" * 50)
-    command = f"{sys.executable} -m repertory.app.cli sessions show chat | head -n 1"
+    command = f"{sys.executable} -m repertory.app.cli.main sessions show chat | head -n 1"
     done = run(environ, "sh", "-c", command)
     assert done.stdout.startswith("#1 user")
     assert done.stderr == ""

@@ -33,9 +33,9 @@ from repertory import (
     SummarizingConversationManager,
     tool,
 )
-from repertory.app import edge
-from repertory.app.cli import main
-from repertory.app.edge import shortened_error
+from repertory.app.cli.main import main
+from repertory.app.host import edge
+from repertory.app.host.edge import shortened_error
 from repertory.errors import Failed, HookFailed, Invalid, ModelFailed, Unavailable
 
 LINES_MAX = 15

@@ -18,7 +18,7 @@ import trio
 from starlette.applications import Starlette
 
 from repertory import AgentSpec, Runtime, SQLiteSessions
-from repertory.app.runtime import HostedAgent
+from repertory.app.host.runtime import HostedAgent
 from repertory.errors import SessionBusy
 from repertory.runtime.drain import DrainReport
 from tests.app.histories import read_histories

@@ -10,8 +10,8 @@ import anyio
 import pytest
 
 from repertory import Agent, AgentResult
-from repertory.app.blocking import BlockingHost
-from repertory.app.host import HostSettings
+from repertory.app.host.blocking import BlockingHost
+from repertory.app.host.host import HostSettings
 from tests.app.embedding_process import started
 from tests.app.histories import read_histories
 from tests.app.obedient_model import ObedientModel

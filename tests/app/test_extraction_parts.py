@@ -26,8 +26,7 @@ from repertory import (
     ScriptedModel,
     Throttled,
 )
-from repertory.app.extraction import read_extraction
-from repertory.app.extractors import ask_extractor
+from repertory.app.memory.extraction import ask_extractor, read_extraction
 from repertory.core.messages import Message
 from repertory.errors import ContextWindowOverflowException, Invalid, LimitReached, MaxTokensReachedException
 

@@ -19,7 +19,7 @@ from repertory import (
     ScriptedModel,
     Status,
 )
-from repertory.app.sessions import PlacedSession
+from repertory.app.sessions.sessions import PlacedSession
 from repertory.errors import Invalid
 from tests.app.session_shelf import Shelf
 

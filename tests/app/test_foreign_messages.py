@@ -28,7 +28,7 @@ from repertory import (
     SQLiteSessions,
     tool,
 )
-from repertory.app import assembly
+from repertory.app.agent import assembly
 from repertory.backends.objects.memory import MemoryObjectStore
 from repertory.backends.ports import Batch, Condition, ObjectStore, Overwrite, SessionStore
 from repertory.backends.tools.schema_library import schema_class

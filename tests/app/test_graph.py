@@ -31,7 +31,7 @@ from repertory import (
     hook,
     tool,
 )
-from repertory.app.sessions import PlacedSession
+from repertory.app.sessions.sessions import PlacedSession
 from repertory.backends.tools.schema_library import schema_class
 from repertory.core.messages import Message
 from repertory.errors import AgentBusy, Invalid

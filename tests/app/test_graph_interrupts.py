@@ -23,8 +23,8 @@ from repertory import (
     ToolContext,
     tool,
 )
-from repertory.app.orchestrator import Orchestrator
-from repertory.app.sessions import PlacedSession
+from repertory.app.orchestration.orchestrator import Orchestrator
+from repertory.app.sessions.sessions import PlacedSession
 from repertory.backends.tools.schema_library import schema_class
 from repertory.core.messages import Message
 from repertory.errors import InterruptExpired, InterruptNotFound, InterruptsWaiting

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from repertory import Agent, Graph, MultiAgentResult, NodeFailed, ScriptedModel, Status, ToolContext, tool
-from repertory.app.sessions import PlacedSession
+from repertory.app.sessions.sessions import PlacedSession
 from tests.app.operated_places import LOCAL, S3, place_of
 from tests.backends.objects.moto_s3 import moto_s3
 

@@ -31,7 +31,7 @@ from repertory import (
     ToolContext,
     tool,
 )
-from repertory.app.sessions import PlacedSession
+from repertory.app.sessions.sessions import PlacedSession
 from repertory.backends.tools.schema_library import schema_class
 from repertory.errors import AgentBusy, Invalid, NodeFailed, SnapshotException
 from tests.app import session_shelf

@@ -23,7 +23,7 @@ from repertory import (
     SlidingWindowConversationManager,
     tool,
 )
-from repertory.app import assembly
+from repertory.app.agent import assembly
 from repertory.backends.ports import ObjectStore, StreamEvent
 from repertory.core.messages import Message, text_of
 from repertory.errors import CorruptJournal, Invalid, LeaseLost, SessionBusy

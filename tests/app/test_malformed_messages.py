@@ -20,7 +20,7 @@ from repertory import (
     ToolContext,
     tool,
 )
-from repertory.app.sessions import SessionPlace
+from repertory.app.sessions.sessions import SessionPlace
 from repertory.core.journal.codec import decode
 from repertory.core.journal.records import MessageAdded, Redacted
 from repertory.core.messages import ToolResult, ToolUse

@@ -20,7 +20,7 @@ from repertory import (
     SQLiteSessionManager,
     SQLiteSessions,
 )
-from repertory.app.cli import main
+from repertory.app.cli.main import main
 from tests.app.test_memory_extraction import Echo
 from tests.app.toy_memories import Facts
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from repertory import AnthropicModel, BedrockModel, Model, OfflineModel, OpenAIModel
-from repertory.app.model_choice import Chosen, NothingChosen, Provider, choose_model
+from repertory.app.agent.model_choice import Chosen, NothingChosen, Provider, choose_model
 
 PROVIDERS: dict[Provider, type[Model]] = {
     "anthropic": AnthropicModel,

@@ -25,7 +25,7 @@ from repertory import (
     SQLiteSessions,
     Swarm,
 )
-from repertory.app.host import ambient_host
+from repertory.app.host.host import ambient_host
 from repertory.errors import RestartLimitReached
 from tests.app.histories import read_histories
 from tests.backends.tools.mcp_servers import TOYS

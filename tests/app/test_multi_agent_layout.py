@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from repertory import Agent, BeforeNodeCallEvent, Graph, NodeFailed, ScriptedModel, Status, Swarm
-from repertory.app.listing import history_lines
+from repertory.app.cli.listing import history_lines
 from repertory.app.operations.branching import Made
 from repertory.app.operations.doctor import examine_place
 from repertory.app.operations.showing import show
-from repertory.app.orchestrator import Orchestrator
+from repertory.app.orchestration.orchestrator import Orchestrator
 from repertory.backends.objects.memory import MemoryObjectStore
 from repertory.backends.ports import Overwrite
 from repertory.backends.sessions.message_tree_journal import TreeSettings

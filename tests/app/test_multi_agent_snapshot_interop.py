@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from repertory import FileStorage, Graph, S3Storage, SessionManager, Sessions, Status, Swarm, SwarmResult
-from repertory.app.blocking import blocking_host
+from repertory.app.host.blocking import blocking_host
 from tests.app.test_layout_interop import bucket_url, pytestmark
 from tests.app.test_multi_agent_interop import HANDING, Peer, asked, down, failed, graph, node, text
 from tests.backends.objects.moto_s3 import BUCKET

@@ -22,7 +22,7 @@ from repertory import (
     Status,
     Swarm,
 )
-from repertory.app.orchestrator import Orchestrator
+from repertory.app.orchestration.orchestrator import Orchestrator
 from repertory.backends.sessions.object_sessions import LINGER_S
 from repertory.backends.sessions.snapshot_agent_maker import SnapshotMaker
 from repertory.backends.tools.schema_library import schema_class

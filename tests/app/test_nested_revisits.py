@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from repertory import Agent, Graph, GraphBuilder, NodeFailed, ScriptedModel, Status
-from repertory.app.sessions import PlacedSession
+from repertory.app.sessions.sessions import PlacedSession
 from tests.app.session_shelf import Shelf
 
 pytestmark = pytest.mark.anyio

@@ -9,10 +9,10 @@ import pytest
 
 from repertory import Agent, ScriptedModel
 from repertory.actors.orchestrator.nodes import NodeCall
-from repertory.app.active_session import ActiveSession
-from repertory.app.host import AnyBlueprint, Host, HostSettings
-from repertory.app.node_runner import RunnerSettings, SessionNodeRunner
-from repertory.app.orchestrator_nodes import AgentNode
+from repertory.app.host.active_session import ActiveSession
+from repertory.app.host.host import AnyBlueprint, Host, HostSettings
+from repertory.app.orchestration.node_runner import RunnerSettings, SessionNodeRunner
+from repertory.app.orchestration.nodes import AgentNode
 from repertory.backends.tools.schema_library import schema_class
 from repertory.errors import Unavailable
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from repertory import Agent, Graph, GraphBuilder, InMemoryStorage, JournalSessionManager, ScriptedModel, Swarm
-from repertory.app.graph import GraphEdge, GraphNode
+from repertory.app.orchestration.graph import GraphEdge, GraphNode
 from repertory.errors import Invalid
 from tests.app.interrupted_agents import answering
 

@@ -20,7 +20,7 @@ from repertory import (
     ScriptedModel,
     tool,
 )
-from repertory.app.sessions import PlacedSession
+from repertory.app.sessions.sessions import PlacedSession
 from repertory.backends.tools.schema_library import schema_class
 from repertory.core.orchestration.results import node_result_of
 from repertory.core.result import AgentResult

@@ -19,7 +19,7 @@ from repertory import (
     SQLiteSessions,
     Swarm,
 )
-from repertory.app.cli import main
+from repertory.app.cli.main import main
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
 

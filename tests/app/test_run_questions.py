@@ -20,7 +20,7 @@ from repertory import (
     ToolContext,
     tool,
 )
-from repertory.app.sessions import PlacedSession
+from repertory.app.sessions.sessions import PlacedSession
 from repertory.backends.tools.schema_library import schema_class
 from repertory.errors import InterruptNotFound, InterruptsWaiting, Invalid
 from tests.app.interrupted_agents import answering

@@ -17,7 +17,7 @@ import pytest
 import trio
 
 from repertory import AgentResult, AgentSpec, Runtime, ScriptedModel, SQLiteSessions, tool
-from repertory.app.phases import CLOSE, COMMIT, MEMORY, REFUSE, TURNS
+from repertory.app.host.host import CLOSE, COMMIT, MEMORY, REFUSE, TURNS
 from repertory.core.messages import text_of, tool_results
 from repertory.core.pairing import check_next
 from repertory.errors import RepertoryError

@@ -24,10 +24,9 @@ from repertory import (
     SQLiteSessionManager,
     SQLiteSessions,
 )
-from repertory.app.chat import ChatSettings, talk
-from repertory.app.cli import main
-from repertory.app.terminal import Terminal
-from repertory.app.transcript import harmless, harmless_json
+from repertory.app.cli.chat import ChatSettings, Terminal, talk
+from repertory.app.cli.main import main
+from repertory.app.cli.transcript import harmless, harmless_json
 from repertory.backends.tools.mcp_source import HTTPServer, StdioServer
 from repertory.errors import Invalid
 

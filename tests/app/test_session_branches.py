@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from repertory import Agent, ScriptedModel, Sessions
-from repertory.app.sessions import PlacedSession, SessionPlace
+from repertory.app.sessions.sessions import PlacedSession, SessionPlace
 from repertory.core.journal.whole_journal import read_whole
 from repertory.core.messages import text_of, tool_uses
 from repertory.errors import AlreadyExists, Invalid, NotFound, SessionBusy

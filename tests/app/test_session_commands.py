@@ -22,9 +22,9 @@ from repertory import (
     S3Storage,
     SQLiteSessions,
 )
-from repertory.app.cli import main
-from repertory.app.place_names import place_named
-from repertory.app.sessions import SessionPlace
+from repertory.app.cli.main import main
+from repertory.app.cli.session_commands import place_named
+from repertory.app.sessions.sessions import SessionPlace
 from repertory.errors import Invalid
 from tests.app.operated_places import fill, talk
 from tests.source_tree import ROOT
@@ -136,7 +136,7 @@ def test_a_session_goes_through_a_file_and_to_another_place(run: Run, stored: st
 
 def test_an_export_to_standard_output_can_be_piped_into_an_import(stored: str, tmp_path: Path) -> None:
     environ = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "REPERTORY_HOME": str(tmp_path / "home")}
-    command = f"{sys.executable} -m repertory.app.cli sessions"
+    command = f"{sys.executable} -m repertory.app.cli.main sessions"
     script = f"{command} export one - --at {stored} > x.jsonl && {command} import x.jsonl && {command} list"
     done = subprocess.run(["sh", "-c", script], env=environ, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert "one" in done.stdout
@@ -216,7 +216,7 @@ def test_a_command_that_is_used_wrongly_exits_with_2(run: Run, arguments: tuple[
 
 def test_a_chat_takes_place_wherever_it_is_told(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     environ = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "REPERTORY_HOME": str(tmp_path / "home")}
-    command = [sys.executable, "-m", "repertory.app.cli", "chat", "--offline", "--at", "files:documents"]
+    command = [sys.executable, "-m", "repertory.app.cli.main", "chat", "--offline", "--at", "files:documents"]
     said = "My dog is called Rex.\n"
     subprocess.run(command, env=environ, cwd=tmp_path, input=said, capture_output=True, text=True, check=True)
     assert "Rex" in run("show", "chat", "--at", "files:documents")[1]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from repertory import Sessions
-from repertory.app.sessions import SessionPlace
+from repertory.app.sessions.sessions import SessionPlace
 from repertory.errors import AlreadyExists, CorruptJournal, Invalid, NotFound, SessionBusy
 from tests.app.operated_places import LOCAL, fill, names_in, place_of, random_journal, rows_in, talk
 

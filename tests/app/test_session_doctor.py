@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from repertory import FileSessions, FileStorage, JournalSessions, Sessions, SQLiteSessions
-from repertory.app.sessions import SessionPlace
+from repertory.app.sessions.sessions import SessionPlace
 from repertory.backends.objects.memory import ObjectShelf
 from repertory.backends.ports import Batch, Condition, ObjectStore
 from repertory.core.messages import text_of

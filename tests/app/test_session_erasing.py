@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from repertory import Agent, Graph, MemoryManager, ScriptedModel, Sessions, SQLiteMemoryStore, tool
-from repertory.app.sessions import PlacedSession, SessionPlace
+from repertory.app.sessions.sessions import PlacedSession, SessionPlace
 from repertory.core.journal.records import CursorMoved, StateChanged
 from repertory.core.journal.restore import restore
 from repertory.core.messages import Message, text_of

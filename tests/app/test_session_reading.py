@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from repertory import Sessions
-from repertory.app.sessions import SessionPlace
+from repertory.app.sessions.sessions import SessionPlace
 from repertory.core.messages import text_of
 from repertory.errors import Invalid, NotFound
 from repertory.testing.session_contract import grow

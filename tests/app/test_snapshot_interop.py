@@ -24,7 +24,7 @@ from repertory import (
     SessionManager,
     SlidingWindowConversationManager,
 )
-from repertory.app.blocking import blocking_host
+from repertory.app.host.blocking import blocking_host
 from tests.backends.objects.moto_s3 import BUCKET, moto_s3
 
 pytestmark = [

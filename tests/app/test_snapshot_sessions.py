@@ -291,7 +291,7 @@ async def test_a_trigger_that_hangs_does_not_hold_the_answer_for_ever(monkeypatc
         await anyio.sleep_forever()
         raise AssertionError
 
-    monkeypatch.setattr("repertory.app.snapshot_trigger.ANSWER_S", 0.05)
+    monkeypatch.setattr("repertory.app.sessions.snapshots.ANSWER_S", 0.05)
     with anyio.fail_after(20):
         assert str(await agent_on(InMemoryStorage(), snapshot_trigger=hangs).invoke_async("q")) == "answer"
 
@@ -315,8 +315,8 @@ async def test_ready_triggers(monkeypatch: pytest.MonkeyPatch) -> None:
             await agent.invoke_async("q")
     assert await SnapshotSessions(storage).list_snapshot_ids("turns") == ["1", "2"]
     clock = Clock()
-    monkeypatch.setattr("repertory.app.snapshot_trigger.time", clock)
-    monkeypatch.setattr("repertory.app.assembly.time", clock)
+    monkeypatch.setattr("repertory.app.sessions.snapshots.time", clock)
+    monkeypatch.setattr("repertory.app.agent.assembly.time", clock)
     for seconds, taken in ((0, 0), (40, 0), (30, 1), (30, 1), (30, 2)):
         clock.now += seconds
         agent = agent_on(storage, session="seconds", snapshot_trigger=SnapshotEvery(seconds=60))

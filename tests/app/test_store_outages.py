@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from repertory import Agent, AgentResult, AgentSpec, DrainReport, Runtime, ScriptedModel, StorePatience, tool
-from repertory.app.sessions import PlacedSession
+from repertory.app.sessions.sessions import PlacedSession
 from repertory.backends.ports import Batch, Position, SessionStore
 from repertory.core.messages import text_of, tool_results
 from repertory.errors import LeaseLost, RepertoryError, SessionException, Throttled, Unavailable

@@ -27,7 +27,7 @@ from repertory import (
     Swarm,
     tool,
 )
-from repertory.app.sessions import PlacedSession
+from repertory.app.sessions.sessions import PlacedSession
 from repertory.backends.tools.schema_library import schema_class
 from repertory.core.orchestration.plan import handoff_in
 from repertory.errors import Invalid, ModelFailed

@@ -23,9 +23,9 @@ from repertory import (
     SlidingWindowConversationManager,
     SnapshotSessions,
 )
-from repertory.app.chat_fork import fork_for_chat
-from repertory.app.cli import main
-from repertory.app.sessions import PlacedSession, SessionPlace
+from repertory.app.cli.chat import fork_for_chat
+from repertory.app.cli.main import main
+from repertory.app.sessions.sessions import PlacedSession, SessionPlace
 from repertory.core.journal.whole_journal import read_whole
 from repertory.core.messages import text_of
 from repertory.errors import Invalid, NotFound, SessionBusy

@@ -29,8 +29,8 @@ from repertory import (
     SnapshotSessions,
     tool,
 )
-from repertory.app.agentcore_sessions import AgentCoreMemorySessions
-from repertory.app.sessions import SessionPlace
+from repertory.app.sessions.agentcore import AgentCoreMemorySessions
+from repertory.app.sessions.sessions import SessionPlace
 from repertory.backends.ports import ToolContext
 from repertory.core.messages import LOST_TEXT, NO_ANSWER_TEXT, text_of
 from repertory.errors import LeaseLost, MaxTokensReachedException, Unavailable

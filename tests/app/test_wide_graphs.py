@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from repertory import GraphBuilder, MultiAgentResult, Runtime, Status, StorePatience
-from repertory.app.sessions import PlacedSession
+from repertory.app.sessions.sessions import PlacedSession
 from repertory.backends.ports import Batch, Position, SessionStore
 from repertory.errors import LeaseLost, Unavailable
 from repertory.testing.memory_sessions import MemorySessionStore, SessionShelf

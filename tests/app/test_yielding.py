@@ -11,7 +11,7 @@ import pytest
 
 from repertory import Agent, AgentSpec, Runtime, ScriptedModel, StorePatience
 from repertory.actors.leases import Leases
-from repertory.app.sessions import PlacedSession
+from repertory.app.sessions.sessions import PlacedSession
 from repertory.backends.objects.memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.ports import Lease, SessionStore
 from repertory.backends.sessions.message_tree import TendedTreeStore

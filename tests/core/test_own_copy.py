@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repertory.app.conversation_managers import own_copy
+from repertory.app.agent.conversation_managers import own_copy
 from repertory.errors import Invalid
 
 JSON = st.recursive(

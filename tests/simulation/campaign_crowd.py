@@ -18,7 +18,7 @@ from typing import Any
 import anyio
 
 from repertory import AgentSpec, Runtime, ScriptedModel, Sessions, tool
-from repertory.app.sessions import SessionPlace
+from repertory.app.sessions.sessions import SessionPlace
 from repertory.core.messages import Message, text_of, tool_results
 from repertory.errors import RepertoryError
 from tests.simulation.campaigns import Report

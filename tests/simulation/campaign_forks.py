@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 from repertory import Agent, ScriptedModel
-from repertory.app.blocking import blocking_host
+from repertory.app.host.blocking import blocking_host
 from repertory.core.messages import text_of
 from tests.simulation.campaigns import Report
 from tests.simulation.forking_worker import manager_of

@@ -19,7 +19,7 @@ from typing import Any
 import anyio
 
 from repertory import Agent, ScriptedModel, Sessions
-from repertory.app.sessions import PlacedSession, SessionPlace
+from repertory.app.sessions.sessions import PlacedSession, SessionPlace
 from repertory.core.messages import text_of
 from tests.backends.objects.moto_s3 import moto_s3
 from tests.simulation.campaigns import Report

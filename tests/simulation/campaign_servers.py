@@ -14,7 +14,7 @@ from typing import Any
 import anyio
 
 from repertory import Agent, AgentSpec, MemoryEntry, MemoryManager, Model, Runtime, ScriptedModel, Sessions, tool
-from repertory.app.sessions import PlacedSession
+from repertory.app.sessions.sessions import PlacedSession
 from repertory.core.messages import Message, text_of
 from repertory.core.pairing import check_next
 from repertory.core.retry import ModelRetryStrategy

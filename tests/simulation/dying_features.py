@@ -45,7 +45,7 @@ from repertory import (  # noqa: E402
     ToolContext,
     tool,
 )
-from repertory.app.sessions import PlacedSession, SessionPlace  # noqa: E402
+from repertory.app.sessions.sessions import PlacedSession, SessionPlace  # noqa: E402
 from repertory.core.messages import Message, text_of, tool_results  # noqa: E402
 
 LOCAL = ("sqlite", "sqlite with memory", "journals", "documents", "snapshots")

@@ -46,7 +46,7 @@ from repertory import (
     SQLiteSessionManager,
     SQLiteSessions,
 )
-from repertory.app.sessions import SessionPlace
+from repertory.app.sessions.sessions import SessionPlace
 from repertory.backends.objects.memory import ObjectShelf
 from repertory.backends.ports import Batch, Overwrite, Position, SessionStore
 from repertory.backends.sessions import object_merging, object_ownership, object_tending, sqlite_heads

@@ -20,7 +20,7 @@ from repertory import (
     ToolContext,
     tool,
 )
-from repertory.app.sessions import PlacedSession
+from repertory.app.sessions.sessions import PlacedSession
 from repertory.core.messages import Message
 from tests.simulation.killed_worlds import World
 

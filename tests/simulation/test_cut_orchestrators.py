@@ -14,8 +14,8 @@ import anyio.lowlevel
 import pytest
 
 from repertory import Agent, GraphBuilder, GraphState, MultiAgentResult, RunUnfinished, ScriptedModel, Snapshot, Status
-from repertory.app.orchestrator import Orchestrator
-from repertory.app.sessions import PlacedSession
+from repertory.app.orchestration.orchestrator import Orchestrator
+from repertory.app.sessions.sessions import PlacedSession
 from repertory.backends.tools.schema_library import schema_class
 from repertory.core.messages import Message
 from tests.simulation.killed_worlds import World

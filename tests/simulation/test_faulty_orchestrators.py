@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from repertory import MultiAgentResult, Status
-from repertory.app.orchestrator import Orchestrator
+from repertory.app.orchestration.orchestrator import Orchestrator
 from repertory.errors import RepertoryError
 from repertory.testing.faulty_sessions import FaultSettings, FaultySessionStore
 from repertory.testing.memory_sessions import MemorySessionStore

@@ -15,7 +15,7 @@ import anyio
 import pytest
 
 from repertory import MultiAgentResult, Status
-from repertory.app.orchestrator import Orchestrator
+from repertory.app.orchestration.orchestrator import Orchestrator
 from repertory.backends.objects.memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.sessions.object_owners import TimedOwners
 from repertory.backends.sessions.snapshot_choices import SnapshotChoices

@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from repertory import AgentSpec, Runtime, ScriptedModel
-from repertory.app.snapshot_trigger import triggered_by
+from repertory.app.sessions.snapshots import triggered_by
 from repertory.backends.objects.memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.sessions.object_owners import TimedOwners
 from repertory.backends.sessions.snapshot_choices import SnapshotChoices
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from repertory.actors.agent_parts import MarkTurn
     from repertory.actors.leases import Durable
     from repertory.actors.memory_journal import MemoryJournal
-    from repertory.app.blueprint import Blueprint
+    from repertory.app.host.blueprint import Blueprint
     from repertory.core.snapshots.trigger import SaveLatestOn
 
 pytestmark = pytest.mark.anyio

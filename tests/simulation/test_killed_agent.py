@@ -113,7 +113,7 @@ def test_every_acknowledged_turn_survives_fifty_kills_at_random_instants(tmp_pat
 
 def _history(folder: Path) -> list[Message]:
     """Everything ever said, read by an agent from sync code."""
-    from repertory.app.blocking import blocking_host
+    from repertory.app.host.blocking import blocking_host
 
     return blocking_host().run(agent_on(folder).history)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from repertory import Agent, FileStorage, JournalSessionManager, ScriptedModel
-from repertory.app.blocking import blocking_host
+from repertory.app.host.blocking import blocking_host
 from repertory.core.messages import text_of
 from repertory.core.pairing import check_next
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from repertory import Agent, FileStorage, ScriptedModel, SnapshotSessionManager, SnapshotSessions
-from repertory.app.blocking import blocking_host
+from repertory.app.host.blocking import blocking_host
 from repertory.backends.sessions.snapshot_history import mark_in
 from repertory.core.messages import text_of
 

@@ -17,8 +17,8 @@ from typing import Any
 
 import anyio
 
+from repertory.app.agent.model_choice import Chosen, choose_model
 from repertory.app.demo.demonstration import Demonstration, DemoSettings, Outcome
-from repertory.app.model_choice import Chosen, choose_model
 from repertory.errors import Invalid, NotFound, RepertoryError
 
 

@@ -12,7 +12,7 @@ from repertory.backends.ports import Batch, Lease, SessionStore, TendedStore
 from repertory.errors import RepertoryError
 
 if TYPE_CHECKING:
-    from repertory.app.sessions import SessionPlace
+    from repertory.app.sessions.sessions import SessionPlace
     from repertory.core.journal.rows import Row
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar, cast
 
 from repertory.actors.memory.desk import DeskSettings
-from repertory.app.edge import short_errors
-from repertory.app.memory_stores import managed_stores
+from repertory.app.host.edge import short_errors
+from repertory.app.memory.stores import managed_stores
 from repertory.app.operations import branching, copying, doctor, erasing, letters, marking, pruning, searching, showing
 from repertory.app.operations.opening import opened
 from repertory.backends.line_files import new_file
@@ -24,8 +24,8 @@ from repertory.runtime.host_task import HostTask
 
 if TYPE_CHECKING:
     from repertory.actors.memory.desk import StoreDesk
-    from repertory.app.memory_manager import MemoryManager
-    from repertory.app.memory_stores import ManagedStore
+    from repertory.app.memory.memory_manager import MemoryManager
+    from repertory.app.memory.stores import ManagedStore
     from repertory.app.operations.branching import ForkReport, RewindReport
     from repertory.app.operations.copying import CopyReport
     from repertory.app.operations.doctor import DoctorReport
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from repertory.app.operations.pruning import PruneReport
     from repertory.app.operations.searching import SearchResult
     from repertory.app.operations.showing import StoredHistory, StoredSession
-    from repertory.app.sessions import SessionPlace
+    from repertory.app.sessions.sessions import SessionPlace
     from repertory.backends.line_files import Write
     from repertory.backends.ports import SessionInfo, SessionStore
     from repertory.core.journal.comparing import Difference

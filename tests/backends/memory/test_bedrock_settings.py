@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from repertory import BedrockKnowledgeBaseConfig, BedrockKnowledgeBaseStore, ModelExtractor
-from repertory.app.extraction import read_extraction
+from repertory.app.memory.extraction import read_extraction
 from repertory.backends.memory.bedrock_retrieval import ScoreBounds, entries_in, retrieval
 from repertory.errors import Invalid
 

@@ -1,0 +1,1 @@
+"""`Agent`: what users give it, how it is called, and what belongs to one agent."""

@@ -1,0 +1,591 @@
+"""The facade `Agent`: one agent, called from sync code, from async code, or kept open around many calls.
+
+It decides nothing about turns. It chooses the components, brings the session's actors to life for as long as a call (or
+`async with`) lasts, and passes on what was said.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import secrets
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
+
+from repertory.actors.agent import CallSettings
+from repertory.actors.agent_parts import AgentParts, AgentSettings, Durability
+from repertory.actors.call import Busy, Invocation
+from repertory.actors.direct_call import call_unrecorded
+from repertory.actors.hooks.calls import fire_sync
+from repertory.actors.hooks.events import AgentInitializedEvent
+from repertory.actors.hooks.registry import EventTypes, HookCallback, HookOrder, HookProvider, HookRegistry, SameHooks
+from repertory.actors.mirror import Mirror
+from repertory.actors.persister import MemoryJournal
+from repertory.actors.tool_registry import ToolRegistry
+from repertory.actors.tools import ToolExecution, ToolStepSettings
+from repertory.app.agent.as_tool import AgentTool, as_tools
+from repertory.app.agent.call_options import CallOptions, read_call, request_state_of
+from repertory.app.agent.callbacks import CallbackHandler, call_handler, print_events
+from repertory.app.agent.conversation_managers import ManagerChoice, another_manager, chosen_manager
+from repertory.app.agent.direct_tools import DirectTools, call_recorded, direct_use
+from repertory.app.agent.editable_messages import EditableMessages, edit_made
+from repertory.app.agent.fork_history import whole_history
+from repertory.app.agent.life import AgentLife
+from repertory.app.agent.memory import MemoryMethods, given_manager, with_memory
+from repertory.app.agent.model_choice import default_model
+from repertory.app.agent.plugins import LatePlugins, Plugin
+from repertory.app.agent.snapshots import Moment, SnapshotMethods, check_open
+from repertory.app.host.blueprint import Blueprint
+from repertory.app.host.claim import Claim
+from repertory.app.host.edge import short_errors
+from repertory.app.host.event_loop import inside_event_loop
+from repertory.app.host.unsaved import watch_state
+from repertory.app.sessions.sessions import PlacedSession, check_placement
+from repertory.core.direct_call import DIRECT_WHILE_BUSY
+from repertory.core.ids import check_id
+from repertory.core.limits import Limits, read_limits
+from repertory.core.messages import copy_message
+from repertory.core.pairing import check_messages, repair
+from repertory.core.retry import DEFAULT_RETRY, RetryStrategy, check_retry
+from repertory.core.state import AgentState, agent_state
+from repertory.core.system_prompt import SystemPrompt, check_system_prompt
+from repertory.core.turn import Stop
+from repertory.errors import AgentBusy, Invalid, StructuredOutputException
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+    from repertory.app.host.active_session import ActiveSession
+    from repertory.app.host.blocking import BlockingHost
+    from repertory.app.memory.memory_manager import MemoryManager
+    from repertory.app.sessions.sessions import SessionPlacement
+    from repertory.backends.ports import Model
+    from repertory.core.events import TurnEvent
+    from repertory.core.interrupts import Interrupt
+    from repertory.core.messages import Message, Prompt, ToolResult
+    from repertory.core.opening import UnknownOutcome
+    from repertory.core.result import AgentResult
+    from repertory.core.store_patience import StorePatience
+
+
+class InterruptMethods:
+    """An agent's methods around questions to a person."""
+
+    _mirror: Mirror
+    _opened: bool
+
+    @property
+    def interrupts(self) -> list[Interrupt]:
+        """What a person was asked and has not answered, in that order, also after a restart; empty while nothing waits.
+
+        Questions whose time is over stand here until a call goes on without them. Errors: `NotReady` before the session
+        was opened.
+        """
+        check_open(self._opened)
+        return list(self._mirror.standing.waiting)
+
+
+T = TypeVar("T")
+
+
+def _blocking() -> BlockingHost:
+    """The event loop of sync code, loaded by the first sync call."""
+    from repertory.app.host.blocking import blocking_host
+
+    return blocking_host()
+
+
+@short_errors
+class Agent(SnapshotMethods, MemoryMethods, InterruptMethods):
+    """One agent and its conversation.
+
+    `agent("Hello!")` from sync code, `await agent.invoke_async("Hello!")` from async code (asyncio or trio), and
+    `async for event in agent.stream_async("Hello!")` to see it happen. A call returns when its turn is over and
+    everything said is durable. Calls that meet queue up unless `busy` says otherwise.
+
+    `model`: a `Model`, the id of a Bedrock model, or None for Bedrock's default; `aux_model`: a cheaper one for side
+    calls (it is `model` when None). `tools`: functions decorated with `@tool`, agents, or anything that is a `Tool`;
+    `enabled_tools`: the names of those that the model is told of, None for all; `tool_execution`: whether the tools of
+    one answer run at the same time. `session_manager`: where the conversation is kept; without one it lives as long as
+    this object. `memory_manager`: what is remembered across conversations. `messages`: what a new conversation starts
+    with; a stored one goes on as it was stored. `snapshot`: what the conversation goes on from, whatever was stored;
+    see `load_snapshot`. `callback_handler`: called with each event's entries as keywords; prints by default, None is
+    silent. `hooks`, `plugins`: who is told of what happens, and may change it. `structured_output_model`: what every
+    answer is to be. `retry_strategy`: what to do when a model call fails; None gives up at once.
+    `limits`: of calls that set none. `record_direct_tool_call`: whether `agent.tool.name()` is put on record.
+    `durability`, `busy`, `unknown_tool_outcome`: see `AgentSettings`, `Busy` and `UnknownOutcome`. `patience`: how long
+    calls wait for their store, and for another process; None for that of the runtime.
+
+    Opening: outside an event loop a session is restored at once, so `messages` is right after the constructor. Inside
+    one the constructor does no I/O; `await agent.ready()`, `async with agent` and every call open the session, and
+    `messages` before that raises `NotReady`.
+
+    Errors: `Invalid` (a ValueError) for arguments that make no sense, `TypeError` for ones that nobody knows; from
+    calls what `repertory.errors` draws.
+    """
+
+    def __init__(
+        self,
+        model: Model | str | None = None,
+        messages: Sequence[Message] | None = None,
+        tools: Iterable[object] | None = None,
+        system_prompt: SystemPrompt = None,
+        callback_handler: CallbackHandler | None = print_events,
+        conversation_manager: ManagerChoice = None,
+        record_direct_tool_call: bool = True,
+        *,
+        agent_id: str = "default",
+        name: str | None = None,
+        description: str | None = None,
+        state: AgentState | Mapping[str, object] | None = None,
+        plugins: Sequence[Plugin] | None = None,
+        hooks: Sequence[HookProvider] | None = None,
+        session_manager: SessionPlacement | None = None,
+        memory_manager: MemoryManager | Mapping[str, object] | None = None,
+        structured_output_model: type[Any] | None = None,
+        aux_model: Model | str | None = None,
+        retry_strategy: RetryStrategy | None = DEFAULT_RETRY,
+        limits: Limits | None = None,
+        snapshot: Mapping[str, Any] | None = None,
+        enabled_tools: Sequence[str] | None = None,
+        tool_execution: ToolExecution = "concurrent",
+        durability: Durability = "pipelined",
+        busy: Busy = "queue",
+        unknown_tool_outcome: UnknownOutcome = "ask",
+        patience: StorePatience | None = None,
+    ) -> None:
+        if isinstance(model, Mapping):
+            raise TypeError("the first argument is the model; give a snapshot as snapshot=...")
+        self.agent_id = check_id(agent_id or "default", "agent_id")
+        self.name = name or "Repertory Agent"
+        self.description = description
+        self.callback_handler = callback_handler
+        self.conversation_manager = chosen_manager(conversation_manager)
+        self.session_manager = check_placement(session_manager)
+        self.record_direct_tool_call = record_direct_tool_call
+        self.structured_output_model = structured_output_model
+        self.hooks = HookRegistry()
+        self._state = agent_state(state)
+        self._first_state = self._state.get()
+        self._mirror = Mirror()
+        self._initial = tuple(repair([copy_message(message) for message in check_messages(messages or ())]))
+        self._memory_manager = given_manager(memory_manager)
+        self._plugins = with_memory(plugins, self._memory_manager)
+        added = [tool for plugin in self._plugins for tool in plugin.tools]
+        self._tools = (
+            tools if isinstance(tools, ToolRegistry) and not added else ToolRegistry([*as_tools(tools or ()), *added])
+        )
+        self._open_tools = self._tools
+        self._enabled: tuple[str, ...] | None = None
+        self._parts = AgentParts(
+            model=default_model(model),
+            aux_model=None if aux_model is None else default_model(aux_model),
+            tools=self._tools,
+            system_prompt=check_system_prompt(system_prompt),
+            state=self._state,
+            mirror=self._mirror,
+            hooks=self.hooks,
+            retry=check_retry(retry_strategy),
+            remembers=self._memory_manager is not None,
+            owner=self,
+        )
+        self.enabled_tools = enabled_tools
+        self._given_limits = limits
+        self._limits = read_limits(limits)
+        self._execution = one_of("tool_execution", tool_execution, ("concurrent", "sequential"))
+        self._durability = one_of("durability", durability, ("pipelined", "strict", "relaxed"))
+        self._busy = one_of("busy", busy, ("queue", "reject", "interrupt", "steer"))
+        self._unknown = one_of("unknown_tool_outcome", unknown_tool_outcome, ("ask", "retry", "fail"))
+        self._memory = MemoryJournal()
+        self._patience = patience
+        self._unsaved_id = f"unsaved-{secrets.token_hex(8)}"
+        self._claim = Claim()
+        self._life = AgentLife(self.agent_id, self.blueprint, self._joined)
+        self._opened = session_manager is None
+        self._initialized = False
+        self._register(hooks or ())
+        if session_manager is not None and session_manager.sessions is not None:
+            watch_state(self._state, self._store_state, (session_manager.session_id, self.agent_id), _blocking)
+        self._flush_at_exit(_blocking)
+        if session_manager is None:
+            self._mirror.show(self._initial)
+            if self._late_plugins.done:
+                self._announce()
+        if snapshot is not None:
+            self._load_snapshot(snapshot, None)
+        if session_manager is not None and not isinstance(session_manager, PlacedSession) and not inside_event_loop():
+            _blocking().run(self.ready)
+
+    def _register(self, hooks: Sequence[HookProvider]) -> None:
+        """Hooks in the order given, then those of plugins, then what plugins do to the agent."""
+        for provider in hooks:
+            self.hooks.add_hook(provider)
+        self.hooks.add_own(self.conversation_manager)
+        self._late_plugins = LatePlugins(self)
+        for plugin in self._plugins:
+            for callback in plugin.hooks:
+                self.hooks.add_callback(None, callback)
+            self._late_plugins.begin(plugin)
+
+    def _announce(self) -> None:
+        """The agent is ready: said once."""
+        self._opened = True
+        if not self._initialized:
+            self._initialized = True
+            fire_sync(self.hooks, AgentInitializedEvent(agent=self))
+
+    @property
+    def model(self) -> Model:
+        """The model. Another one may be assigned, and is asked from the next step on."""
+        return self._parts.model
+
+    @model.setter
+    def model(self, model: Model | str | None) -> None:
+        self._parts.model = default_model(model)
+
+    @property
+    def aux_model(self) -> Model:
+        """The model for side calls."""
+        return self._parts.aux_model or self._parts.model
+
+    @property
+    def system_prompt(self) -> SystemPrompt:
+        """What the model is told first. Another one may be assigned, and is told from the next step on."""
+        return self._parts.system_prompt
+
+    @system_prompt.setter
+    def system_prompt(self, prompt: SystemPrompt) -> None:
+        self._parts.system_prompt = check_system_prompt(prompt)
+
+    @property
+    def enabled_tools(self) -> list[str] | None:
+        """The names of the tools that the model is told of; None for all. May be assigned between any two steps.
+
+        Errors: `Invalid` naming tools that the agent does not have.
+        """
+        return None if self._enabled is None else list(self._enabled)
+
+    @enabled_tools.setter
+    def enabled_tools(self, names: Sequence[str] | None) -> None:
+        chosen = self._open_tools if names is None else self._open_tools.only(names)
+        self._enabled = None if names is None else chosen.enabled
+        self._parts.tools = chosen
+
+    def add_hook(
+        self,
+        callback: HookCallback,
+        event_type: EventTypes = None,
+        order: float = HookOrder.DEFAULT,
+        *,
+        guard: bool | None = None,
+    ) -> None:
+        """Have `callback` called at each event of that type (read from its annotation when None); see
+        `HookRegistry.add_callback`.
+        """
+        self.hooks.add_callback(event_type, callback, order=order, guard=guard)
+
+    @property
+    def tool(self) -> DirectTools:
+        """The tools, to be called by the program: `agent.tool.calculator(expression="2 + 2")`."""
+        return DirectTools(self._call_tool)
+
+    def as_tool(
+        self, *, name: str | None = None, description: str | None = None, preserve_context: bool = False
+    ) -> AgentTool:
+        """This agent as a tool for another one; see `AgentTool`."""
+        return AgentTool(self, name=name, description=description, preserve_context=preserve_context)
+
+    def fresh_copy(self) -> Agent:
+        """An agent like this one as it was built, with a conversation of its own that is not kept."""
+        return Agent(
+            self.model,
+            messages=self._initial,
+            tools=self._tools,
+            system_prompt=self.system_prompt,
+            callback_handler=self.callback_handler,
+            conversation_manager=another_manager(self.conversation_manager),
+            agent_id=self.agent_id,
+            name=self.name,
+            description=self.description,
+            state=cast("Mapping[str, object]", self._first_state),
+            hooks=[SameHooks(self.hooks)],
+            structured_output_model=self.structured_output_model,
+            aux_model=self._parts.aux_model,
+            retry_strategy=self._parts.retry,
+            enabled_tools=self.enabled_tools,
+            tool_execution=self._execution,
+            limits=self._given_limits,
+        )
+
+    @property
+    def session_id(self) -> str | None:
+        """The session's id; None when the conversation is not kept."""
+        return self.session_manager.session_id if self.session_manager is not None else None
+
+    @property
+    def plugins(self) -> Sequence[Plugin]:
+        """The plugins, in the order given."""
+        return self._plugins
+
+    @property
+    def state(self) -> AgentState:
+        """Values that outlive a turn and are never shown to the model."""
+        return self._state
+
+    @property
+    def tool_names(self) -> list[str]:
+        """The names of the tools, in the order given; those of tool servers from the time when they are open."""
+        return list(self._open_tools.names)
+
+    @property
+    def messages(self) -> list[Message]:
+        """What the model is shown, oldest first. Another list may be assigned, and this one edited: what is done to it
+        (`append`, `clear`, `del messages[:2]`, ...) is done to the conversation; what was said stays in `history()`.
+
+        Between turns messages may be dropped, changed, one put in front of all others, and new ones behind them. (A
+        message is changed by giving another one in its place: `messages[0] = {...}`.) The session has it on return;
+        inside an event loop, where nothing can be waited for here, when the next call begins, at the end of
+        `async with agent`, or after `await agent.ready()`. In callbacks of a running turn's hooks, which may edit the
+        messages themselves too, it becomes part of the turn.
+
+        Errors: `NotReady` before the session was opened; of edits `Invalid` for what is no message and for another
+        order, `UnpairedTools` for tool uses without their results, `AgentBusy` while a turn runs (then nothing has
+        changed), and those of the store.
+        """
+        check_open(self._opened)
+        drafted = self._mirror.drafted()
+        return EditableMessages(self._mirror.messages(), self._edit_messages) if drafted is None else drafted
+
+    @messages.setter
+    def messages(self, messages: Sequence[Message]) -> None:
+        check_open(self._opened)
+        if not self._mirror.assign(messages):
+            self._edit_messages(messages, messages if isinstance(messages, EditableMessages) else None)
+
+    def _edit_messages(self, wanted: Sequence[Message], read: EditableMessages | None) -> Sequence[Message]:
+        """Show these between two turns; gives them."""
+        if self._mirror.in_a_turn or self._life.in_a_turn:
+            raise AgentBusy(
+                "a turn is running: edit agent.messages in one of its hooks, or when it is over", agent=self.agent_id
+            )
+        shown = self._mirror.messages()
+        edit = edit_made(wanted, shown, read)
+        if edit is None:
+            return shown
+        shown = edit.messages()
+        self._mirror.show_edited(shown, waits=edit.keeps_end)
+        self._life.loads.append(edit)
+        if self.session_manager is not None and not inside_event_loop():
+            _blocking().run(self.ready)
+        return shown
+
+    @property
+    def _moment(self) -> Moment:
+        return Moment(self, self._mirror, self._state, self._life, self._opened)
+
+    def __call__(self, prompt: Prompt = None, **options: Unpack[CallOptions]) -> AgentResult:
+        """Run a turn from sync code; takes what `invoke_async` takes. Blocks the calling thread until it is durable."""
+        return _blocking().run(self.invoke_async, prompt, **options)
+
+    async def invoke_async(self, prompt: Prompt = None, **options: Unpack[CallOptions]) -> AgentResult:
+        """Run a turn; `CallOptions` says what may stand beside the prompt.
+
+        Errors: what the model, the store, guards and the policies raise (`repertory.errors`). Cancelled, the turn ends
+        with what was said until then; the history stays valid.
+        """
+        invocation = read_call(prompt, options, self.structured_output_model)
+        if self.callback_handler is None:
+            held = self._life.held_here()
+            if held is not None:
+                return await held.invoke(invocation)
+            async with self._session(invocation.busy, invocation.deadline) as session:
+                return await session.invoke(invocation)
+        async with aclosing(self._stream(invocation)) as events:
+            async for event in events:
+                await call_handler(self.callback_handler, event, request_state_of(invocation.invocation_state))
+                if "result" in event:
+                    return cast("AgentResult", event["result"])
+        raise AssertionError("a turn's stream ends with its result or an error")
+
+    async def stream_async(self, prompt: Prompt = None, **options: Unpack[CallOptions]) -> AsyncGenerator[TurnEvent]:
+        """Run a turn and yield what happens (`core/events.py` lists the shapes); the last event holds the result.
+
+        Leaving the loop early, by `break` inside `contextlib.aclosing`, cancels the turn.
+        """
+        invocation = read_call(prompt, options, self.structured_output_model)
+        async with aclosing(self._stream(invocation, moves=True)) as events:
+            async for event in events:
+                if self.callback_handler is not None:
+                    await call_handler(self.callback_handler, event, request_state_of(invocation.invocation_state))
+                yield event
+
+    def structured_output(self, output_model: type[T], prompt: Prompt = None) -> T:
+        """`structured_output_async` from sync code."""
+        return _blocking().run(self.structured_output_async, output_model, prompt)
+
+    async def structured_output_async(self, output_model: type[T], prompt: Prompt = None) -> T:
+        """An object of that type that the model filled in. Errors: `StructuredOutputException` when it would not."""
+        result = await self.invoke_async(prompt, structured_output_model=output_model)
+        if result.structured_output is None:
+            raise StructuredOutputException("the turn ended without structured output", stop_reason=result.stop_reason)
+        return cast("T", result.structured_output)
+
+    @classmethod
+    def from_config(
+        cls, config: Mapping[str, Any] | str | PathLike[str], more: Mapping[str, Any] | None = None
+    ) -> Agent:
+        """An agent from its constructor's keywords, given as a mapping or as the path of a JSON file; `more` adds those
+        that JSON cannot say, and wins. Errors: `Invalid` for a file that cannot be read; those of the constructor.
+        """
+        return cls(**{**read_config(config), **(more or {})})
+
+    async def history(self) -> list[Message]:
+        """A copy of everything ever said, oldest first, whatever the model is shown. A fork begins with what was said
+        in its source, as far as that is still there.
+        """
+        async with self._session() as session:
+            return await whole_history(session, self.blueprint())
+
+    def cancel(self, message: str | None = None, *, after_current_tools: bool = False) -> None:
+        """End the running turn early, if one runs; from any thread. Its call returns with stop reason `cancelled`.
+
+        `message` becomes the turn's answer. `after_current_tools` lets the tools that run end first.
+        """
+        current = self._life.current
+        if current is not None and current.alive:
+            current.cancel(Stop(text=message), after_tools=after_current_tools)
+
+    async def ready(self) -> None:
+        """Open the session, so that `messages` and `state` are what was stored."""
+        if not self._opened or self._life.loads:
+            async with self._session():
+                pass
+
+    async def __aenter__(self) -> Agent:
+        """Keep the session open until the end of the block: no lease changes hands between calls."""
+        await self._life.enter()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self._life.leave()
+
+    def __enter__(self) -> Agent:
+        """Keep the session open from sync code, until the end of the block or `shutdown()`."""
+        _blocking().run(self.__aenter__)
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        _blocking().run(self.__aexit__, *exc_info)
+
+    def shutdown(self) -> None:
+        """Close what `with agent` opened; everything said is durable and was offered to memory, and so is the state.
+        Calling it again does nothing.
+        """
+        if self._life.is_held or self._state.changed or self._life.edited or self._memory_manager is not None:
+            _blocking().run(self.shutdown_async)
+
+    async def shutdown_async(self) -> None:
+        """The same for `async with agent`, from the same event loop."""
+        if self._life.edited and self.session_manager is not None:
+            await self.ready()
+        await (self._life.leave() if self._life.is_held else self.flush_memory())
+        await self._store_state()
+
+    async def _store_state(self, by: float = math.inf) -> None:
+        """Store what was set since the last call, within the time until `by` of the event loop's clock."""
+        if self.session_manager is not None and self._state.changed:
+            async with self._session(deadline=by):
+                pass  # Closing it keeps what was set.
+
+    def _session(
+        self, busy: Busy | None = None, deadline: float = math.inf, *, moves: bool = False
+    ) -> AbstractAsyncContextManager[ActiveSession]:
+        """The session that is held open, or one brought to life for as long as the block; see `AgentLife.session`."""
+        return self._life.session(busy or self._busy, deadline, moves=moves)
+
+    def _joined(self, session: ActiveSession) -> None:
+        """The agent is alive, or another one on the same session is, whose actors it shares."""
+        patch = self._state.take_patch() if session.state is not self._state else None
+        self._mirror, self._state = session.mirror, session.state
+        if patch is not None:
+            self._state.apply(patch)
+        self._open_tools = session.tools.whole
+        self._announce()
+
+    async def _stream(self, invocation: Invocation, *, moves: bool = False) -> AsyncGenerator[TurnEvent]:
+        async with (
+            self._session(invocation.busy, invocation.deadline, moves=moves) as session,
+            session.stream(invocation) as events,
+        ):
+            async for event in events:
+                yield event
+
+    async def _call_tool(
+        self, name: str, arguments: dict[str, Any], override: str | None, record: bool | None
+    ) -> ToolResult:
+        """See `DirectTool.invoke_async`. A tool that the model is not told of may be called too."""
+        use = direct_use(self._open_tools, name, arguments)
+        if not (self.record_direct_tool_call if record is None else record):
+            return await call_unrecorded(self._settings(), self._parts, use)
+        try:
+            async with self._session("reject") as session:
+                return await call_recorded(session, use, override)
+        except AgentBusy as error:
+            raise AgentBusy(DIRECT_WHILE_BUSY, agent=self.agent_id) from error
+
+    def _settings(self) -> AgentSettings:
+        manager = self.session_manager
+        return AgentSettings(
+            session_id=manager.session_id if manager is not None else self._unsaved_id,
+            agent_id=self.agent_id,
+            durability=self._durability,
+            initial=self._initial,
+            durable=manager is not None and manager.sessions is not None,
+            tools=ToolStepSettings(execution=self._execution),
+            limits=self._limits,
+        )
+
+    def blueprint(self) -> Blueprint:
+        """What brings this agent to life, for whoever hosts it.
+
+        Read anew for each call, so that attributes may be changed between calls.
+        """
+        manager = self.session_manager
+        return Blueprint(
+            agent=self._settings(),
+            calls=CallSettings(busy=self._busy, unknown_outcome=self._unknown),
+            parts=self._parts,
+            manager=self.conversation_manager,
+            sessions=manager.sessions if manager is not None else None,
+            memory=self._memory,
+            own=manager is None,
+            takeover=manager.takeover if manager is not None else False,
+            patience=self._patience,
+            prepare=self._late_plugins.finish,
+            opened=self._life.join,
+            remembers=self._memory_parts,
+            claim=self._claim,
+        )
+
+
+def read_config(config: Mapping[str, Any] | str | os.PathLike[str]) -> dict[str, Any]:
+    """The keywords. Errors: `Invalid` for a file that cannot be read or holds no JSON object."""
+    if isinstance(config, Mapping):
+        return dict(config)
+    try:
+        said = json.loads(Path(config).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise Invalid("an agent's configuration cannot be read", path=str(config), cause=str(error)) from error
+    if not isinstance(said, dict):
+        raise Invalid("an agent's configuration is a JSON object", path=str(config), got=type(said).__name__)
+    return cast("dict[str, Any]", said)
+
+
+def one_of(argument: str, value: Any, allowed: tuple[str, ...]) -> Any:
+    """The value. Errors: `Invalid` when it is none of these."""
+    if value not in allowed:
+        raise Invalid(f"{argument} must be one of {', '.join(allowed)}", got=value)
+    return value

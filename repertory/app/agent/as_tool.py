@@ -1,0 +1,195 @@
+"""An agent as a tool of another agent."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from contextlib import aclosing
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol, cast
+
+from repertory.app.agent.conversation_managers import another_manager
+from repertory.core.interrupts import agent_prefix
+from repertory.core.messages import ToolResult, ToolSpec, ToolUse, error_result
+from repertory.errors import Invalid, RepertoryError
+
+if TYPE_CHECKING:
+    from repertory.app.agent.conversation_managers import ConversationManager
+    from repertory.app.host.blueprint import Blueprint
+    from repertory.backends.ports import ToolContext
+    from repertory.core.events import TurnEvent
+    from repertory.core.interrupts import Interrupt
+    from repertory.core.messages import Json, Prompt
+    from repertory.core.result import AgentResult
+
+_WAITING_MAX = 256
+"""Copies of agents that wait for a person; the oldest give way."""
+_LOST = (
+    "The agent did not go on: its turn, which waited for a person, is not there any more, and the answer was not used. "
+    "Do not report this as done."
+)
+_UNFIT = re.compile(r"[^a-zA-Z0-9_-]+")
+
+
+class Answering(Protocol):
+    """What an `Agent` has that makes it a tool."""
+
+    name: str
+    description: str | None
+
+    conversation_manager: ConversationManager
+
+    def blueprint(self) -> Blueprint:
+        """What brings it to life."""
+        ...
+
+    def fresh_copy(self) -> Answering:
+        """One like it as it was built."""
+        ...
+
+    @property
+    def interrupts(self) -> list[Interrupt]:
+        """What a person was asked and has not answered."""
+        ...
+
+    async def ready(self) -> None:
+        """Open the session."""
+        ...
+
+    def stream_async(self, prompt: Prompt) -> AsyncGenerator[TurnEvent]:
+        """Run a turn."""
+        ...
+
+
+class AgentTool:
+    """Asks an agent what the model says in `input`, and gives its answer as the result.
+
+    Without `preserve_context` each call begins with the messages and the state that the agent was built with, and
+    leaves no trace in it. With it the agent remembers, in its own session if it has one.
+
+    When the agent asks a person, so does this tool, and the answers are passed on to it. An agent that remembers waits
+    where it remembers, also across restarts if it has a session. One that does not waits in this object, so that after
+    a restart the result is an error that says so.
+
+    Errors: `Invalid` for an agent that is to remember nothing and whose conversation manager cannot be copied.
+    """
+
+    effects = True
+    idempotent = False
+    timeout_s = None
+
+    def __init__(self, agent: Answering, *, name: str | None, description: str | None, preserve_context: bool) -> None:
+        if not preserve_context:
+            another_manager(agent.conversation_manager)  # Each call needs one.
+        self._agent = agent
+        self._preserve_context = preserve_context
+        self._waiting: dict[str, Answering] = {}
+        """Idempotency key of a call to the copy that waits for a person, the oldest first."""
+        self.name = _UNFIT.sub("_", name or agent.name).strip("_")[:64]
+        if not self.name:
+            raise Invalid("an agent that is a tool needs a name", got=name or agent.name)
+        about = description or agent.description or f"Asks the agent {agent.name}."
+        self.spec: ToolSpec = {
+            "name": self.name,
+            "description": about,
+            "inputSchema": {
+                "json": {
+                    "type": "object",
+                    "properties": {"input": {"type": "string", "description": "What to ask the agent."}},
+                    "required": ["input"],
+                }
+            },
+        }
+
+    @property
+    def remembers(self) -> bool:
+        """Whether all its calls are one conversation, or those of an agent that it asks."""
+        return self._preserve_context or any(map(_remembers, self._agent.blueprint().parts.tools))
+
+    async def run(self, tool_use: ToolUse, context: ToolContext) -> ToolResult:
+        """Run a turn of the agent. Its failures are results with status `error`; cancellation cancels its turn."""
+        use_id, given = tool_use["toolUseId"], tool_use["input"]
+        prompt = cast("dict[str, object]", given).get("input") if isinstance(given, dict) else None
+        if not isinstance(prompt, str) or not prompt.strip():
+            return error_result(use_id, 'The input must be an object like {"input": "what to ask"}.')
+        try:
+            return await self._turn(prompt, use_id, context)
+        except RepertoryError as error:
+            if context.on_exception is not None:
+                context.on_exception(error)
+            return error_result(use_id, f"Error: {type(error).__name__} - {error}")
+
+    async def _turn(self, prompt: str, use_id: str, context: ToolContext) -> ToolResult:
+        """The turn's answer as a result. Raises `InterruptException` when a person is asked."""
+        answers = context.questions.answers_below(agent_prefix(use_id)) if context.questions is not None else {}
+        agent = self._agent_for(context, goes_on=bool(answers))
+        given: Prompt = prompt
+        if answers:
+            given = await _passed_on(agent, answers)
+            if not given:
+                return error_result(use_id, _LOST)
+        async with aclosing(agent.stream_async(given)) as events:
+            async for event in events:
+                if context.on_partial is not None:
+                    await context.on_partial(event)
+                if "result" in event:
+                    return self._result(cast("AgentResult", event["result"]), agent, context)
+        return error_result(use_id, "The agent gave no answer.")
+
+    def _agent_for(self, context: ToolContext, *, goes_on: bool) -> Answering:
+        if self._preserve_context:
+            return self._agent
+        waiting = self._waiting.pop(context.idempotency_key, None) if goes_on else None
+        return waiting or self._agent.fresh_copy()
+
+    def _result(self, result: AgentResult, agent: Answering, context: ToolContext) -> ToolResult:
+        use_id = context.tool_use["toolUseId"]
+        if not result.interrupts:
+            return {"toolUseId": use_id, "status": "success", "content": [{"text": str(result)}]}
+        if context.questions is None:
+            return error_result(use_id, "The agent asks a person, and nobody can be asked here.")
+        if not self._preserve_context:
+            self._waiting[context.idempotency_key] = agent
+            if len(self._waiting) > _WAITING_MAX:
+                del self._waiting[next(iter(self._waiting))]
+        prefix = agent_prefix(use_id)
+        raise context.questions.pass_on(replace(one, id=f"{prefix}{one.id}") for one in result.interrupts)
+
+
+async def _passed_on(agent: Answering, answers: Mapping[str, Json]) -> Prompt:
+    """The prompt that answers what the agent asks; nothing when it does not ask any of this any more."""
+    await agent.ready()
+    asked = [one.id for one in agent.interrupts if one.id in answers]
+    blocks = [{"interruptResponse": {"interruptId": each, "response": answers[each]}} for each in asked]
+    return cast("Prompt", blocks)
+
+
+def as_tools(tools: Iterable[object]) -> list[object]:
+    """The tools, lists among them opened, agents among them made tools."""
+    if isinstance(tools, str | bytes) or not isinstance(cast("object", tools), Iterable):
+        got: object = tools
+        name = getattr(got, "__name__", None) or getattr(got, "name", None) or "my_tool"
+        raise Invalid(f"tools is a list: write tools=[{name}]", got=type(got).__name__)
+    found: list[object] = []
+    for one in tools:
+        if isinstance(one, list | tuple):
+            found.extend(as_tools(cast("Iterable[object]", one)))
+        else:
+            as_tool = getattr(one, "as_tool", None)
+            found.append(as_tool() if callable(as_tool) else one)
+    return found
+
+
+def check_forgetful(tools: Iterable[object]) -> None:
+    """Errors: `Invalid` when one of the tools is an agent that remembers: it would for all sessions together."""
+    for one in tools:
+        if _remembers(one):
+            raise Invalid(
+                "an agent as a tool with preserve_context=True has one memory for all sessions of a spec: leave "
+                "preserve_context out, or write a @tool that asks runtime.agent(...).session(...) of its own",
+                tool=getattr(one, "name", None),
+            )
+
+
+def _remembers(tool: object) -> bool:
+    return isinstance(tool, AgentTool) and tool.remembers

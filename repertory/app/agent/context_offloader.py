@@ -1,0 +1,388 @@
+"""`ContextOffloader`: shows the model previews of large tool results, and lets it read the rest."""
+
+from __future__ import annotations
+
+import inspect
+import secrets
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast, runtime_checkable
+from weakref import WeakKeyDictionary
+
+import anyio
+
+from repertory.actors.hooks.events import AfterToolCallEvent, BeforeModelCallEvent
+from repertory.actors.hooks.registry import HookOrder, HookRegistry
+from repertory.app.agent.plugins import Plugin
+from repertory.backends.ports import Overwrite
+from repertory.backends.tools.decorator import tool
+from repertory.backends.tools.function_tool import FunctionTool
+from repertory.backends.tools.line_search import is_plain, search_lines
+from repertory.backends.worker_threads import run_in_thread
+from repertory.core.ids import check_id
+from repertory.core.journal.leaves import texts_of
+from repertory.core.journal.plain_json import dump, load
+from repertory.core.window.offloading import (
+    RETRIEVAL_TOOL,
+    OffloadSettings,
+    Reference,
+    check_range,
+    digest_of,
+    excerpt,
+    find_content,
+    is_large,
+    lines_of,
+    matches_text,
+    named_contents,
+    offload_plan,
+    places_of,
+    previewed,
+    read_reference,
+    text_of_part,
+    tokens_of,
+    whole_or_beginning,
+)
+from repertory.errors import Invalid, NotFound
+
+if TYPE_CHECKING:
+    from repertory.app.sessions.storages import Storage
+    from repertory.backends.ports import ObjectStore
+    from repertory.core.messages import Message, ToolResult
+    from repertory.core.window.plan import WindowPlan
+
+SAVE_TIMEOUT_S = 20.0
+"""How long a tool's result waits for its storage; then it is shown whole."""
+EVICT_TIMEOUT_S = 5.0
+"""How long a call of the model waits for the storage to delete something."""
+_FOLDER = "offloaded"
+_AT_ONCE_CHARS = 200_000
+"""Longer texts are read in a worker thread."""
+
+ShouldOffload: TypeAlias = "Callable[[str, int], bool | Awaitable[bool]]"
+"""Takes the tool's name and the estimated tokens of its result."""
+
+
+@dataclass(frozen=True, slots=True)
+class LineRange:
+    """Lines counted from 1, both included."""
+
+    start: int
+    end: int
+
+
+class ContextOffloader(Plugin):
+    """Shows the model previews of tool results that are estimated to take more than `max_result_tokens`.
+
+    A preview begins as the content does, `preview_tokens` of it, and names references by which the tool
+    `retrieve_offloaded_content` reads the rest: whole if there is room for it, by lines, or what matches a pattern.
+
+    `storage=None`: the content stays where it is, in the conversation's history, and only what the model is shown of
+    it is changed, which is a record there. So a reference works as long as the message is kept: after a restart, in a
+    fork, in a copy; and what redacts or deletes the message takes the content with it.
+
+    With a `storage` (`FileStorage`, `S3Storage`, `InMemoryStorage`, or a `ContentStorage` of your own), the content
+    goes there before the preview is on record, under session and agent, and the history holds the preview alone. A
+    content that cannot be stored is shown whole, and logged. It is deleted when no preview of it was shown in so many
+    model calls (`evict_after_cycles`, None for never), and by `erase`; redacting or deleting a session does not reach
+    it.
+
+    `should_offload(tool_name, tokens)`, synchronous or not, says of each large result whether to; one that fails says
+    no. `include_retrieval_tool=False` leaves the tool out. One offloader may serve many agents; an agent has at most
+    one. Errors: `Invalid` for settings that make no sense.
+    """
+
+    name = "context-offloader"
+
+    def __init__(
+        self,
+        storage: AnyStorage | None = None,
+        max_result_tokens: int = 2_500,
+        preview_tokens: int = 1_000,
+        *,
+        include_retrieval_tool: bool = True,
+        should_offload: ShouldOffload | None = None,
+        evict_after_cycles: int | None = 20,
+    ) -> None:
+        self._settings = OffloadSettings(
+            max_result_tokens=max_result_tokens, preview_tokens=preview_tokens, tool=include_retrieval_tool
+        )
+        if evict_after_cycles is not None and evict_after_cycles < 1:
+            raise Invalid("evict_after_cycles is a positive number of model calls, or None", got=evict_after_cycles)
+        self._place = None if storage is None else content_place(storage)
+        self._should_offload = should_offload
+        self._evict_after = evict_after_cycles
+        self._unsaved: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+        """What conversations that are not kept are called here."""
+        self._unshown: WeakKeyDictionary[Any, dict[str, int]] = WeakKeyDictionary()
+        """By agent: contents in the storage, and in how many model calls they were not shown."""
+
+    @property
+    def tools(self) -> list[FunctionTool[..., Any]]:
+        """The retrieval tool, unless it was left out, and those of subclasses."""
+        return [each for each in super().tools if self._settings.tool or each.name != RETRIEVAL_TOOL]
+
+    def init_agent(self, agent: Any) -> None:
+        """Have the agent's tool results looked at."""
+        hooks = cast("HookRegistry", agent.hooks)
+        if self._place is not None:
+            hooks.add_callback(AfterToolCallEvent, self._store, order=HookOrder.SDK_LAST, guard=False)
+            if self._evict_after is not None:
+                hooks.add_callback(BeforeModelCallEvent, self._evict, guard=False)
+            return
+        kept: set[str] = set()
+        if self._should_offload is not None:
+            hooks.add_callback(
+                AfterToolCallEvent, partial(self._ask_first, kept), order=HookOrder.SDK_LAST, guard=False
+            )
+        hooks.shorten = partial(self._shorten, kept)
+
+    async def erase(self, session_id: str, agent_id: str = "default") -> int:
+        """Delete what the storage holds of one agent in one session; answers with how many contents those were.
+
+        References to them lead nowhere from then on. Errors: those of the storage; `Invalid` without one.
+        """
+        if self._place is None:
+            raise Invalid("without a storage, contents are part of the session: redact or delete it there")
+        return await self._place.erase(f"{_folder(session_id, agent_id)}/")
+
+    # What is offloaded.
+
+    def _shorten(self, kept: set[str], shown: Sequence[Message], new: int) -> WindowPlan:
+        plan = offload_plan(shown, new, self._settings, kept)
+        kept.clear()
+        return plan
+
+    async def _ask_first(self, kept: set[str], event: AfterToolCallEvent) -> None:
+        if is_large(event.result, self._settings):
+            kept.add(event.tool_use["toolUseId"])
+            if await self._wanted(event):
+                kept.discard(event.tool_use["toolUseId"])
+
+    async def _wanted(self, event: AfterToolCallEvent) -> bool:
+        if self._should_offload is None:
+            return True
+        wanted = self._should_offload(event.tool_use["name"], tokens_of(event.result))
+        return bool(await wanted if inspect.isawaitable(wanted) else wanted)
+
+    async def _store(self, event: AfterToolCallEvent) -> None:
+        result: ToolResult = {**event.result, "toolUseId": event.tool_use["toolUseId"]}
+        if event.retry or event.tool_use["name"] == RETRIEVAL_TOOL or not is_large(result, self._settings):
+            return
+        if self._place is None or not await self._wanted(event):
+            return
+        name = f"{result['toolUseId']}_{digest_of(result['content'])}"
+        with anyio.fail_after(SAVE_TIMEOUT_S):
+            await self._place.save(self._key(event.agent, name), dump(result["content"]))
+        self._unshown.setdefault(event.agent, {})[name] = 0
+        event.result = previewed(result, self._settings)
+
+    async def _evict(self, event: BeforeModelCallEvent) -> None:
+        """Forget what has not been shown for long enough. A preview that is shown never leads nowhere."""
+        shown = "\n".join(text for message in event.agent.messages for text in texts_of(message))
+        unshown = self._unshown.get(event.agent)
+        if unshown is None:  # It may go on from what an earlier process has stored.
+            unshown = self._unshown[event.agent] = dict.fromkeys(named_contents(shown), 0)
+        for name, calls in list(unshown.items()):
+            unshown[name] = 0 if name in shown else calls + 1
+        for name in [name for name, calls in unshown.items() if calls >= (self._evict_after or 0)]:
+            unshown[name] = 0  # What fails is tried again after as many calls.
+            with anyio.fail_after(EVICT_TIMEOUT_S):
+                await self._delete(event.agent, name)
+            del unshown[name]
+
+    async def _delete(self, agent: Any, name: str) -> None:
+        if self._place is not None:
+            await self._place.delete(self._key(agent, name))
+
+    def _key(self, agent: Any, name: str) -> str:
+        session_id = agent.session_id or self._unsaved.setdefault(agent, f"unsaved-{secrets.token_hex(8)}")
+        return f"{_folder(session_id, agent.agent_id)}/{sha256(name.encode()).hexdigest()}"
+
+    # What is read again.
+
+    @tool(effects=False, idempotent=True)
+    async def retrieve_offloaded_content(
+        self,
+        reference: str,
+        pattern: str | None = None,
+        line_range: LineRange | None = None,
+        context_lines: int = 0,
+        agent: Any = None,
+    ) -> object:
+        """Read a tool result of which only a preview is shown.
+
+        Without a pattern or a line_range it gives the whole content if there is room for it, else its first lines.
+        Lines longer than 2,000 characters are wrapped.
+
+        Args:
+            reference: As it stands under [Stored references:] in the preview.
+            pattern: Gives only the lines that match this regular expression (a plain text is found as it is).
+            line_range: Gives only these lines, counted from 1; with a pattern, searches only them.
+            context_lines: How many lines before and after each match to give as well, at most 50.
+        """
+        said = read_reference(reference)
+        content = await self._content(said, agent)
+        if content is None:
+            raise NotFound(
+                "nothing is kept under this reference: it is wrong, of another conversation, or was deleted",
+                reference=reference[:200],
+            )
+        if said.block >= len(content):
+            raise Invalid("there are fewer blocks", block=said.block, blocks=len(content))
+        part = content[said.block]
+        text = text_of_part(part)
+        if text is None:
+            return {"status": "success", "content": [part]}
+        size_bytes = self._settings.max_result_tokens * 4
+        if pattern is None:
+            return await _aside(text, partial(_part_of, text, line_range, size_bytes))
+        return await _matching(text, pattern, line_range, max(0, context_lines), size_bytes)
+
+    async def _content(self, reference: Reference, agent: Any) -> Sequence[Mapping[str, object]] | None:
+        if self._place is not None:
+            body = await self._place.load(self._key(agent, reference.content))
+            if body is not None:
+                return cast("Sequence[Mapping[str, object]]", load(body))
+        return find_content(reversed(await agent.history()), reference)
+
+
+def _folder(session_id: str, agent_id: str) -> str:
+    return f"{_FOLDER}/{check_id(session_id, 'session_id')}/{check_id(agent_id, 'agent_id')}"
+
+
+async def _aside(text: str, work: Callable[[], Any]) -> Any:
+    """Reading a long text takes its time."""
+    return work() if len(text) <= _AT_ONCE_CHARS else await run_in_thread(work)
+
+
+def _part_of(text: str, line_range: LineRange | None, size_bytes: int) -> str:
+    if line_range is None:
+        return whole_or_beginning(text, size_bytes)
+    lines = lines_of(text)
+    return excerpt(lines, check_range(line_range.start, line_range.end, len(lines)), size_bytes)
+
+
+async def _matching(text: str, pattern: str, line_range: LineRange | None, context_lines: int, size_bytes: int) -> str:
+    lines: list[str] = await _aside(text, partial(lines_of, text))
+    places = range(len(lines))
+    if line_range is not None:
+        places = check_range(line_range.start, line_range.end, len(lines))
+    if is_plain(pattern):
+        found: list[int] = await _aside(text, partial(places_of, lines, places, pattern))
+    else:
+        found = [places.start + at for at in await search_lines(pattern, lines[places.start : places.stop])]
+    return matches_text(lines, found, pattern, context_lines, size_bytes)
+
+
+_CLOSE_S = 5.0
+
+
+@runtime_checkable
+class ContentStorage(Protocol):
+    """Anybody's storage. Coroutine functions, or functions, which run in a worker thread. What they raise reaches the
+    log, or the model as an error.
+
+    It may also have `delete(key)`; without it nothing is ever removed from it.
+    """
+
+    def save(self, key: str, data: bytes) -> Awaitable[None] | None:
+        """Keep the data, in the place of what is there."""
+        ...
+
+    def load(self, key: str) -> Awaitable[bytes | None] | bytes | None:
+        """The data; None when there is none."""
+        ...
+
+
+class ContentPlace(Protocol):
+    """Contents under keys."""
+
+    async def save(self, key: str, data: bytes) -> None: ...
+    async def load(self, key: str) -> bytes | None: ...
+    async def delete(self, key: str) -> None: ...
+    async def erase(self, folder: str) -> int: ...
+
+
+AnyStorage: TypeAlias = "Storage | ContentStorage"
+
+
+def content_place(storage: object) -> ContentPlace:
+    """Errors: `Invalid` for what is no storage."""
+    if hasattr(storage, "open_objects"):
+        return _ObjectPlace(cast("Storage", storage))
+    if isinstance(storage, ContentStorage):
+        return _OwnPlace(storage)
+    raise Invalid("a storage is FileStorage, S3Storage, InMemoryStorage, or has save and load", got=repr(storage))
+
+
+class _ObjectPlace:
+    """Files, a bucket or memory, opened for each use: whose event loop that is may change from call to call."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    async def save(self, key: str, data: bytes) -> None:
+        async with self._open() as objects:
+            await objects.put(key, data, Overwrite())
+
+    async def load(self, key: str) -> bytes | None:
+        try:
+            async with self._open() as objects:
+                return (await objects.get(key)).body
+        except NotFound:
+            return None
+
+    async def delete(self, key: str) -> None:
+        async with self._open() as objects:
+            await objects.delete(key)
+
+    async def erase(self, folder: str) -> int:
+        """How many there were."""
+        async with self._open() as objects:
+            found = await objects.list(folder)
+            for info in found:
+                await objects.delete(info.key)
+        return len(found)
+
+    @asynccontextmanager
+    async def _open(self) -> AsyncGenerator[ObjectStore]:
+        objects = self._storage.open_objects(secrets.token_hex(8))
+        try:
+            yield objects
+        finally:
+            with anyio.move_on_after(_CLOSE_S, shield=True):
+                await objects.aclose()
+
+
+class _OwnPlace:
+    """A storage of the user's own."""
+
+    def __init__(self, storage: ContentStorage) -> None:
+        self._storage: Any = storage
+
+    async def save(self, key: str, data: bytes) -> None:
+        await _ask(partial(self._storage.save, key, data))
+
+    async def load(self, key: str) -> bytes | None:
+        data = await _ask(partial(self._storage.load, key))
+        if data is not None and not isinstance(data, bytes):
+            raise Invalid("a storage loads bytes, or None", got=type(data).__name__)
+        return data
+
+    async def delete(self, key: str) -> None:
+        if hasattr(self._storage, "delete"):
+            await _ask(partial(self._storage.delete, key))
+
+    async def erase(self, folder: str) -> int:
+        del folder
+        raise Invalid("only FileStorage, S3Storage and InMemoryStorage know what they hold; erase it there yourself")
+
+
+async def _ask(method: partial[Any]) -> object:
+    if inspect.iscoroutinefunction(method.func):
+        return await method()
+    answer = await run_in_thread(method)
+    return await answer if inspect.isawaitable(answer) else answer

@@ -1,0 +1,122 @@
+"""Finding a model for the command line: what was asked for, or what the environment is set up for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias, get_args
+
+from repertory.backends.models.bedrock_client import bedrock_configured
+from repertory.backends.ports import Model
+from repertory.errors import Invalid
+
+NO_MODEL = (
+    "No model is configured: set ANTHROPIC_API_KEY, or OPENAI_API_KEY or OPENAI_BASE_URL, or AWS credentials and a "
+    "region for Amazon Bedrock, or add --offline for a small rule-based model that needs nothing."
+)
+MODEL_VARIABLE = "REPERTORY_MODEL"
+"""Names a model as `--model` does; `--model` wins."""
+
+Provider = Literal["anthropic", "bedrock", "offline", "openai"]
+_NAMES = {"anthropic": "Anthropic", "bedrock": "Amazon Bedrock", "openai": "OpenAI"}
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A model to use. `model_id` is None for the provider's default."""
+
+    provider: Provider
+    model_id: str | None = None
+
+    @property
+    def label(self) -> str:
+        """What to call it in front of a person."""
+        if self.provider == "offline":
+            return "offline model (rules, no language model)"
+        return f"{_NAMES[self.provider]} ({self.model_id or 'default model'})"
+
+    def build(self) -> Model:
+        """The model. Nothing is connected yet. Errors: `ImportError` naming what to install for its provider."""
+        match self.provider:  # each is loaded when used
+            case "bedrock":
+                return default_model(self.model_id)
+            case "anthropic":
+                from repertory.backends.models.anthropic import AnthropicModel
+
+                return AnthropicModel(model_id=self.model_id) if self.model_id else AnthropicModel()
+            case "openai":
+                from repertory.backends.models.openai import OpenAIModel
+
+                return OpenAIModel(model_id=self.model_id) if self.model_id else OpenAIModel()
+            case "offline":
+                from repertory.backends.models.offline import OfflineModel
+
+                return OfflineModel()
+
+
+@dataclass(frozen=True, slots=True)
+class NothingChosen:
+    """There is no model; `why` is the one sentence to show."""
+
+    why: str
+
+
+Choice: TypeAlias = "Chosen | NothingChosen"
+
+
+def choose_model(asked: str | None, *, offline: bool, environ: Mapping[str, str]) -> Choice:
+    """`--offline` wins, then `--model`, then `$REPERTORY_MODEL`, then what there are credentials for.
+
+    `asked` is a provider (`anthropic`, `bedrock`, `openai`, `offline`), a provider and a model (`openai:gpt-5.4`), or
+    the id of a Bedrock model. Of files, only those are looked for in which AWS tools keep credentials; nothing in them
+    is read, and nothing is connected.
+    """
+    if offline:
+        return Chosen("offline")
+    asked = asked or environ.get(MODEL_VARIABLE)
+    if asked:
+        return named_model(asked)
+    if environ.get("ANTHROPIC_API_KEY"):
+        return Chosen("anthropic")
+    if environ.get("OPENAI_API_KEY") or environ.get("OPENAI_BASE_URL"):
+        return Chosen("openai")
+    if bedrock_configured(environ) or _has_credentials_file(environ):
+        return Chosen("bedrock")
+    return NothingChosen(NO_MODEL)
+
+
+def named_model(asked: str) -> Chosen:
+    """The model of this name. What begins with no provider is the id of a Bedrock model, which may hold a colon."""
+    named, _, model_id = asked.partition(":")
+    provider = next((known for known in get_args(Provider) if known == named), None)
+    return Chosen(provider, model_id or None) if provider else Chosen("bedrock", asked)
+
+
+def _has_credentials_file(environ: Mapping[str, str]) -> bool:
+    named = environ.get("AWS_SHARED_CREDENTIALS_FILE")
+    home = environ.get("HOME")
+    path = Path(named) if named else Path(home) / ".aws/credentials" if home else None
+    return path is not None and path.is_file()
+
+
+_ELSEWHERE = {("gpt-", "chatgpt-", "o1", "o3", "o4"): "OpenAIModel", ("claude-",): "AnthropicModel"}
+"""How ids of other providers begin: those of Bedrock begin with a region or a vendor and a dot, or are ARNs."""
+
+
+def default_model(model: object) -> Model:
+    """The model itself, or Bedrock's for an id or for None. Nothing is connected before the first call.
+
+    Errors: `Invalid` for anything else; `ImportError` naming what to install when Bedrock's client is missing.
+    """
+    if isinstance(model, Model):
+        return model
+    if model is not None and not isinstance(model, str):
+        raise Invalid("model is a Model, the id of a Bedrock model, or None", got=type(model).__name__)
+    for beginnings, kind in _ELSEWHERE.items():
+        if model and model.startswith(beginnings):
+            text = f"this is no id of a Bedrock model; write Agent({kind}(model_id={model!r}))"
+            raise Invalid(text, model=model)
+    from repertory.backends.models.bedrock import BedrockModel  # loaded when used
+
+    return BedrockModel(model_id=model) if model else BedrockModel()

@@ -1,0 +1,201 @@
+"""What is known of stored sessions, as lines of text or as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, assert_never, cast
+
+from repertory.app.cli.transcript import harmless, harmless_json, message_lines, shortened
+from repertory.core.journal.plain_json import dump
+from repertory.core.messages import tool_uses
+from repertory.core.orchestration.results import NodeResult
+
+if TYPE_CHECKING:
+    from repertory.app.operations.doctor import DoctorReport
+    from repertory.app.operations.searching import SearchResult
+    from repertory.app.operations.showing import StoredAgent, StoredHistory, StoredMessage
+    from repertory.backends.ports import SessionInfo
+    from repertory.core.journal.comparing import Cost, Difference, MessageDifference
+    from repertory.core.journal.timeline import Happening
+
+
+def as_json(value: object) -> str:
+    """A report, or a list of them, as JSON."""
+    return harmless_json(json.dumps(json.loads(dump(_plain(value))), indent=2, ensure_ascii=False))
+
+
+def session_table(sessions: Sequence[SessionInfo]) -> Iterator[str]:
+    """A header and one line per session, in columns."""
+    if not sessions:
+        yield "No sessions."
+        return
+    rows = [("SESSION", "AGENTS", "RECORDS", "UPDATED", "OWNER"), *map(_cells, sessions)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def history_lines(agent: StoredAgent) -> Iterator[str]:
+    """Every message with who said it and when; at the end, whether the last turn was cut short."""
+    if agent.lost_source is not None:
+        yield f"(Forked from {harmless(agent.lost_source)}, which is gone: what was said before is not here.)"
+    for each in agent.messages:
+        left = " (left behind)" if each.left_behind else ""
+        yield f"{_number(each)} {each.message['role']}, {local_time(each.at)}{left}"
+        yield from (f"    {line}" for line in message_lines(each.message))
+    if agent.run is not None:
+        yield from _run_lines(agent.run)
+    conversation = [each.message for each in agent.messages if not each.left_behind]
+    if agent.waits_for:
+        yield "(The last turn waits for a person to say what became of a tool.)"
+    elif conversation and (conversation[-1]["role"] == "user" or any(tool_uses(conversation[-1]))):
+        yield "(The last turn has no answer.)"
+
+
+def _run_lines(run: Mapping[str, Any]) -> Iterator[str]:
+    """How far a graph or swarm is, and what each node led to."""
+    yield f"{run['type']}, {run['status']}: {_one_line(run['current_task'])}"
+    for node, result in run["node_results"].items():
+        said = NodeResult.from_dict(result)
+        yield f"    {harmless(node)}, {said.status.value}: {shortened(str(said))}"
+    if run["next_nodes_to_execute"]:
+        yield f"(To be done next: {harmless(', '.join(run['next_nodes_to_execute']))}.)"
+
+
+def happening_lines(history: StoredHistory) -> Iterator[str]:
+    """One line per position: its number, when, what happened, and whether it was left behind."""
+    if history.lost_source is not None:
+        yield f"(Forked from {harmless(history.lost_source)}, which is gone.)"
+    for each in history.happenings:
+        left = "" if each.on_path else " (left behind)"
+        yield f"{_number(each)} {local_time(each.at)} {harmless(_happened(each))}{left}"
+    if not history.happenings:
+        yield "Nothing has happened yet."
+
+
+def _happened(each: Happening) -> str:
+    match each.what:
+        case "turn":
+            about = [] if each.answered else ["no answer"]
+            about += [] if each.tokens is None else [f"{each.tokens} tokens"]
+            return f"turn {each.turn}: {each.text}" + (f" ({', '.join(about)})" if about else "")
+        case "mark":
+            more = f" {_one_line(each.metadata)}" if each.metadata else ""
+            return f"mark {each.text}, which is #{each.position}{more}"
+        case "rewind":
+            return f"rewind to #{each.position}{f': {each.text}' if each.text else ''}"
+        case "fork":
+            return f"forked from {each.text} at #{each.position}"
+        case "redaction":
+            return f"#{each.position} redacted"
+        case "view":
+            return f"what is shown changed{f': {each.text}' if each.text else ''}"
+        case "run":
+            return f"run {each.run}{'' if each.status == 'started' else ' ended early'}: {each.text}"
+        case "node":
+            ended = "waits for an answer" if each.status == "interrupted" else each.status
+            return f"{each.node} {ended}: {each.text}" + (f" ({each.tokens} tokens)" if each.tokens else "")
+        case _:
+            assert_never(each.what)
+
+
+def _number(each: StoredMessage | Happening | MessageDifference) -> str:
+    """The number, with the journal that it is of when that is another one."""
+    return f"#{each.seq}" if each.source is None else f"{harmless(each.source)} #{each.seq}"
+
+
+def _one_line(value: object) -> str:
+    return shortened(json.dumps(value, ensure_ascii=False, default=str))
+
+
+def hit_lines(result: SearchResult) -> Iterator[str]:
+    """One line per message that was found, and what could not be searched."""
+    for hit in result.hits:
+        where = f"{harmless(hit.session_id)} {harmless(hit.agent_id)} #{hit.seq}"
+        yield f"{where} {hit.role}, {local_time(hit.at)}: {harmless(hit.excerpt)}"
+    if result.more:
+        yield "(There may be more: --max says how many are shown.)"
+    for session_id, why in result.unreadable.items():
+        yield f"({harmless(session_id)} could not be searched: {harmless(why)})"
+
+
+def difference_lines(found: Difference) -> Iterator[str]:
+    """What only the first has after a minus, what only the second has after a plus: messages, what is shown, the state,
+    the cost.
+    """
+    if found.empty:
+        yield f"No difference in {found.same} messages, what is shown and the state."
+    for each in found.messages:
+        sign = _sign(each)
+        yield f"{sign} {_number(each)} {each.message['role']}"
+        yield from (f"{sign}     {line}" for line in message_lines(each.message))
+    said = {(each.side, each.source, each.seq) for each in found.messages}
+    for each in found.view:
+        if (each.side, None, each.seq) not in said:
+            where = f"#{each.seq}" if each.seq else "summary"
+            words = shortened(" ".join(message_lines(each.message)))
+            yield f"{_sign(each)} shown: {where} {each.message['role']}: {words}"
+    for each in found.state:
+        if each.in_first:
+            yield f"- {harmless(each.key)} = {_one_line(each.first)}"
+        if each.in_second:
+            yield f"+ {harmless(each.key)} = {_one_line(each.second)}"
+    if found.first_cost != found.second_cost:
+        yield f"- {_cost(found.first_cost)}"
+        yield f"+ {_cost(found.second_cost)}"
+
+
+def _sign(each: MessageDifference) -> str:
+    return "-" if each.side == "first" else "+"
+
+
+def _cost(cost: Cost) -> str:
+    return f"{cost.answers} answers took {cost.input_tokens} tokens in and {cost.output_tokens} out"
+
+
+def health_lines(report: DoctorReport) -> Iterator[str]:
+    """What is wrong, what was done about it, and how many sessions are sound."""
+    for damage in report.damages:
+        yield f"{harmless(damage.where)}: {harmless(damage.what)}"
+    if report.rebuilt_from is not None:
+        yield f"    made anew; what was there is {harmless(report.rebuilt_from)}"
+    for session in report.sessions:
+        yield from (f"{harmless(session.session_id)}: {harmless(problem)}" for problem in session.problems)
+        if session.repair is not None:
+            kept = ", ".join(f"{agent} up to #{seq}" for agent, seq in session.repair.kept.items())
+            yield f"    moved to {harmless(session.repair.moved_to)}; still there: {harmless(kept) or 'nothing'}"
+        elif session.not_repaired is not None:
+            yield f"    not repaired: {harmless(session.not_repaired)}"
+    yield from (f"{harmless(stray)}: part of no session" for stray in report.strays)
+    sound = sum(not session.problems for session in report.sessions)
+    yield f"{sound} of {len(report.sessions)} sessions are sound."
+
+
+def local_time(epoch_s: float) -> str:
+    """ISO 8601 in the local time zone, to the second."""
+    return datetime.fromtimestamp(epoch_s).astimezone().isoformat(timespec="seconds")
+
+
+def _cells(info: SessionInfo) -> tuple[str, ...]:
+    agents = ", ".join(sorted(info.agents))
+    return (
+        harmless(info.session_id),
+        harmless(agents) or "-",
+        "damaged" if info.damaged else str(sum(info.agents.values())),
+        local_time(info.updated_at),
+        harmless(info.owner or "-"),
+    )
+
+
+def _plain(value: object) -> object:
+    """Dataclasses as dictionaries, all the way down."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in cast("Mapping[object, object]", value).items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in cast("Sequence[object]", value)]
+    return value

@@ -1,0 +1,91 @@
+"""The command line: `repertory chat`, `repertory sessions ...` and `repertory memory ...`."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from io import TextIOWrapper
+from pathlib import Path
+
+from repertory.app.cli.memory_commands import add_memory_commands, run_memory_command
+from repertory.app.cli.session_commands import add_commands, add_place, chosen_place, run_command
+from repertory.app.cli.transcript import harmless
+from repertory.errors import RepertoryError
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Every command and option, with its help."""
+    parser = argparse.ArgumentParser(prog="repertory", description="Talk to agents that lose nothing.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    chat = commands.add_parser("chat", help="talk to an agent; the conversation is kept and resumed")
+    chat.add_argument("--session", metavar="ID", help="which conversation (default: chat; with --from, a new one)")
+    chat.add_argument(
+        "--from",
+        dest="source",
+        metavar="SESSION[@POSITION]",
+        help="begin with what a session was at a label or number (default: its end), in a new session",
+    )
+    chat.add_argument(
+        "--model",
+        metavar="MODEL",
+        help="a provider, or provider:id, such as openai:gpt-5.4 (default: $REPERTORY_MODEL, or what a key is set for)",
+    )
+    chat.add_argument("--offline", action="store_true", help="use a small rule-based model that needs nothing")
+    chat.add_argument(
+        "--files", metavar="FOLDER", help="the folder that the file tools may use (default: ~/.repertory/files)"
+    )
+    add_place(chat)
+    add_commands(commands.add_parser("sessions", help="look after what is stored"))
+    add_memory_commands(commands.add_parser("memory", help="look after what agents remember"))
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command. Returns the exit code: 0 done, 1 it failed, 2 it was used wrongly or there is no model."""
+    options = build_parser().parse_args(arguments)
+    logging.getLogger("repertory").addHandler(logging.NullHandler())  # commands say themselves what failed
+    _take_any_text()
+    try:
+        return _run(options)
+    except BrokenPipeError:
+        # Nobody reads on. The flush at exit must not fail once more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    except (RepertoryError, ImportError, OSError) as error:
+        print(harmless(f"repertory: {error}"), file=sys.stderr)
+        return 1
+
+
+def _take_any_text() -> None:
+    """What is said may not fit the terminal's encoding, and what comes in may not be text: neither is an error."""
+    for stream, errors in ((sys.stdin, "replace"), (sys.stdout, "backslashreplace"), (sys.stderr, "backslashreplace")):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors=errors)
+
+
+def _run(options: argparse.Namespace) -> int:
+    if options.command == "chat":
+        from repertory.app.cli.chat import ChatSettings, run_chat  # loaded when used
+
+        settings = ChatSettings(
+            session_id=options.session,
+            source=options.source,
+            model=options.model,
+            offline=options.offline,
+            folder=Path(options.files).expanduser() if options.files else None,
+            place=chosen_place(options),
+        )
+        return run_chat(settings, os.environ)
+    if options.command == "memory":
+        return run_memory_command(options)
+    return run_command(options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

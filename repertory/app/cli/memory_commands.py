@@ -1,0 +1,189 @@
+"""`repertory memory ...`: what agents remember, from the command line."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from repertory.app.cli import listing
+from repertory.app.cli.session_commands import Outcome, add_place, chosen_place
+from repertory.app.cli.transcript import harmless, shortened
+from repertory.app.memory.memory_manager import MemoryManager
+from repertory.app.memory.sqlite import SQLiteMemoryStore
+from repertory.app.operations.sessions import Sessions
+from repertory.core.memory.options import MemoryAddOptions, MemorySearchOptions
+from repertory.errors import Invalid, NotFound
+
+if TYPE_CHECKING:
+    from repertory.app.operations.letters import StoredLetter
+    from repertory.core.memory.entry import MemoryEntry
+
+_Run = Callable[[argparse.Namespace], Awaitable[Outcome]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreLine:
+    """One memory store, as a listing shows it."""
+
+    name: str
+    kind: str
+    description: str | None
+    writable: bool
+    extracts: bool
+
+
+def add_memory_commands(parser: argparse.ArgumentParser) -> None:
+    """Every command, with its options and its help."""
+    commands = parser.add_subparsers(dest="action", required=True)
+
+    def add(name: str, run: _Run, text: str) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+        command.set_defaults(run=run)
+        command.add_argument("--json", action="store_true", help="say it in JSON")
+        return command
+
+    search = add("search", _search, "what the stores know of some words, the best first")
+    search.add_argument("words", nargs="+", metavar="WORD")
+    search.add_argument("--max", type=int, default=10, metavar="N", help="of each store (default: 10)")
+    adding = add("add", _add, "remember something")
+    adding.add_argument("text", metavar="TEXT")
+    forget = add("forget", _forget, "erase a memory, and what was derived from it, for good")
+    forget.add_argument("id", metavar="ID", help="as `search --json` gives it in the metadata")
+    stores = add("stores", _stores, "the stores, and what each is for")
+    for command in (search, adding, forget, stores):
+        _add_manager(command)
+    for command in (search, adding, forget):
+        command.add_argument("--store", metavar="NAME", help="in this store only")
+    letters = add("dead-letters", _dead_letters, "what stores would not take of stored sessions")
+    letters.add_argument("session", nargs="?", metavar="SESSION", help="of this session only")
+    replay = add("replay", _replay, "have dead letters of a session tried again, when an agent next opens it")
+    replay.add_argument("session", metavar="SESSION")
+    replay.add_argument("--store", metavar="NAME", help="of this memory store only")
+    replay.add_argument("--agent", metavar="ID", help="which agent in it (default: the only one, or default)")
+    replay.add_argument("--takeover", action="store_true", help="fence a live owner instead of being refused")
+    for command in (letters, replay):
+        add_place(command)
+
+
+def run_memory_command(options: argparse.Namespace) -> int:
+    """Run one. Returns the exit code: 0 done; 1 there was nothing."""
+    if "manager" in options:
+        options.opened = _manager(options)
+    outcome: Outcome = anyio.run(options.run, options)
+    if options.json:
+        sys.stdout.write(f"{listing.as_json(outcome.report)}\n")
+    else:
+        sys.stdout.writelines(f"{harmless(line)}\n" for line in outcome.lines)
+    return outcome.code
+
+
+def _add_manager(command: argparse.ArgumentParser) -> None:
+    where = command.add_mutually_exclusive_group()
+    where.add_argument("--memory", metavar="FILE", help="a database of memories (default: ~/.repertory/memory.db)")
+    where.add_argument(
+        "--manager", metavar="MODULE:NAME", help="a MemoryManager of your own, such as shop.agents:memory"
+    )
+    command.add_argument("--scope", metavar="NAME", help="whose memories, in a database")
+
+
+def _manager(options: argparse.Namespace) -> MemoryManager:
+    if options.manager is None:
+        return MemoryManager(stores=[SQLiteMemoryStore(options.memory, scope=options.scope)])
+    module, _, name = options.manager.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found: Any = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise NotFound("there is no such manager", manager=options.manager, error=str(error)) from error
+    if not isinstance(found, MemoryManager):
+        raise Invalid("that is no MemoryManager", manager=options.manager, got=type(found).__name__)
+    return found
+
+
+async def _search(options: argparse.Namespace) -> Outcome:
+    wanted = MemorySearchOptions(max_search_results=options.max, stores=_chosen(options))
+    found = await options.opened.search(" ".join(options.words), wanted)
+    return Outcome(found, _entry_lines(found), 0 if found else 1)
+
+
+async def _add(options: argparse.Namespace) -> Outcome:
+    await options.opened.add(options.text, MemoryAddOptions(stores=_chosen(options)))
+    return Outcome({"added": 1}, iter(["Remembered."]))
+
+
+async def _forget(options: argparse.Namespace) -> Outcome:
+    chosen = _chosen(options)
+    stores = [each for each in options.opened.managed if chosen is None or each.name in chosen]
+    able = [each.desk.store for each in stores if callable(getattr(each.desk.store, "forget", None))]
+    if not able:
+        raise Invalid("no such store can forget", stores=[each.name for each in stores])
+    count = sum([await store.forget(options.id) for store in able])
+    line = f"{count} erased." if count else "Nothing has this id."
+    return Outcome({"erased": count}, iter([line]), 0 if count else 1)
+
+
+async def _stores(options: argparse.Namespace) -> Outcome:
+    lines = [
+        StoreLine(
+            name=each.name,
+            kind=type(each.desk.store).__name__,
+            description=each.description,
+            writable=each.writable,
+            extracts=each.extraction is not None,
+        )
+        for each in options.opened.managed
+    ]
+    return Outcome(lines, _store_lines(lines))
+
+
+async def _dead_letters(options: argparse.Namespace) -> Outcome:
+    found = await Sessions(chosen_place(options)).dead_letters(options.session)
+    return Outcome(found, _letter_lines(found))
+
+
+async def _replay(options: argparse.Namespace) -> Outcome:
+    sessions = Sessions(chosen_place(options))
+    done = await sessions.replay(options.session, options.store, agent=options.agent, takeover=options.takeover)
+    count = sum(done.letters.values())
+    line = f"{count} to be tried again when an agent opens the session." if count else "There are no dead letters."
+    return Outcome(done, iter([line]), 0 if count else 1)
+
+
+def _chosen(options: argparse.Namespace) -> list[str] | None:
+    return None if options.store is None else [options.store]
+
+
+def _entry_lines(found: Sequence[MemoryEntry]) -> Iterator[str]:
+    if not found:
+        yield "Nothing is known of that."
+    for entry in found:
+        named = (entry.metadata or {}).get("id")
+        yield f"[{entry.store_name}{'' if named is None else f' {named}'}] {harmless(entry.content)}"
+
+
+def _store_lines(lines: Sequence[StoreLine]) -> Iterator[str]:
+    for line in lines:
+        able = ["searched", *(["written"] if line.writable else []), *(["extracted into"] if line.extracts else [])]
+        yield f"{line.name} ({line.kind}): {', '.join(able)}. {line.description or ''}".rstrip()
+
+
+def _letter_lines(found: Sequence[StoredLetter]) -> Iterator[str]:
+    if not found:
+        yield "No dead letters."
+    for stored in found:
+        letter = stored.letter
+        when = datetime.fromtimestamp(letter.at, UTC).strftime("%Y-%m-%d %H:%M")
+        what = f"messages {letter.stretch[0]}-{letter.stretch[1]}"
+        if letter.write is not None:
+            what = f'"{shortened(letter.write.content)}"'
+        where = f"{stored.session_id}/{stored.agent_id} -> {stored.store}"
+        yield f"{where}: {what} ({when} UTC: {shortened(letter.why, 200)})"

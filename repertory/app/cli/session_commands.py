@@ -1,0 +1,472 @@
+"""`repertory sessions ...`: the operations on stored sessions as commands."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import anyio
+import anyio.to_thread
+
+from repertory.app.cli import listing
+from repertory.app.cli.transcript import harmless
+from repertory.app.memory.sqlite import SQLiteMemoryStore
+from repertory.app.operations.sessions import Sessions
+from repertory.app.sessions.agentcore import AgentCoreMemorySessions
+from repertory.app.sessions.documented import FileSessions, S3Sessions
+from repertory.app.sessions.journal import JournalSessions
+from repertory.app.sessions.sessions import SQLiteSessions
+from repertory.app.sessions.snapshots import SnapshotSessions
+from repertory.app.sessions.storages import FileStorage, S3Storage
+from repertory.errors import Invalid, NotFound
+
+if TYPE_CHECKING:
+    from repertory.app.operations.copying import CopyReport
+    from repertory.app.operations.erasing import (
+        DeletionProof,
+        ExpiryReport,
+        ForgottenMemories,
+        RedactionReport,
+        TextRedactionReport,
+    )
+    from repertory.app.operations.pruning import PruneReport
+    from repertory.app.operations.showing import StoredAgent, StoredSession
+    from repertory.app.sessions.sessions import SessionPlace
+    from repertory.app.sessions.storages import Storage
+
+T = TypeVar("T")
+
+_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+_AGE = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smhdw]?)")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a command has to say."""
+
+    report: object
+    """None when everything was said already."""
+    lines: Iterator[str]
+    code: int = 0
+
+
+Command = Callable[[argparse.Namespace, Sessions], Awaitable[Outcome]]
+
+
+class Declined(Exception):
+    """Somebody was asked, and did not say yes."""
+
+
+def add_place(parser: argparse.ArgumentParser) -> None:
+    """`--at`, and `--database` for a database alone."""
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument(
+        "--at",
+        metavar="PLACE",
+        type=_argument(place_named),
+        help=f"where sessions are kept: {FORMS} (default: ~/.repertory/sessions.db)",
+    )
+    where.add_argument("--database", metavar="FILE", help="the same for a database file")
+
+
+def chosen_place(options: argparse.Namespace) -> SessionPlace:
+    """The place that `--at` or `--database` names, or the default one."""
+    return SQLiteSessions(options.database) if options.at is None else options.at
+
+
+def add_commands(parser: argparse.ArgumentParser) -> None:
+    """Every command, with its options and its help."""
+    commands = parser.add_subparsers(dest="action", required=True)
+
+    def add(name: str, run: Command, text: str, *, writes: bool = False, asks: bool = False) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+        command.set_defaults(run=run)
+        add_place(command)
+        command.add_argument("--json", action="store_true", help="say it in JSON")
+        if writes:
+            command.add_argument("--takeover", action="store_true", help="fence a live owner instead of being refused")
+        if asks:
+            command.add_argument("--yes", action="store_true", help="do not ask")
+        return command
+
+    add("list", _list, "every session, the most recent first")
+    show = add("show", _show, "everything that was said in a session")
+    history = add("history", _history, "the positions of a session that one can go back to, and what happened there")
+    search = add("search", _search, "the messages that have all of some words")
+    search.add_argument("words", nargs="+", metavar="WORD")
+    search.add_argument("--session", metavar="ID", help="look in this session only")
+    search.add_argument("--max", type=int, default=100, metavar="N", help="how many to show (default: 100)")
+    export = add("export", _export, "write a session into a file, or with - to standard output")
+    imports = add("import", _import, "add the session that a file holds", writes=True)
+    imports.add_argument("file", metavar="FILE")
+    copy = add("copy", _copy, "add a session to another place", writes=True)
+    fork = add("fork", _fork, "a new session that goes on from a position of another one")
+    diff = add("diff", _diff, "what differs between two sessions")
+    rewind = add("rewind", _rewind, "go back to a position; what lay beyond stays, hidden", writes=True)
+    unsummarize = add("drop-summary", _drop_summary, "show the model again what a summary stands for", writes=True)
+    mark = add("mark", _mark, "give a position of a session a name", writes=True)
+    prune = add("prune", _prune, "let go of marks, and of what lies beyond rewinds, for good", asks=True)
+    redact = add("redact", _redact, "replace what a message says, for good", writes=True, asks=True)
+    retext = add("redact-text", _redact_text, "replace a text wherever a session says it", writes=True, asks=True)
+    delete = add("delete", _delete, "erase a session", writes=True, asks=True)
+    for command in (show, history, export, copy, fork, diff, rewind, unsummarize, mark, prune, redact, retext, delete):
+        command.add_argument("session", metavar="ID")
+    for command in (show, history, fork, diff, rewind, unsummarize, mark, prune, redact, retext):
+        command.add_argument("--agent", metavar="ID", help="which agent in it (default: the only one, or default)")
+    export.add_argument("file", metavar="FILE")
+    export.add_argument("--force", action="store_true", help="replace the file when there is one")
+    copy.add_argument("--to", required=True, metavar="PLACE", type=_argument(place_named), help=FORMS)
+    for command in (imports, copy):
+        command.add_argument("--as", dest="new_id", metavar="ID", help="what to call it there (default: the same)")
+    fork.add_argument("new_id", metavar="NEW")
+    diff.add_argument("other", metavar="OTHER")
+    position = "a number that `history` or `show` gives, or the label of a snapshot (default: the end)"
+    for command in (fork, diff):
+        command.add_argument("--position", type=_position, metavar="P", help=position)
+    diff.add_argument("--other-position", type=_position, metavar="P", help="the same for the other session")
+    rewind.add_argument("to", type=_position, metavar="POSITION", help=position.partition(" (")[0])
+    mark.add_argument("label", metavar="LABEL", help="the name; given again, it names the new position")
+    mark.add_argument("--position", type=int, metavar="N", help="what is named (default: the end)")
+    mark.add_argument("--note", metavar="TEXT", help="kept beside it")
+    prune.add_argument("--keep", type=int, metavar="N", help="marks go but for the newest N")
+    age = "seconds, or such as 45m, 12h, 30d, 8w"
+    prune.add_argument("--older-than", type=_argument(_age_s), metavar="AGE", help=f"only what is older goes: {age}")
+    prune.add_argument("--beyond-rewinds", action="store_true", help="also what lies beyond rewinds")
+    prune.add_argument("--dry-run", action="store_true", help="say what would go")
+    redact.add_argument("seq", type=int, metavar="NUMBER", help="of the message, as `show` gives it")
+    redact.add_argument("text", nargs="?", default="[redacted]", metavar="TEXT", help="what it says instead")
+    retext.add_argument("text", metavar="TEXT", help="word for word; with - and --yes it is read from standard input")
+    retext.add_argument("instead", nargs="?", default="[redacted]", metavar="REPLACEMENT", help="what it says instead")
+    for command in (redact, retext):
+        command.add_argument("--memory", metavar="FILE", help="a database of memories that forgets it as well")
+    expire = add("expire", _expire, "delete every session that was not changed for some time", asks=True)
+    expire.add_argument("age", type=_argument(_age_s), metavar="AGE", help=age)
+    expire.add_argument("--dry-run", action="store_true", help="say what would be deleted")
+    doctor = add("doctor", _doctor, "examine every session; exits with 1 when something is damaged")
+    doctor.add_argument("--repair", action="store_true", help="set aside what is damaged, so that the rest opens")
+
+
+def run_command(options: argparse.Namespace) -> int:
+    """Run one. Returns the exit code: 0 done; 1 somebody declined, or something is damaged."""
+    sessions = Sessions(chosen_place(options))
+    try:
+        outcome = anyio.run(options.run, options, sessions)
+    except Declined:
+        sys.stderr.write("Nothing was changed.\n")
+        return 1
+    if options.json and outcome.report is not None:
+        sys.stdout.write(f"{listing.as_json(outcome.report)}\n")
+    else:
+        sys.stdout.writelines(f"{harmless(line)}\n" for line in outcome.lines)
+    return outcome.code
+
+
+async def _list(options: argparse.Namespace, sessions: Sessions) -> Outcome:
+    del options
+    found = await sessions.list()
+    return Outcome(found, listing.session_table(found))
+
+
+async def _show(options: argparse.Namespace, sessions: Sessions) -> Outcome:
+    found = await sessions.show(options.session, agent=options.agent)
+    return Outcome(found, listing.history_lines(_only(found)) if not options.json else iter(()))
+
+
+async def _history(options: argparse.Namespace, sessions: Sessions) -> Outcome:
+    found = await sessions.history(options.session, agent=options.agent)
+    return Outcome(found, listing.happening_lines(found))
+
+
+async def _mark(options: argparse.Namespace, sessions: Sessions) -> Outcome:
+    note = {} if options.note is None else {"note": options.note}
+    done = await sessions.mark(
+        options.session, options.label, note, at=options.position, agent=options.agent, takeover=options.takeover
+    )
+    return Outcome(done, iter([f"{harmless(options.session)}: {harmless(done.label)} is #{done.position}."]))
+
+
+async def _prune(options: argparse.Namespace, sessions: Sessions) -> Outcome:
+    prune = partial(
+        sessions.prune,
+        options.session,
+        keep=options.keep,
+        older_than=options.older_than,
+        beyond_rewinds=options.beyond_rewinds,
+        agent=options.agent,
+    )
+    planned = await prune(dry_run=True)
+    if not options.dry_run and planned.erased:
+        question = f"Destroy {len(planned.erased)} records of {harmless(options.session)} for good?"
+        await _ask(options, question)
+        planned = await prune()
+    return Outcome(planned, _prune_lines(planned))
+
+
+async def _search(options: argparse.Namespace, sessions: Sessions) -> Outcome:
+    found = await sessions.search(" ".join(options.words), session_id=options.session, hits_max=options.max)
+    return Outcome(found, listing.hit_lines(found))
+
+
+async def _export(options: argparse.Namespace, sessions: Sessions) -> Outcome:
+    if options.file == "-":
+        await sessions.write_export(options.session, _write_out)
+        return Outcome(None, iter(()))
+    done = await sessions.export(options.session, Path(options.file), overwrite=options.force)
+    return Outcome(done, iter([f"{_copied(done, 'exported')} to {harmless(options.file)}."]))
+
+
+async def _import(options: argparse.Namespace, sessions: Sessions) -> Outcome:
+    done = await sessions.import_(Path(options.file), session_id=options.new_id, takeover=options.takeover)
+    return Outcome(done, iter([f"{_copied(done, 'imported')}."]))
+
+
+async def _copy(options: argparse.Namespace, sessions: Sessions) -> Outcome:
+    done = await sessions.copy(options.session, options.to, new_id=options.new_id, takeover=options.takeover)
+    return Outcome(done, iter([f"{_copied(done, 'copied')}."]))
+
+
+async def _fork(options: argparse.Namespace, sessions: Sessions) -> Outcome:
+    done = await sessions.fork(options.session, options.new_id, at=options.position, agent=options.agent)
+    places = ", ".join(f"{harmless(agent)} at #{position}" for agent, position in done.positions.items())
+    text = f"{harmless(done.session_id)}: forked from {harmless(done.source)}, {places}; {done.messages} messages."
+    return Outcome(done, iter([text]))
+
+
+async def _diff(options: argparse.Namespace, sessions: Sessions) -> Outcome:
+    found = await sessions.diff(
+        options.session, options.other, at=options.position, other_at=options.other_position, agent=options.agent
+    )
+    return Outcome(found, listing.difference_lines(found))
+
+
+async def _rewind(options: argparse.Namespace, sessions: Sessions) -> Outcome:
+    done = await sessions.rewind(options.session, options.to, agent=options.agent, takeover=options.takeover)
+    text = f"{harmless(done.session_id)}: back at #{done.position}; `rewind` to {done.was} undoes this."
+    return Outcome(done, iter([text]))
+
+
+async def _drop_summary(options: argparse.Namespace, sessions: Sessions) -> Outcome:
+    done = await sessions.drop_summary(options.session, agent=options.agent, takeover=options.takeover)
+    text = f"{harmless(done.session_id)}: the summary is shown no more; `rewind` to {done.was} undoes this."
+    return Outcome(done, iter([text]))
+
+
+async def _redact(options: argparse.Namespace, sessions: Sessions) -> Outcome:
+    name = harmless(options.session)
+    await _ask(options, f"Destroy what message #{options.seq} of {name} says?")
+    async with _memories(options) as memory:
+        done = await sessions.redact(
+            options.session, options.seq, options.text, agent=options.agent, takeover=options.takeover, memory=memory
+        )
+    return Outcome(done, _redaction_lines(done))
+
+
+async def _redact_text(options: argparse.Namespace, sessions: Sessions) -> Outcome:
+    text = sys.stdin.read().rstrip("\n") if options.text == "-" else options.text
+    await _ask(options, f"Destroy that text wherever {harmless(options.session)} says it?")
+    async with _memories(options) as memory:
+        done = await sessions.redact_text(
+            options.session, text, options.instead, agent=options.agent, takeover=options.takeover, memory=memory
+        )
+    return Outcome(done, _text_redaction_lines(done))
+
+
+@asynccontextmanager
+async def _memories(options: argparse.Namespace) -> AsyncGenerator[Sequence[object]]:
+    if options.memory is None:
+        yield ()
+        return
+    store = SQLiteMemoryStore(options.memory)
+    try:
+        yield [store]
+    finally:
+        await store.aclose()
+
+
+async def _delete(options: argparse.Namespace, sessions: Sessions) -> Outcome:
+    await _ask(options, f"Delete {harmless(options.session)} for good?")
+    proof = await sessions.delete(options.session, takeover=options.takeover)
+    return Outcome(proof, _proof_lines([proof]))
+
+
+async def _expire(options: argparse.Namespace, sessions: Sessions) -> Outcome:
+    planned = await sessions.expire(options.age, dry_run=True)
+    if options.dry_run or not planned.expired:
+        return Outcome(planned, _expiry_lines(planned))
+    await _ask(options, f"Delete {len(planned.expired)} sessions for good?")
+    done = await sessions.expire(options.age)
+    return Outcome(done, _expiry_lines(done))
+
+
+async def _doctor(options: argparse.Namespace, sessions: Sessions) -> Outcome:
+    report = await sessions.doctor(repair=options.repair)
+    return Outcome(report, listing.health_lines(report), 0 if report.ok else 1)
+
+
+def _prune_lines(done: PruneReport) -> Iterator[str]:
+    would = "would go" if done.dry_run else "gone"
+    if done.marks:
+        yield f"Marks {would}: {harmless(', '.join(done.marks))}."
+    if done.messages:
+        yield f"Messages beyond rewinds {would}: {', '.join(f'#{seq}' for seq in done.messages)}."
+    yield f"Records {would}: {len(done.erased)}, of {done.bytes} bytes."
+
+
+def _redaction_lines(done: RedactionReport) -> Iterator[str]:
+    yield f"Message #{done.seq} was replaced; records destroyed: {len(done.erased)}."
+    for each in done.left:
+        where = f"#{each.seq} ({each.what})" if each.seq else each.what
+        yield f"The same is still said by {harmless(each.agent_id)}: {harmless(where)}."
+    if done.source is not None:
+        yield f"It was copied from #{done.source_seq} of {harmless(done.source)}: redact it there as well."
+    yield from _memory_lines(done.memories)
+    for name in done.quarantined:
+        yield f"It may still stand in {harmless(name)}."
+
+
+def _text_redaction_lines(done: TextRedactionReport) -> Iterator[str]:
+    if not done.agents:
+        yield "Nothing says it."
+    for agent_id, agent in done.agents.items():
+        yield (
+            f"{harmless(agent_id)}: messages replaced: {len(agent.messages)}, records destroyed: {len(agent.erased)}."
+        )
+    for each in done.left:
+        yield f"It names something in {harmless(each.agent_id)}: #{each.seq} ({each.what})."
+    yield from _memory_lines(done.memories)
+    for name in done.quarantined:
+        yield f"It may still stand in {harmless(name)}."
+
+
+def _memory_lines(memories: ForgottenMemories) -> Iterator[str]:
+    for name, count in memories.forgotten.items():
+        yield f"Memories erased in {harmless(name)}: {count}."
+    for name in memories.left:
+        yield f"The memory store {harmless(name)} was given it: have it forget."
+
+
+def _proof_lines(proofs: Sequence[DeletionProof]) -> Iterator[str]:
+    for proof in proofs:
+        yield f"{harmless(proof.session_id)}: deleted, {listing.local_time(proof.deleted_at)}"
+        for agent_id, agent in proof.agents.items():
+            yield f"    {harmless(agent_id)}: {agent.rows} records, the last one linked {agent.link or '(damaged)'}"
+        yield f"    not there any more: {harmless(', '.join(proof.looked_for))}"
+        yield from (f"    it may still stand in {harmless(name)}" for name in proof.wrecks)
+
+
+def _expiry_lines(report: ExpiryReport) -> Iterator[str]:
+    if report.dry_run:
+        yield from (f"{harmless(session_id)}: would be deleted" for session_id in report.expired)
+    yield from _proof_lines(report.proofs)
+    yield from (f"{harmless(skipped.session_id)}: kept, {harmless(skipped.why)}" for skipped in report.skipped)
+    if not report.expired:
+        yield "No session has expired."
+
+
+def _copied(done: CopyReport, how: str) -> str:
+    agents = ", ".join(f"{harmless(agent)} up to #{seq}" for agent, seq in done.agents.items())
+    return f"{harmless(done.session_id)}: {done.added} records {how}, {agents}"
+
+
+def _only(session: StoredSession) -> StoredAgent:
+    """The only agent, or the one that is called `default`."""
+    agents = session.agents
+    if len(agents) == 1:
+        return next(iter(agents.values()))
+    if "default" not in agents:
+        raise NotFound("say which agent of the session", session=session.session_id, agents=sorted(agents))
+    return agents["default"]
+
+
+async def _ask(options: argparse.Namespace, question: str) -> None:
+    """Go on only after a yes, unless that was said before."""
+    if options.yes:
+        return
+    sys.stderr.write(f"{question} [y/N] ")
+    sys.stderr.flush()
+    answer = await anyio.to_thread.run_sync(sys.stdin.readline)
+    if answer.strip().lower() not in ("y", "yes"):
+        raise Declined
+
+
+async def _write_out(piece: bytes) -> None:
+    await anyio.to_thread.run_sync(partial(sys.stdout.buffer.write, piece))
+
+
+def _position(text: str) -> int | str:
+    return int(text) if text.isdecimal() else text
+
+
+def _age_s(text: str) -> float:
+    found = _AGE.fullmatch(text)
+    if found is None:
+        raise Invalid("an age is seconds, or such as 45m, 12h, 30d, 8w", got=text)
+    return float(found[1]) * _UNITS_S[found[2] or "s"]
+
+
+def _argument(read: Callable[[str], T]) -> Callable[[str], T]:
+    """What reads an argument, so that what is wrong with it is said as argparse says such things."""
+
+    def convert(text: str) -> T:
+        try:
+            return read(text)
+        except Invalid as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return convert
+
+
+FORMS = (
+    "a database file, sqlite:FILE, journal:FOLDER, journal:s3://BUCKET/PREFIX, files:FOLDER, s3://BUCKET/PREFIX,"
+    " snapshots:FOLDER, snapshots:s3://BUCKET/PREFIX or agentcore:MEMORY/ACTOR"
+)
+"""For help texts."""
+_MEMORY = re.compile(r"((?:arn:.*:memory/)?[^/]+)/(.+)")
+_SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):(.*)", re.DOTALL)
+
+
+def place_named(text: str) -> SessionPlace:
+    """The place. A name without a scheme is a database file. Errors: `Invalid` listing the forms."""
+    if text.startswith("s3://"):
+        return S3Sessions(*_bucket(text))
+    match _SCHEME.fullmatch(text):
+        case None if text:
+            return SQLiteSessions(text)
+        case re.Match() as found if found[2]:
+            return _of_scheme(found[1], found[2], text)
+        case _:
+            raise Invalid(f"a place of sessions is {FORMS}", got=text)
+
+
+def _of_scheme(scheme: str, rest: str, text: str) -> SessionPlace:
+    match scheme:
+        case "sqlite":
+            return SQLiteSessions(rest)
+        case "journal":
+            return JournalSessions(_storage(rest))
+        case "snapshots":
+            return SnapshotSessions(_storage(rest))
+        case "files":
+            return FileSessions(rest)
+        case "agentcore" if found := _MEMORY.fullmatch(rest):
+            return AgentCoreMemorySessions(found[1], found[2])
+        case _:
+            raise Invalid(f"a place of sessions is {FORMS}", got=text)
+
+
+def _storage(rest: str) -> Storage:
+    return S3Storage(*_bucket(rest)) if rest.startswith("s3://") else FileStorage(rest)
+
+
+def _bucket(url: str) -> tuple[str, str]:
+    bucket, _, prefix = url.removeprefix("s3://").partition("/")
+    if not bucket:
+        raise Invalid("a bucket has a name: s3://BUCKET/PREFIX", got=url)
+    return bucket, prefix.strip("/")

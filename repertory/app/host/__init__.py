@@ -1,0 +1,1 @@
+"""Bringing sessions to life: `Runtime`, one session by itself, and sync code."""

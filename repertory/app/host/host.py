@@ -1,0 +1,532 @@
+"""A host: one actor system with its stores, and the sessions that are active on it.
+
+A session is brought to life by the first one who needs it and shared by everybody else on the same host. When the
+last one has left it is put to rest: at once (a call outside a `Runtime` holds nothing afterwards), or after an idle
+time.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import anyio
+from anyio.lowlevel import RunVar
+
+from repertory.actors.backlog import Backlog, Backlogs
+from repertory.actors.caller_context import deadline as caller_deadline
+from repertory.actors.leases import Durable, Leases
+from repertory.actors.memory_journal import MemoryJournal
+from repertory.actors.session import session_spec
+from repertory.actors.writer import StoreWriter, WriterSettings, keeper_spec
+from repertory.app.agent.assembly import assemble
+from repertory.app.host.active_session import ActiveSession, active_session
+from repertory.app.host.session_end import finish
+from repertory.app.host.tool_servers import ServerUse, ToolServers, reason_of
+from repertory.app.memory.open_memories import OpenMemories
+from repertory.app.orchestration.blueprint import OrchestratorBlueprint, orchestrator_specs
+from repertory.app.sessions.snapshot_marking import choose_for_run
+from repertory.core.store_patience import DEFAULT_PATIENCE, StorePatience
+from repertory.errors import Retryable, StartFailed, Unavailable
+from repertory.runtime.actor import Actor
+from repertory.runtime.drain import Phase
+from repertory.runtime.mailbox import MailboxSettings
+from repertory.runtime.next import Next, carry_on
+from repertory.runtime.spec import ChildSpec
+from repertory.runtime.system import ActorSystem, OnFatal, SystemSettings
+
+if TYPE_CHECKING:
+    from repertory.actors.memory.consumer import MemoryParts
+    from repertory.app.host.blueprint import Blueprint
+    from repertory.app.host.claim import Claim
+    from repertory.app.sessions.sessions import SessionPlace
+    from repertory.backends.ports import Model
+    from repertory.core.memory.flushed import StoreFlush
+    from repertory.runtime.ref import ActorRef
+
+_LOG = logging.getLogger("repertory.app")
+
+Key: TypeAlias = tuple[str, str, str]
+AnyBlueprint: TypeAlias = "Blueprint | OrchestratorBlueprint"
+_HURRY_SHARE = 0.05
+"""Of the whole drain: how long a call that is cut short still waits for its store."""
+ShutdownHook = Callable[[], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostSettings:
+    """How a host behaves."""
+
+    idle_timeout_s: float = 0.0
+    """How long a session that nobody uses stays active; 0 puts it to rest at once."""
+    drain_timeout_s: float = 25.0
+    on_fatal: OnFatal = "raise"
+    """What to do when the actors are lost for good; see `SystemSettings`."""
+    patience: StorePatience = DEFAULT_PATIENCE
+    """What sessions do while their store cannot be written."""
+    ambient: bool = True
+    """Whether agents called in the same event loop share this host."""
+
+
+@dataclass(slots=True)
+class _Place:
+    """Everything the host knows of one session."""
+
+    lock: anyio.Lock = field(default_factory=anyio.Lock)
+    active: ActiveSession | None = None
+    name: str = ""
+    """Among the actors, while it is active."""
+    store_key: str | None = None
+    claim: Claim | None = None
+    """What keeps others from bringing the agent to life."""
+    remembers: MemoryParts | None = None
+    """The memory stores that the session uses."""
+    servers: list[ServerUse] = field(default_factory=list[ServerUse])
+    """The tool servers that the session uses."""
+    users: int = 0
+    memory: MemoryJournal | None = None
+    """What a session in memory goes on from."""
+    idle_since: float = 0.0
+    by: float = -math.inf
+    """The last deadline of those who have used it since it was put to rest by the last of them."""
+    backlog: Backlog | None = None
+    """What the session has accepted and its store has not, while it is active."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether something waits for a store that does not take it."""
+        return self.backlog is not None and self.backlog.error is not None and self.backlog.count > 0
+
+
+class Host:
+    """An actor system with sessions on it. An async context manager: when it is left, all that it started has ended."""
+
+    def __init__(self, settings: HostSettings) -> None:
+        self._settings = settings
+        phases = drain_phases(settings.drain_timeout_s)
+        self.system = ActorSystem(
+            SystemSettings(phases=phases, grace_s=settings.drain_timeout_s, on_fatal=settings.on_fatal)
+        )
+        self.backlogs = Backlogs(settings.patience)
+        """What sessions have accepted and their stores have not."""
+        self._stores = OpenStores(self.system, self.backlogs, self._yield if settings.idle_timeout_s > 0 else None)
+        self.servers = ToolServers(self.system)
+        """The tool servers that run for sessions, and for clients that are open by hand."""
+        self._memories = OpenMemories(self.system)
+        self._remembers = False
+        """Whether any session has used a memory store."""
+        self._places: dict[Key, _Place] = {}
+        self._wanted: set[tuple[str, str]] = set()
+        """Sessions in use, each by its store and its id, that other processes have asked for."""
+        self._names: set[str] = set()
+        self._refusing = False
+        self.flushed: list[Mapping[str, StoreFlush]] = []
+        """What memory stores have taken in in the drain, and what not, by session."""
+        self._models: dict[int, Model] = {}
+        self._outer: Host | None = None
+
+    async def __aenter__(self) -> Host:
+        await self.system.__aenter__()
+        self.system.on_shutdown(REFUSE, self._refuse)
+        self.system.on_shutdown(TURNS, self._finish_turns)
+        self.system.on_shutdown(COMMIT, self._rest_all)
+        self.system.on_shutdown(CLOSE, self._close)
+        if self._settings.ambient:
+            self._outer = _ambient.get()
+            _ambient.set(self)
+        if self._settings.idle_timeout_s > 0:
+            await self.system.start(idle_watch_spec(self._settings.idle_timeout_s / 4, self._passivate_idle))
+        return self
+
+    async def __aexit__(self, *exc_info: Any) -> bool | None:
+        if self._settings.ambient:
+            self._be_ambient_no_more()
+        try:
+            return await self.system.__aexit__(*exc_info)
+        finally:
+            for told in self.backlogs.not_stored():
+                _LOG.error("a session is not stored whole session=%r records=%d", told.session_id, told.records)
+
+    def _be_ambient_no_more(self) -> None:
+        """Hosts of one event loop may end in any order, so another one may stand in front of this one."""
+        inner = _ambient.get()
+        if inner is self:
+            _ambient.set(self._outer)
+            return
+        while inner is not None and inner._outer is not self:
+            inner = inner._outer
+        if inner is not None:
+            inner._outer = self._outer
+
+    def session(self, blueprint: AnyBlueprint, deadline: float = math.inf) -> SessionUse:
+        """The session, active for as long as the block: `async with host.session(blueprint) as session`. `deadline`:
+        that of the call, for what is to be done at the end of the block, as `finish` takes it.
+
+        Errors: what opening it met (`SessionBusy`, `Corrupt`, `Unavailable`, `Invalid`).
+        """
+        return SessionUse(self, blueprint, deadline)
+
+    @property
+    def refusing(self) -> bool:
+        """Whether it shuts down: nobody else enters, and turns are cut short."""
+        return self._refusing
+
+    async def enter(self, blueprint: AnyBlueprint, deadline: float = math.inf) -> ActiveSession:
+        """One more user of the session, which is brought to life if need be. Each `enter` needs one `leave`.
+
+        `deadline`: as `session` takes it. That of a call of which this one is a part holds as well.
+        """
+        if self._refusing:
+            raise Unavailable("the runtime is shutting down", session=blueprint.agent.session_id)
+        place = self._places.setdefault(blueprint.key, _Place())
+        place.users += 1
+        place.by = max(place.by, min(deadline, caller_deadline()))
+        active = place.active
+        if active is not None and active.alive and not place.lock.locked():
+            return active
+        try:
+            async with place.lock:
+                if place.active is not None and not place.active.alive:
+                    await self._forget(place)
+                return place.active or await self._activate(place, blueprint)
+        except BaseException:
+            place.users -= 1
+            if not place.lock.locked():  # Else it is being put to rest, and is dropped when that is done.
+                self._drop_empty(blueprint.key, place)
+            raise
+
+    async def leave(self, blueprint: AnyBlueprint) -> None:
+        """One user less; the last one puts the session to rest, unless it may idle and nobody else asks for it.
+        Cancellation waits for it.
+        """
+        place = self._places[blueprint.key]
+        place.users -= 1
+        place.idle_since = anyio.current_time()
+        wanted = blueprint.key[:2] in self._wanted
+        if place.users or (self._settings.idle_timeout_s > 0 and not blueprint.own and not wanted):
+            return
+        with anyio.CancelScope(shield=True):
+            if wanted:
+                await self._yield(*blueprint.key[:2])
+                return
+            async with place.lock:
+                if not place.users:
+                    by, place.by = place.by, -math.inf
+                    await self._rest(blueprint.key, place, by=by)
+
+    async def _activate(self, place: _Place, blueprint: AnyBlueprint) -> ActiveSession:
+        blueprint.claim.take(blueprint.agent.agent_id)
+        place.claim = blueprint.claim
+        name = place.name = self._name_for(blueprint)
+        supervisor: ActorRef[object] | None = None
+        refs: dict[str, ActorRef[Any]] = {}
+        keeper: Durable | MemoryJournal
+        try:
+            if blueprint.sessions is not None:
+                keeper = await self._stores.enter(blueprint.sessions)
+                place.store_key = blueprint.sessions.key
+                place.backlog = keeper.backlog_of(
+                    blueprint.agent.session_id, blueprint.agent.agent_id, getattr(blueprint, "patience", None)
+                )
+            elif blueprint.own:
+                keeper = blueprint.memory
+            else:
+                keeper = place.memory = place.memory or blueprint.memory
+            if isinstance(blueprint, OrchestratorBlueprint):
+                choose_for_run(blueprint, keeper)
+                specs = orchestrator_specs(blueprint, keeper, self)
+            else:
+                specs = await self._equipped(place, blueprint, keeper)
+            supervisor = await self.system.start(session_spec(name))
+            for spec in specs:
+                refs[spec.name] = await self.system.start(spec, under=supervisor)
+            active = place.active = active_session(blueprint.parts, supervisor, refs)
+        except StartFailed as error:
+            raise (failure := reason_of(error)) from failure.__cause__
+        finally:
+            if place.active is None:
+                with anyio.CancelScope(shield=True):
+                    if supervisor is not None:
+                        await self.system.stop(supervisor)
+                    await self._forget(place)
+        blueprint.claim.holds(active)
+        if blueprint.opened is not None:
+            blueprint.opened(active)
+        return active
+
+    async def _equipped(
+        self, place: _Place, blueprint: Blueprint, keeper: Durable | MemoryJournal
+    ) -> Sequence[ChildSpec]:
+        """What the session of an agent consists of, with the tool servers and the memory stores that it uses."""
+        self._models[id(blueprint.parts.model)] = blueprint.parts.model
+        links = await self.servers.enter_all(blueprint.parts.tools.sources, place.servers)
+        blueprint.parts.tools = blueprint.parts.tools.opened(links)
+        if blueprint.remembers is not None and not self._remembers:
+            self._remembers = True
+            self.system.on_shutdown(MEMORY, self._flush_memories)
+        memories = await self._memories.enter(blueprint.remembers)
+        place.remembers = blueprint.remembers
+        return await assemble(blueprint, keeper, memories)
+
+    def _name_for(self, blueprint: AnyBlueprint) -> str:
+        """The session's name among the actors; numbered when one in another store has the same."""
+        name = first = f"session {blueprint.agent.session_id} {blueprint.agent.agent_id}"
+        numbers = count(2)
+        while name in self._names:
+            name = f"{first} {next(numbers)}"
+        self._names.add(name)
+        return name
+
+    async def _rest(self, key: Key, place: _Place, *, at_once: bool = False, by: float = math.inf) -> None:
+        """Put a session to rest: stop its actors, which commits and releases, and leave its store."""
+        active = place.active
+        if active is not None and active.alive:
+            if at_once:
+                active.hurry(self._settings.drain_timeout_s * _HURRY_SHARE)
+                await active.finish_turns(at_once=True)
+            else:
+                await finish(active, by)
+            await self.system.stop(active.watched)
+        await self._forget(place)
+        self._drop_empty(key, place)
+
+    def _drop_empty(self, key: Key, place: _Place) -> None:
+        """Keep nothing of a session that nobody uses and that is kept elsewhere."""
+        unused = place.active is None and place.memory is None and not place.users
+        if unused and self._places.get(key) is place:
+            del self._places[key]
+
+    async def _forget(self, place: _Place) -> None:
+        """The session's actors are gone: nothing of it is active."""
+        place.active = place.backlog = None
+        self._names.discard(place.name)
+        if place.claim is not None:
+            place.claim.give_up()
+            place.claim = None
+        remembers, place.remembers = place.remembers, None
+        await self._memories.leave(remembers)
+        while place.servers:
+            await self.servers.leave(place.servers.pop(), keep=self._settings.idle_timeout_s > 0)
+        store_key, place.store_key = place.store_key, None
+        if store_key is not None:
+            await self._stores.leave(store_key, keep=self._settings.idle_timeout_s > 0)
+
+    async def _passivate_idle(self) -> None:
+        """Put every session to rest that nobody has used for a while, and of which nothing waits to be stored."""
+        for key, place in list(self._places.items()):
+            async with place.lock:
+                idle_s = anyio.current_time() - place.idle_since
+                idle = not place.users and not place.waits and idle_s >= self._settings.idle_timeout_s
+                if idle and place.active is not None:
+                    await self._rest(key, place)
+            self._drop_empty(key, place)
+
+    async def _yield(self, store_key: str, session_id: str) -> None:
+        """Another process asks for a session: put it to rest, now or when its turns are over."""
+        places = {key: place for key, place in self._places.items() if key[:2] == (store_key, session_id)}
+        if any(place.users or place.waits for place in places.values()):
+            self._wanted.add((store_key, session_id))
+            return
+        self._wanted.discard((store_key, session_id))
+        for key, place in places.items():
+            async with place.lock:
+                if not place.users:
+                    await self._rest(key, place)
+        await self._stores.give_up_owed(store_key, session_id)
+
+    async def _refuse(self) -> None:
+        """From now on nobody enters."""
+        self._refusing = True
+
+    async def _finish_turns(self) -> None:
+        """Let turns in flight finish. The phase's deadline cancels this; what still runs is cancelled later."""
+        async with anyio.create_task_group() as group:
+            for place in list(self._places.values()):
+                group.start_soon(self._finish_turns_of, place)
+
+    async def _finish_turns_of(self, place: _Place) -> None:
+        async with place.lock:  # It may be coming to life just now.
+            active = place.active
+        if active is not None:
+            await active.finish_turns()
+
+    async def _flush_memories(self) -> None:
+        """Have memory stores take in what was said in the sessions that are active."""
+        active = [place.active for place in self._places.values() if place.active is not None]
+        async with anyio.create_task_group() as group:
+            for session in active:
+                group.start_soon(self._flush_memory, session)
+
+    async def _flush_memory(self, session: ActiveSession) -> None:
+        self.flushed.append(await session.flush_memory())
+
+    async def _rest_all(self) -> None:
+        """Commit every journal and release every lease."""
+        async with anyio.create_task_group() as group:
+            for key, place in list(self._places.items()):
+                group.start_soon(self._rest_one, key, place)
+
+    async def _rest_one(self, key: Key, place: _Place) -> None:
+        """A turn that still runs now has had its time: it is cancelled, which leaves a valid history."""
+        async with place.lock:
+            await self._rest(key, place, at_once=True)
+
+    async def _close(self) -> None:
+        """Close what the sessions used. Their actors have ended."""
+        await self._memories.aclose()
+        await self._stores.close_all()
+        for model in self._models.values():
+            await model.aclose()
+
+
+class SessionUse:
+    """One user of a session. A class and not a generator: it is made for every call."""
+
+    __slots__ = ("_blueprint", "_deadline", "_host")
+
+    def __init__(self, host: Host, blueprint: AnyBlueprint, deadline: float) -> None:
+        self._host = host
+        self._blueprint = blueprint
+        self._deadline = deadline
+
+    async def __aenter__(self) -> ActiveSession:
+        return await self._host.enter(self._blueprint, self._deadline)
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self._host.leave(self._blueprint)
+
+
+_ambient: RunVar[Host | None] = RunVar("repertory_host", None)
+
+
+def ambient_host() -> Host | None:
+    """The host that the running event loop has, if it has one: agents called there share it."""
+    return _ambient.get()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookForIdle:
+    """Time to look."""
+
+
+class IdleWatch(Actor[LookForIdle]):
+    """Calls `look` every `period_s`."""
+
+    def __init__(self, period_s: float, look: Callable[[], Awaitable[None]]) -> None:
+        self._period_s = period_s
+        self._look = look
+
+    async def on_start(self) -> None:
+        self.context.every(self._period_s, LookForIdle())
+
+    async def handle(self, message: LookForIdle) -> Next:
+        await self._look()
+        return carry_on()
+
+
+def idle_watch_spec(period_s: float, look: Callable[[], Awaitable[None]]) -> ChildSpec:
+    """The child spec of a watch."""
+    return ChildSpec(name="idle watch", factory=lambda: IdleWatch(period_s, look))
+
+
+REFUSE, TURNS, MEMORY, COMMIT, CLOSE = "refuse", "turns", "memory", "commit", "close"
+
+
+def drain_phases(total_s: float) -> tuple[Phase, ...]:
+    """The phases within `total_s` seconds. Committing and closing have their share whatever the turns take."""
+    return (
+        Phase(name=REFUSE, timeout_s=total_s * 0.04),
+        Phase(name=TURNS, timeout_s=total_s * 0.60),
+        Phase(name=MEMORY, timeout_s=total_s * 0.12),
+        Phase(name=COMMIT, timeout_s=total_s * 0.20, reserve_s=total_s * 0.16, stops_actors=True),
+        Phase(name=CLOSE, timeout_s=total_s * 0.08, reserve_s=total_s * 0.04),
+    )
+
+
+_MAILBOX = MailboxSettings(capacity=100_000)
+"""Each session has at most one write waiting, so this bounds the active sessions of one store."""
+
+
+@dataclass(slots=True)
+class _OpenStore:
+    durable: Durable
+    writer: ActorRef[object]
+    keeper: ActorRef[object] | None = None
+    users: int = 0
+
+
+class OpenStores:
+    """One store and one writer per database, whoever asks."""
+
+    def __init__(
+        self, system: ActorSystem, backlogs: Backlogs, give_up: Callable[[str, str], Awaitable[None]] | None
+    ) -> None:
+        """`give_up` is called with the key of a store and a session in it that another process asks for; None: nobody
+        is heard.
+        """
+        self._system = system
+        self._asked = give_up
+        self._backlogs = backlogs
+        self._open: dict[str, _OpenStore] = {}
+        self._started = 0
+        self._lock = anyio.Lock()
+
+    async def enter(self, sessions: SessionPlace) -> Durable:
+        """The store, opened when it is not, and one more user of it."""
+        async with self._lock:
+            entry = self._open.get(sessions.key)
+            if entry is None:
+                entry = self._open[sessions.key] = await self._start(sessions)
+            entry.users += 1
+            return entry.durable
+
+    async def leave(self, key: str, *, keep: bool) -> None:
+        """One user less; the last one closes the store unless it is to be kept."""
+        async with self._lock:
+            entry = self._open[key]
+            entry.users -= 1
+            if not entry.users and not keep:
+                await self._close(key)
+
+    async def give_up_owed(self, key: str, session_id: str) -> None:
+        """Give a session up that nobody uses, if that could not be done before. What fails is done the next time."""
+        entry = self._open.get(key)
+        if entry is not None:
+            with suppress(Retryable):
+                await entry.durable.leases.give_up_owed(session_id)
+
+    async def close_all(self) -> None:
+        """Close every store. Nobody may use one any more, and the writers have ended."""
+        async with self._lock:
+            while self._open:
+                _, entry = self._open.popitem()
+                await entry.durable.store.aclose()
+
+    async def _start(self, sessions: SessionPlace) -> _OpenStore:
+        store = sessions.open_store()
+
+        def writer() -> StoreWriter:
+            return StoreWriter(store, WriterSettings())
+
+        self._started += 1
+        spec = ChildSpec(name=f"writer {self._started}", factory=writer, mailbox=_MAILBOX)
+        ref = await self._system.start(spec)
+        give_up = partial(self._asked, sessions.key) if self._asked is not None else None
+        keeping = keeper_spec(store, f"keeper {self._started}", give_up)
+        keeper = await self._system.start(keeping) if keeping is not None else None
+        leases = Leases(store, busy_s=self._backlogs.patience.busy_s)
+        durable = Durable(store=store, leases=leases, writer=ref, backlogs=self._backlogs)
+        return _OpenStore(durable, ref, keeper)
+
+    async def _close(self, key: str) -> None:
+        entry = self._open.pop(key)
+        if entry.keeper is not None:
+            await self._system.stop(entry.keeper)
+        await self._system.stop(entry.writer)
+        await entry.durable.store.aclose()

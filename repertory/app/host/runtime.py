@@ -1,0 +1,314 @@
+"""`Runtime`: many agents and sessions in one process, for services and workers.
+
+    async with Runtime(sessions=SQLiteSessions("agents.db")) as runtime:
+        support = runtime.agent(AgentSpec(name="support", model=..., tools=[...]))
+        result = await support.session("user-123").invoke("Hello!")
+
+A session's actors start with its first message and are passivated when it is idle. Leaving the block drains: turns in
+flight finish, journals are committed, leases are released, and `drain()` reports what did not make it in time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Protocol, Unpack, cast
+from weakref import WeakValueDictionary
+
+import anyio
+from anyio.abc import TaskStatus
+
+from repertory.actors.backlog import Backlogs, NotStored
+from repertory.actors.tool_registry import ToolRegistry
+from repertory.app.agent.agent import Agent
+from repertory.app.agent.as_tool import as_tools, check_forgetful
+from repertory.app.agent.call_options import CallOptions, read_call
+from repertory.app.agent.conversation_managers import another_manager, chosen_manager
+from repertory.app.agent.fork_history import whole_history
+from repertory.app.agent.memory import given_manager, with_memory
+from repertory.app.agent.model_choice import default_model
+from repertory.app.agent.plugins import check_plugins
+from repertory.app.agent.spec import AgentSpec
+from repertory.app.host.edge import short_errors
+from repertory.app.host.host import Host, HostSettings
+from repertory.app.sessions.sessions import PlacedSession, check_place
+from repertory.core.ids import check_id
+from repertory.core.memory.flushed import FlushReport, together
+from repertory.core.messages import copy_message
+from repertory.core.state import agent_state
+from repertory.core.store_patience import DEFAULT_PATIENCE, StorePatience
+from repertory.errors import Invalid
+from repertory.runtime.drain import DrainReport as ActorsReport
+from repertory.runtime.host_task import HostTask
+from repertory.runtime.lifecycle import SystemStats
+
+if TYPE_CHECKING:
+    from repertory.app.host.host import ShutdownHook
+    from repertory.app.memory.memory_manager import MemoryManager
+    from repertory.app.sessions.sessions import SessionPlace
+    from repertory.core.events import TurnEvent
+    from repertory.core.interrupts import Interrupt
+    from repertory.core.messages import Message, Prompt
+    from repertory.core.result import AgentResult
+    from repertory.runtime.lifecycle import ActorInfo
+    from repertory.runtime.system import OnFatal
+
+
+class Cancellable(Protocol):
+    """What `serve_signals` cancels: a scope of anyio or trio, or a task of asyncio."""
+
+    def cancel(self) -> object: ...
+
+
+@short_errors
+class Runtime:
+    """Hosts the sessions of one process in one event loop. An async context manager, entered once; another task of the
+    same loop than the one that entered it may leave it.
+
+    `sessions`: where sessions are kept; without it they live in memory until the block ends. `memory`: what agents
+    remember with that have no memory manager of their own: one, or its stores. `idle_timeout_s`: how
+    long a session without a message keeps its actors. `drain_timeout_s`: how long shutting down may take in all.
+    `on_fatal`: what to do when the actors cannot be restarted any more: `raise` out of the block; `signal`, which
+    sends this process SIGTERM, for servers that would otherwise go on answering without them; or a function of the
+    error. `patience`: how long calls wait for a store that cannot be written, and how much may wait with them.
+    """
+
+    def __init__(
+        self,
+        *,
+        sessions: SessionPlace | None = None,
+        memory: MemoryManager | Sequence[object] | Mapping[str, object] | None = None,
+        idle_timeout_s: float = 120.0,
+        drain_timeout_s: float = 25.0,
+        on_fatal: OnFatal = "raise",
+        patience: StorePatience = DEFAULT_PATIENCE,
+    ) -> None:
+        self._sessions = check_place(sessions, "sessions")
+        self._memory = given_manager({"stores": memory} if isinstance(memory, list | tuple) else memory)
+        settings = HostSettings(
+            idle_timeout_s=idle_timeout_s, drain_timeout_s=drain_timeout_s, on_fatal=on_fatal, patience=patience
+        )
+        self._host = Host(settings)
+        self._task = HostTask(self._host, name="repertory runtime")
+        self._report: DrainReport | None = None
+
+    async def __aenter__(self) -> Runtime:
+        await self._task.enter()
+        return self
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        await self._task.leave(error)
+
+    def agent(self, spec: AgentSpec) -> HostedAgent:
+        """The agent, ready to be asked for sessions. Nothing starts yet. Errors: `Invalid` for a spec that makes no
+        sense.
+        """
+        given = cast("object", spec)
+        if not isinstance(given, AgentSpec):
+            text = "a runtime makes the agents of its sessions: write runtime.agent(AgentSpec(name='a', model=...))"
+            raise Invalid(text, got=type(given).__name__)
+        if spec.memory_manager is None:
+            spec = replace(spec, memory_manager=self._memory)
+        return HostedAgent(self._host, spec, self._sessions)
+
+    def on_shutdown(self, phase: str, hook: ShutdownHook) -> None:
+        """Run `hook` (async, no arguments) in a phase of the drain: see `PHASES` in `app/host/host.py` for the names."""
+        self._host.system.on_shutdown(phase, hook)
+
+    async def serve_signals(
+        self, *, cancel: Cancellable | None = None, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+    ) -> DrainReport:
+        """Drain on SIGTERM or SIGINT; a second one cuts it short, a third ends the process. Returns after the drain,
+        whoever began it.
+
+        `cancel`: the scope, or the asyncio task, of the work beside it, such as loops that take jobs; it is cancelled
+        when the drain is over, so calls in flight have their answers by then. `draining` tells such a loop earlier.
+
+        Only for programs that own their process: from the first signal on it has `drain_timeout_s` + 5 s to end,
+        whatever it does, and is then ended with 128 and the signal's number. Cancelled, signals have their earlier
+        effect again, and a drain that has begun goes on. `await group.start(runtime.serve_signals)` returns once
+        signals are listened to. Errors: `Invalid` outside the main thread.
+        """
+        report = self._whole(await self._host.system.serve_signals(task_status=task_status))
+        if cancel is not None:
+            cancel.cancel()
+        return report
+
+    @property
+    def draining(self) -> anyio.Event:
+        """Set when it begins to drain, or has lost its actors: whoever takes work from somewhere stops taking it, as
+        calls that come now are refused with `Unavailable`. `await runtime.draining.wait()`, or `is_set()`.
+        """
+        return self._host.system.draining
+
+    async def drain(self) -> DrainReport:
+        """Stop in phases and say what could not be finished or stored. Calling it again gives the same report."""
+        return self._whole(await self._host.system.drain())
+
+    def _whole(self, actors: ActorsReport) -> DrainReport:
+        if self._report is None:
+            memory = together((), self._host.flushed)
+            self._report = drain_report(actors, self._host.backlogs.not_stored(), memory)
+        return self._report
+
+    @property
+    def healthy(self) -> bool:
+        """Whether it takes calls: neither lost nor draining. What a readiness probe should say."""
+        return self._host.system.healthy
+
+    def tree(self) -> ActorInfo:
+        """Every actor as it is now: state, queue, what it works on."""
+        return self._host.system.tree()
+
+    def stats(self) -> RuntimeStats:
+        """Counters of the whole process: messages, failures, restarts, dead letters, and what waits to be stored."""
+        return runtime_stats(self._host.system.stats(), self._host.backlogs)
+
+
+@short_errors
+class HostedAgent:
+    """One agent of a runtime, whatever the session."""
+
+    def __init__(self, host: Host, spec: AgentSpec, sessions: SessionPlace | None) -> None:
+        self._host = host
+        tools, plugins = as_tools(spec.tools), check_plugins(spec.plugins)
+        memory = given_manager(spec.memory_manager)
+        added = [tool for plugin in with_memory(plugins, memory) for tool in plugin.tools]
+        with_plugins = ToolRegistry([*tools, *added])
+        check_forgetful(with_plugins)
+        self._sessions = sessions
+        self._manager = None if spec.conversation_manager is None else chosen_manager(spec.conversation_manager)
+        """What the sessions' managers are copies of, or made like."""
+        self._agents: WeakValueDictionary[str, Agent] = WeakValueDictionary()
+        # A spec that makes no sense is refused now; plugins need not prepare the agent that shows it.
+        self._spec = replace(spec, model=default_model(spec.model), tools=with_plugins, plugins=(), memory_manager=None)
+        self._agent("unsaved", takeover=False)
+        self._spec = replace(self._spec, tools=ToolRegistry(tools), plugins=plugins, memory_manager=memory)
+
+    def session(self, session_id: str, *, takeover: bool = False) -> HostedSession:
+        """One conversation with this agent. The same id is the same conversation, here and after a restart."""
+        agent = self._agents.get(session_id)
+        if agent is None or takeover:
+            agent = self._agents[session_id] = self._agent(check_id(session_id, "session_id"), takeover=takeover)
+        return HostedSession(self._host, agent)
+
+    def _agent(self, session_id: str, *, takeover: bool) -> Agent:
+        spec, manager = self._spec, self._manager
+        return Agent(
+            spec.model,
+            spec.messages,
+            spec.tools,
+            spec.system_prompt,
+            None,
+            spec.conversation_manager if manager is None else another_manager(manager),
+            agent_id=spec.name,
+            name=spec.name,
+            description=spec.description,
+            state=cast("Mapping[str, object]", agent_state(spec.state).get()),
+            plugins=spec.plugins,
+            hooks=spec.hooks,
+            memory_manager=spec.memory_manager,
+            session_manager=PlacedSession(session_id, self._sessions, takeover),
+            structured_output_model=spec.structured_output_model,
+            aux_model=spec.aux_model,
+            retry_strategy=spec.retry_strategy,
+            limits=spec.limits,
+            enabled_tools=spec.enabled_tools,
+            tool_execution=spec.tool_execution,
+            durability=spec.durability,
+            busy=spec.busy,
+            unknown_tool_outcome=spec.unknown_tool_outcome,
+        )
+
+
+@short_errors
+class HostedSession:
+    """One conversation in a runtime. Cheap to make, any number of times."""
+
+    def __init__(self, host: Host, agent: Agent) -> None:
+        self._host = host
+        self._agent = agent
+        self._blueprint = agent.blueprint()
+
+    @property
+    def agent(self) -> Agent:
+        """The agent of this conversation, as its tools and hooks see it."""
+        return self._agent
+
+    async def invoke(self, prompt: Prompt = None, **options: Unpack[CallOptions]) -> AgentResult:
+        """Run a turn; see `Agent.invoke_async`."""
+        invocation = read_call(prompt, options, self._agent.structured_output_model)
+        blueprint = self._blueprint.waiting(invocation.busy, invocation.deadline)
+        async with self._host.session(blueprint, invocation.deadline) as session:
+            return await session.invoke(invocation)
+
+    async def stream(self, prompt: Prompt = None, **options: Unpack[CallOptions]) -> AsyncGenerator[TurnEvent]:
+        """Run a turn and yield what happens; see `Agent.stream_async`."""
+        invocation = read_call(prompt, options, self._agent.structured_output_model)
+        blueprint = self._blueprint.waiting(invocation.busy, invocation.deadline)
+        use = self._host.session(blueprint, invocation.deadline)
+        async with use as session, session.stream(invocation) as events:
+            async for event in events:
+                yield event
+
+    async def cancel(self) -> None:
+        """Cut the running turn short, if one runs."""
+        async with self._host.session(self._blueprint) as session:
+            session.cancel()
+
+    async def messages(self) -> list[Message]:
+        """A copy of what the model is shown, oldest first."""
+        async with self._host.session(self._blueprint) as session:
+            return [copy_message(message) for message in session.messages()]
+
+    async def interrupts(self) -> list[Interrupt]:
+        """What a person was asked and has not answered; see `Agent.interrupts`."""
+        async with self._host.session(self._blueprint) as session:
+            return list(session.mirror.standing.waiting)
+
+    async def history(self) -> list[Message]:
+        """A copy of everything ever said, oldest first; see `Agent.history`."""
+        async with self._host.session(self._blueprint) as session:
+            return await whole_history(session, self._blueprint)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuntimeStats(SystemStats):
+    """The sums over all actors and sessions of a runtime."""
+
+    records_waiting: int
+    """Records that were accepted and are not stored yet."""
+    sessions_behind: int
+    """Agents in sessions whose store does not take their records now."""
+
+
+def runtime_stats(actors: SystemStats, backlogs: Backlogs) -> RuntimeStats:
+    """The counters of the actors, with those of the backlogs."""
+    said = {field.name: getattr(actors, field.name) for field in fields(SystemStats)}
+    counts = [(backlog.count, backlog.error is not None) for backlog in backlogs]
+    waiting, behind = sum(count for count, _ in counts), sum(late for _, late in counts)
+    return RuntimeStats(**said, records_waiting=waiting, sessions_behind=behind)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrainReport(ActorsReport):
+    """A whole drain."""
+
+    not_stored: tuple[NotStored, ...] = ()
+    """By session and agent, what is not on stable storage: what the store would not take until the end, and turns that
+    were answered (`durability="relaxed"`) and got lost, if no call was told of that."""
+
+    memory: FlushReport = field(default_factory=lambda: FlushReport(stores={}))
+    """By memory store, what it took in of the sessions that were active, and what not: that is in their journals, and
+    is tried again when they are open again."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether every phase completed, no actor was lost for good, and everything is stored."""
+        return super().ok and not self.not_stored
+
+
+def drain_report(actors: ActorsReport, not_stored: tuple[NotStored, ...], memory: FlushReport) -> DrainReport:
+    """The report of the actors, with what is not stored and what memory stores have."""
+    said = {each.name: getattr(actors, each.name) for each in fields(ActorsReport)}
+    return DrainReport(**said, not_stored=not_stored, memory=memory)

@@ -1,0 +1,182 @@
+"""What the model is told of memory before it is asked: found by searching, for one call only."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from html import escape
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+import anyio
+
+from repertory.actors.hooks.injections import Injection, InjectionContext, InjectionPredicate
+from repertory.actors.memory.recall import Recall
+from repertory.app.host.tracing import tell_left_out
+from repertory.core.injection import OCCASIONS, Occasion
+from repertory.core.memory.entry import MemoryEntry
+from repertory.core.memory.merging import merged, unsaid, within_budget
+from repertory.core.memory.options import Options, read_options
+from repertory.core.messages import Message, text_of, tool_results
+from repertory.errors import Invalid
+
+if TYPE_CHECKING:
+    from repertory.actors.hooks.events import MessageAddedEvent
+    from repertory.actors.memory.desk import StoreDesk
+    from repertory.actors.memory.link import MemoryLink
+
+NAME = "memory"
+MAX_ENTRIES = 5
+TIMEOUT_S = 2.0
+MAX_TOKENS = 2000
+_SEARCHED = 3
+"""Times `max_entries` are asked of each store: some of what is found may be left out."""
+_CALLBACKS_S = 2.0
+"""How long trigger, query and format of the user's own may take besides."""
+
+
+@dataclass(frozen=True, slots=True)
+class InjectionFormatContext:
+    """What a `format` is given."""
+
+    entries: Sequence[MemoryEntry]
+    """The best first."""
+
+
+Query: TypeAlias = "Callable[[InjectionContext], str | Awaitable[str | None] | None]"
+Format: TypeAlias = "Callable[[InjectionFormatContext], str | Awaitable[str]]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MemoryInjectionConfig(Options):
+    """What the model is told of memory, and when. Works as attributes and as a mapping.
+
+    `trigger`: `userTurn` when the user has just said something, `everyTurn` before every model call, or a function of
+    the `InjectionContext` that says whether. `max_entries`: of all stores together. `query`: a function of the
+    `InjectionContext` that gives what to search for; None or an empty text for nothing. `format`: a function of an
+    `InjectionFormatContext` that gives the text to show, and has to escape what it shows. `timeout_s`: how long a call
+    of the model waits for each store at most, in seconds, counted from when its search began; a store that five turns
+    in a row have asked in vain is asked by one turn in four. `max_tokens`: about how long the entries may be together.
+    All functions may be asynchronous. What fails, is late or was not asked is logged, the call is made without it, and
+    the result says so (`metrics.left_out`), as does an event on the caller's span.
+    """
+
+    trigger: Occasion | InjectionPredicate = "userTurn"
+    max_entries: int = MAX_ENTRIES
+    query: Query | None = None
+    format: Format | None = None
+    timeout_s: float = TIMEOUT_S
+    max_tokens: int = MAX_TOKENS
+
+
+def read_injection(given: object) -> MemoryInjectionConfig | None:
+    """The setting; None for none. Errors: `Invalid` for values that make no sense."""
+    if given is None or given is False:
+        return None
+    config = MemoryInjectionConfig() if given is True else read_options(MemoryInjectionConfig, given, "injection")
+    if config.trigger not in OCCASIONS and not callable(config.trigger):
+        raise Invalid(f"injection: a trigger is {' or '.join(OCCASIONS)}, or a function", got=config.trigger)
+    for name in ("max_entries", "timeout_s", "max_tokens"):
+        value = cast("object", getattr(config, name))
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+            raise Invalid(f"injection: {name} is a positive number", got=value)
+    return config
+
+
+class MemoryInjection:
+    """The memory that is shown to one agent's model."""
+
+    def __init__(self, config: MemoryInjectionConfig, desks: Sequence[StoreDesk], link: MemoryLink) -> None:
+        self._config = config
+        self._desks = desks
+        self._link = link
+        self._recall: Recall | None = None
+
+    @property
+    def injection(self) -> Injection:
+        """As the agent's model calls ask for it."""
+        return Injection(
+            name=NAME,
+            render=self.render,
+            trigger=self._config.trigger,
+            timeout_s=self._config.timeout_s + _CALLBACKS_S,
+            told=tell_left_out,
+        )
+
+    def look_ahead(self, event: MessageAddedEvent) -> None:
+        """Begin to search for what the next call of the model will be told, when that is known already."""
+        message, trigger = event.message, self._config.trigger
+        between_tools = message["role"] == "assistant" and any("toolUse" in block for block in message["content"])
+        fresh = message["role"] == "user" and not any(tool_results(message))
+        if self._config.query is not None or callable(trigger):
+            return
+        if not (fresh or (between_tools and trigger == "everyTurn")):
+            return
+        query = text_of(message).strip()
+        if query:
+            recall = self._new(query)
+            if self._link.begin(recall):
+                self._recall = recall
+
+    async def render(self, context: InjectionContext) -> str | None:
+        """What to tell the model. Stores that have not answered in time are left out, and named in the context."""
+        query = await self._query_for(context)
+        if not query:
+            return None
+        recall, self._recall = self._recall, None
+        if recall is None or recall.query != query:
+            recall = self._new(query)
+            if not self._link.begin(recall):
+                with anyio.move_on_after(self._config.timeout_s):
+                    await recall.run()
+        entries = unsaid(merged(await recall.found()), context.shown)
+        for store, why in recall.missed.items():
+            name = f"{NAME} {store}"
+            context.left_out[name] = why
+            tell_left_out(name, why)
+        chosen = within_budget(entries, self._config.max_entries, self._config.max_tokens)
+        return await self._shown(chosen) if chosen else None
+
+    def _new(self, query: str) -> Recall:
+        return Recall(query, self._desks, self._config.max_entries * _SEARCHED, self._config.timeout_s)
+
+    async def _query_for(self, context: InjectionContext) -> str | None:
+        if self._config.query is None:
+            return default_query(context.shown)
+        return cast("str | None", await _result(partial(self._config.query, context)))
+
+    async def _shown(self, entries: Sequence[MemoryEntry]) -> str:
+        if self._config.format is None:
+            return memory_block(entries)
+        return cast("str", await _result(partial(self._config.format, InjectionFormatContext(entries))))
+
+
+async def _result(callback: Callable[[], Any]) -> object:
+    given = callback()
+    return await given if inspect.isawaitable(given) else given
+
+
+def memory_block(entries: Sequence[MemoryEntry]) -> str:
+    """The entries in one block, escaped, so that nothing in them can end it. Empty when there are none."""
+    if not entries:
+        return ""
+    lines = [f"<entry{_source(entry)}>{escape(entry.content, quote=False)}</entry>" for entry in entries]
+    return "\n".join(["<memory>", *lines, "</memory>"])
+
+
+def default_query(messages: Sequence[Message]) -> str | None:
+    """What to search for: what the user has just said; between the tools of a turn what the assistant said last. None
+    when there are no words.
+    """
+    for message in reversed(messages):
+        text = text_of(message).strip()
+        if text:
+            return text
+        if message["role"] == "user" and not any("toolResult" in block for block in message["content"]):
+            return None
+    return None
+
+
+def _source(entry: MemoryEntry) -> str:
+    return "" if entry.store_name is None else f' source="{escape(entry.store_name)}"'

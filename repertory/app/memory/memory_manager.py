@@ -1,0 +1,418 @@
+"""`MemoryManager`: what an agent remembers across conversations, in any number of stores.
+
+    agent = Agent(memory_manager=MemoryManager(stores=[SQLiteMemoryStore()]))
+
+It recalls on demand (a tool), injects what matters into single model calls, and extracts memories from what is said.
+Nothing of this makes an answer wait for a store.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, cast
+from weakref import WeakKeyDictionary, ref
+
+import anyio
+
+from repertory.actors.hooks.events import MessageAddedEvent
+from repertory.actors.memory.consumer import MemoryParts
+from repertory.actors.memory.desk import DeskSettings, StoreDesk
+from repertory.actors.memory.link import MemoryLink
+from repertory.actors.memory.messages import AcceptMemories
+from repertory.actors.memory.source import MemorySource
+from repertory.app.agent.plugins import Plugin
+from repertory.app.host.edge import short_errors
+from repertory.app.memory.extraction import ExtractionContext, ExtractionTriggerContext, Extractor, ask_extractor
+from repertory.app.memory.injection import MemoryInjection, MemoryInjectionConfig, read_injection
+from repertory.app.memory.stores import ManagedStore, managed_stores
+from repertory.backends.ports import ToolContext
+from repertory.backends.tools.decorator import tool
+from repertory.core.memory.entry import MemoryEntry, Metadata
+from repertory.core.memory.flushed import FlushReport, StoreFlush, together
+from repertory.core.memory.merging import merged
+from repertory.core.memory.options import (
+    AddMessagesContext,
+    MemoryAddOptions,
+    MemoryAddToolConfig,
+    MemorySearchOptions,
+    MemoryToolConfig,
+    read_options,
+)
+from repertory.errors import AggregateMemoryError, Invalid, RepertoryError, Unavailable
+
+if TYPE_CHECKING:
+    from repertory.actors.hooks.registry import HookRegistry
+    from repertory.actors.memory.source import Extract
+    from repertory.core.memory.extracting import ExtractionResult
+    from repertory.core.messages import Message
+
+_log = logging.getLogger("repertory.memory")
+
+
+@short_errors
+class MemoryManager(Plugin):
+    """What agents remember across conversations. One manager may serve many agents, in any number of event loops.
+
+    `stores`: one or more `MemoryStore`s, of different names. `search_tool_config`: the tool `search_memory`; True,
+    False or a `MemoryToolConfig`. `add_tool_config`: the tool `add_memory`; likewise, or a `MemoryAddToolConfig`.
+    `injection`: what the model is told by itself; True, False or a `MemoryInjectionConfig`. Configurations may be
+    mappings.
+
+    Extraction is a setting of each store. It runs behind the answers: at its triggers, at the end of a block around the
+    agent, in `flush`, and in a runtime's drain. How far it has got stands in the agent's journal, so with a session
+    manager nothing that was said is lost to memory when a process is killed: the rest is extracted when the session is
+    open again. A memory may then be written twice, under the same idempotency key.
+
+    Errors: `Invalid` (a ValueError) for stores and settings that make no sense.
+    """
+
+    name = "memory-manager"
+
+    def __init__(
+        self,
+        stores: object,
+        search_tool_config: MemoryToolConfig | Mapping[str, object] | bool = True,
+        add_tool_config: MemoryAddToolConfig | Mapping[str, object] | bool = False,
+        injection: MemoryInjectionConfig | Mapping[str, object] | bool = True,
+    ) -> None:
+        self.managed = managed_stores(stores, DeskSettings())
+        """The stores, and what each can do."""
+        self._injection = read_injection(injection)
+        own = [search_tool(self, search_tool_config), add_tool(self, add_tool_config)]
+        self._tools = [
+            *(each for each in own if each is not None),
+            *(each for one in self.managed for each in one.tools),
+        ]
+        self._agents: WeakKeyDictionary[Any, MemoryParts] = WeakKeyDictionary()
+
+    @property
+    def stores(self) -> list[object]:
+        """The stores as they were given, in order."""
+        return [store.desk.store for store in self.managed]
+
+    @property
+    def tools(self) -> list[Any]:
+        """The tools that agents get: those of the manager, then those of the stores."""
+        return list(self._tools)
+
+    def init_agent(self, agent: Any) -> None:
+        """Have the agent's model calls told of memory, and its conversation taken in."""
+        parts = self.parts_for(agent)
+        hooks = cast("HookRegistry", agent.hooks)
+        if self._injection is not None:
+            injected = MemoryInjection(self._injection, [store.desk for store in self.managed], parts.link)
+            hooks.add_injection(injected.injection)
+            hooks.add_callback(MessageAddedEvent, injected.look_ahead)
+        for store in self.managed:
+            for trigger in store.extraction.triggers if store.extraction is not None else ():
+                trigger.attach(ExtractionTriggerContext(agent, _firing(parts.link, store.name)))
+
+    def parts_for(self, agent: Any) -> MemoryParts:
+        """What the memory of an agent's session is made of: the same whenever it is asked for."""
+        parts = self._agents.get(agent)
+        if parts is None:
+            sources = tuple(_source(store, agent) for store in self.managed)
+            parts = self._agents[agent] = MemoryParts(sources=sources, link=MemoryLink())
+        return parts
+
+    async def search(
+        self, query: str, options: MemorySearchOptions | Mapping[str, object] | None = None
+    ) -> list[MemoryEntry]:
+        """What the stores know of that: the first of each store, then the second of each, and so on, each thing once.
+
+        `options`: a `MemorySearchOptions` or a mapping. A store that fails is logged and left out; so is one that has
+        failed several times, for a while. Errors: `Invalid` for an unknown store; `Unavailable` when all have failed.
+        """
+        read = read_options(MemorySearchOptions, options, "options")
+        stores = self.managed if read.stores is None else [self._store(name) for name in read.stores]
+        return await self.search_stores(query, stores, read.max_search_results)
+
+    async def search_stores(self, query: str, stores: Sequence[ManagedStore], results: int | None) -> list[MemoryEntry]:
+        """The same for some stores. Errors: `Unavailable` when all have failed."""
+        found: dict[str, Sequence[MemoryEntry]] = {}
+        failed: list[RepertoryError] = []
+
+        async def search_one(store: ManagedStore) -> None:
+            try:
+                found[store.name] = await store.desk.search(query, results)
+            except RepertoryError as error:
+                _log.warning("a memory store could not be searched store=%r cause=%r", store.name, str(error))
+                failed.append(error)
+
+        async with anyio.create_task_group() as group:
+            for store in stores:
+                group.start_soon(search_one, store)
+        if failed and len(failed) == len(stores):
+            names = [store.name for store in stores]
+            raise Unavailable("no memory store could be searched", stores=names, error=str(failed[0])) from failed[0]
+        return merged([found[store.name] for store in stores if store.name in found])
+
+    async def add(self, content: str, options: MemoryAddOptions | Mapping[str, object] | None = None) -> None:
+        """Have the stores remember that. On return they have it.
+
+        `options`: a `MemoryAddOptions` or a mapping; without `stores`, all that are writable and take single memories.
+        Errors: `Invalid` for stores that cannot take it, before anything is written; `AggregateMemoryError` when some
+        did not take it, while the others did.
+        """
+        said = cast("object", content)
+        if not isinstance(said, str) or not said.strip():
+            raise Invalid("a memory is a text that is not empty: write add('Anna is allergic to nuts')", got=repr(said))
+        read = read_options(MemoryAddOptions, options, "options")
+        if read.stores is None:
+            stores = [store for store in self.managed if store.adds]
+        else:
+            stores = [self._writable(name) for name in read.stores]
+        if not stores:
+            raise Invalid("MemoryManager: no writable store matched")
+        failed = await self._write_all(stores, [content], read.metadata, None, None)
+        if failed:
+            names = ", ".join(name for name, _ in failed)
+            raise AggregateMemoryError(f"MemoryManager: store writes failed: {names}", [error for _, error in failed])
+
+    async def flush(self) -> FlushReport:
+        """Have every store take in what its agents have said and accepted until now, whatever triggers and earlier
+        failures say, and wait for that.
+
+        It brings sessions to life that are not, of agents that still exist. What does not land stays where it was and
+        is tried again; the report says what that is, and why. Errors: those of opening a session.
+        """
+        flushed: list[Mapping[str, StoreFlush]] = []
+
+        async def flush_one(agent: Any) -> None:
+            flushed.append(await agent.flush_memory())
+
+        async with anyio.create_task_group() as group:
+            for agent in list(self._agents):
+                group.start_soon(flush_one, agent)
+        return together([store.name for store in self.managed], flushed)
+
+    # For the tools.
+
+    def in_scope(self, wanted: Sequence[str] | None, *, among: Sequence[str] | None = None) -> list[ManagedStore]:
+        """The stores that a model has named, or all of those that it may name. Errors: `Invalid` when it may name none
+        of them; others are left out.
+        """
+        scope = [store for store in self.managed if among is None or store.name in among]
+        found = [store for store in scope if not wanted or store.name in wanted]
+        if not found:
+            raise Invalid("there are no such memory stores", got=wanted, stores=[store.name for store in scope])
+        unknown = [name for name in wanted or () if name not in [store.name for store in found]]
+        if unknown:
+            _log.warning("a model has named memory stores that there are not stores=%r", unknown)
+        return found
+
+    async def write(self, stores: Sequence[ManagedStore], contents: Sequence[str], *, key: str, agent: Any) -> None:
+        """Have the stores remember each of these. Errors: `AggregateMemoryError` naming how many of them failed."""
+        failed = await self._write_all(stores, contents, None, key, agent)
+        if failed:
+            reasons = "; ".join(dict.fromkeys(str(error) for _, error in failed))
+            total = len(contents) * len(stores)
+            text = f"MemoryManager: failed to add {len(failed)} of {total} entries: {reasons}"
+            raise AggregateMemoryError(text, [error for _, error in failed])
+
+    async def accept(self, agent: Any, stores: Sequence[ManagedStore], contents: Sequence[str], key: str) -> int:
+        """Have them remembered behind the turn; returns how many. Errors: `LimitReached` when too many wait already."""
+        memory = self.parts_for(agent).link.ref
+        if memory is None:  # The tool is called by a program, outside any session.
+            await self.write(stores, contents, key=key, agent=agent)
+            return len(contents)
+        names = tuple(store.name for store in stores)
+        return await memory.ask(AcceptMemories(stores=names, contents=tuple(contents), key=key), timeout_s=10.0)
+
+    async def _write_all(
+        self,
+        stores: Sequence[ManagedStore],
+        contents: Sequence[str],
+        metadata: Metadata | None,
+        key: str | None,
+        agent: Any,
+    ) -> list[tuple[str, RepertoryError]]:
+        """Store by store at the same time, one content after the other. Returns what failed, by store."""
+        failed: list[tuple[str, RepertoryError]] = []
+
+        async def write_to(store: ManagedStore) -> None:
+            for index, content in enumerate(contents):
+                context = AddMessagesContext(
+                    session_id=agent.session_id if agent is not None else None,
+                    agent_id=agent.agent_id if agent is not None else None,
+                    idempotency_key=None if key is None else f"{key}/{index}",
+                )
+                try:
+                    await store.desk.add(content, metadata, context)
+                except RepertoryError as error:
+                    failed.append((store.name, error))
+
+        async with anyio.create_task_group() as group:
+            for store in stores:
+                group.start_soon(write_to, store)
+        return failed
+
+    def _store(self, name: str) -> ManagedStore:
+        found = next((store for store in self.managed if store.name == name), None)
+        if found is None:
+            raise Invalid(f"MemoryManager: store '{name}' not found")
+        return found
+
+    def _writable(self, name: str) -> ManagedStore:
+        store = self._store(name)
+        if not store.adds:
+            why = "is read-only" if not store.writable else "has no add method (only add_messages)"
+            raise Invalid(f"MemoryManager: store '{name}' {why}")
+        return store
+
+
+def read_manager(given: object) -> MemoryManager | None:
+    """The manager that an agent was given, as one or as the keywords of one. Errors: `Invalid` for anything else."""
+    if given is None or isinstance(given, MemoryManager):
+        return given
+    if isinstance(given, Mapping):
+        return MemoryManager(**cast("Mapping[str, Any]", given))
+    raise Invalid("memory_manager is a MemoryManager, or a mapping of its arguments", got=type(given).__name__)
+
+
+def _source(store: ManagedStore, agent: Any) -> MemorySource:
+    extraction = store.extraction
+    if extraction is None:
+        return MemorySource(desk=store.desk, holds=(store.desk.store,))
+    cadences = [trigger.every for trigger in extraction.triggers if trigger.every is not None]
+    extract = None if extraction.extractor is None else _extracting(extraction.extractor, store.desk, agent)
+    return MemorySource(
+        desk=store.desk,
+        extracts=True,
+        every=min(cadences, default=None),
+        extract=extract,
+        leaves_out=extraction.filter,
+        holds=(store.desk.store, extraction.extractor),
+    )
+
+
+def _extracting(extractor: Extractor, desk: StoreDesk, agent: Any) -> Extract:
+    of = ref(agent)  # The manager remembers its agents for as long as somebody else does.
+
+    async def extract(
+        agent_id: str, messages: Sequence[Message], said_at: Sequence[float]
+    ) -> Sequence[ExtractionResult]:
+        agent = of()
+        model = agent.aux_model if agent is not None else None
+        context = ExtractionContext(
+            agent=agent, agent_id=agent_id, model=model, store_name=desk.name, said_at=tuple(said_at)
+        )
+        return await ask_extractor(extractor, messages, context)
+
+    return extract
+
+
+def _firing(link: MemoryLink, store: str) -> Any:
+    def fire() -> None:
+        link.fire(store)
+
+    return fire
+
+
+SEARCH_TOOL, ADD_TOOL = "search_memory", "add_memory"
+_SEARCH = "Search what is remembered from earlier conversations. Results come with the store that they are from."
+_ADD = "Remember something beyond this conversation: short facts that stand for themselves, one in each entry."
+
+
+class Memory(Protocol):
+    """What the tools do their work with."""
+
+    @property
+    def managed(self) -> Sequence[ManagedStore]: ...
+    def in_scope(self, wanted: Sequence[str] | None, *, among: Sequence[str] | None = None) -> list[ManagedStore]: ...
+    async def search_stores(
+        self, query: str, stores: Sequence[ManagedStore], results: int | None
+    ) -> Sequence[MemoryEntry]: ...
+    async def accept(self, agent: Any, stores: Sequence[ManagedStore], contents: Sequence[str], key: str) -> int: ...
+    async def write(self, stores: Sequence[ManagedStore], contents: Sequence[str], *, key: str, agent: Any) -> None: ...
+
+
+def search_tool(manager: Memory, given: object) -> object | None:
+    """The tool that searches; None when it is not wanted."""
+    config = _config(MemoryToolConfig, given, "search_tool_config")
+    if config is None:
+        return None
+    stores = manager.managed
+
+    async def search_memory(
+        query: str, max_search_results: int | None = None, stores: list[str] | None = None
+    ) -> list[dict[str, Any]]:
+        """Search.
+
+        Args:
+            query: What to look for, in words that what is remembered may hold.
+            max_search_results: At most so many entries of each store.
+            stores: The names of the stores to search; all when left out.
+        """
+        found = await manager.search_stores(query, manager.in_scope(stores), max_search_results)
+        return [
+            {"content": entry.content, "store_name": entry.store_name}
+            | ({"metadata": dict(entry.metadata)} if entry.metadata else {})
+            for entry in found
+        ]
+
+    described = _described(config.description or _SEARCH, stores)
+    name = config.name or SEARCH_TOOL
+    return tool(name=name, description=described, effects=False, idempotent=True)(search_memory)
+
+
+def add_tool(manager: Memory, given: object) -> object | None:
+    """The tool that adds; None when it is not wanted. Errors: `Invalid` when there is nothing that it could add to."""
+    config = _config(MemoryAddToolConfig, given, "add_tool_config")
+    if config is None:
+        return None
+    scope = _addable(manager.managed, config.stores)
+    names = [store.name for store in scope]
+
+    async def add_memory(
+        entries: list[str], tool_context: ToolContext, stores: list[str] | None = None
+    ) -> dict[str, int]:
+        """Add.
+
+        Args:
+            entries: What to remember, one fact in each.
+            stores: The names of the stores to add to; all when left out.
+        """
+        targets = manager.in_scope(stores, among=names)
+        key = tool_context.idempotency_key
+        if not config.wait_for_writes:
+            return {"accepted": await manager.accept(tool_context.agent, targets, entries, key)}
+        await manager.write(targets, entries, key=key, agent=tool_context.agent)
+        return {"stored": len(entries)}
+
+    described = _described(config.description or _ADD, scope)
+    return tool(name=config.name or ADD_TOOL, description=described, idempotent=True)(add_memory)
+
+
+def _config(kind: Any, given: object, what: str) -> Any:
+    if given is None or given is False:
+        return None
+    return kind() if given is True else read_options(kind, given, what)
+
+
+def _addable(stores: Sequence[ManagedStore], wanted: Sequence[object] | None) -> list[ManagedStore]:
+    if wanted is None:
+        found = [store for store in stores if store.adds]
+        if not found:
+            raise Invalid("MemoryManager: add_tool_config is enabled but no writable stores implement add")
+        return found
+    return [_named(stores, each) for each in wanted]
+
+
+def _named(stores: Sequence[ManagedStore], wanted: object) -> ManagedStore:
+    name = wanted if isinstance(wanted, str) else cast("str", getattr(wanted, "name", repr(wanted)))
+    store = next((store for store in stores if store.name == name), None)
+    if store is None:
+        raise Invalid(f"MemoryManager: add_tool_config store '{name}' not found")
+    if not store.writable:
+        raise Invalid(f"MemoryManager: add_tool_config store '{name}' is not writable")
+    if not store.adds:
+        raise Invalid(f"MemoryManager: add_tool_config store '{name}' has no add method (only add_messages)")
+    return store
+
+
+def _described(text: str, stores: Sequence[ManagedStore]) -> str:
+    """The description, with the stores folded in, so that the model can choose among them."""
+    lines = [f"- {store.name}: {store.description}" if store.description else f"- {store.name}" for store in stores]
+    return "\n".join([text, "", "Stores:", *lines])

@@ -1,0 +1,66 @@
+"""The embedded memory store, as users name it."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from repertory.app.host.edge import short_errors
+from repertory.app.sessions.places import memory_database
+from repertory.backends.memory.sqlite_memory import MemorySettings, SQLiteMemory
+from repertory.core.ids import check_id
+
+if TYPE_CHECKING:
+    from repertory.backends.memory.embedder import Embedder
+
+
+@short_errors
+class SQLiteMemoryStore(SQLiteMemory):
+    """A memory store in one SQLite file: pass it to `MemoryManager(stores=[...])`, or use it by itself.
+
+    `SQLiteMemory` says what its methods do. Errors of the constructor: `Invalid` for a name or a scope that cannot be
+    one. Nothing is opened or created before it is needed.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        name: str = "memory",
+        description: str | None = "What was said before, and what is known from it.",
+        max_search_results: int | None = None,
+        writable: bool = True,
+        extraction: object = None,
+        scope: str | None = None,
+        embedder: Embedder | None = None,
+        busy_timeout_s: float = 5.0,
+    ) -> None:
+        """`path`: the database file; `~/.repertory/memory.db` (or `$REPERTORY_HOME/memory.db`) when None. A folder that
+        is missing is created with mode 0700 on the first write, the file with 0600.
+
+        `scope`: whose memories these are, for example a tenant or a user. Stores of different scopes may share a file;
+        none sees or changes the memories of another, and None is a scope of its own.
+
+        `name`, `description`, `max_search_results`, `writable`, `extraction`: for its manager, as for any store.
+
+        `embedder`: makes vectors of what is remembered, so that it is found also when it is said in other words. All
+        stores of a file have the same; another is refused by the first call that needs it. Needs numpy.
+
+        `busy_timeout_s`: how long to wait while other processes commit.
+        """
+        if scope is not None:
+            check_id(scope, "scope")
+        settings = MemorySettings(
+            name=check_id(name, "store name"),
+            description=description,
+            max_search_results=max_search_results,
+            writable=writable,
+            extraction=extraction,
+            scope=scope or "",
+            busy_timeout_s=busy_timeout_s,
+            embedder=embedder,
+        )
+        place = Path(path).expanduser() if path is not None else memory_database()
+        super().__init__(place.absolute(), settings, clock=time.time)

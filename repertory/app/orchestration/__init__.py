@@ -1,0 +1,1 @@
+"""Graphs and swarms, as users name them."""

@@ -1,0 +1,439 @@
+"""Graphs of agents, as users name them."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import warnings
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+from repertory.actors.orchestrator.nodes import NodePolicy, OnFailure
+from repertory.actors.orchestrator.run_driver import OrchestratorParts
+from repertory.app.orchestration.node_runner import RunnerSettings
+from repertory.app.orchestration.nodes import node_of
+from repertory.app.orchestration.orchestrator import Orchestrator, count, list_of, mapping_of, seconds, switch
+from repertory.app.orchestration.run_state import RunState
+from repertory.core.orchestration.plan import GraphPlan
+from repertory.core.orchestration.results import MultiAgentResult, Status
+from repertory.core.orchestration.shape import Edge, in_a_row, shape_of
+from repertory.errors import HookFailed, Invalid
+
+if TYPE_CHECKING:
+    from repertory.actors.call import Busy
+    from repertory.actors.hooks.registry import HookProvider
+    from repertory.app.host.tracing import AttributeValue
+    from repertory.app.orchestration.multi_agent_plugin import MultiAgentPlugin
+    from repertory.app.orchestration.node_runner import NodePlace, SessionNodeRunner
+    from repertory.app.sessions.sessions import SessionPlacement
+    from repertory.core.orchestration.plan import Condition
+    from repertory.core.orchestration.run import Run
+
+NO_SESSIONS = "Session persistence is not supported for Graph agents yet."
+"""The words of the SDK whose users we serve. The graph's own session keeps the conversations of its agents."""
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class GraphNode:
+    """A node of a graph. Two of the same id are the same node."""
+
+    node_id: str
+    executor: Any
+    """The agent, graph, swarm or other object that does its work."""
+    policy: NodePolicy = field(default_factory=NodePolicy)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, GraphNode) and other.node_id == self.node_id
+
+    def __hash__(self) -> int:
+        return hash(self.node_id)
+
+    def __str__(self) -> str:
+        return self.node_id
+
+
+EdgeCondition: TypeAlias = Callable[..., bool]
+"""Takes the `GraphState`, and `invocation_state` by keyword if it has a parameter of that name. A plain function."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphEdge:
+    """An edge of a graph: followed when its condition holds. Errors: `Invalid` for a condition that is no function, or
+    an async one.
+    """
+
+    from_node: GraphNode
+    to_node: GraphNode
+    condition: EdgeCondition | None = None
+
+    def __post_init__(self) -> None:
+        condition = cast("object", self.condition)
+        if condition is not None and (not callable(condition) or _is_async(condition)):
+            raise Invalid("a condition is a plain function that gives True or False", edge=str(self), got=condition)
+
+    def should_traverse(self, state: GraphState, *, invocation_state: Mapping[str, object]) -> bool:
+        """Whether the condition holds. Errors: `HookFailed` when it raises; `Invalid` when it gives an awaitable."""
+        if self.condition is None:
+            return True
+        with_state = {"invocation_state": invocation_state} if _takes_invocation_state(self.condition) else {}
+        return _holds(self.condition, str(self), state, with_state)
+
+    def __str__(self) -> str:
+        return f"{self.from_node} -> {self.to_node}"
+
+
+class GraphState(RunState):
+    """What a run of a graph is now: for conditions, and as `graph.state`. A view: everything is read when it is asked
+    for, as it is then.
+    """
+
+    __slots__ = ("_graph",)
+
+    def __init__(self, run: Run, graph: Graph) -> None:
+        super().__init__(run, graph)
+        self._graph = graph
+
+    @property
+    def status(self) -> Status:
+        """`executing` while a call works on it."""
+        return self._status
+
+    @property
+    def completed_nodes(self) -> frozenset[GraphNode]:
+        """The nodes that ended well when they ended last."""
+        return self._with(Status.COMPLETED)
+
+    @property
+    def failed_nodes(self) -> frozenset[GraphNode]:
+        """The nodes that failed when they ended last."""
+        return self._with(Status.FAILED)
+
+    @property
+    def interrupted_nodes(self) -> frozenset[GraphNode]:
+        """The nodes that wait for somebody."""
+        return self._with(Status.INTERRUPTED)
+
+    @property
+    def execution_order(self) -> tuple[GraphNode, ...]:
+        """One entry for each time that a node ended, in order."""
+        nodes = self._graph.nodes
+        return tuple(nodes[node] for node in self._run.order if node in nodes)
+
+    @property
+    def execution_count(self) -> int:
+        """Agents' turns in it."""
+        return self._run.executions
+
+    @property
+    def total_nodes(self) -> int:
+        """How many nodes the graph has."""
+        return len(self._graph.nodes)
+
+    @property
+    def edges(self) -> tuple[tuple[GraphNode, GraphNode], ...]:
+        """Those of the graph: from where to where."""
+        return tuple((edge.from_node, edge.to_node) for edge in self._graph.edges)
+
+    @property
+    def entry_points(self) -> tuple[GraphNode, ...]:
+        """Where a run begins."""
+        return self._graph.entry_points
+
+    def _with(self, status: Status) -> frozenset[GraphNode]:
+        nodes = self._graph.nodes
+        return frozenset(nodes[node] for node in self._run.with_status(status) if node in nodes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphResult(MultiAgentResult):
+    """The end of a graph's run, or where it waits."""
+
+    total_nodes: int = 0
+    completed_nodes: int = 0
+    failed_nodes: int = 0
+    interrupted_nodes: int = 0
+    execution_order: tuple[GraphNode, ...] = ()
+    """One entry for each time that a node ended, in order."""
+    edges: tuple[tuple[GraphNode, GraphNode], ...] = ()
+    entry_points: tuple[GraphNode, ...] = ()
+
+
+class Graph(Orchestrator[GraphResult]):
+    """Agents that work on a task in the order that edges say.
+
+    `Graph({"researcher": a, "writer": b})` runs them in the order given; `GraphBuilder` makes any other shape. A node
+    is told the task, and what the nodes said from which an edge leads to it. It starts as soon as nothing that owes
+    work comes before it any more; nodes that do not wait for each other run at the same time.
+
+    `session_manager`: where runs, and every node's conversation, are kept; without one they live as long as this
+    object. `max_node_executions`, `execution_timeout` (seconds, all calls of a run together): end a run with status
+    `failed`. `node_timeout`: seconds for one attempt of a node. `reset_on_revisit`: whether a node that runs again in
+    the same run begins with what it was built with. `busy`: what a call does while another one works.
+    `trace_attributes`: what spans of it have besides. All of these can be read.
+
+    Errors: `Invalid` (a ValueError) for what is no graph; from calls see `Orchestrator.invoke_async`.
+    """
+
+    kind_of_run = "graph"
+
+    def __init__(
+        self,
+        agents: Mapping[str, object] | None = None,
+        *,
+        nodes: Mapping[str, GraphNode] | None = None,
+        edges: Iterable[GraphEdge] = (),
+        entry_points: Iterable[GraphNode] = (),
+        max_node_executions: int | None = None,
+        execution_timeout: float | None = None,
+        node_timeout: float | None = None,
+        reset_on_revisit: bool = False,
+        session_manager: SessionPlacement | None = None,
+        hooks: Sequence[HookProvider] | None = None,
+        plugins: Sequence[MultiAgentPlugin] | None = None,
+        id: str = "default_graph",
+        busy: Busy = "queue",
+        trace_attributes: Mapping[str, AttributeValue] | None = None,
+    ) -> None:
+        if (agents is None) == (nodes is None):
+            raise Invalid("a graph is made of agents={id: agent}, or by a GraphBuilder")
+        if nodes is None:
+            given = mapping_of(object, agents, "agents")
+            nodes = {name: GraphNode(node_id=name, executor=agent) for name, agent in given.items()}
+            shape = in_a_row(tuple(nodes))
+            edges = [GraphEdge(from_node=nodes[edge.source], to_node=nodes[edge.target]) for edge in shape.edges]
+        else:
+            nodes, edges = mapping_of(GraphNode, nodes, "nodes"), list_of(GraphEdge, edges, "edges")
+            misnamed = [name for name, node in nodes.items() if node.node_id != name]
+            if misnamed:
+                raise Invalid("a node stands under its own id", nodes=misnamed)
+            joined = [Edge(edge.from_node.node_id, edge.to_node.node_id) for edge in edges]
+            shape = shape_of(nodes, joined, [node.node_id for node in list_of(GraphNode, entry_points, "entry_points")])
+        self.nodes = dict(nodes)
+        self.edges = tuple(edges)
+        self.entry_points = tuple(self.nodes[node] for node in shape.entries)
+        self.node_timeout = None if node_timeout is None else seconds(node_timeout, "node_timeout")
+        self.execution_timeout = None if execution_timeout is None else seconds(execution_timeout, "execution_timeout")
+        most = max_node_executions
+        self.max_node_executions = None if most is None else count(most, "max_node_executions")
+        self.reset_on_revisit = switch(reset_on_revisit, "reset_on_revisit")
+        self._plan = GraphPlan(
+            shape=shape,
+            conditions={
+                place: self._condition(edge) for place, edge in enumerate(self.edges) if edge.condition is not None
+            },
+            executions_max=self.max_node_executions,
+            time_max_s=math.inf if self.execution_timeout is None else self.execution_timeout,
+        )
+        if shape.loops and max_node_executions is None and execution_timeout is None:
+            text = "a graph with a loop has no limit: set_max_node_executions or set_execution_timeout"
+            warnings.warn(text, stacklevel=3)
+        made = {name: node_of(name, node.executor, NO_SESSIONS) for name, node in self.nodes.items()}
+        _check_once(self.nodes.values())
+        super().__init__(
+            id,
+            made,
+            session_manager=session_manager,
+            hooks=hooks,
+            plugins=plugins,
+            busy=busy,
+            trace_attributes=trace_attributes,
+        )
+
+    @property
+    def state(self) -> GraphState:
+        """The run that a call worked on last, as it is now; also during the run, for hooks. `pending` before the first
+        call of this object, whatever the store has.
+        """
+        return GraphState(self._run, self)
+
+    def _parts(self, orchestrator_id: str, runner: SessionNodeRunner) -> OrchestratorParts:
+        return OrchestratorParts(
+            orchestrator_id=orchestrator_id,
+            plan=self._plan,
+            runner=runner,
+            hooks=self.hooks,
+            policies={name: self._policy(node) for name, node in self.nodes.items()},
+            owner=self,
+            watch=self._watch,
+        )
+
+    def _policy(self, node: GraphNode) -> NodePolicy:
+        policy = node.policy
+        if policy.timeout_s is not None or self.node_timeout is None:
+            return policy
+        return NodePolicy(timeout_s=self.node_timeout, retries=policy.retries, on_failure=policy.on_failure)
+
+    def _runner(self, place_of: Callable[[str], NodePlace | None]) -> RunnerSettings:
+        return RunnerSettings(
+            nodes=self._node_map,
+            place_of=place_of,
+            anew_again=self.reset_on_revisit,
+            once=not self._plan.shape.loops,
+        )
+
+    def _condition(self, edge: GraphEdge) -> Condition:
+        condition = cast("EdgeCondition", edge.condition)
+        takes_state = _takes_invocation_state(condition)
+
+        def holds(run: Run, state: Mapping[str, object]) -> bool:
+            with_state = {"invocation_state": state} if takes_state else {}
+            return _holds(condition, str(edge), GraphState(run, self), with_state)
+
+        return holds
+
+    def _finished(self, run: Run, result: MultiAgentResult) -> GraphResult:
+        known = {each.name: getattr(result, each.name) for each in fields(result)}
+        state = GraphState(run, self)
+        return GraphResult(
+            **known,
+            total_nodes=state.total_nodes,
+            completed_nodes=len(run.with_status(Status.COMPLETED)),
+            failed_nodes=len(run.with_status(Status.FAILED)),
+            interrupted_nodes=len(run.with_status(Status.INTERRUPTED)),
+            execution_order=state.execution_order,
+            edges=state.edges,
+            entry_points=state.entry_points,
+        )
+
+
+def _takes_invocation_state(condition: EdgeCondition) -> bool:
+    try:
+        return "invocation_state" in inspect.signature(condition).parameters
+    except (TypeError, ValueError):
+        return False
+
+
+def _holds(condition: EdgeCondition, edge: str, state: GraphState, with_state: Mapping[str, object]) -> bool:
+    try:
+        held = cast("object", condition(state, **with_state))
+        if not isinstance(held, Awaitable):
+            return bool(held)
+    except Exception as error:
+        raise HookFailed("a condition failed", edge=edge) from error
+    if isinstance(held, Coroutine):
+        cast("Coroutine[Any, Any, Any]", held).close()
+    raise Invalid("a condition gives True or False, not something to await", edge=edge)
+
+
+def _is_async(condition: object) -> bool:
+    """Whether calling it gives a coroutine, as far as that can be seen."""
+    while isinstance(condition, partial):
+        condition = cast("partial[object]", condition).func
+    called = inspect.getattr_static(type(condition), "__call__", None)
+    return inspect.iscoroutinefunction(condition) or inspect.iscoroutinefunction(called)
+
+
+def _check_once(nodes: Iterable[GraphNode]) -> None:
+    executors = [id(node.executor) for node in nodes]
+    if len(set(executors)) < len(executors):
+        raise Invalid("Duplicate node instance detected. Each node must have a unique object instance.")
+
+
+class GraphBuilder:
+    """Puts a graph together. Methods that set something return the builder."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, GraphNode] = {}
+        self.edges: list[GraphEdge] = []
+        self.entry_points: list[GraphNode] = []
+        self._settings: dict[str, Any] = {}
+
+    def add_node(
+        self,
+        executor: object,
+        node_id: str | None = None,
+        *,
+        timeout_s: float | None = None,
+        retries: int = 0,
+        on_failure: OnFailure = "fail",
+    ) -> GraphNode:
+        """Add an agent, a graph, a swarm, or anything else with `invoke_async`. Without an id it is the executor's
+        `id`, else its `name`, else numbered. `timeout_s`, `retries`, `on_failure`: see `NodePolicy`.
+
+        Errors: `Invalid` for an id or an executor that is there already, and for one that keeps its conversation
+        itself.
+        """
+        if node_id is None:
+            own = getattr(executor, "id", None) or getattr(executor, "name", None)
+            node_id = str(own or f"node_{len(self.nodes)}")
+        if not isinstance(cast("object", node_id), str) or not node_id:
+            raise Invalid("a node id is a text", got=node_id)
+        if node_id in self.nodes:
+            raise Invalid(f"Node '{node_id}' already exists")
+        if any(node.executor is executor for node in self.nodes.values()):
+            raise Invalid("Duplicate node instance detected. Each node must have a unique object instance.")
+        if getattr(executor, "session_manager", None) is not None:
+            raise Invalid(NO_SESSIONS)
+        if on_failure not in ("fail", "skip"):
+            raise Invalid("on_failure is 'fail' or 'skip'", got=on_failure)
+        bound_s = None if timeout_s is None else seconds(timeout_s, "timeout_s")
+        policy = NodePolicy(timeout_s=bound_s, retries=count(retries, "retries", least=0), on_failure=on_failure)
+        node = self.nodes[node_id] = GraphNode(node_id=node_id, executor=executor, policy=policy)
+        return node
+
+    def add_edge(
+        self, from_node: str | GraphNode, to_node: str | GraphNode, condition: EdgeCondition | None = None
+    ) -> GraphEdge:
+        """Lead from one node to another, if the condition holds. It may be asked more than once at a time, so it only
+        looks. Errors: `Invalid` for a node that is not there, and for an async condition.
+        """
+        edge = GraphEdge(
+            from_node=self._node(from_node, "Source"), to_node=self._node(to_node, "Target"), condition=condition
+        )
+        self.edges.append(edge)
+        return edge
+
+    def _node(self, node: str | GraphNode, what: str) -> GraphNode:
+        found = self.nodes.get(str(node))
+        if found is None or (isinstance(node, GraphNode) and found is not node):
+            raise Invalid(f"{what} node '{node}' not found")
+        return found
+
+    def set_entry_point(self, node_id: str) -> GraphBuilder:
+        """Begin there; several are allowed. Errors: `Invalid` for a node that is not there."""
+        self.entry_points.append(self._node(node_id, "Entry"))
+        return self
+
+    def reset_on_revisit(self, enabled: bool = True) -> GraphBuilder:
+        """Whether a node that runs again in the same run begins with what it was built with."""
+        return self._set("reset_on_revisit", enabled)
+
+    def set_max_node_executions(self, max_executions: int | None) -> GraphBuilder:
+        """How often nodes may run in one run, all together."""
+        return self._set("max_node_executions", max_executions)
+
+    def set_execution_timeout(self, timeout: float | None) -> GraphBuilder:
+        """Seconds for one run, all of its calls together."""
+        return self._set("execution_timeout", timeout)
+
+    def set_node_timeout(self, timeout: float | None) -> GraphBuilder:
+        """Seconds for one attempt of a node."""
+        return self._set("node_timeout", timeout)
+
+    def set_graph_id(self, graph_id: str) -> GraphBuilder:
+        """What the graph is called in its session."""
+        return self._set("id", graph_id)
+
+    def set_session_manager(self, session_manager: SessionPlacement | None) -> GraphBuilder:
+        """Where runs, and every node's conversation, are kept."""
+        return self._set("session_manager", session_manager)
+
+    def set_hook_providers(self, hooks: Sequence[HookProvider]) -> GraphBuilder:
+        """Who is told of what happens."""
+        return self._set("hooks", hooks)
+
+    def set_plugins(self, plugins: Sequence[MultiAgentPlugin]) -> GraphBuilder:
+        """Hooks that belong together."""
+        return self._set("plugins", plugins)
+
+    def build(self) -> Graph:
+        """The graph. Errors: `Invalid` for one that has no node, or no place to begin at."""
+        if not self.nodes:
+            raise Invalid("Graph must contain at least one node")
+        return Graph(nodes=self.nodes, edges=self.edges, entry_points=self.entry_points, **self._settings)
+
+    def _set(self, name: str, value: object) -> GraphBuilder:
+        self._settings[name] = value
+        return self

@@ -1,0 +1,607 @@
+"""What graphs and swarms have in common for those who call them.
+
+It decides nothing about runs. It brings the orchestrator's actors to life for as long as a call (or `async with`)
+lasts, and passes on what was said.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+import time
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypedDict, TypeVar, Unpack, cast
+
+import anyio
+from anyio.lowlevel import RunVar, current_token
+
+from repertory.actors.agent_parts import AgentSettings
+from repertory.actors.call import Busy, Invocation
+from repertory.actors.caller_context import OPEN_TURNS
+from repertory.actors.hooks.calls import fire_built, fire_sync
+from repertory.actors.hooks.events import AfterSnapshotEvent, BeforeSnapshotEvent
+from repertory.actors.hooks.registry import HookProvider, HookRegistry
+from repertory.actors.memory_journal import MemoryJournal
+from repertory.actors.orchestrator.events import MultiAgentInitializedEvent
+from repertory.app.agent.call_options import read_call
+from repertory.app.agent.snapshots import SnapshotLoaded
+from repertory.app.host.claim import Claim
+from repertory.app.host.edge import short_errors
+from repertory.app.host.event_loop import inside_event_loop
+from repertory.app.host.host import Host, HostSettings, Key, ambient_host
+from repertory.app.host.tracing import span
+from repertory.app.orchestration.blueprint import OrchestratorBlueprint
+from repertory.app.orchestration.multi_agent_plugin import LateInits, check_multi_agent_plugins
+from repertory.app.orchestration.node_runner import CustomNode, NodePlace, SessionNodeRunner
+from repertory.app.orchestration.run_state import ReadResults
+from repertory.app.sessions.sessions import check_placement
+from repertory.core.ids import check_id
+from repertory.core.orchestration.journals import journal_of, node_journal
+from repertory.core.orchestration.results import MultiAgentResult
+from repertory.core.orchestration.run import Run
+from repertory.core.snapshots.orchestrators import RunFields, RunShape, check_shape, token_of
+from repertory.core.snapshots.portable import ORCHESTRATOR, Snapshot, read_orchestrator, snapshot_of
+from repertory.errors import ActorDead, AgentBusy, Invalid, SnapshotException, Unavailable
+from repertory.forking import forget_in_children, never_collect
+from repertory.runtime.host_task import HostTask, apart
+
+if TYPE_CHECKING:
+    from repertory.actors.hooks.registry import EventTypes, HookCallback
+    from repertory.actors.orchestrator.run_driver import OrchestratorParts
+    from repertory.app.host.active_session import ActiveSession
+    from repertory.app.host.tracing import AttributeValue
+    from repertory.app.orchestration.multi_agent_plugin import MultiAgentPlugin
+    from repertory.app.orchestration.node_runner import Node, RunnerSettings
+    from repertory.app.orchestration.run_state import KnowsForms
+    from repertory.app.sessions.sessions import SessionPlacement
+    from repertory.backends.ports import OutputForm
+    from repertory.core.budget import Budget
+    from repertory.core.events import TurnEvent
+    from repertory.core.messages import Prompt
+    from repertory.core.orchestration.run import Kind
+    from repertory.core.snapshots.fields import SnapshotFields
+    from repertory.core.snapshots.orchestrators import NodeFields
+
+
+class OrchestratorSnapshots(ABC):
+    """What an orchestrator does with snapshots."""
+
+    id: str
+    hooks: HookRegistry
+    trace_attributes: Mapping[str, AttributeValue]
+
+    @property
+    @abstractmethod
+    def _working(self) -> ActiveSession | None:
+        """The orchestrator, if it is alive in this event loop."""
+
+    @abstractmethod
+    def _opened(self) -> AbstractAsyncContextManager[ActiveSession]:
+        """The orchestrator, alive for as long as the block; waits for calls that keep it alive by themselves."""
+
+    @property
+    @abstractmethod
+    def shape(self) -> RunShape:
+        """What it is, and each of its nodes."""
+
+    def save_snapshot(self, metadata: Mapping[str, Any] | None = None) -> Snapshot:
+        """`save_snapshot_async` for sync code. Errors: `Invalid` inside an event loop, as well."""
+        return cast("Snapshot", self._blocking(self.save_snapshot_async, metadata))
+
+    def load_snapshot(self, snapshot: Mapping[str, Any]) -> SnapshotLoaded:
+        """`load_snapshot_async` for sync code. Errors: `Invalid` inside an event loop, as well."""
+        return cast("SnapshotLoaded", self._blocking(self.load_snapshot_async, snapshot))
+
+    async def save_snapshot_async(self, metadata: Mapping[str, Any] | None = None) -> Snapshot:
+        """The run and every node as they are now, as JSON; `metadata` is kept in it. Also during a run, from anywhere
+        in the same event loop, which it does not stop or hold up: what nodes do meanwhile is not in it.
+
+        It is one moment of all of them: what a node has said, and nobody has heard yet, is in it; a node that works is
+        in it as far as it is, and goes on from there. Errors: `Invalid` for metadata that JSON cannot say;
+        `RunUnfinished` while a snapshot is loaded, or was not loaded to its end; what opening a node meets.
+        """
+        if metadata is not None and not isinstance(cast("object", metadata), Mapping):
+            raise Invalid("metadata is a dictionary", got=type(metadata).__name__)
+        before = BeforeSnapshotEvent(agent=None, source=self, action="save", metadata=dict(metadata or {}))
+        with span("repertory.snapshot.save", {**self.trace_attributes, "orchestrator.id": self.id}):
+            fire_sync(self.hooks, before)
+            state = await self._said()
+            snapshot = snapshot_of(state, before.metadata, time.time(), ORCHESTRATOR)
+            fire_sync(self.hooks, AfterSnapshotEvent(agent=None, source=self, action="save", snapshot=snapshot))
+        return snapshot
+
+    async def load_snapshot_async(self, snapshot: Mapping[str, Any]) -> SnapshotLoaded:
+        """Go on from a snapshot: its run is the next run here, and each node's conversation is what it was then; nodes
+        that had done nothing then begin anew. What was said until now stays in the history. Waits for calls that work,
+        and returns when all of it is durable.
+
+        The next call goes on with a run that owes work. Cancelled once it has begun, it is done to its end. When the
+        process is killed on the way, or a node cannot be stored, calls raise `RunUnfinished` until the snapshot is
+        loaded again, or `resume=False` begins another run. Errors: `SnapshotException` for a snapshot that was changed,
+        truncated, or is of another version, kind or orchestrator; `AgentBusy` from within its run. Then nothing has
+        changed. Besides those, what the store says.
+        """
+        with span("repertory.snapshot.load", {**self.trace_attributes, "orchestrator.id": self.id}):
+            fields = read_orchestrator(snapshot)
+            if fields.orchestrator_id != self.id:
+                text = f"Snapshot orchestrator id mismatch: expected {self.id!r}, got {fields.orchestrator_id!r}"
+                raise SnapshotException(text)
+            shape = self.shape
+            check_shape(self.id, fields, shape)
+            async with self._opened() as session:
+                if any(turn.agent is session.agent for turn in OPEN_TURNS.get()):
+                    raise AgentBusy("a run is worked on: load the snapshot when it is over", orchestrator=self.id)
+                fire_sync(self.hooks, BeforeSnapshotEvent(agent=None, source=self, action="load", snapshot=snapshot))
+                await session.load_run(fields)
+            loaded = SnapshotLoaded(
+                fields=tuple(node for node in fields.nodes if node in shape.nodes),
+                missing_nodes=tuple(node for node in fields.nodes if node not in shape.nodes),
+            )
+            event = AfterSnapshotEvent(agent=None, source=self, action="load", snapshot=snapshot, loaded=loaded)
+            fire_sync(self.hooks, event)
+        return loaded
+
+    async def _said(self) -> Mapping[str, object]:
+        active = self._working
+        if active is not None:
+            with suppress(ActorDead, Unavailable):  # The call that keeps it alive may be just over.
+                return await active.save_run()
+        async with self._opened() as session:
+            return await session.save_run()
+
+    def _blocking(self, function: Any, argument: object) -> object:
+        if inside_event_loop():
+            raise Invalid(f"inside an event loop await {function.__name__}", orchestrator=self.id)
+        from repertory.app.host.blocking import (
+            blocking_host,  # the event loop of sync code, loaded by the first sync call
+        )
+
+        return blocking_host().run(function, argument)
+
+
+_IDLE_S = 3600.0
+"""In a block around many calls, nodes whose conversation is stored stay alive for that long."""
+
+
+class RunOptions(TypedDict, total=False):
+    """What every form of a call of an orchestrator takes beside the task and the invocation state. None means the same
+    as leaving it out.
+    """
+
+    idempotency_token: str | None
+    """Names the run: the same token again goes on with it, or gives its result once more."""
+    resume: bool | None
+    """What to do when a run is unfinished. True goes on with it, whatever the task; False gives it up and begins
+    another. None goes on when there is no task or it is the same one, and refuses another with `RunUnfinished`."""
+    timeout_s: float | None
+    """Seconds for the whole call. Then it returns with status `interrupted` and reason `limit_time`; the run can be
+    gone on with."""
+    budget: Budget | None
+    """What all nodes may use together, in this call. When it is used up the call returns with status `interrupted` and
+    the reason; the run can be gone on with."""
+    busy: Busy | None
+    """What to do when another call works: `queue` or `reject`; None means what it was built with."""
+
+
+Result = TypeVar("Result", bound=MultiAgentResult, covariant=True)
+"""What callers get."""
+
+
+class MultiAgentBase(ABC):
+    """Anything that runs several agents for one task, and can be a node itself."""
+
+    id: str
+
+    @abstractmethod
+    async def invoke_async(
+        self, task: Prompt = None, invocation_state: dict[str, Any] | None = None, **options: Unpack[RunOptions]
+    ) -> MultiAgentResult:
+        """Work on the task, or go on with it."""
+
+    async def stream_async(
+        self, task: Prompt = None, invocation_state: dict[str, Any] | None = None, **options: Unpack[RunOptions]
+    ) -> AsyncGenerator[TurnEvent]:
+        """The same, with what happens on the way; the last event holds the result."""
+        yield {"type": "multiagent_result", "result": await self.invoke_async(task, invocation_state, **options)}
+
+
+@short_errors
+class Orchestrator(OrchestratorSnapshots, MultiAgentBase, Generic[Result]):
+    """An orchestrator whose runs are kept: every node is a session of its own under the orchestrator's.
+
+    A call returns when the run is over, or waits for somebody, and everything about it is durable. A process may be
+    killed at any moment: the next call with the same task, or with None, goes on where it was.
+    """
+
+    kind = "multiagent"
+    kind_of_run: Kind
+    handler = None
+
+    def __init__(
+        self,
+        id: str,
+        nodes: Mapping[str, Node],
+        *,
+        session_manager: SessionPlacement | None,
+        hooks: Sequence[HookProvider] | None,
+        plugins: Sequence[MultiAgentPlugin] | None,
+        busy: Busy,
+        trace_attributes: Mapping[str, AttributeValue] | None,
+    ) -> None:
+        """Errors: `Invalid`."""
+        self.id = check_id(id, "orchestrator id")
+        self.session_manager = check_placement(session_manager)
+        for node in nodes if session_manager is not None else ():
+            check_id(node_journal(self.id, node), "node id")
+        if busy not in ("queue", "reject"):
+            raise Invalid("busy is 'queue' or 'reject'", got=busy)
+        self.busy = busy
+        self.hooks = HookRegistry()
+        for provider in list_of(HookProvider, hooks, "hooks"):
+            self.hooks.add_hook(provider)
+        self.trace_attributes = _attributes(trace_attributes)
+        self._node_map = dict(nodes)
+        _check_apart(self._node_map)
+        self._run, self._worked_on = Run(), False
+        self._memory = MemoryJournal()
+        self._unsaved_id = f"unsaved-{secrets.token_hex(8)}"
+        self._claim = Claim()
+        self._held: tuple[Host, object] | None = None
+        self._task: HostTask[Host] | None = None
+        self._active: ActiveSession | None = None
+        self._active_in: object = None
+        """The event loop that it lives in."""
+        forget_in_children(self)
+        for plugin in (checked := check_multi_agent_plugins(list_of(object, plugins, "plugins"))):
+            for callback in plugin.hooks:
+                self.hooks.add_callback(None, callback)
+        self._late = LateInits(self, checked)
+        self._late.follow(fire_built(self.hooks, MultiAgentInitializedEvent(source=self)))
+
+    def forget_parent(self) -> None:
+        """In a forked child: at rest."""
+        never_collect(self._task, self._held, self._active)
+        self._task, self._held, self._active, self._active_in = None, None, None, None
+
+    def add_hook(
+        self, callback: HookCallback, event_type: EventTypes = None, order: float = 0, *, guard: bool | None = None
+    ) -> None:
+        """Have `callback` called at each event of that type; see `HookRegistry.add_callback`."""
+        self.hooks.add_callback(event_type, callback, order=order, guard=guard)
+
+    @property
+    def session_id(self) -> str | None:
+        """The session's id; None when runs are not kept."""
+        return self.session_manager.session_id if self.session_manager is not None else None
+
+    @property
+    def form(self) -> OutputForm | None:
+        """As a node it fills nothing in."""
+        return None
+
+    def initial(self) -> SnapshotFields | None:
+        """It has no conversation: what begins anew is its nodes, see `load`."""
+        return None
+
+    def __call__(
+        self, task: Prompt = None, invocation_state: dict[str, Any] | None = None, **options: Unpack[RunOptions]
+    ) -> Result:
+        """Work on a task from sync code; takes what `invoke_async` takes. Blocks until it is durable."""
+        from repertory.app.host.blocking import (
+            blocking_host,  # the event loop of sync code, loaded by the first sync call
+        )
+
+        return blocking_host().run(self.invoke_async, task, invocation_state, **options)
+
+    async def invoke_async(
+        self, task: Prompt = None, invocation_state: dict[str, Any] | None = None, **options: Unpack[RunOptions]
+    ) -> Result:
+        """Work on a task, or go on with the run that is unfinished; `RunOptions` says what may stand beside it.
+
+        `invocation_state`: values for conditions, and for the hooks and tools of every node, which share this very
+        dictionary. It is not stored: a call that goes on with a run brings its own.
+
+        Errors: `RunUnfinished`, `NodeFailed` (which has the result so far), `AgentBusy`; what the store, guards and
+        conditions raise. Cancelled, nodes that run are cut short, and the run can be gone on with.
+        """
+        invocation = _read(task, invocation_state, options)
+        async with self._session(invocation.deadline, reject=self._rejects(invocation)) as session:
+            return cast("Result", await session.invoke(invocation))
+
+    async def stream_async(
+        self, task: Prompt = None, invocation_state: dict[str, Any] | None = None, **options: Unpack[RunOptions]
+    ) -> AsyncGenerator[TurnEvent]:
+        """The same, with what happens on the way: `multiagent_node_start`, `multiagent_node_stream` (whose `event` is
+        the node's own), `multiagent_node_stop`, `multiagent_node_interrupt`, `multiagent_node_cancel` and
+        `multiagent_handoff`, by `type`; the last event holds the `result`. Leaving early cancels the call: whoever may
+        leave closes the stream (`contextlib.aclosing`), since Python does not do so at once.
+        """
+        invocation = _read(task, invocation_state, options)
+        alive = self._session(invocation.deadline, reject=self._rejects(invocation))
+        if self._held is None and ambient_host() is None:
+            alive = apart(alive, name=f"repertory {self.id}")
+        async with alive as session, session.stream(invocation) as events:
+            async for event in events:
+                yield {"type": "multiagent_result", **event} if "type" not in event else event
+
+    def cancel(self) -> None:
+        """End the running call early, if one runs; from any thread. The run can be gone on with."""
+        if self._active is not None and self._active.alive:
+            self._active.cancel()
+
+    async def __aenter__(self) -> Self:
+        """Keep its actors, and its nodes whose conversations are stored, alive until the end of the block, which may
+        come in another task.
+        """
+        if self._held is not None:
+            raise Invalid("the orchestrator is open already", orchestrator=self.id)
+        if ambient_host() is None:
+            task = HostTask(Host(HostSettings(ambient=False, idle_timeout_s=_IDLE_S)), name=f"repertory {self.id}")
+            self._held = await task.enter(), current_token().native_token
+            self._task = task
+        return self
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        task, self._task, self._held = self._task, None, None
+        if task is not None:
+            await task.leave(error)
+
+    def _rejects(self, invocation: Invocation) -> bool:
+        return (invocation.busy or self.busy) == "reject"
+
+    @asynccontextmanager
+    async def _session(self, deadline: float = math.inf, *, reject: bool = False) -> AsyncGenerator[ActiveSession]:
+        """The orchestrator, alive for as long as the block."""
+        await self._late.finish()
+        blueprint = replace(self.blueprint(None), busy_by=-math.inf if reject else deadline)
+        host = ambient_host() or self._held_here()
+        if host is not None:
+            async with host.session(blueprint) as session:
+                yield session
+            return
+        active = self._active
+        if active is not None and active.alive and any(turn.agent is active.agent for turn in OPEN_TURNS.get()):
+            yield active  # A node of the run that is worked on calls: it is told so.
+            return
+        async with (
+            _alone(blueprint.key, deadline, reject=reject, id=self.id),
+            Host(HostSettings(ambient=False)) as own,
+            own.session(blueprint, deadline) as session,
+        ):
+            yield session
+
+    def _opened(self) -> AbstractAsyncContextManager[ActiveSession]:
+        return self._session()
+
+    @property
+    def _working(self) -> ActiveSession | None:
+        active = self._active
+        here = active is not None and active.alive and self._active_in is current_token().native_token
+        return active if here else None
+
+    def _held_here(self) -> Host | None:
+        if self._held is None:
+            return None
+        host, token = self._held
+        if token is not current_token().native_token:
+            raise Invalid("the orchestrator is open in another event loop or thread; call it there", id=self.id)
+        return host
+
+    def blueprint(self, place: NodePlace | None) -> OrchestratorBlueprint:
+        """What brings it to life: in its own session, or as a node in that of another one."""
+        manager = self.session_manager
+        if place is None and manager is not None:
+            place = NodePlace(
+                session_id=manager.session_id, agent_id=self.id, sessions=manager.sessions, takeover=manager.takeover
+            )
+        where = place or NodePlace(session_id=self._unsaved_id, agent_id=self.id, sessions=None)
+
+        def place_of(node: str) -> NodePlace | None:
+            return None if place is None else _beneath(place, node)
+
+        return OrchestratorBlueprint(
+            agent=AgentSettings(
+                session_id=where.session_id,
+                agent_id=check_id(journal_of(where.agent_id), "orchestrator id"),
+                durable=where.sessions is not None,
+            ),
+            parts_on=lambda host: self._parts(where.agent_id, SessionNodeRunner(host, self._runner(place_of))),
+            finished=self._end,
+            reject=self.busy == "reject",
+            sessions=where.sessions,
+            memory=self._memory,
+            own=place is None,
+            takeover=where.takeover,
+            opened=self._joined,
+            claim=self._claim,
+        )
+
+    def _joined(self, session: ActiveSession) -> None:
+        self._active, self._active_in = session, current_token().native_token
+
+    def _watch(self, run: Run, worked_on: bool) -> None:
+        self._run, self._worked_on = run, worked_on
+
+    def works_on(self, run: Run) -> bool:
+        """See `WorksOnRuns`."""
+        return self._worked_on and run is self._run
+
+    def form_of(self, node: str) -> OutputForm | None:
+        """See `KnowsForms`."""
+        found = self._node_map.get(node)
+        return None if found is None or isinstance(found, CustomNode) else found.form
+
+    def within(self, node: str) -> KnowsForms | None:
+        """See `KnowsForms`."""
+        found = self._node_map.get(node)
+        return cast("KnowsForms", found) if isinstance(found, Orchestrator) else None
+
+    @property
+    def shape(self) -> RunShape:
+        """See `OrchestratorSnapshots`."""
+        return RunShape(kind=self.kind_of_run, nodes={name: _shape_of(node) for name, node in self._node_map.items()})
+
+    async def saved(self, session: ActiveSession, visit_of: Callable[[str], int | None]) -> Mapping[str, object] | None:
+        """See `SessionNode`."""
+        said = await session.save_run()
+        visit = None if (token := token_of(said)) is None else visit_of(token)
+        turn = {} if visit is None else {"turn": {"visit": visit}}
+        return {"type": "multiAgent", **said, **turn} if said["run"] or said["nodes"] else None
+
+    async def load(self, session: ActiveSession, wanted: NodeFields | None, name_of: Callable[[int], str]) -> None:
+        """See `SessionNode`."""
+        if isinstance(wanted, RunFields):
+            await session.load_run(wanted, None if wanted.visit is None else name_of(wanted.visit))
+        elif (await session.image()).last_seq:
+            await session.load_run(RunFields(orchestrator_id=self.id, kind=self.kind_of_run))
+
+    @abstractmethod
+    def _parts(self, orchestrator_id: str, runner: SessionNodeRunner) -> OrchestratorParts:
+        """What it is made of."""
+
+    @abstractmethod
+    def _runner(self, place_of: Callable[[str], NodePlace | None]) -> RunnerSettings:
+        """How its nodes are run."""
+
+    def _end(self, run: Run, result: MultiAgentResult) -> Result:
+        self._watch(run, False)
+        return self._finished(run, replace(result, results=ReadResults(result.results, self)))
+
+    @abstractmethod
+    def _finished(self, run: Run, result: MultiAgentResult) -> Result:
+        """What callers get."""
+
+
+def _shape_of(node: Node) -> RunShape | Literal["agent", "other"]:
+    if isinstance(node, Orchestrator):
+        return node.shape
+    return "other" if isinstance(node, CustomNode) else "agent"
+
+
+def _beneath(place: NodePlace, node: str) -> NodePlace:
+    """A node's journal lies in the same session; its name says whose node it is."""
+    return NodePlace(
+        session_id=place.session_id,
+        agent_id=check_id(node_journal(place.agent_id, node), "node id"),
+        sessions=place.sessions,
+        takeover=place.takeover,
+    )
+
+
+def _read(task: Prompt, state: dict[str, Any] | None, options: RunOptions) -> Invocation:
+    unknown = sorted(options.keys() - RunOptions.__annotations__.keys())
+    if unknown:
+        msg = f"a call takes {', '.join(RunOptions.__annotations__)}, not {', '.join(unknown)}"
+        raise TypeError(msg)
+    resume = options.get("resume")
+    if resume is not None and not isinstance(cast("object", resume), bool):
+        raise Invalid("resume is True, False or None", got=resume)
+    busy = options.get("busy")
+    if busy not in (None, "queue", "reject"):
+        raise Invalid("busy is 'queue' or 'reject'", got=busy)
+    rest = {name: value for name, value in options.items() if name != "resume"}
+    return replace(read_call(task, cast("Any", {**rest, "invocation_state": state}), None), resume=resume)
+
+
+def _attributes(given: Mapping[str, AttributeValue] | None) -> Mapping[str, AttributeValue]:
+    if given is not None and not isinstance(cast("object", given), Mapping):
+        raise Invalid("trace_attributes is a dictionary", got=type(given).__name__)
+    return dict(given or {})
+
+
+def _check_apart(nodes: Mapping[str, Node]) -> None:
+    """Refuse a node whose journal could be that of a node within another one."""
+    for outer, node in nodes.items():
+        beneath = node_journal(outer, "")
+        found = [name for name in nodes if isinstance(node, Orchestrator) and name.startswith(beneath)]
+        if found:
+            raise Invalid(
+                "nodes within this one could share a journal with others; rename one", node=outer, others=found
+            )
+
+
+_locks: RunVar[dict[Key, tuple[anyio.Lock, list[int]]]] = RunVar("repertory_orchestrators")
+
+
+@asynccontextmanager
+async def _alone(key: Key, deadline: float, *, reject: bool, id: str) -> AsyncGenerator[None]:
+    """One call at a time hosts an orchestrator in an event loop; the others wait until their deadline, or are refused.
+
+    Errors: `AgentBusy`.
+    """
+    locks = _locks.get(None)
+    if locks is None:
+        locks = dict[Key, tuple[anyio.Lock, list[int]]]()
+        _locks.set(locks)
+    lock, users = locks.setdefault(key, (anyio.Lock(), [0]))
+    if reject and lock.locked():
+        raise AgentBusy("a run is worked on", orchestrator=id)
+    users[0] += 1
+    try:
+        with anyio.CancelScope(deadline=deadline) as waiting:
+            await lock.acquire()
+        if waiting.cancelled_caught:
+            raise AgentBusy("other calls took all the time of this one", orchestrator=id)
+        try:
+            yield
+        finally:
+            lock.release()
+    finally:
+        users[0] -= 1
+        if not users[0]:
+            locks.pop(key, None)
+
+
+T = TypeVar("T")
+_NO_LISTS = (str, bytes, Mapping)
+_PLACEMENT = ("session_id", "sessions", "takeover")
+
+
+def seconds(value: object, what: str) -> float:
+    """The same, known to be a time. Errors: `Invalid`."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise Invalid(f"{what} is a positive number of seconds", got=value)
+    return float(value)
+
+
+def count(value: object, what: str, *, least: int = 1) -> int:
+    """The same, known to be a whole number, `least` or more. Errors: `Invalid`."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise Invalid(f"{what} is a whole number, {least} or more", got=value)
+    return value
+
+
+def switch(value: object, what: str) -> bool:
+    """The same, known to be True or False. Errors: `Invalid`."""
+    if not isinstance(value, bool):
+        raise Invalid(f"{what} is True or False", got=value)
+    return value
+
+
+def list_of(kind: type[T], values: object, what: str) -> list[T]:
+    """The same as a list of these, None as an empty one. Errors: `Invalid`."""
+    if values is None:
+        return []
+    if not isinstance(values, Iterable) or isinstance(values, _NO_LISTS):
+        raise Invalid(f"{what} is a list", got=type(cast("object", values)).__name__)
+    found = list(cast("Iterable[object]", values))
+    for each in found:
+        if not isinstance(each, kind):
+            raise Invalid(f"{what} is a list of {kind.__name__}", got=type(each).__name__)
+    return cast("list[T]", found)
+
+
+def mapping_of(kind: type[T], values: object, what: str) -> dict[str, T]:
+    """The same as a dictionary of these by id. Errors: `Invalid`."""
+    if not isinstance(values, Mapping):
+        raise Invalid(f"{what} is a dictionary by id", got=type(values).__name__)
+    found = dict(cast("Mapping[object, object]", values))
+    for name, each in found.items():
+        if not isinstance(name, str) or not name:
+            raise Invalid("a node id is a text", got=name)
+        if not isinstance(each, kind):
+            raise Invalid(f"{what} is a dictionary of {kind.__name__}", node=name, got=type(each).__name__)
+    return cast("dict[str, T]", found)

@@ -1,0 +1,239 @@
+"""Swarms of agents, as users name them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from repertory.actors.orchestrator.nodes import NodePolicy
+from repertory.actors.orchestrator.run_driver import OrchestratorParts
+from repertory.app.agent.agent import Agent
+from repertory.app.orchestration.node_runner import RunnerSettings
+from repertory.app.orchestration.nodes import AgentNode, check_no_calls_of_its_own
+from repertory.app.orchestration.orchestrator import Orchestrator, count, list_of, seconds
+from repertory.app.orchestration.run_state import RunState
+from repertory.backends.tools.decorator import tool
+from repertory.core.messages import error_result
+from repertory.core.orchestration.plan import HANDOFF, SwarmPlan, handoff_in
+from repertory.core.orchestration.results import MultiAgentResult
+from repertory.errors import Invalid
+
+if TYPE_CHECKING:
+    from repertory.actors.call import Busy
+    from repertory.actors.hooks.registry import HookProvider
+    from repertory.app.host.tracing import AttributeValue
+    from repertory.app.orchestration.multi_agent_plugin import MultiAgentPlugin
+    from repertory.app.orchestration.node_runner import NodePlace, SessionNodeRunner
+    from repertory.app.sessions.sessions import SessionPlacement
+    from repertory.backends.ports import Tool
+    from repertory.core.messages import Json
+    from repertory.core.orchestration.results import Status
+    from repertory.core.orchestration.run import Run
+
+NO_SESSIONS = "Session persistence is not supported for Swarm agents yet."
+"""The words of the SDK whose users we serve. The swarm's own session keeps the conversations of its agents."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwarmNode:
+    """An agent of a swarm."""
+
+    node_id: str
+    executor: Agent
+
+    def __str__(self) -> str:
+        return self.node_id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedContext:
+    """What the agents of a swarm have left for each other."""
+
+    context: Mapping[str, Mapping[str, Json]] = field(default_factory=dict[str, "Mapping[str, Json]"])
+    """By the agent that has left it: values by name. Nobody edits it."""
+
+
+class SwarmState(RunState):
+    """What a run of a swarm is now, as `swarm.state`. A view: everything is read when asked for, as it is then."""
+
+    __slots__ = ("_swarm",)
+
+    def __init__(self, run: Run, swarm: Swarm) -> None:
+        super().__init__(run, swarm)
+        self._swarm = swarm
+
+    @property
+    def completion_status(self) -> Status:
+        """`executing` while a call works on it."""
+        return self._status
+
+    @property
+    def current_node(self) -> SwarmNode | None:
+        """Who has control; None when the run is over."""
+        return next((self._swarm.nodes[node] for node in self._run.frontier if node in self._swarm.nodes), None)
+
+    @property
+    def node_history(self) -> tuple[SwarmNode, ...]:
+        """Who had control and ended, in order."""
+        nodes = self._swarm.nodes
+        return tuple(nodes[node] for node in self._run.order if node in nodes)
+
+    @property
+    def shared_context(self) -> SharedContext:
+        """What the agents have left for each other."""
+        return SharedContext(context={node: note.context for node, note in self._run.notes.items() if note.context})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwarmResult(MultiAgentResult):
+    """The end of a swarm's run, or where it waits."""
+
+    node_history: tuple[SwarmNode, ...] = ()
+    """Who had control, in order."""
+
+
+class Swarm(Orchestrator[SwarmResult]):
+    """Agents that hand a task over to each other until one of them is done with it.
+
+    Each agent is known by its name, and gets a tool, `handoff_to_agent`, by which it gives control to another one with
+    a message and with values that all of them see from then on. Whoever ends its turn without handing over ends the
+    run. An agent begins each time with what it was built with; everything that it ever said stays in its journal.
+
+    `nodes` (or `agents`): the agents; `entry_point`: who begins, else the first. `max_handoffs`, `max_iterations`,
+    `execution_timeout` (seconds, all calls of a run together), and fewer than
+    `repetitive_handoff_min_unique_agents` different agents among the last `repetitive_handoff_detection_window`: end a
+    run with status `failed`. `node_timeout`: seconds for one turn. `session_manager`, `busy`, `trace_attributes`: as
+    for `Graph`. All of these can be read.
+
+    Errors: `Invalid` (a ValueError); from calls see `Orchestrator.invoke_async`.
+    """
+
+    kind_of_run = "swarm"
+
+    def __init__(
+        self,
+        nodes: Sequence[Agent] | None = None,
+        *,
+        agents: Sequence[Agent] | None = None,
+        entry_point: Agent | None = None,
+        max_handoffs: int = 20,
+        max_iterations: int = 20,
+        execution_timeout: float = 900.0,
+        node_timeout: float = 300.0,
+        repetitive_handoff_detection_window: int = 0,
+        repetitive_handoff_min_unique_agents: int = 0,
+        session_manager: SessionPlacement | None = None,
+        hooks: Sequence[HookProvider] | None = None,
+        plugins: Sequence[MultiAgentPlugin] | None = None,
+        id: str = "default_swarm",
+        busy: Busy = "queue",
+        trace_attributes: Mapping[str, AttributeValue] | None = None,
+    ) -> None:
+        if (nodes is None) == (agents is None):
+            raise Invalid("a swarm is made of nodes=[agent, ...] (or agents=[...])")
+        named = _named(list_of(object, agents if nodes is None else nodes, "agents"))
+        self.nodes = {name: SwarmNode(node_id=name, executor=agent) for name, agent in named.items()}
+        self.entry_point = entry_point
+        self.max_handoffs = count(max_handoffs, "max_handoffs")
+        self.max_iterations = count(max_iterations, "max_iterations")
+        self.execution_timeout = seconds(execution_timeout, "execution_timeout")
+        self.node_timeout = seconds(node_timeout, "node_timeout")
+        window, least = repetitive_handoff_detection_window, repetitive_handoff_min_unique_agents
+        self.repetitive_handoff_detection_window = count(window, "repetitive_handoff_detection_window", least=0)
+        self.repetitive_handoff_min_unique_agents = count(least, "repetitive_handoff_min_unique_agents", least=0)
+        first = next(iter(named), None)
+        if first is None:
+            raise Invalid("a swarm has at least one agent")
+        if entry_point is not None:
+            first = next((name for name, agent in named.items() if agent is entry_point), None)
+            if first is None:
+                raise Invalid("Entry point agent not found in swarm nodes.", available=list(named))
+        self._plan = SwarmPlan(
+            agents={name: agent.description for name, agent in named.items()},
+            entry=first,
+            handoffs_max=self.max_handoffs,
+            executions_max=self.max_iterations,
+            time_max_s=self.execution_timeout,
+            window=repetitive_handoff_detection_window,
+            unique_min=repetitive_handoff_min_unique_agents,
+        )
+        handing = partial(handoff_tool, frozenset(named))
+        super().__init__(
+            id,
+            {name: AgentNode(agent, handing) for name, agent in named.items()},
+            session_manager=session_manager,
+            hooks=hooks,
+            plugins=plugins,
+            busy=busy,
+            trace_attributes=trace_attributes,
+        )
+
+    @property
+    def state(self) -> SwarmState:
+        """The run that a call worked on last, as it is now; also during the run, for hooks. `pending` before the first
+        call of this object, whatever the store has.
+        """
+        return SwarmState(self._run, self)
+
+    @property
+    def shared_context(self) -> SharedContext:
+        """That of `state`."""
+        return self.state.shared_context
+
+    def _parts(self, orchestrator_id: str, runner: SessionNodeRunner) -> OrchestratorParts:
+        policy = NodePolicy(timeout_s=self.node_timeout)
+        return OrchestratorParts(
+            orchestrator_id=orchestrator_id,
+            plan=self._plan,
+            runner=runner,
+            hooks=self.hooks,
+            policies=dict.fromkeys(self.nodes, policy),
+            owner=self,
+            watch=self._watch,
+        )
+
+    def _runner(self, place_of: Callable[[str], NodePlace | None]) -> RunnerSettings:
+        end_of = partial(handoff_in, agents=frozenset(self.nodes))
+        return RunnerSettings(nodes=self._node_map, place_of=place_of, anew=True, end_of=end_of)
+
+    def _finished(self, run: Run, result: MultiAgentResult) -> SwarmResult:
+        known = {each.name: getattr(result, each.name) for each in fields(result)}
+        return SwarmResult(**known, node_history=SwarmState(run, self).node_history)
+
+
+def _named(agents: Sequence[object]) -> dict[str, Agent]:
+    named: dict[str, Agent] = {}
+    for agent in agents:
+        if not isinstance(agent, Agent):
+            raise Invalid("a swarm is made of agents", got=type(agent).__name__)
+        if agent.session_manager is not None:
+            raise Invalid(NO_SESSIONS)
+        check_no_calls_of_its_own(agent)
+        if agent.name in named:
+            raise Invalid(f"Node ID '{agent.name}' is not unique. Each agent must have a unique name.")
+        if HANDOFF in agent.tool_names:
+            raise Invalid(f"an agent has a tool of the name that handing over needs: {HANDOFF}", agent=agent.name)
+        named[agent.name] = agent
+    return named
+
+
+def handoff_tool(agents: frozenset[str]) -> Tool:
+    """The tool by which one of these agents gives control to another. It only says so: `handoff_in` reads it."""
+
+    @tool(name=HANDOFF, effects=False)
+    async def handoff_to_agent(agent_name: str, message: str, context: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Transfer control to another agent in the swarm for specialized help.
+
+        Args:
+            agent_name: Name of the agent to hand off to.
+            message: What needs to be done, and why you hand off.
+            context: More that the next agents should know.
+        """
+        del context
+        if agent_name not in agents:
+            return dict(error_result("", f"Error: Agent '{agent_name}' not found in swarm"))
+        return {"status": "success", "content": [{"text": f"Handing off to {agent_name}: {message}"}]}
+
+    return handoff_to_agent

@@ -1,0 +1,1 @@
+"""Places where sessions are kept, as users name them."""

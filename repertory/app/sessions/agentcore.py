@@ -1,0 +1,246 @@
+"""Sessions in Amazon Bedrock AgentCore Memory, as users name them."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+from weakref import WeakValueDictionary
+
+from repertory.app.sessions.places import new_owner
+from repertory.core.ids import check_id
+from repertory.errors import Invalid
+
+if TYPE_CHECKING:
+    from repertory.backends.ports import SessionStore
+
+LEASE_S = 30.0
+"""How long a session stays in the hands of an owner that is not heard of any more."""
+METADATA_MAX = 14
+"""Metadata that users may have beside a message: the service takes 15, and one is ours."""
+
+_ARN = r"arn:[a-z-]+:bedrock-agentcore:[a-z0-9-]+:[0-9]{12}:memory/"
+_MEMORY = re.compile(rf"({_ARN})?[a-zA-Z][a-zA-Z0-9_-]{{0,99}}-[a-zA-Z0-9]{{10}}")
+_ACTOR = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_/-]*(:[a-zA-Z0-9_/-]+)*[a-zA-Z0-9_/-]*")
+_RESERVED = ("stateType", "agentId", "repertory")
+_NO_RETRIEVAL = (
+    "a session manager does not put long-term memories into messages here, where they would be stored and extracted"
+    " again: leave retrieval_config out, and give the agent a tool that asks RetrieveMemoryRecords (docs/agentcore.md)"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetrievalConfig:
+    """What to retrieve from one namespace. Code that comes from elsewhere has it; see `AgentCoreMemoryConfig`."""
+
+    top_k: int = 10
+    relevance_score: float = 0.2
+    strategy_id: str | None = None
+    initialization_query: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentCoreMemoryConfig:
+    """Where in AgentCore Memory a session is. Errors: `Invalid` (a ValueError) naming the field and what to change."""
+
+    memory_id: str
+    """The memory's id or ARN."""
+    session_id: str
+    actor_id: str
+    """Whose session it is: a user, or an agent and a user."""
+    retrieval_config: Mapping[str, RetrievalConfig] | None = None
+    """Refused, unless it is empty: the message says what to use."""
+    batch_size: int = 1
+    """Ignored: a turn is one event however long it is."""
+    flush_interval_seconds: float | None = None
+    """Ignored: nothing waits for a flush, since an answer is returned when it is stored."""
+    context_tag: str = "user_context"
+    """Ignored with `retrieval_config`."""
+    filter_restored_tool_context: bool = False
+    """Refused when True: what the model is shown is the conversation manager's to choose."""
+    default_metadata: Mapping[str, str | Mapping[str, str]] | None = None
+    """Metadata beside every event with messages."""
+    metadata_provider: Callable[[], Mapping[str, Any]] | None = None
+    """Asked for more metadata at each of those; it must not block. What it raises is the cause of `Invalid`, and what
+    was said is not stored then.
+    """
+    persistence_mode: str = "FULL"
+    """Any other one is refused: without a session manager nothing is kept."""
+    async_mode: bool = False
+    """Ignored: no event loop is ever held up."""
+
+    def __post_init__(self) -> None:
+        check_id(self.session_id, "session_id")
+        if not _MEMORY.fullmatch(self.memory_id):
+            raise Invalid("a memory_id is a name, a hyphen and ten letters or digits, or an ARN", got=self.memory_id)
+        if not _ACTOR.fullmatch(self.actor_id) or len(self.actor_id) > 255:
+            msg = "an actor_id is at most 255 letters, digits and - _ / :, of which the first is a letter or digit"
+            raise Invalid(msg, got=self.actor_id)
+        if self.retrieval_config:
+            raise Invalid(_NO_RETRIEVAL, namespaces=list(self.retrieval_config))
+        if self.filter_restored_tool_context:
+            msg = "what the model is shown is for the conversation manager: leave filter_restored_tool_context out"
+            raise Invalid(msg)
+        if str(getattr(self.persistence_mode, "value", self.persistence_mode)) != "FULL":
+            msg = "a session manager keeps everything: leave session_manager out to keep nothing"
+            raise Invalid(msg, persistence_mode=self.persistence_mode)
+        _check_metadata(_plain(self.default_metadata or {}))
+
+
+@dataclass(frozen=True, slots=True)
+class AgentCoreMemorySessions:
+    """All sessions of one actor in a memory: pass it to `Runtime(sessions=...)`.
+
+    What is None comes from the environment, as in every AWS tool. The memory must exist. It needs
+    bedrock-agentcore:CreateEvent, ListEvents, DeleteEvent and ListSessions on it.
+    """
+
+    memory_id: str
+    actor_id: str
+    region_name: str | None = None
+    boto_session: Any = None
+    """A boto3 session, whose credentials and region are used."""
+    boto_client_config: Any = None
+    """A botocore `Config`, laid over ours."""
+    endpoint_url: str | None = None
+    """Of a VPC endpoint, for example."""
+
+    def __post_init__(self) -> None:
+        AgentCoreMemoryConfig(memory_id=self.memory_id, session_id="-", actor_id=self.actor_id)
+
+    @property
+    def key(self) -> str:
+        """The same for every object that names the same memory and actor."""
+        return f"agentcore:{self.endpoint_url or ''}/{self.region_name or ''}/{self.memory_id}/{self.actor_id}"
+
+    def open_store(self) -> SessionStore:
+        """A store on this memory. The caller closes it. Errors: `ImportError` naming what to install."""
+        from repertory.backends.aws_clients import AwsSettings  # loaded when used
+        from repertory.backends.sessions.agentcore_events import AgentCoreEvents
+        from repertory.backends.sessions.agentcore_ownership import AgentCoreSettings
+        from repertory.backends.sessions.agentcore_store import AgentCoreSessionStore
+
+        owner = new_owner()
+        aws = AwsSettings(
+            region_name=self.region_name,
+            boto_session=self.boto_session,
+            boto_client_config=self.boto_client_config,
+            endpoint_url=self.endpoint_url,
+            connect_timeout_s=5.0,
+            read_timeout_s=20.0,
+        )
+        return AgentCoreSessionStore(
+            AgentCoreEvents(self.memory_id, self.actor_id, writer=owner, aws=aws),
+            owner=owner,
+            wall=time.time,
+            entropy=os.urandom,
+            settings=AgentCoreSettings(lease_s=LEASE_S),
+            metadata=partial(_metadata_of, self.key),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class AgentCoreMemorySessionManager:
+    """One session in AgentCore Memory: pass it to `Agent(session_manager=...)`.
+
+    The same ids open the same conversation again, also when the package `bedrock-agentcore` has gone on with it. Two
+    processes cannot be kept apart as on other stores; `docs/agentcore.md` says what fences whom. Errors: `SessionBusy`
+    from a call when another live process owns the session; `NotFound` when there is no such memory.
+    """
+
+    agentcore_memory_config: AgentCoreMemoryConfig
+    region_name: str | None = None
+    boto_session: Any = None
+    """A boto3 session, whose credentials and region are used."""
+    boto_client_config: Any = None
+    """A botocore `Config`, laid over ours."""
+    converter: Any = None
+    """Refused: messages are stored as that package stores them by itself."""
+    endpoint_url: str | None = None
+    """Of a VPC endpoint, for example."""
+    takeover: bool = False
+    """Fence a live owner in another process instead of being refused."""
+
+    _beside: Any = field(default=None, init=False, repr=False, compare=False)
+    """Keeps what stands beside this session's messages known, for as long as the manager is."""
+
+    def __post_init__(self) -> None:
+        config = cast("object", self.agentcore_memory_config)
+        if not isinstance(config, AgentCoreMemoryConfig):
+            raise Invalid("pass repertory.AgentCoreMemoryConfig(...)", got=type(config).__name__)
+        if self.converter is not None:
+            raise Invalid("messages are stored as bedrock-agentcore stores them by itself: leave converter out")
+        if config.default_metadata or config.metadata_provider is not None:
+            beside = _Beside(config)
+            _BESIDE[self.sessions.key, config.session_id] = beside
+            object.__setattr__(self, "_beside", beside)
+
+    @property
+    def session_id(self) -> str:
+        """The session's id."""
+        return self.agentcore_memory_config.session_id
+
+    @property
+    def sessions(self) -> AgentCoreMemorySessions:
+        """The memory and actor that the session lies with."""
+        config = self.agentcore_memory_config
+        return AgentCoreMemorySessions(
+            memory_id=config.memory_id,
+            actor_id=config.actor_id,
+            region_name=self.region_name,
+            boto_session=self.boto_session,
+            boto_client_config=self.boto_client_config,
+            endpoint_url=self.endpoint_url,
+        )
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
+class _Beside:
+    """What is to stand beside the messages of one session."""
+
+    config: AgentCoreMemoryConfig
+
+    def metadata(self) -> Mapping[str, str]:
+        asked: Mapping[str, Any] = {}
+        if self.config.metadata_provider is not None:
+            try:
+                asked = self.config.metadata_provider()
+            except Exception as error:
+                raise Invalid("the metadata_provider raised", error=repr(error)) from error
+        metadata = {**_plain(self.config.default_metadata or {}), **_plain(asked)}
+        _check_metadata(metadata)
+        return metadata
+
+
+_BESIDE: WeakValueDictionary[tuple[str, str], _Beside] = WeakValueDictionary()
+"""Place and session to what stands beside its messages: one store serves the managers of many sessions."""
+
+
+def _metadata_of(place: str, session_id: str) -> Mapping[str, str]:
+    beside = _BESIDE.get((place, session_id))
+    return {} if beside is None else beside.metadata()
+
+
+def _plain(metadata: Mapping[str, Any]) -> dict[str, str]:
+    """Texts, also from the service's own spelling of them."""
+    texts: dict[str, str] = {}
+    for key, value in metadata.items():
+        said = cast("Mapping[str, object]", value).get("stringValue") if isinstance(value, Mapping) else value
+        texts[key] = str(said)
+    return texts
+
+
+def _check_metadata(metadata: Mapping[str, str]) -> None:
+    from repertory.backends.sessions.agentcore_layout import is_metadata  # loaded when used
+
+    for key, value in metadata.items():
+        if key in _RESERVED:
+            raise Invalid("this metadata key is the session's own", key=key, reserved=_RESERVED)
+        if not is_metadata(key, value):
+            raise Invalid("metadata are letters, digits, spaces and . _ : / = + @ -", key=key, value=value)
+    if len(metadata) > METADATA_MAX:
+        raise Invalid("too many metadata", count=len(metadata), count_max=METADATA_MAX)

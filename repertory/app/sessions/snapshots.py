@@ -1,0 +1,344 @@
+"""Sessions whose snapshots others can read, as users name them: in a folder, a bucket, or a storage of their own."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
+
+import anyio
+
+from repertory.actors.leases import Durable
+from repertory.app.sessions.journal import LEASE_S
+from repertory.app.sessions.places import new_owner
+from repertory.app.sessions.storages import FileStorage
+from repertory.backends.sessions.snapshot_choices import LoadOnce, SnapshotChoices
+from repertory.backends.sessions.snapshot_port import SnapshotStorage
+from repertory.backends.sessions.snapshot_sessions import SnapshotSessionStore
+from repertory.backends.sessions.snapshot_storage_sessions import StorageSessionStore
+from repertory.core.ids import check_id
+from repertory.core.journal.codec import at_of
+from repertory.core.messages import copy_message
+from repertory.core.snapshots.location import check_snapshot_id, number_of
+from repertory.core.snapshots.trigger import (
+    MULTI_AGENT_SAVE_LATEST_ON,
+    SAVE_LATEST_ON,
+    AgentData,
+    EndedTurn,
+    MultiAgentSaveLatestOn,
+    SaveLatestOn,
+    SnapshotEvery,
+    Trigger,
+    wanted_by,
+)
+from repertory.errors import Invalid
+
+if TYPE_CHECKING:
+    from repertory.actors.agent_parts import MarkTurn
+    from repertory.actors.memory_journal import MemoryJournal
+    from repertory.app.host.blueprint import Blueprint
+    from repertory.app.sessions.storages import Storage
+    from repertory.backends.ports import SessionInfo, SessionStore
+    from repertory.core.journal.records import SnapshotTaken
+
+SnapshotPlace: TypeAlias = "Storage | SnapshotStorage"
+"""Where snapshots are kept: `FileStorage`, `S3Storage`, `InMemoryStorage`, or what users implement."""
+
+
+class SnapshotSessions:
+    """All sessions in one storage, with their snapshots: pass it to `Runtime(sessions=...)`.
+
+    The arguments mean what they mean for `SnapshotSessionManager`. Nothing is created before it is needed.
+    """
+
+    def __init__(
+        self,
+        storage: SnapshotPlace | Mapping[str, Any] | None = None,
+        *,
+        save_latest_on: SaveLatestOn = "message",
+        multi_agent_save_latest_on: MultiAgentSaveLatestOn = "node",
+        snapshot_trigger: Trigger | None = None,
+    ) -> None:
+        _check_one_of(SAVE_LATEST_ON, "save_latest_on", save_latest_on)
+        _check_one_of(MULTI_AGENT_SAVE_LATEST_ON, "multi_agent_save_latest_on", multi_agent_save_latest_on)
+        self.storage = _storage(storage)
+        self.snapshot_trigger = _trigger(snapshot_trigger)
+        self.choices = SnapshotChoices(
+            save_latest_on=save_latest_on, multi_agent_save_latest_on=multi_agent_save_latest_on
+        )
+
+    @property
+    def key(self) -> str:
+        """The same for every object that names the same sessions."""
+        return f"snapshots:{_key(self.storage)}"
+
+    def open_store(self) -> SessionStore:
+        """A store on this storage. The caller closes it. Errors: `ImportError` naming what to install."""
+        return self._open()
+
+    def marker(self, blueprint: Blueprint, keeper: Durable | MemoryJournal) -> MarkTurn | None:
+        """What is asked at the end of each turn of a session that is about to come to life."""
+        from repertory.app.sessions.snapshots import triggered_by  # loaded when used
+
+        return triggered_by(self.choices, self.snapshot_trigger, blueprint, keeper)
+
+    def choose_for_run(self, session_id: str, journal: str, keeper: Durable | MemoryJournal) -> None:
+        """Say how the snapshot of an orchestrator is wanted that is about to come to life."""
+        from repertory.app.sessions.snapshots import choose_for_run  # loaded when used
+
+        choose_for_run(self.choices, (session_id, journal), keeper)
+
+    async def list(self) -> Sequence[SessionInfo]:
+        """Every session, the most recently changed first; empty when there is nothing yet.
+
+        Errors: `Invalid` for a storage of your own, which cannot tell.
+        """
+        store = self._open()
+        try:
+            return await store.sessions()
+        finally:
+            await store.aclose()
+
+    async def list_snapshot_ids(self, session_id: str, agent_id: str = "default") -> Sequence[str]:
+        """The ids of an agent's numbered snapshots, oldest first."""
+        store = self._open()
+        try:
+            return await store.list_snapshot_ids(check_id(session_id, "session_id"), check_id(agent_id, "agent_id"))
+        finally:
+            await store.aclose()
+
+    def _open(self) -> SnapshotSessionStore | StorageSessionStore:
+        from repertory.backends.sessions.snapshot_journal import SnapshotJournal  # loaded when used
+        from repertory.backends.sessions.snapshot_sessions import SnapshotSessionStore
+        from repertory.backends.sessions.snapshot_storage_sessions import StorageSessionStore
+
+        owner = new_owner()
+        if not _keeps_objects(self.storage):
+            storage = cast("SnapshotStorage", self.storage)
+            return StorageSessionStore(storage, owner=owner, wall=time.time, entropy=os.urandom, choices=self.choices)
+        place = cast("Storage", self.storage)
+        objects = place.open_objects(owner)
+        journal = SnapshotJournal(objects, owner=owner, owners=place.owners(owner, LEASE_S))
+        return SnapshotSessionStore(journal, objects, wall=time.time, entropy=os.urandom, choices=self.choices)
+
+
+class _Identified(Protocol):
+    """An agent, as far as its snapshots are concerned."""
+
+    agent_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotSessionManager:
+    """One session with snapshots of it that others can read: pass it to `Agent(session_manager=...)`.
+
+    The same id opens the same conversation again, in this process or the next, also when other tools that know the
+    layout have gone on with it. Everything acknowledged is durable whatever `save_latest_on` says: it decides only when
+    others see it.
+
+    `storage`: `FileStorage`, `S3Storage`, `InMemoryStorage`, or a `SnapshotStorage` of your own; also as
+    `{"snapshot": storage}`. `FileStorage()` when None.
+    `save_latest_on`: `message` saves the latest snapshot after each message that was committed, `invocation` after each
+    turn, `never` (also named `trigger`) when a numbered snapshot is taken.
+    `multi_agent_save_latest_on`: `node` saves the snapshot of a graph or swarm each time that a node has ended,
+    `invocation` when the run has ended or waits for somebody.
+    `snapshot_trigger`: asked after each turn whether to take a numbered snapshot; a function or coroutine function that
+    takes those of `turn_count`, `last_snapshot_at` and `agent_data` that it names, or a `SnapshotEvery`. When it
+    raises, that is logged and the latest snapshot is saved.
+    `load_snapshot_id`: the numbered snapshot to go on from, the first time that an agent opens the session through this
+    object. Later ones are written over by those that follow; the journal keeps everything.
+    `takeover`: fence a live owner in another process instead of being refused.
+
+    Errors: `Invalid` (a ValueError) for arguments that make no sense; from calls `SessionBusy` when another live
+    process owns the session, `NotFound` for a snapshot that is not there, `SnapshotException` for one that is damaged.
+    """
+
+    session_id: str
+    _: KW_ONLY
+    storage: SnapshotPlace | Mapping[str, Any] | None = None
+    save_latest_on: SaveLatestOn = "message"
+    multi_agent_save_latest_on: MultiAgentSaveLatestOn = "node"
+    snapshot_trigger: Trigger | None = None
+    load_snapshot_id: str | int | None = None
+    takeover: bool = False
+    sessions: SnapshotSessions = field(init=False, repr=False, compare=False)
+    """All sessions of the storage, as this one is wanted."""
+
+    def __post_init__(self) -> None:
+        check_id(self.session_id, "session_id")
+        sessions = SnapshotSessions(
+            self.storage,
+            save_latest_on=self.save_latest_on,
+            multi_agent_save_latest_on=self.multi_agent_save_latest_on,
+            snapshot_trigger=self.snapshot_trigger,
+        )
+        if self.load_snapshot_id is not None:
+            load = LoadOnce(check_snapshot_id(self.load_snapshot_id))
+            sessions.choices = replace(sessions.choices, load=load)
+        object.__setattr__(self, "sessions", sessions)
+
+    async def list_snapshot_ids(
+        self, agent: str | _Identified = "default", *, limit: int | None = None, start_after: str | int | None = None
+    ) -> list[str]:
+        """The ids of an agent's numbered snapshots, oldest first: those after `start_after`, at most `limit`.
+
+        `agent`: the agent, or its id. Errors: `Invalid` for an id that is none, those of the storage.
+        """
+        agent_id = agent if isinstance(agent, str) else agent.agent_id
+        ids = list(await self.sessions.list_snapshot_ids(self.session_id, agent_id))
+        if start_after is not None:
+            after = _order(check_snapshot_id(start_after))
+            ids = [each for each in ids if _order(each) > after]
+        return ids if limit is None else ids[: max(limit, 0)]
+
+    async def delete_session(self) -> None:
+        """Erase the session: everything said, and every snapshot. Close the agents that have it open first.
+
+        Errors: `NotFound`, `SessionBusy`; `Invalid` for a storage of your own, which cannot remove anything.
+        """
+        store = self.sessions.open_store()
+        try:
+            await store.delete(self.session_id)
+        finally:
+            await store.aclose()
+
+
+SessionManager = SnapshotSessionManager
+"""The name that the documents have for it."""
+
+
+def _order(snapshot_id: str) -> tuple[bool, int, str]:
+    number = number_of(snapshot_id)
+    return number is None, number or 0, snapshot_id
+
+
+def _storage(given: SnapshotPlace | Mapping[str, Any] | None) -> SnapshotPlace:
+    if given is None:
+        return FileStorage()
+    found: Any = given
+    if isinstance(given, Mapping):
+        if set(given) != {"snapshot"}:
+            raise Invalid('a storage for snapshots is given as {"snapshot": storage}', got=sorted(map(str, given)))
+        found = given["snapshot"]
+    if not _keeps_objects(found) and not isinstance(found, SnapshotStorage):
+        methods = "save_snapshot, load_snapshot, list_snapshot_ids, load_manifest, save_manifest"
+        msg = f"a storage is FileStorage, S3Storage, InMemoryStorage, or an object with the methods {methods}"
+        raise Invalid(msg, got=type(found).__name__)
+    return cast("SnapshotPlace", found)
+
+
+def _keeps_objects(storage: object) -> bool:
+    return not isinstance(storage, SnapshotStorage) and hasattr(storage, "open_objects")
+
+
+def _key(storage: SnapshotPlace) -> str:
+    return cast("Storage", storage).key if _keeps_objects(storage) else f"{id(storage):x}"
+
+
+def _check_one_of(known: Sequence[str], name: str, given: str) -> None:
+    """Errors: `Invalid` for an argument of that name that has none of the values that are known."""
+    if given not in known:
+        raise Invalid(f"{name} must be one of {', '.join(known)}", got=given)
+
+
+def _trigger(given: Trigger | None) -> Trigger | None:
+    if given is not None and not isinstance(given, SnapshotEvery):
+        if not callable(given):
+            raise Invalid("a snapshot trigger is a function or a SnapshotEvery", got=type(given).__name__)
+        wanted_by(given)
+    return given
+
+
+ANSWER_S = 10.0
+"""How long a trigger may take to answer: nobody waits for the turn's answer for longer than that."""
+
+_log = logging.getLogger("repertory.sessions")
+
+
+def triggered_by(
+    choices: SnapshotChoices, trigger: Trigger | None, blueprint: Blueprint, keeper: Durable | MemoryJournal
+) -> MarkTurn | None:
+    """What is asked after each turn of a session that is about to come to life; None without a trigger.
+
+    The session's store is told how its snapshots are wanted.
+    """
+    store = keeper.store if isinstance(keeper, Durable) else None
+    if not isinstance(store, SnapshotSessionStore | StorageSessionStore):
+        return None
+    key = blueprint.agent.session_id, blueprint.agent.agent_id
+    store.snapshots.use(*key, replace(choices, manager=blueprint.manager.name))
+    return None if trigger is None else _TriggeredSnapshots(store, key, trigger)
+
+
+def choose_for_run(choices: SnapshotChoices, key: tuple[str, str], keeper: Durable | MemoryJournal) -> None:
+    """Say how the snapshot of an orchestrator is wanted that is about to come to life. `key`: its session and journal.
+
+    A storage of the user's own saves it with every commit. Errors: `Invalid` for an earlier one that is to be loaded.
+    """
+    if choices.load is not None:
+        msg = "load_snapshot_id is for agents: a graph has no numbered snapshots; Sessions.rewind goes back in it"
+        raise Invalid(msg, session=key[0])
+    if isinstance(keeper, Durable) and isinstance(keeper.store, SnapshotSessionStore):
+        keeper.store.runs.use(*key, choices)
+
+
+class _TriggeredSnapshots:
+    """Marks the turns of one agent after which its trigger says yes. It never takes a turn down."""
+
+    def __init__(
+        self, store: SnapshotSessionStore | StorageSessionStore, key: tuple[str, str], trigger: Trigger
+    ) -> None:
+        self._store = store
+        self._key = key
+        self._trigger = trigger
+        self._started_at: float | None = None
+
+    async def __call__(self, turn: EndedTurn) -> SnapshotTaken | None:
+        """The record that marks the turn, when a snapshot is due."""
+        agent = self._store.snapshots.find(*self._key)
+        if agent is None:  # The session has just been lost.
+            return None
+        due = False
+        with anyio.move_on_after(ANSWER_S) as scope:
+            try:
+                due = await self._due(turn, agent.history.last_at)
+            except Exception as error:  # noqa: BLE001 - A trigger is anybody's code; the turn has its answer already.
+                _log.error("snapshot trigger failed; the latest snapshot is saved", exc_info=error)
+                agent.want_latest()
+        if scope.cancelled_caught:
+            _log.error("snapshot trigger did not answer within %s s; the latest snapshot is saved", ANSWER_S)
+            agent.want_latest()
+        return agent.history.mark(time.time()) if due else None
+
+    async def _due(self, turn: EndedTurn, last_at: float | None) -> bool:
+        if not isinstance(self._trigger, SnapshotEvery):
+            return await _asked(self._trigger, turn, last_at)
+        since = last_at
+        if since is None and self._trigger.seconds is not None:
+            since = await self._session_start()
+        return self._trigger.due(turn.turns, time.time() - since if since is not None else 0.0)
+
+    async def _session_start(self) -> float:
+        """When the agent's first record was made. As long as there is no snapshot, this is asked once per opening."""
+        if self._started_at is None:
+            rows = await self._store.load(*self._key, whole=True)
+            times = (at_of(row.body) for row in rows if not row.erased)
+            self._started_at = next((at for at in times if at is not None), time.time())
+        return self._started_at
+
+
+async def _asked(trigger: Callable[..., object], turn: EndedTurn, last_at: float | None) -> bool:
+    wanted = wanted_by(trigger)
+    offered: dict[str, object] = {}
+    if "turn_count" in wanted:
+        offered["turn_count"] = turn.turns
+    if "last_snapshot_at" in wanted:
+        offered["last_snapshot_at"] = None if last_at is None else int(last_at * 1000)
+    if "agent_data" in wanted:
+        offered["agent_data"] = AgentData([copy_message(message) for message in turn.messages], turn.state.get())
+    answer = trigger(**offered)
+    return bool(await cast("Awaitable[object]", answer) if inspect.isawaitable(answer) else answer)

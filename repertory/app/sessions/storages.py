@@ -1,0 +1,163 @@
+"""Where objects are kept, as users name it: a folder, a bucket, or memory. Nothing is opened before it is needed."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from repertory.app.sessions.places import sessions_folder
+from repertory.core.ids import check_key
+from repertory.errors import Invalid
+
+if TYPE_CHECKING:
+    from repertory.backends.objects.memory import ObjectShelf
+    from repertory.backends.ports import ObjectStore
+    from repertory.backends.sessions.object_owners import Owners
+
+_OWNERS = ".repertory-owners"
+"""The folder in which owners hold their locks; its name is none that an object can have."""
+
+
+class Storage(Protocol):
+    """A place for objects: what sessions and snapshots are kept in."""
+
+    @property
+    def key(self) -> str:
+        """The same for every object that names the same place."""
+        ...
+
+    def open_objects(self, writer: str) -> ObjectStore:
+        """An object store there, which the caller closes. `writer` is unique to it.
+
+        Errors: `ImportError` naming what to install.
+        """
+        ...
+
+    def owners(self, owner: str, lease_s: float) -> Owners:
+        """How an owner of sessions there is seen to be alive. `lease_s`: how long, where only time can tell."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FileStorage:
+    """Objects as files below a folder of this machine. Any number of processes may share it."""
+
+    path: str | os.PathLike[str] | None = None
+    """`~/.repertory/sessions` (or `$REPERTORY_HOME/sessions`) when None. Made when missing, for its user alone."""
+
+    @property
+    def folder(self) -> Path:
+        """The folder, as an absolute path."""
+        return (Path(self.path).expanduser() if self.path is not None else sessions_folder()).absolute()
+
+    @property
+    def key(self) -> str:
+        """The same for every object that names the same folder."""
+        return f"files:{self.folder}"
+
+    def open_objects(self, writer: str) -> ObjectStore:
+        """An object store on this folder. The caller closes it."""
+        from repertory.backends.objects.files import FileObjectStore  # loaded when used
+
+        del writer  # Files are told apart by the system.
+        return FileObjectStore(self.folder)
+
+    def owners(self, owner: str, lease_s: float) -> Owners:
+        """Alive as long as the process: the next one opens a session at once when its owner was killed."""
+        from repertory.backends.sessions.object_owners import LockedOwners  # loaded when used
+
+        del lease_s
+        return LockedOwners(self.folder / _OWNERS, owner)
+
+
+@dataclass(frozen=True, slots=True)
+class S3Storage:
+    """Objects in an S3 bucket, which must exist, or in any service that speaks S3's protocol with conditional writes.
+
+    It needs s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket. What is None comes from the environment, as
+    in every AWS tool. Errors: `Invalid` (a ValueError) for a bucket or prefix that cannot be one.
+    """
+
+    bucket: str
+    prefix: str = ""
+    """Stands before every key; slashes at its ends mean nothing."""
+    region_name: str | None = None
+    boto_session: Any = field(default=None, kw_only=True)
+    """A boto3 session, whose credentials and region are used."""
+    client: Any = field(default=None, kw_only=True)
+    """A boto3 client of S3, whose credentials, region and endpoint are used. Requests go through clients of our own."""
+    endpoint_url: str | None = field(default=None, kw_only=True)
+    """Of a service that speaks S3's protocol, or of a VPC endpoint."""
+
+    def __post_init__(self) -> None:
+        if not self.bucket:
+            raise Invalid("a bucket has a name", got=self.bucket)
+        if self.prefix.strip("/"):
+            check_key(self.prefix.strip("/"))
+        if self.boto_session is not None and self.client is not None:
+            raise Invalid("boto_session and client exclude each other: both have credentials")
+
+    @property
+    def key(self) -> str:
+        """The same for every object that names the same bucket and prefix."""
+        return f"s3:{self._endpoint or ''}/{self.bucket}/{self.prefix.strip('/')}"
+
+    def open_objects(self, writer: str) -> ObjectStore:
+        """An object store on this bucket. The caller closes it. Errors: `ImportError` naming what to install."""
+        from repertory.backends.aws_clients import AwsSettings, LendingClient  # loaded when used
+        from repertory.backends.objects.s3 import S3ObjectStore
+
+        aws = AwsSettings(
+            region_name=self.region_name,
+            boto_session=self.boto_session if self.client is None else LendingClient(self.client),
+            endpoint_url=self._endpoint,
+            connect_timeout_s=5.0,
+            read_timeout_s=20.0,
+        )
+        return S3ObjectStore(self.bucket, self.prefix, writer=writer, aws=aws, content_type="application/octet-stream")
+
+    def owners(self, owner: str, lease_s: float) -> Owners:
+        """Alive for `lease_s` after the last write, by the clock of the service."""
+        del owner
+        return _timed(lease_s)
+
+    @property
+    def _endpoint(self) -> str | None:
+        if self.endpoint_url is None and self.client is not None:
+            return cast("str", self.client.meta.endpoint_url)
+        return self.endpoint_url
+
+
+class InMemoryStorage:
+    """Objects that live as long as this object: for tests, and for what need not outlive the process."""
+
+    def __init__(self) -> None:
+        self._shelf: ObjectShelf | None = None
+
+    @property
+    def key(self) -> str:
+        """Each object is a place of its own."""
+        return f"memory:{id(self):x}"
+
+    def open_objects(self, writer: str) -> ObjectStore:
+        """An object store on this storage. The caller closes it; the objects stay."""
+        from repertory.backends.objects.memory import MemoryObjectStore, ObjectShelf  # loaded when used
+
+        del writer
+        if self._shelf is None:
+            self._shelf = ObjectShelf(time.time)
+        return MemoryObjectStore(self._shelf)
+
+    def owners(self, owner: str, lease_s: float) -> Owners:
+        """Alive for `lease_s` after the last write."""
+        del owner
+        return _timed(lease_s)
+
+
+def _timed(lease_s: float) -> Owners:
+    from repertory.backends.sessions.object_owners import TimedOwners  # loaded when used
+
+    return TimedOwners(lease_s=lease_s, wall=time.time)
