@@ -21,7 +21,7 @@ import anyio
 
 from bench.harness import Figure, interleaved, report
 from repertory.backends.ports import Batch, Lease
-from repertory.backends.sessions.sqlite import SQLiteSessionStore
+from repertory.backends.sessions.sqlite.store import SQLiteSessionStore
 from repertory.core.journal.appender import Appender
 from repertory.core.journal.fold import Fold
 from repertory.core.journal.records import MessageAdded
@@ -150,7 +150,7 @@ def written(journals: Sequence[Sequence[Sequence[Row]]]) -> tuple[int, int]:
 
 
 async def _ours_written(folder: Path, journals: Sequence[Sequence[Sequence[Row]]]) -> float:
-    from repertory.backends.sessions import sqlite_journals
+    from repertory.backends.sessions.sqlite import journals as sqlite_journals
 
     bound, sqlite_journals.CHECKPOINT_BYTES = sqlite_journals.CHECKPOINT_BYTES, sys.maxsize
     try:

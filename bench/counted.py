@@ -9,8 +9,8 @@ import time
 from repertory import InMemoryStorage
 from repertory.backends.objects.memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.ports import ObjectStore, SessionStore
-from repertory.backends.sessions.message_tree import TendedTreeStore
-from repertory.backends.sessions.message_tree_journal import TreeSettings
+from repertory.backends.sessions.documents.journal import TreeSettings
+from repertory.backends.sessions.documents.store import TendedTreeStore
 from repertory.backends.sessions.proof_of_life import TimeToLive
 from repertory.testing.counting_objects import CountingObjectStore
 

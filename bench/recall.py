@@ -31,7 +31,7 @@ import anyio
 
 from bench.harness import Figure, report
 from repertory import Embedder, MiniLMEmbedder
-from repertory.backends.memory.sqlite_memory import MemorySettings, SQLiteMemory
+from repertory.backends.memory.sqlite.store import MemorySettings, SQLiteMemory
 from repertory.core.memory.options import AddMessagesContext, SearchOptions
 from repertory.core.messages import Message
 from repertory.core.recall.ranking import DEFAULT_WEIGHTS, RankingWeights

@@ -117,8 +117,8 @@ if TYPE_CHECKING:
     from repertory.backends.memory.minilm import MiniLMEmbedder as MiniLMEmbedder
     from repertory.backends.memory_ports import MemoryStore as MemoryStore
     from repertory.backends.models.anthropic import AnthropicModel as AnthropicModel
-    from repertory.backends.models.bedrock import BedrockModel as BedrockModel
-    from repertory.backends.models.bedrock_embedder import BedrockEmbedder as BedrockEmbedder
+    from repertory.backends.models.bedrock.embedder import BedrockEmbedder as BedrockEmbedder
+    from repertory.backends.models.bedrock.model import BedrockModel as BedrockModel
     from repertory.backends.models.offline import OfflineModel as OfflineModel
     from repertory.backends.models.openai import OpenAIModel as OpenAIModel
     from repertory.backends.models.openai_embedder import OpenAIEmbedder as OpenAIEmbedder
@@ -126,7 +126,7 @@ if TYPE_CHECKING:
     from repertory.backends.ports import Model as Model
     from repertory.backends.ports import Tool as Tool
     from repertory.backends.ports import ToolContext as ToolContext
-    from repertory.backends.sessions.snapshot_port import SnapshotStorage as SnapshotStorage
+    from repertory.backends.sessions.snapshots.port import SnapshotStorage as SnapshotStorage
     from repertory.backends.tools.decorator import tool as tool
     from repertory.core.budget import Budget as Budget
     from repertory.core.budget import Spent as Spent
@@ -196,10 +196,10 @@ _HOMES = {
     "AgentState": "repertory.core.state",
     "AggregateMemoryError": "repertory.errors",
     "AnthropicModel": "repertory.backends.models.anthropic",
-    "BedrockEmbedder": "repertory.backends.models.bedrock_embedder",
+    "BedrockEmbedder": "repertory.backends.models.bedrock.embedder",
     "BedrockKnowledgeBaseConfig": "repertory.app.memory.bedrock",
     "BedrockKnowledgeBaseStore": "repertory.app.memory.bedrock",
-    "BedrockModel": "repertory.backends.models.bedrock",
+    "BedrockModel": "repertory.backends.models.bedrock.model",
     "BeforeInvocationEvent": "repertory.actors.hooks.events",
     "BeforeModelCallEvent": "repertory.actors.hooks.events",
     "BeforeMultiAgentInvocationEvent": "repertory.actors.orchestrator.events",
@@ -314,7 +314,7 @@ _HOMES = {
     "SnapshotManifest": "repertory.core.snapshots.location",
     "SnapshotSessionManager": "repertory.app.sessions.snapshots",
     "SnapshotSessions": "repertory.app.sessions.snapshots",
-    "SnapshotStorage": "repertory.backends.sessions.snapshot_port",
+    "SnapshotStorage": "repertory.backends.sessions.snapshots.port",
     "Snapshottable": "repertory.app.agent.snapshottable",
     "Spent": "repertory.core.budget",
     "Status": "repertory.core.orchestration.results",

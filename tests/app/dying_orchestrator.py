@@ -15,7 +15,7 @@ from typing import Any
 import anyio
 
 from repertory import Agent, FileSessionManager, FileStorage, Graph, ScriptedModel, SessionManager, Swarm
-from repertory.backends.sessions import object_sessions
+from repertory.backends.sessions.journal import store as object_sessions
 
 object_sessions.LINGER_S = 0.05  # Nobody need wait ten seconds for the record of a node's end.
 

@@ -25,9 +25,9 @@ from repertory import (
 from repertory.app.sessions.sessions import SessionPlace
 from repertory.backends.objects.memory import ObjectShelf
 from repertory.backends.ports import Batch, Position, SessionStore
-from repertory.backends.sessions.agentcore_ownership import AgentCoreSettings
-from repertory.backends.sessions.agentcore_store import AgentCoreSessionStore
-from repertory.backends.sessions.object_format import MAGIC, unpack
+from repertory.backends.sessions.agentcore.ownership import AgentCoreSettings
+from repertory.backends.sessions.agentcore.store import AgentCoreSessionStore
+from repertory.backends.sessions.journal.format import MAGIC, unpack
 from repertory.core.journal.records import SnapshotTaken, StateChanged
 from repertory.core.journal.restore import restore
 from repertory.core.journal.rows import Row

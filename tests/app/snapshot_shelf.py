@@ -10,7 +10,7 @@ from typing import Any
 from repertory import SessionManager
 from repertory.backends.objects.memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.ports import ObjectStore, Overwrite
-from repertory.backends.sessions.object_owners import Owners, TimedOwners
+from repertory.backends.sessions.journal.owners import Owners, TimedOwners
 from tests.app.tree_sessions import CountingObjects
 
 

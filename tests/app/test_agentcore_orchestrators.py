@@ -26,7 +26,7 @@ from repertory import (
     ToolContext,
     tool,
 )
-from repertory.backends.sessions import agentcore_reading
+from repertory.backends.sessions.agentcore import reading as agentcore_reading
 from tests.backends.sessions.agentcore_memory import ACTOR, MEMORY
 from tests.backends.sessions.agentcore_server import MemoryServer, agentcore_server
 

@@ -17,8 +17,8 @@ import pytest
 from repertory import Agent, ScriptedModel, StorePatience, tool
 from repertory.backends.objects.memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.ports import Condition, ObjectInfo, ObjectStore, SessionStore, StoredObject, ToolContext
-from repertory.backends.sessions.message_tree import MessageTreeStore
-from repertory.backends.sessions.message_tree_journal import TreeSettings
+from repertory.backends.sessions.documents.journal import TreeSettings
+from repertory.backends.sessions.documents.store import MessageTreeStore
 from repertory.backends.sessions.proof_of_life import TimeToLive
 from repertory.core.messages import Message, text_of, tool_results
 from repertory.core.opening import NOT_RUN_TEXT

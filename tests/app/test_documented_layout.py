@@ -28,8 +28,8 @@ from repertory import (
     tool,
 )
 from repertory.backends.ports import Batch, Position
-from repertory.backends.sessions.message_tree_journal import TreeSettings
-from repertory.backends.sessions.message_tree_names import named
+from repertory.backends.sessions.documents.journal import TreeSettings
+from repertory.backends.sessions.documents.names import named
 from repertory.core.journal.appender import Appender
 from repertory.core.journal.records import MessageAdded, StateChanged
 from repertory.core.journal.redaction import redact as redact_rows

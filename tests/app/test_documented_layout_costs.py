@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from repertory import Agent, NullConversationManager, ScriptedModel, SlidingWindowConversationManager, tool
-from repertory.backends.sessions.message_tree_journal import HEAD_BYTES_MAX
+from repertory.backends.sessions.documents.journal import HEAD_BYTES_MAX
 from tests.app.tree_sessions import TreeSessions
 
 pytestmark = pytest.mark.anyio

@@ -17,7 +17,7 @@ from repertory.app.operations.showing import show
 from repertory.app.orchestration.orchestrator import Orchestrator
 from repertory.backends.objects.memory import MemoryObjectStore
 from repertory.backends.ports import Overwrite
-from repertory.backends.sessions.message_tree_journal import TreeSettings
+from repertory.backends.sessions.documents.journal import TreeSettings
 from repertory.backends.tools.schema_library import schema_class
 from repertory.core.message_tree.run_file import run_file
 from repertory.core.orchestration.run import Run

@@ -23,8 +23,8 @@ from repertory import (
     Swarm,
 )
 from repertory.app.orchestration.orchestrator import Orchestrator
-from repertory.backends.sessions.object_sessions import LINGER_S
-from repertory.backends.sessions.snapshot_agent_maker import SnapshotMaker
+from repertory.backends.sessions.journal.store import LINGER_S
+from repertory.backends.sessions.snapshots.makers import SnapshotMaker
 from repertory.backends.tools.schema_library import schema_class
 from repertory.core.snapshots.location import SnapshotLocation
 from repertory.errors import Invalid

@@ -26,7 +26,7 @@ from repertory import (
     SQLiteSessionManager,
     tool,
 )
-from repertory.backends.sessions.message_tree_journal import TreeSettings
+from repertory.backends.sessions.documents.journal import TreeSettings
 from repertory.core.messages import text_of
 from repertory.errors import ContextWindowOverflowException, MaxTokensReachedException
 from tests.app.guarded_model import GuardedModel, Verdict

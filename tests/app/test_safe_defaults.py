@@ -27,7 +27,7 @@ from repertory import (
 from repertory.app.cli.chat import ChatSettings, Terminal, talk
 from repertory.app.cli.main import main
 from repertory.app.cli.transcript import harmless, harmless_json
-from repertory.backends.tools.mcp_source import HTTPServer, StdioServer
+from repertory.backends.tools.mcp.source import HTTPServer, StdioServer
 from repertory.errors import Invalid
 
 

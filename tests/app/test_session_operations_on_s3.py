@@ -12,7 +12,7 @@ from repertory import Sessions
 from repertory.backends.aws_clients import AwsSettings
 from repertory.backends.objects.s3 import S3ObjectStore
 from repertory.backends.ports import Overwrite
-from repertory.backends.sessions.object_format import unpack
+from repertory.backends.sessions.journal.format import unpack
 from repertory.core.messages import text_of
 from repertory.errors import CorruptJournal, NotFound, SessionBusy
 from tests.app.operated_places import at_time, fill_store, place_of, talk

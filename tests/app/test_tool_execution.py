@@ -24,8 +24,8 @@ from repertory import (
     ToolContext,
     tool,
 )
+from repertory.backends.tools.function_tool import THREADS_MAX, tool_threads
 from repertory.backends.tools.schema_library import schema_class
-from repertory.backends.tools.threads import THREADS_MAX, tool_threads
 from repertory.core.messages import Message, ToolResult, tool_results
 from repertory.core.pairing import check_next
 from repertory.errors import Invalid

@@ -14,10 +14,10 @@ from repertory.actors.leases import Leases
 from repertory.app.sessions.sessions import PlacedSession
 from repertory.backends.objects.memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.ports import Lease, SessionStore
-from repertory.backends.sessions.message_tree import TendedTreeStore
-from repertory.backends.sessions.message_tree_journal import TreeSettings
-from repertory.backends.sessions.object_owners import TimedOwners
-from repertory.backends.sessions.object_sessions import ObjectSessionStore
+from repertory.backends.sessions.documents.journal import TreeSettings
+from repertory.backends.sessions.documents.store import TendedTreeStore
+from repertory.backends.sessions.journal.owners import TimedOwners
+from repertory.backends.sessions.journal.store import ObjectSessionStore
 from repertory.backends.sessions.proof_of_life import TimeToLive
 from repertory.core.journal.rows import Row
 from repertory.core.messages import text_of

@@ -9,8 +9,7 @@ import random
 
 import pytest
 
-from repertory.core.recall.fusion import fused
-from repertory.core.recall.ranking import DEFAULT_WEIGHTS, RARITY_MIN, Candidate, rarity, scores
+from repertory.core.recall.ranking import DEFAULT_WEIGHTS, RARITY_MIN, Candidate, fused, rarity, scores
 
 RARITIES = [2.0, 1.0]
 

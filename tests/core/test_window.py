@@ -12,8 +12,7 @@ from repertory.core.tokens import estimate_tokens
 from repertory.core.window.compression import least_reduction
 from repertory.core.window.decision import WindowBudget
 from repertory.core.window.plan import apply_plan
-from repertory.core.window.shortening import KEPT_CHARS, shorten_results, shorten_text
-from repertory.core.window.sliding import SlidingWindow
+from repertory.core.window.sliding import KEPT_CHARS, SlidingWindow, shorten_results, shorten_text
 from repertory.errors import ContextWindowOverflowException, Invalid
 
 OVERFLOW = ContextWindowOverflowException("too long")

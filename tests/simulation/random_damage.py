@@ -49,8 +49,11 @@ from repertory import (
 from repertory.app.sessions.sessions import SessionPlace
 from repertory.backends.objects.memory import ObjectShelf
 from repertory.backends.ports import Batch, Overwrite, Position, SessionStore
-from repertory.backends.sessions import object_merging, object_ownership, object_tending, sqlite_heads
-from repertory.backends.sessions.object_sessions import ObjectSessionStore
+from repertory.backends.sessions.journal import ownership as object_ownership
+from repertory.backends.sessions.journal import tending as object_merging
+from repertory.backends.sessions.journal import tending as object_tending
+from repertory.backends.sessions.journal.store import ObjectSessionStore
+from repertory.backends.sessions.sqlite import heads as sqlite_heads
 from repertory.core.journal.appender import Appender
 from repertory.core.journal.records import StateChanged
 from repertory.core.journal.restore import restore

@@ -10,8 +10,8 @@ import pytest
 from repertory import AgentSpec, Runtime, ScriptedModel
 from repertory.backends.objects.memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.ports import SessionStore
-from repertory.backends.sessions.object_owners import TimedOwners
-from repertory.backends.sessions.object_sessions import ObjectSessionStore
+from repertory.backends.sessions.journal.owners import TimedOwners
+from repertory.backends.sessions.journal.store import ObjectSessionStore
 from repertory.core.messages import Message, text_of
 from repertory.core.pairing import check_next
 from repertory.errors import RepertoryError

@@ -17,10 +17,10 @@ import pytest
 from repertory import MultiAgentResult, Status
 from repertory.app.orchestration.orchestrator import Orchestrator
 from repertory.backends.objects.memory import MemoryObjectStore, ObjectShelf
-from repertory.backends.sessions.object_owners import TimedOwners
-from repertory.backends.sessions.snapshot_choices import SnapshotChoices
-from repertory.backends.sessions.snapshot_journal import SnapshotJournal
-from repertory.backends.sessions.snapshot_sessions import SnapshotSessionStore
+from repertory.backends.sessions.journal.owners import TimedOwners
+from repertory.backends.sessions.snapshots.choices import SnapshotChoices
+from repertory.backends.sessions.snapshots.journal import SnapshotJournal
+from repertory.backends.sessions.snapshots.store import SnapshotSessionStore
 from repertory.testing.faulty_objects import FaultyObjectStore, ObjectFaults
 from repertory.testing.faulty_sessions import FaultSettings
 from tests.simulation.test_faulty_orchestrators import CALM, TROUBLES, BadWorld, one_call

@@ -14,10 +14,10 @@ import pytest
 from repertory import AgentSpec, Runtime, ScriptedModel
 from repertory.app.sessions.snapshots import triggered_by
 from repertory.backends.objects.memory import MemoryObjectStore, ObjectShelf
-from repertory.backends.sessions.object_owners import TimedOwners
-from repertory.backends.sessions.snapshot_choices import SnapshotChoices
-from repertory.backends.sessions.snapshot_journal import SnapshotJournal
-from repertory.backends.sessions.snapshot_sessions import SnapshotSessionStore
+from repertory.backends.sessions.journal.owners import TimedOwners
+from repertory.backends.sessions.snapshots.choices import SnapshotChoices
+from repertory.backends.sessions.snapshots.journal import SnapshotJournal
+from repertory.backends.sessions.snapshots.store import SnapshotSessionStore
 from repertory.core.messages import Message, text_of
 from repertory.core.pairing import check_next
 from repertory.errors import RepertoryError

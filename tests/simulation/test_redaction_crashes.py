@@ -16,7 +16,7 @@ import pytest
 from repertory import FileSessionManager, FileStorage, InMemoryStorage, JournalSessionManager, SQLiteSessionManager
 from repertory.backends.objects.memory import ObjectShelf
 from repertory.backends.ports import ObjectStore
-from repertory.backends.sessions.message_tree_journal import TreeSettings
+from repertory.backends.sessions.documents.journal import TreeSettings
 from repertory.core.messages import text_of
 from repertory.errors import RepertoryError
 from tests.app.kept_bytes import NO, REFUSED, SECRET, Kept, in_folder, on_shelf

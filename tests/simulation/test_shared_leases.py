@@ -12,10 +12,10 @@ import pytest
 from repertory import AgentSpec, Runtime, ScriptedModel
 from repertory.backends.objects.memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.ports import Condition, ObjectInfo, SessionStore, StoredObject
-from repertory.backends.sessions.message_tree import MessageTreeStore, TendedTreeStore
-from repertory.backends.sessions.message_tree_journal import TreeSettings
-from repertory.backends.sessions.object_owners import TimedOwners
-from repertory.backends.sessions.object_sessions import ObjectSessionStore
+from repertory.backends.sessions.documents.journal import TreeSettings
+from repertory.backends.sessions.documents.store import MessageTreeStore, TendedTreeStore
+from repertory.backends.sessions.journal.owners import TimedOwners
+from repertory.backends.sessions.journal.store import ObjectSessionStore
 from repertory.backends.sessions.proof_of_life import TimeToLive
 from repertory.core.messages import text_of
 from repertory.testing.memory_sessions import MemorySessionStore, SessionShelf

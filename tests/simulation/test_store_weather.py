@@ -12,10 +12,10 @@ import pytest
 from repertory import AgentSpec, DrainReport, Runtime, ScriptedModel, StorePatience
 from repertory.backends.objects.memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.ports import ObjectStore, SessionStore
-from repertory.backends.sessions.message_tree import TendedTreeStore
-from repertory.backends.sessions.message_tree_journal import TreeSettings
-from repertory.backends.sessions.object_owners import TimedOwners
-from repertory.backends.sessions.object_sessions import ObjectSessionStore
+from repertory.backends.sessions.documents.journal import TreeSettings
+from repertory.backends.sessions.documents.store import TendedTreeStore
+from repertory.backends.sessions.journal.owners import TimedOwners
+from repertory.backends.sessions.journal.store import ObjectSessionStore
 from repertory.backends.sessions.proof_of_life import TimeToLive
 from repertory.core.messages import Message, text_of
 from repertory.core.pairing import check_next

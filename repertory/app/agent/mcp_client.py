@@ -18,8 +18,8 @@ import anyio
 
 from repertory.app.host.host import ambient_host
 from repertory.app.host.tool_servers import ToolServers, open_by_hand
-from repertory.backends.tools.mcp_choice import ToolChoice, ToolFilters
-from repertory.backends.tools.mcp_source import HTTPServer, MCPSource, StdioServer, TransportFactory
+from repertory.backends.tools.mcp.choice import ToolChoice, ToolFilters
+from repertory.backends.tools.mcp.source import HTTPServer, MCPSource, StdioServer, TransportFactory
 from repertory.core.messages import error_result
 from repertory.core.tool_results import exception_text, timeout_text
 from repertory.errors import Invalid, NotReady, TooLarge, Unavailable

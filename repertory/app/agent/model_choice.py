@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
-from repertory.backends.models.bedrock_client import bedrock_configured
+from repertory.backends.models.bedrock.client import bedrock_configured
 from repertory.backends.ports import Model
 from repertory.errors import Invalid
 
@@ -117,6 +117,6 @@ def default_model(model: object) -> Model:
         if model and model.startswith(beginnings):
             text = f"this is no id of a Bedrock model; write Agent({kind}(model_id={model!r}))"
             raise Invalid(text, model=model)
-    from repertory.backends.models.bedrock import BedrockModel  # loaded when used
+    from repertory.backends.models.bedrock.model import BedrockModel  # loaded when used
 
     return BedrockModel(model_id=model) if model else BedrockModel()

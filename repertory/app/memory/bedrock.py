@@ -9,8 +9,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
 
 from repertory.backends.aws_clients import AwsSettings, LendingClient
-from repertory.backends.memory.bedrock_documents import AccessControlEntry
-from repertory.backends.memory.bedrock_memory import (
+from repertory.backends.memory.bedrock.documents import AccessControlEntry
+from repertory.backends.memory.bedrock.retrieval import ScoreBounds
+from repertory.backends.memory.bedrock.store import (
     CustomSource,
     Kind,
     KnowledgeBaseMemory,
@@ -18,7 +19,6 @@ from repertory.backends.memory.bedrock_memory import (
     S3Source,
     check_count,
 )
-from repertory.backends.memory.bedrock_retrieval import ScoreBounds
 from repertory.backends.patience import Patience
 from repertory.core.ids import check_id
 from repertory.core.memory.options import Options, read_options

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from repertory.app.host.edge import short_errors
 from repertory.app.sessions.places import memory_database
-from repertory.backends.memory.sqlite_memory import MemorySettings, SQLiteMemory
+from repertory.backends.memory.sqlite.store import MemorySettings, SQLiteMemory
 from repertory.core.ids import check_id
 
 if TYPE_CHECKING:

@@ -14,8 +14,15 @@ from repertory.app.operations.opening import commit, owned
 from repertory.app.operations.reading import aside, info_of, rows_of, sound_info_of
 from repertory.backends.line_files import lines_of
 from repertory.core.ids import check_id
-from repertory.core.journal.copying import missing_rows
-from repertory.core.journal.export_lines import End, Exported, ExportReader, first_line, last_line, row_line
+from repertory.core.journal.export_lines import (
+    End,
+    Exported,
+    ExportReader,
+    first_line,
+    last_line,
+    missing_rows,
+    row_line,
+)
 from repertory.core.journal.restore import restore
 from repertory.errors import NotFound
 

@@ -120,9 +120,9 @@ class AgentCoreMemorySessions:
     def open_store(self) -> SessionStore:
         """A store on this memory. The caller closes it. Errors: `ImportError` naming what to install."""
         from repertory.backends.aws_clients import AwsSettings  # loaded when used
-        from repertory.backends.sessions.agentcore_events import AgentCoreEvents
-        from repertory.backends.sessions.agentcore_ownership import AgentCoreSettings
-        from repertory.backends.sessions.agentcore_store import AgentCoreSessionStore
+        from repertory.backends.sessions.agentcore.events import AgentCoreEvents
+        from repertory.backends.sessions.agentcore.ownership import AgentCoreSettings
+        from repertory.backends.sessions.agentcore.store import AgentCoreSessionStore
 
         owner = new_owner()
         aws = AwsSettings(
@@ -235,7 +235,7 @@ def _plain(metadata: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _check_metadata(metadata: Mapping[str, str]) -> None:
-    from repertory.backends.sessions.agentcore_layout import is_metadata  # loaded when used
+    from repertory.backends.sessions.agentcore.layout import is_metadata  # loaded when used
 
     for key, value in metadata.items():
         if key in _RESERVED:

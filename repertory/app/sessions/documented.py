@@ -38,8 +38,8 @@ class FileSessions:
     def open_store(self) -> SessionStore:
         """A store on this folder. The caller closes it."""
         from repertory.backends.objects.files import FileObjectStore  # loaded when used
-        from repertory.backends.sessions.message_tree import MessageTreeStore
-        from repertory.backends.sessions.message_tree_journal import TreeSettings
+        from repertory.backends.sessions.documents.journal import TreeSettings
+        from repertory.backends.sessions.documents.store import MessageTreeStore
         from repertory.backends.sessions.proof_of_life import LockedFile
 
         owner = new_owner()
@@ -73,8 +73,8 @@ class S3Sessions:
         """A store on this bucket. The caller closes it. Errors: `ImportError` naming what to install."""
         from repertory.backends.aws_clients import AwsSettings  # loaded when used
         from repertory.backends.objects.s3 import S3ObjectStore
-        from repertory.backends.sessions.message_tree import TendedTreeStore
-        from repertory.backends.sessions.message_tree_journal import TreeSettings
+        from repertory.backends.sessions.documents.journal import TreeSettings
+        from repertory.backends.sessions.documents.store import TendedTreeStore
         from repertory.backends.sessions.proof_of_life import TimeToLive
 
         owner = new_owner()

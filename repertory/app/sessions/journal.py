@@ -39,7 +39,7 @@ class JournalSessions:
 
     def open_store(self) -> SessionStore:
         """A store on this storage. The caller closes it. Errors: `ImportError` naming what to install."""
-        from repertory.backends.sessions.object_sessions import ObjectSessionStore  # loaded when used
+        from repertory.backends.sessions.journal.store import ObjectSessionStore  # loaded when used
 
         owner = new_owner()
         objects = self.storage.open_objects(owner)

@@ -48,8 +48,8 @@ class RepositorySessions:
     def open_store(self) -> SessionStore:
         """A store on this repository. The caller closes it."""
         from repertory.app.sessions.repository import RepositoryObjects  # loaded when used
-        from repertory.backends.sessions.message_tree import MessageTreeStore
-        from repertory.backends.sessions.message_tree_journal import TreeSettings
+        from repertory.backends.sessions.documents.journal import TreeSettings
+        from repertory.backends.sessions.documents.store import MessageTreeStore
         from repertory.backends.sessions.proof_of_life import TimeToLive
 
         return MessageTreeStore(

@@ -110,7 +110,7 @@ class SQLiteSessions:
 
     def open_store(self) -> SessionStore:
         """A store on this database. The caller closes it."""
-        from repertory.backends.sessions.sqlite import SQLiteSessionStore  # loaded when used
+        from repertory.backends.sessions.sqlite.store import SQLiteSessionStore  # loaded when used
 
         alongside = partial(_memory_beside, rule_of(self.remember))
         return SQLiteSessionStore(self.path, owner=new_owner(), alongside=alongside)
@@ -152,7 +152,7 @@ class SQLiteSessionManager:
 
 
 def _memory_beside(rule: Rule | None, path: Path) -> Alongside:
-    from repertory.backends.memory.sqlite_remembering import SessionMemory  # loads sqlite3, with the first use
+    from repertory.backends.memory.sqlite.remembering import SessionMemory  # loads sqlite3, with the first use
 
     return SessionMemory(path, rule)
 

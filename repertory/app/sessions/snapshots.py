@@ -16,10 +16,10 @@ from repertory.actors.leases import Durable
 from repertory.app.sessions.journal import LEASE_S
 from repertory.app.sessions.places import new_owner
 from repertory.app.sessions.storages import FileStorage
-from repertory.backends.sessions.snapshot_choices import LoadOnce, SnapshotChoices
-from repertory.backends.sessions.snapshot_port import SnapshotStorage
-from repertory.backends.sessions.snapshot_sessions import SnapshotSessionStore
-from repertory.backends.sessions.snapshot_storage_sessions import StorageSessionStore
+from repertory.backends.sessions.snapshots.choices import LoadOnce, SnapshotChoices
+from repertory.backends.sessions.snapshots.port import SnapshotStorage
+from repertory.backends.sessions.snapshots.storage_store import StorageSessionStore
+from repertory.backends.sessions.snapshots.store import SnapshotSessionStore
 from repertory.core.ids import check_id
 from repertory.core.journal.codec import at_of
 from repertory.core.messages import copy_message
@@ -112,9 +112,9 @@ class SnapshotSessions:
             await store.aclose()
 
     def _open(self) -> SnapshotSessionStore | StorageSessionStore:
-        from repertory.backends.sessions.snapshot_journal import SnapshotJournal  # loaded when used
-        from repertory.backends.sessions.snapshot_sessions import SnapshotSessionStore
-        from repertory.backends.sessions.snapshot_storage_sessions import StorageSessionStore
+        from repertory.backends.sessions.snapshots.journal import SnapshotJournal  # loaded when used
+        from repertory.backends.sessions.snapshots.storage_store import StorageSessionStore
+        from repertory.backends.sessions.snapshots.store import SnapshotSessionStore
 
         owner = new_owner()
         if not _keeps_objects(self.storage):

@@ -15,7 +15,7 @@ from repertory.errors import Invalid
 if TYPE_CHECKING:
     from repertory.backends.objects.memory import ObjectShelf
     from repertory.backends.ports import ObjectStore
-    from repertory.backends.sessions.object_owners import Owners
+    from repertory.backends.sessions.journal.owners import Owners
 
 _OWNERS = ".repertory-owners"
 """The folder in which owners hold their locks; its name is none that an object can have."""
@@ -67,7 +67,7 @@ class FileStorage:
 
     def owners(self, owner: str, lease_s: float) -> Owners:
         """Alive as long as the process: the next one opens a session at once when its owner was killed."""
-        from repertory.backends.sessions.object_owners import LockedOwners  # loaded when used
+        from repertory.backends.sessions.journal.owners import LockedOwners  # loaded when used
 
         del lease_s
         return LockedOwners(self.folder / _OWNERS, owner)
@@ -158,6 +158,6 @@ class InMemoryStorage:
 
 
 def _timed(lease_s: float) -> Owners:
-    from repertory.backends.sessions.object_owners import TimedOwners  # loaded when used
+    from repertory.backends.sessions.journal.owners import TimedOwners  # loaded when used
 
     return TimedOwners(lease_s=lease_s, wall=time.time)

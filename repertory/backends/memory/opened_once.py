@@ -11,7 +11,7 @@ from repertory.backends.owning_thread import OwningThread
 from repertory.forking import forget_in_children
 
 if TYPE_CHECKING:
-    from repertory.backends.memory.sqlite_database import MemoryDatabase
+    from repertory.backends.memory.sqlite.database import MemoryDatabase
 
 T = TypeVar("T")
 
@@ -50,7 +50,7 @@ class OpenedOnce:
 
     def _open(self) -> MemoryDatabase:
         if self._database is None:
-            from repertory.backends.memory.sqlite_database import MemoryDatabase  # loads sqlite3, with the first use
+            from repertory.backends.memory.sqlite.database import MemoryDatabase  # loads sqlite3, with the first use
 
             self._database = MemoryDatabase(self._path, self._scope, busy_timeout_s=self._busy_timeout_s)
         return self._database

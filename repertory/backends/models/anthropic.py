@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 
-from repertory.backends.models.anthropic_request import AnthropicConfig, counting_arguments, messages_arguments
-from repertory.backends.models.anthropic_stream import MessagesReader
-from repertory.backends.models.call_options import SystemBlocks, call_options, changed, system_text
+from repertory.backends.models.call_options import (
+    CallOptions,
+    SystemBlocks,
+    call_options,
+    changed,
+    system_blocks,
+    system_text,
+)
+from repertory.backends.models.content import BLANK_TEXT, cannot_take, document_in, image_in, input_of, kind_of, text_in
+from repertory.backends.models.sdk_arguments import with_params
 from repertory.backends.models.sdk_client import ClientSettings, Service, sdk_clients
 from repertory.backends.models.sdk_stream import as_plain, ask, streamed_events, whole_events
 from repertory.backends.ports import Model, StreamEvent
-from repertory.core.stream_event import count, mapping
+from repertory.core.stream_event import count, filled, is_mapping, malformed, mapping
 from repertory.core.tokens import estimate_tokens
-from repertory.errors import RepertoryError
+from repertory.errors import ModelStreamBroken, RepertoryError
 
 if TYPE_CHECKING:
     from repertory.core.messages import Message, ToolSpec
@@ -132,3 +141,374 @@ class AnthropicModel(Model):
     async def aclose(self) -> None:
         """Release the connections of the running event loop."""
         await self._clients.aclose()
+
+
+_SERVICE = "Anthropic"
+_UNCACHEABLE = frozenset(("thinking", "redacted_thinking"))
+_PLACEHOLDER_TOOL: dict[str, Any] = {
+    "name": "noop",
+    "description": "Does nothing. Never call it.",
+    "input_schema": {"type": "object", "properties": {}},
+}
+
+
+class AnthropicConfig(TypedDict, total=False):
+    """Settings of an `AnthropicModel`."""
+
+    model_id: str
+    max_tokens: int
+    """The most tokens of one answer. The service wants to be told; 8192 unless set."""
+    params: Mapping[str, Any] | None
+    """Further fields of the request, such as `temperature` or `thinking`. They win over ours; None takes a field out.
+
+    `extra_headers`, `extra_query` and `timeout` are the SDK's.
+    """
+    context_window_limit: int | None
+    """The model's window in tokens, for models that the table does not know."""
+    streaming: bool | None
+    """Whether the answer comes piece by piece (the default) or at once."""
+    use_native_token_count: bool | None
+    """Whether `count_tokens` asks the service. Off by default: it is one more call over the network."""
+    cache_prompt: str | None
+    """Type of the cache point after the system prompt, such as `default`."""
+    cache_tools: str | None
+    """Type of the cache point after the tools."""
+
+
+def messages_arguments(
+    config: AnthropicConfig,
+    messages: Sequence[Message],
+    tool_specs: Sequence[ToolSpec] | None,
+    system_prompt: str | None,
+    options: CallOptions,
+) -> dict[str, Any]:
+    """The arguments of one call. Errors: `Invalid` for a block that the service cannot take."""
+    arguments = _conversation(config, messages, tool_specs, system_prompt, options.system_prompt_content)
+    arguments["max_tokens"] = config.get("max_tokens")
+    if options.tool_choice and tool_specs:
+        arguments["tool_choice"] = _tool_choice(options.tool_choice)
+    if config.get("streaming") is not False:
+        arguments["stream"] = True
+    return with_params(arguments, config.get("params"))
+
+
+def counting_arguments(
+    config: AnthropicConfig,
+    messages: Sequence[Message],
+    tool_specs: Sequence[ToolSpec] | None,
+    system_prompt: str | None,
+    system_prompt_content: SystemBlocks | None,
+) -> dict[str, Any]:
+    """The arguments of a call that counts the tokens of such a request."""
+    arguments = _conversation(config, messages, tool_specs, system_prompt, system_prompt_content)
+    thinking = (config.get("params") or {}).get("thinking")
+    return arguments | ({"thinking": thinking} if thinking else {})
+
+
+def _conversation(
+    config: AnthropicConfig,
+    messages: Sequence[Message],
+    tool_specs: Sequence[ToolSpec] | None,
+    system_prompt: str | None,
+    system_prompt_content: SystemBlocks | None,
+) -> dict[str, Any]:
+    sent: dict[str, Any] = {"model": config.get("model_id"), "messages": [_message(message) for message in messages]}
+    if system := _system(config, system_prompt, system_prompt_content):
+        sent["system"] = system
+    if tools := _tools(config, messages, tool_specs):
+        sent["tools"] = tools
+    return sent
+
+
+def _message(message: Message) -> dict[str, Any]:
+    blocks = _marked(message["content"])
+    results = [block for block in blocks if block["type"] == "tool_result"]
+    others = [block for block in blocks if block["type"] != "tool_result"]
+    return {"role": message["role"], "content": [*results, *others] or [{"type": "text", "text": BLANK_TEXT}]}
+
+
+def _marked(content: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The blocks as the service spells them. A cache point becomes a mark on what stands before it."""
+    sent: list[dict[str, Any]] = []
+    for block in content:
+        if "cachePoint" in block:
+            markable = [position for position, made in enumerate(sent) if made["type"] not in _UNCACHEABLE]
+            if markable:
+                sent[markable[-1]] |= _cache_control(block["cachePoint"])
+        else:
+            sent += _block(block)
+    return sent
+
+
+def _block(block: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The block as the service spells it; none for what it would refuse and nobody misses."""
+    if "toolUse" in block:
+        use = block["toolUse"]
+        return [{"type": "tool_use", "id": use["toolUseId"], "name": use["name"], "input": input_of(use)}]
+    if "toolResult" in block:
+        return [_tool_result(block["toolResult"])]
+    if "reasoningContent" in block:
+        return _thinking(block["reasoningContent"])
+    return _shown(block)
+
+
+def _shown(block: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Text, an image or a document: what may stand in messages and in tool results."""
+    text = text_in(block)
+    if text is not None:
+        return [{"type": "text", "text": text}] if text.strip() else []
+    if "image" in block:
+        image = image_in(block, _SERVICE)
+        return [{"type": "image", "source": {"type": "base64", "media_type": image.media_type, "data": image.data}}]
+    if "document" in block:
+        return [_document(block)]
+    raise cannot_take(kind_of(block), _SERVICE, "it has no such blocks", sorted(block))
+
+
+def _document(block: Mapping[str, Any]) -> dict[str, Any]:
+    document = document_in(block, _SERVICE)
+    if document.pdf is not None:
+        source: dict[str, Any] = {"type": "base64", "media_type": "application/pdf", "data": document.pdf}
+    elif len(document.texts) == 1:
+        source = {"type": "text", "media_type": "text/plain", "data": document.texts[0]}
+    else:
+        source = {"type": "content", "content": [{"type": "text", "text": text} for text in document.texts]}
+    said = {key: block["document"][key] for key in ("context", "citations") if block["document"].get(key)}
+    return {"type": "document", "title": document.name, "source": source, **said}
+
+
+def _tool_result(result: Mapping[str, Any]) -> dict[str, Any]:
+    content = [made for part in result["content"] if "cachePoint" not in part for made in _shown(part)]
+    sent: dict[str, Any] = {"type": "tool_result", "tool_use_id": result["toolUseId"]}
+    failed = result.get("status") == "error"
+    return sent | ({"content": content} if content else {}) | ({"is_error": True} if failed else {})
+
+
+def _thinking(reasoning: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Reasoning goes back exactly as it came. What another service thought has no signature that this one accepts."""
+    if "redactedContent" in reasoning:
+        return [{"type": "redacted_thinking", "data": redacted_text(reasoning["redactedContent"])}]
+    spoken = reasoning.get("reasoningText", {})
+    if not spoken.get("signature"):
+        return []
+    return [{"type": "thinking", "thinking": spoken.get("text", ""), "signature": spoken["signature"]}]
+
+
+def redacted_text(data: bytes) -> str:
+    """Redacted reasoning as this service's text: what it sent itself, or the bytes of another in base64."""
+    return data.decode() if data.isascii() else base64.b64encode(data).decode()
+
+
+def _system(
+    config: AnthropicConfig, system_prompt: str | None, content: SystemBlocks | None
+) -> str | list[dict[str, Any]] | None:
+    marks = _point(config.get("cache_prompt"))
+    if content is None and not marks:
+        return system_prompt if system_prompt and system_prompt.strip() else None
+    return _marked([*system_blocks(system_prompt, content), *marks]) or None
+
+
+def _tools(
+    config: AnthropicConfig, messages: Sequence[Message], tool_specs: Sequence[ToolSpec] | None
+) -> list[dict[str, Any]]:
+    tools: list[dict[str, Any]] = []
+    for spec in (*(tool_specs or ()), *_point(config.get("cache_tools"))):
+        if "cachePoint" not in spec:
+            tools.append(_tool(spec))
+        elif tools:
+            tools[-1] |= _cache_control(spec["cachePoint"])
+    if tools:
+        return tools
+    mentioned = any("toolUse" in block or "toolResult" in block for message in messages for block in message["content"])
+    return [_PLACEHOLDER_TOOL] if mentioned else []
+
+
+def _tool(spec: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "name": spec["name"],
+        "description": spec["description"] or spec["name"],
+        "input_schema": spec["inputSchema"]["json"],
+    }
+
+
+def _tool_choice(choice: Mapping[str, Any]) -> dict[str, Any]:
+    if "tool" in choice:
+        return {"type": "tool", "name": choice["tool"]["name"]}
+    return {"type": "any" if "any" in choice else "auto"}
+
+
+def _point(kind: str | None) -> list[dict[str, Any]]:
+    return [{"cachePoint": {"type": kind}}] if kind else []
+
+
+def _cache_control(point: Mapping[str, Any]) -> dict[str, Any]:
+    lifetime = {"ttl": point["ttl"]} if point.get("ttl") else {}
+    return {"cache_control": {"type": "ephemeral", **lifetime}}
+
+
+STOP_REASONS = {"refusal": "content_filtered"}
+"""Stop reasons that Converse spells otherwise; the rest are the same, or passed on."""
+_COUNTS = {
+    "input_tokens": "inputTokens",
+    "output_tokens": "outputTokens",
+    "cache_read_input_tokens": "cacheReadInputTokens",
+    "cache_creation_input_tokens": "cacheWriteInputTokens",
+}
+_LOCATIONS = {
+    "char_location": ("documentChar", "start_char_index", "end_char_index"),
+    "page_location": ("documentPage", "start_page_number", "end_page_number"),
+    "content_block_location": ("documentChunk", "start_block_index", "end_block_index"),
+}
+
+
+class MessagesReader:
+    """Reads one answer. Errors: `ModelFailed` for nonsense, `ModelStreamBroken` when the end never came."""
+
+    __slots__ = ("_ended", "_inputs", "_open", "_stop_reason", "_usage")
+
+    def __init__(self) -> None:
+        self._ended = False
+        self._stop_reason: str | None = None
+        self._open: set[int] = set()
+        self._inputs: dict[int, object] = {}
+        """Inputs of tool uses that came with their beginning. The service streams them; imitations may not."""
+        self._usage: dict[str, int] = {}
+
+    def feed(self, event: Mapping[str, object]) -> Iterator[StreamEvent]:
+        """The events that the next event of the service amounts to."""
+        match event.get("type"):
+            case "message_start":
+                self._count(mapping(event.get("message"), "message_start", "message").get("usage"))
+                yield {"messageStart": {"role": "assistant"}}
+            case "content_block_start":
+                yield from self._block_start(event)
+            case "content_block_delta":
+                yield from self._block_delta(event)
+            case "content_block_stop":
+                yield from self._block_stop(_index(event))
+            case "message_delta":
+                self._count(event.get("usage"))
+                reason = mapping(event.get("delta"), "message_delta", "delta").get("stop_reason")
+                self._stop_reason = (
+                    self._stop_reason if reason is None else filled(reason, "message_delta", "stop_reason")
+                )
+            case "message_stop":
+                self._ended = True
+            case _:
+                pass
+
+    def whole(self, answer: Mapping[str, object]) -> Iterator[StreamEvent]:
+        """The events of a message that came at once."""
+        content = answer.get("content")
+        if not isinstance(content, list):
+            malformed("message", "a list under 'content'", answer)
+        yield from self.feed({"type": "message_start", "message": answer})
+        for index, block in enumerate(cast("Sequence[object]", content)):
+            yield from self.feed({"type": "content_block_start", "index": index, "content_block": block})
+            yield from self.feed({"type": "content_block_stop", "index": index})
+        yield from self.feed({"type": "message_delta", "delta": answer, "usage": answer.get("usage")})
+        yield from self.feed({"type": "message_stop"})
+
+    def finish(self) -> Iterator[StreamEvent]:
+        """The stop reason and the usage. Cached tokens are counted apart from `inputTokens`, and in the total."""
+        if not self._ended:
+            raise ModelStreamBroken("Anthropic ended the stream in the middle of an answer")
+        reason = filled(self._stop_reason, "message_delta", "stop_reason")
+        yield {"messageStop": {"stopReason": STOP_REASONS.get(reason, reason)}}
+        if self._usage:
+            yield {"metadata": {"usage": {**self._usage, "totalTokens": sum(self._usage.values())}}}
+
+    def _block_start(self, event: Mapping[str, object]) -> Iterator[StreamEvent]:
+        index, name = _index(event), "content_block_start"
+        block = mapping(event.get("content_block"), name, "content_block")
+        match block.get("type"):
+            case "tool_use":
+                use = {
+                    "toolUseId": filled(block.get("id"), name, "id"),
+                    "name": filled(block.get("name"), name, "name"),
+                }
+                self._inputs[index] = block.get("input")
+                yield self._started(index, {"toolUse": use})
+            case "text" | "thinking":
+                yield self._started(index, {})
+                yield from _spoken(index, block)
+            case "redacted_thinking":
+                yield self._started(index, {})
+                data = filled(block.get("data"), name, "data")
+                yield _delta(index, {"reasoningContent": {"redactedContent": data.encode()}})
+            case _:
+                pass
+
+    def _started(self, index: int, start: Mapping[str, object]) -> StreamEvent:
+        self._open.add(index)
+        return {"contentBlockStart": {"contentBlockIndex": index, "start": start}}
+
+    def _block_delta(self, event: Mapping[str, object]) -> Iterator[StreamEvent]:
+        index, name = _index(event), "content_block_delta"
+        if index not in self._open:
+            return
+        delta = mapping(event.get("delta"), name, "delta")
+        match delta.get("type"):
+            case "input_json_delta":
+                piece = delta.get("partial_json")
+                if piece:
+                    self._inputs.pop(index, None)
+                yield _delta(index, {"toolUse": {"input": piece or ""}})
+            case "citations_delta":
+                yield _delta(index, {"citation": _citation(mapping(delta.get("citation"), name, "citation"))})
+            case "text_delta" | "thinking_delta" | "signature_delta":
+                yield from _spoken(index, delta)
+            case _:
+                pass
+
+    def _block_stop(self, index: int) -> Iterator[StreamEvent]:
+        if index not in self._open:
+            return
+        self._open.discard(index)
+        if whole_input := self._inputs.pop(index, None):
+            yield _delta(index, {"toolUse": {"input": json.dumps(whole_input)}})
+        yield {"contentBlockStop": {"contentBlockIndex": index}}
+
+    def _count(self, usage: object) -> None:
+        """Take counts over; later ones replace earlier ones, since the service counts up."""
+        if is_mapping(usage):
+            for key, name in _COUNTS.items():
+                if usage.get(key) is not None:
+                    self._usage[name] = count(usage[key], "usage", key)
+
+
+def _index(event: Mapping[str, object]) -> int:
+    return count(event.get("index"), str(event.get("type")), "index")
+
+
+def _spoken(index: int, piece: Mapping[str, object]) -> Iterator[StreamEvent]:
+    """What a block or a delta says in text, thinking, signature and citations."""
+    if piece.get("text"):
+        yield _delta(index, {"text": piece["text"]})
+    if piece.get("thinking"):
+        yield _delta(index, {"reasoningContent": {"text": piece["thinking"]}})
+    if piece.get("signature"):
+        yield _delta(index, {"reasoningContent": {"signature": piece["signature"]}})
+    for citation in cast("Sequence[object]", piece.get("citations") or ()):
+        yield _delta(index, {"citation": _citation(mapping(citation, "content_block_start", "citations"))})
+
+
+def _delta(index: int, delta: Mapping[str, object]) -> StreamEvent:
+    return {"contentBlockDelta": {"contentBlockIndex": index, "delta": delta}}
+
+
+def _citation(citation: Mapping[str, object]) -> dict[str, object]:
+    cited: dict[str, object] = {"sourceContent": [{"text": citation.get("cited_text") or ""}]}
+    if title := citation.get("document_title") or citation.get("title"):
+        cited["title"] = title
+    kind = citation.get("type")
+    if isinstance(kind, str) and kind in _LOCATIONS:
+        name, start, end = _LOCATIONS[kind]
+        cited["location"] = {
+            name: {
+                "documentIndex": citation.get("document_index"),
+                "start": citation.get(start),
+                "end": citation.get(end),
+            }
+        }
+    return cited

@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from repertory.backends.models.message_events import message_events
-from repertory.backends.models.offline_rules import Say, Situation, Use, decide
 from repertory.backends.ports import Model, StreamEvent
 from repertory.core.messages import text_of, tool_results, tool_uses
 from repertory.core.tokens import estimate_tokens
@@ -92,3 +92,164 @@ def _use_id(messages: Sequence[Message]) -> str:
 def _words(text: str) -> Sequence[str]:
     """The words, each with the space before it."""
     return re.findall(r"\s*\S+|\s+$", text)
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """Answer with this text."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """Call this tool first."""
+
+    name: str
+    arguments: dict[str, str] = field(default_factory=dict[str, str])
+
+
+Decision: TypeAlias = "Say | Use"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """What a rule may look at."""
+
+    text: str
+    """What the user said last."""
+    said: Sequence[str]
+    """Every text of the conversation, oldest first, the last one included."""
+    tools: Collection[str]
+    """Names of the tools that may be called."""
+
+
+def decide(situation: Situation) -> Decision:
+    """What to do about what the user said last. Of a long text only what it asks to be saved is understood: the time
+    that the other rules take may grow with the square of its length.
+    """
+    for rule in _RULES if len(situation.text) <= _UNDERSTOOD_CHARS_MAX else (_save_file,):
+        decision = rule(situation)
+        if decision is not None:
+            return _callable_or_sorry(decision, situation.tools)
+    return _echo(situation)
+
+
+def facts(texts: Sequence[str]) -> dict[str, str]:
+    """What people said of themselves, by subject ("name" -> "Ada"); the last one said wins."""
+    return {subject: value for text in texts for subject, value in _facts_in(text)}
+
+
+def _callable_or_sorry(decision: Decision, tools: Collection[str]) -> Decision:
+    if isinstance(decision, Use) and decision.name not in tools:
+        return Say(f"That takes the tool {decision.name}, which I was not given.")
+    return decision
+
+
+def _save_file(situation: Situation) -> Decision | None:
+    said = rf"(?:please )?(save|write|append|add)\b{_FILE}:\s*(.+)"
+    found = re.match(said, situation.text, re.IGNORECASE | re.DOTALL)
+    if found is None:
+        return None
+    verb, path, text = found.groups()
+    tool = "append_file" if verb.lower() in ("append", "add") else "write_file"
+    return Use(tool, {"path": _path(path), "text": text.strip()})
+
+
+def _read_file(situation: Situation) -> Decision | None:
+    found = re.match(rf"(?:please )?(?:read|open|show(?: me)?)\b{_FILE}[.?!]*$", situation.text, re.IGNORECASE)
+    return Use("read_file", {"path": _path(found.group(1))}) if found else None
+
+
+def _list_files(situation: Situation) -> Decision | None:
+    wanted = r"\b(?:list|show|which|what)\b[^.?!]*\b(?:files|notes)\b"
+    return Use("list_files") if re.search(wanted, situation.text, re.IGNORECASE) else None
+
+
+def _summarise(situation: Situation) -> Decision | None:
+    if not re.search(r"\bsummari[sz]e|\bsummary\b", situation.text, re.IGNORECASE):
+        return None
+    known = [f"{subject} is {value}" for subject, value in facts(situation.said).items()]
+    heard = [_shortened(text, 80) for text in situation.said[:-1]]
+    return Say("Summary. Facts: " + ("; ".join(known) or "none") + ". Said: " + (" | ".join(heard) or "nothing") + ".")
+
+
+def _recall(situation: Situation) -> Decision | None:
+    found = re.search(
+        r"\b(?:what(?:'s| is| was| are)|who is|do you (?:know|remember|recall)|tell me) my ([\w ]+?)\s*\?*$",
+        situation.text,
+        re.IGNORECASE,
+    )
+    if found is None:
+        return None
+    subject = found.group(1).lower()
+    value = facts(situation.said).get(subject)
+    return Say(f"Your {subject} is {value}." if value else f"You have not told me what your {subject} is.")
+
+
+def _remember(situation: Situation) -> Decision | None:
+    new = [f"your {subject} is {value}" for subject, value in _facts_in(situation.text)]
+    return Say(f"Noted: {', and '.join(new)}.") if new else None
+
+
+def _calculate(situation: Situation) -> Decision | None:
+    text = situation.text.lower()
+    for word, sign in (("plus", "+"), ("minus", "-"), ("times", "*"), ("divided by", "/"), ("x", "*"), ("\u00d7", "*")):
+        text = re.sub(rf"(?<=[\d)])\s*{word}\s*(?=[\d(])", sign, text)
+    text = re.sub(r"\d{4}-\d{2}-\d{2}", "", text)  # a date is no subtraction
+    found = re.search(r"[-(]*\d[\d.]*(?:[\s)]*[-+*/%]+[\s(]*-?[\d.]+)+\s*\)*", text)
+    return Use("calculator", {"expression": " ".join(found.group().split())}) if found else None
+
+
+def _tell_time(situation: Situation) -> Decision | None:
+    asked = r"\bwhat(?:'s| is)? (?:the )?(?:current )?(?:time|date|day)\b|\b(?:time|date|day) is it\b|\btoday's date\b"
+    return Use("current_time") if re.search(asked, situation.text, re.IGNORECASE) else None
+
+
+def _introduce(situation: Situation) -> Decision | None:
+    greeted = r"^(?:hello|hi|hey|good (?:morning|evening))\b|\bwhat can you do\b|^help\b"
+    if not re.search(greeted, situation.text, re.IGNORECASE):
+        return None
+    tools = ", ".join(sorted(situation.tools)) or "no tools"
+    return Say(f"Hello. I am a set of rules, not a language model. I remember what you tell me. I can use: {tools}.")
+
+
+def _echo(situation: Situation) -> Say:
+    known = len(facts(situation.said))
+    return Say(f'I understood: "{_shortened(situation.text, 200)}". I have no rule for that. Facts known: {known}.')
+
+
+_RULES: tuple[Callable[[Situation], Decision | None], ...] = (
+    _save_file,
+    _read_file,
+    _list_files,
+    _summarise,
+    _recall,
+    _remember,
+    _calculate,
+    _tell_time,
+    _introduce,
+)
+_UNDERSTOOD_CHARS_MAX = 2_000
+_FILE = r"(?: (?:a|the|my|to))* ?(?:note|file)?(?: called| named)? ([\w./-]+)"
+_FACT = re.compile(
+    r"\bmy ([a-z][a-z ]{0,40}?) (?:is|are|was)(?: called| named)? ([^.!?\n]{1,200})"
+    r"|\b(?:call me|i am called|i'm called) ([^.!?\n,]{1,200})",
+    re.IGNORECASE,
+)
+
+
+def _facts_in(text: str) -> Iterator[tuple[str, str]]:
+    for found in _FACT.finditer(text):
+        subject, value, name = found.groups()
+        yield ("name", name.strip()) if name else (subject.lower(), value.strip())
+
+
+def _path(name: str) -> str:
+    name = name.rstrip(".")
+    return name if "." in name.rsplit("/", 1)[-1] else f"{name}.txt"
+
+
+def _shortened(text: str, characters_max: int) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= characters_max else text[: characters_max - 3] + "..."

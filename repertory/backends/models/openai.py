@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+import hashlib
+import json
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Unpack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, cast
 
-from repertory.backends.models.call_options import SystemBlocks, call_options, changed, system_text
-from repertory.backends.models.openai_request import OpenAIConfig, completion_arguments
-from repertory.backends.models.openai_stream import CompletionReader
+from repertory.backends.models.call_options import CallOptions, SystemBlocks, call_options, changed, system_text
+from repertory.backends.models.content import BLANK_TEXT, cannot_take, document_in, image_in, input_of, kind_of, text_in
+from repertory.backends.models.sdk_arguments import with_params
 from repertory.backends.models.sdk_client import ClientSettings, Service, sdk_clients
 from repertory.backends.models.sdk_stream import streamed_events, whole_events
 from repertory.backends.ports import Model, StreamEvent
+from repertory.core.stream_event import filled, is_mapping, malformed, mapping
 from repertory.core.tokens import estimate_tokens
+from repertory.errors import ModelFailed, ModelStreamBroken
 
 if TYPE_CHECKING:
     from repertory.core.messages import Message, ToolSpec
@@ -113,3 +118,368 @@ class OpenAIModel(Model):
     async def aclose(self) -> None:
         """Release the connections of the running event loop."""
         await self._clients.aclose()
+
+
+ATTACHED = "[The attachments of this result follow in the next message.]"
+"""Stands in a tool result for what only a user message can hold."""
+_SERVICE = "OpenAI"
+
+
+class OpenAIConfig(TypedDict, total=False):
+    """Settings of an `OpenAIModel`."""
+
+    model_id: str
+    params: Mapping[str, Any] | None
+    """Further fields of the request, such as `temperature` or `max_completion_tokens`. They win over ours; None takes a
+    field out.
+
+    `extra_headers`, `extra_query` and `timeout` are the SDK's.
+    """
+    context_window_limit: int | None
+    """The model's window in tokens, for models that the table does not know."""
+    streaming: bool | None
+    """Whether the answer comes piece by piece (the default) or at once."""
+    reasoning_field: str | None
+    """The field of an assistant message in which earlier reasoning goes back, for servers that ask for it, such as
+    `reasoning_content`. Left out, it stays here."""
+
+
+def completion_arguments(
+    config: OpenAIConfig,
+    messages: Sequence[Message],
+    tool_specs: Sequence[ToolSpec] | None,
+    system_prompt: str | None,
+    options: CallOptions,
+) -> dict[str, Any]:
+    """The arguments of one call. Errors: `Invalid` for a block that the service cannot take."""
+    system = system_text(system_prompt, options.system_prompt_content)
+    sent: list[dict[str, Any]] = [{"role": "system", "content": system}] if system else []
+    for message in messages:
+        sent += _user(message) if message["role"] == "user" else [_assistant(message, config.get("reasoning_field"))]
+    arguments: dict[str, Any] = {"model": config.get("model_id"), "messages": sent}
+    if tools := [_tool(spec) for spec in tool_specs or () if "cachePoint" not in spec]:
+        arguments["tools"] = tools
+        if options.tool_choice:
+            arguments["tool_choice"] = _tool_choice(options.tool_choice)
+    if config.get("streaming") is not False:
+        arguments |= {"stream": True, "stream_options": {"include_usage": True}}
+    return with_params(arguments, config.get("params"))
+
+
+def _user(message: Message) -> list[dict[str, Any]]:
+    """Tool messages first, which must directly follow the assistant's; then everything else as one user message."""
+    tools: list[dict[str, Any]] = []
+    parts: list[dict[str, Any]] = []
+    for block in message["content"]:
+        if "toolResult" in block:
+            text, attached = _tool_content(block["toolResult"]["content"])
+            tools.append({"role": "tool", "tool_call_id": block["toolResult"]["toolUseId"], "content": text})
+            parts += attached
+        else:
+            parts += _parts(block)
+    if parts or not tools:
+        return [*tools, {"role": "user", "content": _together(parts)}]
+    return tools
+
+
+def _tool_content(content: Sequence[Mapping[str, Any]]) -> tuple[str, list[dict[str, Any]]]:
+    """What a tool message says, and what it cannot hold."""
+    parts = [part for block in content for part in _parts(block)]
+    attached = [part for part in parts if part["type"] != "text"]
+    texts = [part["text"] for part in parts if part["type"] == "text"]
+    return "\n".join([*texts, ATTACHED] if attached else texts), attached
+
+
+def _assistant(message: Message, reasoning_field: str | None) -> dict[str, Any]:
+    calls: list[dict[str, Any]] = []
+    texts: list[str] = []
+    thoughts: list[str] = []
+    for block in message["content"]:
+        text = text_in(block)
+        if "toolUse" in block:
+            calls.append(_tool_call(block["toolUse"]))
+        elif "reasoningContent" in block:
+            thoughts.append(_thought(block["reasoningContent"]))
+        elif text is not None:
+            texts.append(text)
+        elif "cachePoint" not in block:
+            raise cannot_take(kind_of(block), _SERVICE, "an assistant message holds only text there", sorted(block))
+    said = "\n".join(text for text in texts if text.strip())
+    sent: dict[str, Any] = {"role": "assistant", "content": said or (None if calls else BLANK_TEXT)}
+    if calls:
+        sent["tool_calls"] = calls
+    if reasoning_field and any(thoughts):
+        sent[reasoning_field] = "\n".join(thoughts)
+    return sent
+
+
+def _thought(reasoning: Mapping[str, Any]) -> str:
+    return str(reasoning.get("reasoningText", {}).get("text", ""))
+
+
+def _tool_call(use: Mapping[str, Any]) -> dict[str, Any]:
+    function = {"name": use["name"], "arguments": json.dumps(input_of(use), ensure_ascii=False)}
+    return {"id": use["toolUseId"], "type": "function", "function": function}
+
+
+def _together(parts: Sequence[Mapping[str, Any]]) -> str | list[Mapping[str, Any]]:
+    """Text alone as one string, anything else as a list."""
+    if any(part["type"] != "text" for part in parts):
+        return list(parts)
+    return "\n".join(part["text"] for part in parts) or BLANK_TEXT
+
+
+def _parts(block: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The block as parts of a message; none for blank text and marks."""
+    text = text_in(block)
+    if text is not None:
+        return [{"type": "text", "text": text}] if text.strip() else []
+    if "image" in block:
+        image = image_in(block, _SERVICE)
+        return [{"type": "image_url", "image_url": {"url": f"data:{image.media_type};base64,{image.data}"}}]
+    if "document" in block:
+        return [_document(block)]
+    if "cachePoint" in block:
+        return []
+    raise cannot_take(kind_of(block), _SERVICE, "it has no such blocks", sorted(block))
+
+
+def _document(block: Mapping[str, Any]) -> dict[str, Any]:
+    """A PDF as a file; text as text, since the service takes no other files."""
+    document = document_in(block, _SERVICE)
+    if document.pdf is None:
+        return {"type": "text", "text": "\n".join([f"Document {document.name!r}:", *document.texts])}
+    name = document.name if document.name.endswith(".pdf") else f"{document.name}.pdf"
+    return {"type": "file", "file": {"filename": name, "file_data": f"data:application/pdf;base64,{document.pdf}"}}
+
+
+def _tool(spec: ToolSpec) -> dict[str, Any]:
+    described = {"name": spec["name"], "description": spec["description"] or spec["name"]}
+    return {"type": "function", "function": {**described, "parameters": spec["inputSchema"]["json"]}}
+
+
+def _tool_choice(choice: Mapping[str, Any]) -> str | dict[str, Any]:
+    if "tool" in choice:
+        return {"type": "function", "function": {"name": choice["tool"]["name"]}}
+    return "required" if "any" in choice else "auto"
+
+
+STOP_REASONS = {
+    "stop": "end_turn",
+    "length": "max_tokens",
+    "tool_calls": "end_turn",
+    "function_call": "end_turn",
+    "content_filter": "content_filtered",
+}
+"""Finish reasons as Converse spells them, for an answer without tool calls; unknown ones are passed on."""
+_FINAL = frozenset(("max_tokens", "content_filtered"))
+"""Stop reasons that tool calls do not change."""
+_SILENCE: Mapping[str, object] = {}
+_REASONING = ("reasoning_content", "reasoning")
+
+Voice = Literal["text", "reasoning"]
+
+
+class CompletionReader:
+    """Reads one answer. Errors: `ModelFailed` for nonsense, `ModelStreamBroken` when the end never came."""
+
+    __slots__ = ("_blocks", "_calls", "_finish", "_refused", "_spoken", "_started", "_usage", "_voice")
+
+    def __init__(self) -> None:
+        self._started = False
+        self._blocks = 0
+        """How many blocks have begun."""
+        self._voice: Voice | None = None
+        """What is being spoken, None while nothing is."""
+        self._spoken = 0
+        """The index of the block that is being spoken."""
+        self._calls = ToolCalls()
+        self._finish: str | None = None
+        self._refused = False
+        self._usage = _SILENCE
+
+    def feed(self, chunk: Mapping[str, object]) -> Iterator[StreamEvent]:
+        """The events that the next chunk brings. Of several choices only the first is read."""
+        if not self._started:
+            self._started = True
+            yield {"messageStart": {"role": "assistant"}}
+        if is_mapping(usage := chunk.get("usage")):
+            self._usage = usage
+        for choice in _mappings(chunk, "choices"):
+            if not choice.get("index"):
+                yield from self._on_delta(mapping(choice.get("delta") or {}, "chunk", "delta"), str(chunk.get("id")))
+                if choice.get("finish_reason"):
+                    self._finish = filled(choice["finish_reason"], "chunk", "finish_reason")
+
+    def whole(self, answer: Mapping[str, object]) -> Iterator[StreamEvent]:
+        """The events of a completion that came at once."""
+        choices = _mappings(answer, "choices")
+        if not any(is_mapping(choice.get("message")) for choice in choices):
+            raise ModelFailed("the model answered without a message", answer=sorted(answer))
+        yield from self.feed({**answer, "choices": [{**choice, "delta": choice.get("message")} for choice in choices]})
+        self._finish = self._finish or "stop"
+
+    def finish(self) -> Iterator[StreamEvent]:
+        """The ends of the blocks, the stop reason and the usage."""
+        if self._finish is None:
+            raise ModelStreamBroken("the service ended the stream in the middle of an answer")
+        if self._finish != "length":
+            self._calls.refuse_nameless()
+        yield from self._fall_silent()
+        for call in self._calls.begun():
+            yield {"contentBlockStop": {"contentBlockIndex": call.block}}
+        yield {"messageStop": {"stopReason": self._stop_reason(self._finish)}}
+        if usage := _counted(self._usage):
+            yield {"metadata": {"usage": usage}}
+
+    def _on_delta(self, delta: Mapping[str, object], answer_id: str) -> Iterator[StreamEvent]:
+        thought = next((said for name in _REASONING if isinstance(said := delta.get(name), str) and said), None)
+        if thought:
+            yield from self._speak("reasoning", {"reasoningContent": {"text": thought}})
+        for name in ("content", "refusal"):
+            if delta.get(name):
+                self._refused = self._refused or name == "refusal"
+                yield from self._speak("text", {"text": filled(delta[name], "chunk", name)})
+        for part in _mappings(delta, "tool_calls"):
+            yield from self._on_tool_call(part, answer_id)
+
+    def _speak(self, voice: Voice, delta: Mapping[str, object]) -> Iterator[StreamEvent]:
+        if self._voice != voice:
+            yield from self._fall_silent()
+            self._voice, self._spoken = voice, self._next_block()
+            yield _start(self._spoken, {})
+        yield _delta(self._spoken, delta)
+
+    def _fall_silent(self) -> Iterator[StreamEvent]:
+        if self._voice is not None:
+            self._voice = None
+            yield {"contentBlockStop": {"contentBlockIndex": self._spoken}}
+
+    def _on_tool_call(self, part: Mapping[str, object], answer_id: str) -> Iterator[StreamEvent]:
+        """Calls may come by turns, so each keeps its block open to the end."""
+        call = self._calls.take(part)
+        if call.block is None and call.name:
+            yield from self._fall_silent()
+            call.block = self._next_block()
+            use = {"toolUseId": self._calls.use_id(call, answer_id), "name": call.name}
+            yield _start(call.block, {"toolUse": use})
+        if call.block is not None and call.pending:
+            piece, call.pending = call.pending, ""
+            yield _delta(call.block, {"toolUse": {"input": piece}})
+
+    def _next_block(self) -> int:
+        self._blocks += 1
+        return self._blocks - 1
+
+    def _stop_reason(self, finish: str) -> str:
+        reason = "content_filtered" if self._refused else STOP_REASONS.get(finish, finish)
+        return "tool_use" if self._calls.begun() and reason not in _FINAL else reason
+
+
+def _start(index: int, start: Mapping[str, object]) -> StreamEvent:
+    return {"contentBlockStart": {"contentBlockIndex": index, "start": start}}
+
+
+def _delta(index: int, delta: Mapping[str, object]) -> StreamEvent:
+    return {"contentBlockDelta": {"contentBlockIndex": index, "delta": delta}}
+
+
+def _mappings(holder: Mapping[str, object], name: str) -> Sequence[Mapping[str, object]]:
+    """The objects listed under a name; none when there is no list."""
+    listed = holder.get(name) or ()
+    if not isinstance(listed, list | tuple):
+        malformed("chunk", f"a list under '{name}'", listed)
+    return [mapping(item, "chunk", name) for item in cast("Sequence[object]", listed)]
+
+
+def _counted(usage: Mapping[str, object]) -> dict[str, int]:
+    """The usage as Converse counts it: cached tokens apart from `inputTokens`. Empty when the service did not say."""
+    if "prompt_tokens" not in usage:
+        return {}
+    details = usage.get("prompt_tokens_details")
+    cache = details if is_mapping(details) else _SILENCE
+    read, written = _number(cache.get("cached_tokens")), _number(cache.get("cache_write_tokens"))
+    asked, said = _number(usage["prompt_tokens"]), _number(usage.get("completion_tokens"))
+    counted = {"inputTokens": max(0, asked - read - written), "outputTokens": said, "totalTokens": asked + said}
+    cached = {"cacheReadInputTokens": read, "cacheWriteInputTokens": written}
+    return counted | {name: number for name, number in cached.items() if number}
+
+
+def _number(value: object) -> int:
+    return value if isinstance(value, int) and value > 0 else 0
+
+
+@dataclass(slots=True)
+class ToolCall:
+    """One call, as far as it is known."""
+
+    position: int
+    """Which call of the answer it is, from 0."""
+    given_id: str = ""
+    name: str = ""
+    pending: str = ""
+    """Arguments that came and were not passed on yet."""
+    block: int | None = None
+    """The index of its content block, once that has begun."""
+
+
+class ToolCalls:
+    """The calls of one answer."""
+
+    __slots__ = ("_by_index", "_calls", "_used_ids")
+
+    def __init__(self) -> None:
+        self._calls: list[ToolCall] = []
+        self._by_index: dict[int, ToolCall] = {}
+        self._used_ids: set[str] = set()
+
+    def begun(self) -> Sequence[ToolCall]:
+        """The calls whose blocks have begun, in order."""
+        return [call for call in self._calls if call.block is not None]
+
+    def refuse_nameless(self) -> None:
+        """Raise `ModelFailed` when a call never got a name, so that nobody knows what was asked for."""
+        for call in self._calls:
+            filled(call.name, "tool_calls", "function.name")
+
+    def take(self, part: Mapping[str, object]) -> ToolCall:
+        """The call that a piece belongs to, with the piece added to it."""
+        function = mapping(part.get("function") or {}, "tool_calls", "function")
+        given_id, name = _text(part.get("id")), _text(function.get("name"))
+        call = self._call_of(part.get("index"), given_id, name)
+        call.given_id = call.given_id or given_id
+        call.name = call.name or name
+        arguments = function.get("arguments")
+        call.pending += json.dumps(arguments) if is_mapping(arguments) else _text(arguments)
+        return call
+
+    def use_id(self, call: ToolCall, answer_id: str) -> str:
+        """The id of a call: the service's, or one made from the answer's when it gave none, or one twice."""
+        if call.given_id and call.given_id not in self._used_ids:
+            self._used_ids.add(call.given_id)
+            return call.given_id
+        return f"call_{hashlib.sha256(f'{answer_id}/{call.position}/{call.name}'.encode()).hexdigest()[:24]}"
+
+    def _call_of(self, index: object, given_id: str, name: str) -> ToolCall:
+        if type(index) is int:
+            known = self._by_index.get(index)
+            if known is None or (given_id and known.given_id and given_id != known.given_id):
+                known = self._by_index[index] = self._new()
+            return known
+        by_id = next((call for call in self._calls if given_id and call.given_id == given_id), None)
+        if by_id is not None:
+            return by_id
+        return self._new() if name or not self._calls else self._calls[-1]
+
+    def _new(self) -> ToolCall:
+        call = ToolCall(len(self._calls))
+        self._calls.append(call)
+        return call
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        malformed("tool_calls", "a string, or nothing", value)
+    return value

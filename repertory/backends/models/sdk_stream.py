@@ -5,18 +5,31 @@ The SDK knows where to ask, with which key, and what a refusal is. What the serv
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+import anyio
+
+from repertory.backends.models.overflow import is_overflow
 from repertory.backends.models.release import release
-from repertory.backends.models.sdk_errors import foreign_errors, from_foreign, is_error, told_error
-from repertory.backends.models.server_sent import server_sent
-from repertory.core.stream_event import mapping
+from repertory.backends.models.retry_after import retry_after_s
+from repertory.backends.models.sdk_client import Service
+from repertory.core.stream_event import is_mapping, mapping
+from repertory.errors import (
+    ContextWindowOverflowException,
+    ModelFailed,
+    ModelStreamBroken,
+    RepertoryError,
+    Throttled,
+    Unavailable,
+)
 
 if TYPE_CHECKING:
-    from repertory.backends.models.sdk_client import Service
+    from collections.abc import AsyncIterator
+
     from repertory.backends.ports import StreamEvent
 
 Call = Callable[[], Awaitable[Any]]
@@ -93,3 +106,167 @@ def as_plain(answer: object) -> object:
     """What the service sent, as JSON has it. Fields that the SDK does not know are there too."""
     dump = getattr(answer, "model_dump", None)
     return answer if dump is None else cast("object", dump(exclude_unset=True, warnings=False))
+
+
+_UNPAID = frozenset(("insufficient_quota", "billing_error", "billing_hard_limit_reached"))
+_THROTTLED = frozenset(("rate_limit_error", "rate_limit_exceeded", "rate_limited", "too_many_requests"))
+_UNAVAILABLE = frozenset(("api_error", "overloaded_error", "server_error", "service_unavailable", "timeout_error"))
+_TRY_AGAIN = frozenset((408, 409, 425))
+_NONSENSE = (ValueError, TypeError, LookupError, AttributeError)
+"""What the SDKs raise for an answer of another shape, for arguments that they do not know, and for a missing key."""
+
+
+def refusal(service: Service, status: int, message: str, *codes: str, wait_s: float | None = None) -> RepertoryError:
+    """An answer that says no. `status` is 0 when it came inside a stream; `codes` are the service's own words."""
+    names = {code.lower() for code in codes}
+    fields: dict[str, object] = {**({"status": status} if status else {}), **({"code": codes[0]} if codes else {})}
+    if status == 413 or is_overflow(message, *codes):
+        return ContextWindowOverflowException(message, **fields)
+    if names & _UNPAID or status == 402:
+        return ModelFailed(f"{service.name} asks for payment: check the account's plan ({message})", **fields)
+    if status == 429 or names & _THROTTLED:
+        return Throttled(f"{service.name} asks for fewer requests: {message}", retry_after_s=wait_s, **fields)
+    if status >= 500 or status in _TRY_AGAIN or (not status and names & _UNAVAILABLE):
+        return Unavailable(f"{service.name} is not available: {message}", **fields)
+    hint = _hint(service, status)
+    return ModelFailed(f"{hint} ({message})" if hint else f"{service.name} refused the request: {message}", **fields)
+
+
+def _hint(service: Service, status: int) -> str | None:
+    match status:
+        case 401:
+            return f"{service.name} does not know this key: {_key_advice(service)}"
+        case 403:
+            return f"the key may not do this at {service.name}: check model_id, and what the key allows"
+        case 404:
+            return f"{service.name} has no such model, or the URL is wrong: check model_id and {service.url_variable}"
+        case _:
+            return None
+
+
+def _key_advice(service: Service) -> str:
+    return f"set {service.key_variable}, or pass client_args={{'api_key': ...}}"
+
+
+def foreign_errors(service: Service) -> tuple[type[Exception], ...]:
+    """The classes that `from_foreign` knows. The SDK must be installed, and is loaded by this."""
+    import httpx2
+
+    sdk = import_module(service.package)
+    connection = (httpx2.HTTPError, httpx2.StreamError, httpx2.InvalidURL, anyio.EndOfStream, OSError)
+    return (getattr(sdk, service.root_error), *connection, *_NONSENSE)
+
+
+def from_foreign(service: Service, error: Exception, *, answering: bool) -> RepertoryError:
+    """The error of ours for one of `foreign_errors`. Raise it `from` the original.
+
+    `answering` says whether an answer had begun, so that a lost connection means a broken answer.
+    """
+    import httpx2
+
+    sdk: Any = import_module(service.package)
+    match error:
+        case sdk.APIStatusError():
+            return _from_status(service, error)
+        case sdk.APIConnectionError() | httpx2.HTTPError() | httpx2.StreamError() | anyio.EndOfStream() | OSError():
+            return _from_connection(service, error, answering=answering)
+        case sdk.APIError():
+            return refusal(service, 0, *_told(error.body, str(error)))
+        case _ if "api_key" in str(error):
+            return ModelFailed(f"no key for {service.name} was found: {_key_advice(service)}")
+        case _ if answering:
+            return ModelFailed(f"the model's answer cannot be read: {error}")
+        case _:
+            return ModelFailed(f"the model call failed: {error}")
+
+
+def is_error(piece: Mapping[str, object]) -> bool:
+    """Whether a piece of an answer says instead that there will be none."""
+    return bool(piece.get("error")) or "error" in (piece.get("type"), piece.get("object"))
+
+
+def told_error(service: Service, piece: Mapping[str, object]) -> RepertoryError:
+    """The error of ours for such a piece."""
+    return refusal(service, 0, *_told(piece, f"{service.name} ended the answer with an error"))
+
+
+def _from_status(service: Service, error: Any) -> RepertoryError:
+    status = error.status_code if error.status_code >= 400 else 0
+    message, *codes = _told(error.body, str(error))
+    return refusal(service, status, message, *codes, wait_s=retry_after_s(error.response.headers))
+
+
+def _from_connection(service: Service, error: Exception, *, answering: bool) -> RepertoryError:
+    import httpx2
+
+    reason = error.__cause__ if isinstance(error.__cause__, Exception) else error
+    text = f"{type(reason).__name__}: {reason}"
+    if isinstance(reason, httpx2.UnsupportedProtocol | httpx2.LocalProtocolError | httpx2.InvalidURL):
+        return ModelFailed(f"the request cannot be sent: check base_url and api_key ({text})")
+    if answering:
+        return ModelStreamBroken(f"the connection ended within an answer: {text}")
+    request = getattr(error, "request", None)
+    url = getattr(request, "url", None)
+    if url is None:
+        return Unavailable(f"{service.name} cannot be reached: {text}")
+    host = f"{url.scheme}://{url.host}" + ("" if url.port is None else f":{url.port}")  # No user and password of it.
+    hint = f"check that a server runs there, client_args={{'base_url': ...}} and {service.url_variable}"
+    return Unavailable(f"{service.name} cannot be reached at {host}: {hint} ({text})", url=f"{host}{url.path}")
+
+
+def _told(body: object, otherwise: str) -> list[str]:
+    """The message of an error's body, and its codes. Servers spell it in many ways; the status says the rest."""
+    inner = body.get("error", body) if is_mapping(body) else body
+    if isinstance(inner, str) and inner:
+        return [inner]
+    if not is_mapping(inner):
+        return [otherwise]
+    message = inner.get("message") or inner.get("detail")
+    codes = [code for key in ("code", "type") if isinstance(code := inner.get(key), str) and code]
+    return [message if isinstance(message, str) else otherwise, *codes]
+
+
+_DONE = "[DONE]"
+_LAST_BYTES_S = 0.1
+"""How long a server that is done may take to say so on the connection, which then can serve again."""
+
+
+async def server_sent(response: Any, errors: tuple[type[Exception], ...]) -> AsyncGenerator[object, None]:
+    """What the events of an httpx response hold, in order, up to `[DONE]` or to its end.
+
+    Errors: httpx's, and `ValueError` for what is not JSON in UTF-8. `errors` are those that an unread rest may raise.
+    """
+    chunks: AsyncIterator[bytes] = response.aiter_bytes()
+    decoder = EventDecoder()
+    try:
+        async for chunk in chunks:
+            for data in decoder.feed(chunk):
+                if data == _DONE:
+                    with anyio.move_on_after(_LAST_BYTES_S), suppress(*errors):
+                        async for _ in chunks:
+                            pass
+                    return
+                yield json.loads(data)
+    finally:
+        await release(chunks, response.aclose, errors)
+
+
+class EventDecoder:
+    """Cuts bytes into the data of events. Lines end in LF or CRLF; other fields than `data` are passed over."""
+
+    __slots__ = ("_data", "_rest")
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._data: list[str] = []
+
+    def feed(self, chunk: bytes) -> Iterator[str]:
+        """The data of the events that this chunk completes. `ValueError` when it is not UTF-8."""
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        for line in lines:
+            text = line.removesuffix(b"\r")
+            if text.startswith(b"data:"):
+                self._data.append(text[5:].removeprefix(b" ").decode())
+            elif not text and self._data:
+                yield "\n".join(self._data)
+                self._data = []

@@ -10,12 +10,29 @@ from itertools import count
 from typing import Any, TypeVar
 
 from repertory.backends.aws_clients import AwsService, AwsSettings, aws_clients
-from repertory.backends.aws_errors import PageTokens, foreign_errors
-from repertory.backends.objects.s3_errors import S3_ERRORS
+from repertory.backends.aws_errors import (
+    EXPIRED,
+    OF_SESSIONS,
+    UNKNOWN_KEY,
+    WRONG_SIGNATURE,
+    AwsErrors,
+    PageTokens,
+    Refusal,
+    foreign_errors,
+)
 from repertory.backends.patience import Patience, patiently
 from repertory.backends.ports import Condition, Create, ObjectInfo, Overwrite, StoredObject, Update
 from repertory.core.ids import KEY_BYTES_MAX, check_id, check_key, check_prefix, is_key
-from repertory.errors import AlreadyExists, Conflict, Invalid, NotFound, PreconditionFailed, StoreUnavailable
+from repertory.errors import (
+    AlreadyExists,
+    Conflict,
+    Invalid,
+    NotFound,
+    PreconditionFailed,
+    RepertoryError,
+    StoreLimitReached,
+    StoreUnavailable,
+)
 
 PAGE_KEYS_MAX = 1000
 """Keys that one request of a listing asks for: the most that S3 gives."""
@@ -206,3 +223,49 @@ def _refused(key: str, condition: Create | Update) -> Conflict:
     if isinstance(condition, Create):
         return AlreadyExists("the object is there already", key=key)
     return PreconditionFailed("the object is not the one to update", key=key, wanted=condition.version)
+
+
+_ACCESS = (
+    "the identity may not do this: allow s3:GetObject, s3:PutObject and s3:DeleteObject on the bucket's objects, and"
+    " s3:ListBucket on the bucket, without which S3 answers the same for an object that is not there"
+)
+_REGION = "the bucket is in another region: pass its region_name, or set AWS_REGION"
+_CLOCK = "this machine's clock is too far from that of S3: set it, for example by NTP"
+_HINTS = {
+    "nosuchbucket": "there is no such bucket: create it, or name another",
+    "accessdenied": _ACCESS,
+    "allaccessdisabled": _ACCESS,
+    "forbidden": _ACCESS,
+    "403": _ACCESS,
+    "permanentredirect": _REGION,
+    "temporaryredirect": _REGION,
+    "authorizationheadermalformed": _REGION,
+    "illegallocationconstraintexception": _REGION,
+    "301": _REGION,
+    "requesttimetooskewed": _CLOCK,
+    "requestexpired": _CLOCK,
+    "invalidaccesskeyid": UNKNOWN_KEY,
+    "signaturedoesnotmatch": WRONG_SIGNATURE,
+    "expiredtoken": EXPIRED,
+    "tokenrefreshrequired": EXPIRED,
+    "invalidtoken": EXPIRED,
+    "notimplemented": "this service does not know conditional writes, which keep two writers apart",
+}
+
+
+def _particular(refusal: Refusal) -> RepertoryError | None:
+    if refusal.name in ("nosuchkey", "404"):
+        return NotFound("no such object", **refusal.where)
+    if refusal.status == 412:
+        return PreconditionFailed("the object is not the one that the condition wants", **refusal.where)
+    if refusal.name == "keytoolongerror":
+        return Invalid("the key is too long together with the prefix", **refusal.fields)
+    if refusal.name == "entitytoolarge":
+        return StoreLimitReached("the object is too large", **refusal.fields)
+    headers = refusal.response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+    region = refusal.response.get("Error", {}).get("Region") or headers.get("x-amz-bucket-region")
+    hint = _HINTS.get(refusal.name) or (_REGION if refusal.status in (301, 307) else None)
+    return refusal.failed(hint, {"region": region} if region else None)
+
+
+S3_ERRORS = AwsErrors(service="S3", hints=_HINTS, particular=_particular, kinds=OF_SESSIONS)

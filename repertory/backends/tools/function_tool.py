@@ -9,22 +9,24 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, cast, overload
 
-from repertory.backends.tools.docstring import read_docstring
-from repertory.backends.tools.parameters import Parameters, read_parameters
+import anyio
+import anyio.to_thread
+from anyio.lowlevel import RunVar
+
+from repertory.backends.ports import ToolContext
 from repertory.backends.tools.schema_library import load_schema_library, schema_class
-from repertory.backends.tools.threads import tool_threads
 from repertory.core.interrupts import question_in
 from repertory.core.messages import ToolResult, ToolSpec, ToolUse, error_result
 from repertory.core.tool_results import exception_text, tool_result
-from repertory.errors import Invalid, TooLarge
+from repertory.errors import Invalid, LimitReached, TooLarge
 
 if TYPE_CHECKING:
-    from repertory.backends.ports import ToolContext
     from repertory.backends.tools.input_schema import InputSchema
 
 P = ParamSpec("P")
@@ -224,3 +226,184 @@ def _kind_of(function: object) -> Literal["coroutine", "generator", "thread"]:
     if inspect.iscoroutinefunction(called):
         return "coroutine"
     return "generator" if inspect.isasyncgenfunction(called) else "thread"
+
+
+_ARGS_HEADER = re.compile(r"(?i)(args|arguments|params|parameters):\s*")
+_ENTRY = re.compile(r"\*{0,2}(?P<name>\w+)\s*(?:\(.*?\))?\s*:(?:\s+|$)(?P<text>.*)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Docstring:
+    """A docstring taken apart. `description` is everything but the `Args` section; either may be empty."""
+
+    description: str
+    parameters: Mapping[str, str]
+    """Parameter name to its text, line breaks folded into spaces."""
+
+
+def read_docstring(text: str | None) -> Docstring:
+    """Take a docstring apart. Anything that is no `Args` section stays in the description, in its order."""
+    lines = inspect.cleandoc(text or "").splitlines()
+    start = next((index for index, line in enumerate(lines) if _ARGS_HEADER.fullmatch(line)), None)
+    if start is None:
+        return Docstring(description="\n".join(lines).strip(), parameters={})
+    length = next((count for count, line in enumerate(lines[start + 1 :]) if _indent(line) == 0), len(lines))
+    end = start + 1 + length
+    rest = [*lines[:start], *lines[end:]]
+    return Docstring(description="\n".join(rest).strip(), parameters=_entries(lines[start + 1 : end]))
+
+
+def _entries(lines: Sequence[str]) -> dict[str, str]:
+    """Entries stand at the section's smallest indentation; deeper lines go on with the entry above them."""
+    margin = min((indent for line in lines if (indent := _indent(line)) is not None), default=0)
+    parts: dict[str, list[str]] = {}
+    current: list[str] = []
+    for line in lines:
+        entry = _ENTRY.fullmatch(line.strip()) if _indent(line) == margin else None
+        if entry is not None:
+            current = parts.setdefault(entry["name"], [])
+            current.append(entry["text"])
+        else:
+            current.append(line.strip())
+    return {name: " ".join(part for part in texts if part) for name, texts in parts.items()}
+
+
+def _indent(line: str) -> int | None:
+    """How far a line is indented; None for a blank line, which belongs to whatever stands around it."""
+    return len(line) - len(line.lstrip()) if line.strip() else None
+
+
+Injected = Literal["agent", "context"]
+
+_CONTEXT_ANNOTATION = re.compile(r"(?:Optional\[)?(?:\w+\.)*ToolContext\]?(?:\s*\|\s*None)?")
+_UNSUPPORTED = {
+    inspect.Parameter.VAR_POSITIONAL: "*{}",
+    inspect.Parameter.VAR_KEYWORD: "**{}",
+    inspect.Parameter.POSITIONAL_ONLY: "the positional-only {}",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameters:
+    """A signature, sorted."""
+
+    visible: tuple[inspect.Parameter, ...]
+    """In the order of the signature; annotations as written, perhaps strings."""
+    injected: Mapping[str, Injected]
+    """Parameter name to what the runtime passes for it."""
+    receiver: str | None
+    """`self` or `cls` of a method that is not bound yet: it runs only when taken from an instance."""
+
+
+def read_parameters(function: Callable[..., Any], context_name: str | None = None) -> Parameters:
+    """Sort a signature. `agent`, `tool_context`, `context_name` and whatever is annotated `ToolContext` are injected.
+
+    Errors: `TypeError` for `*args`, `**kwargs` and positional-only parameters, which a model cannot name, and when
+    `context_name` names no parameter.
+    """
+    parameters = list(inspect.signature(function).parameters.values())
+    receiver = parameters.pop(0).name if parameters and parameters[0].name in ("self", "cls") else None
+    injected: dict[str, Injected] = {each.name: what for each in parameters if (what := _injected(each, context_name))}
+    if context_name is not None and context_name not in injected:
+        raise TypeError(f"context={context_name!r} names no parameter of {_name_of(function)}")
+    for each in parameters:
+        if each.kind in _UNSUPPORTED:
+            refused = _UNSUPPORTED[each.kind].format(each.name)
+            raise TypeError(f"a tool's parameters are named one by one; {_name_of(function)} has {refused}")
+    visible = tuple(each for each in parameters if each.name not in injected)
+    return Parameters(visible=visible, injected=injected, receiver=receiver)
+
+
+def _injected(parameter: inspect.Parameter, context_name: str | None) -> Injected | None:
+    if parameter.name in ("tool_context", context_name) or _says_context(parameter.annotation):
+        return "context"
+    return "agent" if parameter.name == "agent" else None
+
+
+def _says_context(annotation: object) -> bool:
+    """Whether an annotation is `ToolContext`. A string is matched by its spelling: it need not resolve at run time."""
+    if isinstance(annotation, str):
+        return _CONTEXT_ANNOTATION.fullmatch(annotation.strip("'\" ")) is not None
+    return annotation in (ToolContext, ToolContext | None)
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    return f"{getattr(function, '__qualname__', repr(function))}()"
+
+
+THREADS_MAX = 32
+"""Synchronous tools that run at once in one event loop; more wait for a thread."""
+ABANDONED_MAX = 16
+"""Abandoned calls that may still run before synchronous tools are refused."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThreadStatistics:
+    """A look at one event loop's tool threads."""
+
+    running_count: int
+    abandoned_count: int
+    """How many of them nobody waits for any more."""
+
+
+class ToolThreads:
+    """The tool threads of one event loop."""
+
+    def __init__(self) -> None:
+        self._limiter = anyio.CapacityLimiter(THREADS_MAX)
+        self._running: set[object] = set()
+        self._abandoned: set[object] = set()
+
+    def statistics(self) -> ThreadStatistics:
+        """How many threads run now. Safe from any thread."""
+        return ThreadStatistics(running_count=len(self._running), abandoned_count=len(self._abandoned))
+
+    async def run(self, function: Callable[[], T]) -> T:
+        """Call `function` in a thread and give its result, or raise what it raised.
+
+        Cancellation returns at once and leaves the thread to itself. Errors: `LimitReached` when too many abandoned
+        calls still run: wait for them, or give what those tools wait for a timeout of its own.
+        """
+        abandoned_count = len(self._abandoned)
+        if abandoned_count >= ABANDONED_MAX:
+            raise LimitReached("synchronous tools that were given up on still run", abandoned_count=abandoned_count)
+        call = object()
+
+        def work() -> tuple[T]:
+            self._running.add(call)
+            try:
+                return (function(),)  # in a tuple, since trio takes no coroutine as a thread's result
+            finally:
+                self._running.discard(call)
+                self._abandoned.discard(call)
+
+        try:
+            (result,) = await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._limiter)
+        except anyio.get_cancelled_exc_class():
+            self._abandon(call)
+            raise
+        return result
+
+    def _abandon(self, call: object) -> None:
+        """Count the call as abandoned while it runs.
+
+        Added first and looked at second, in the opposite order of the thread: whichever is last takes it out again.
+        """
+        self._abandoned.add(call)
+        if call not in self._running:
+            self._abandoned.discard(call)
+
+
+_threads: RunVar[ToolThreads] = RunVar("repertory_tool_threads")
+
+
+def tool_threads() -> ToolThreads:
+    """The tool threads of the running event loop, made when first asked for."""
+    try:
+        return _threads.get()
+    except LookupError:
+        threads = ToolThreads()
+        _threads.set(threads)
+        return threads

@@ -19,7 +19,7 @@ from repertory.core.ids import check_id
 from repertory.core.journal.restore import prove
 from repertory.core.journal.rows import Row, first_link
 from repertory.core.journal.verify import fault
-from repertory.errors import CorruptJournal, Invalid
+from repertory.errors import AlreadyExists, CorruptJournal, Invalid
 
 FORMAT = 1
 """The version of exports that is written."""
@@ -207,3 +207,23 @@ def _spelled(said: Mapping[str, object]) -> str:
 
 def _digest(line: bytes) -> str:
     return sha256(line).hexdigest()
+
+
+def missing_rows(session_id: str, wanted: Mapping[str, Sequence[Row]], there: Mapping[str, Sequence[Row]]) -> list[Row]:
+    """The rows to add, agent by agent.
+
+    A copy that was cut off is completed: what is there must be nothing but the beginning of the same journals, which
+    their links prove. Errors: `AlreadyExists` when it is anything else, or everything.
+    """
+    missing: list[Row] = []
+    for agent_id, rows in wanted.items():
+        stored = there.get(agent_id, ())
+        links = [row.link for row in stored]
+        if links != [row.link for row in rows[: len(stored)]]:
+            raise AlreadyExists("another session has this id; give the copy another one", session=session_id)
+        missing += rows[len(stored) :]
+    if there.keys() - wanted.keys():
+        raise AlreadyExists("another session has this id; give the copy another one", session=session_id)
+    if there and not missing:
+        raise AlreadyExists("the very same session is there already", session=session_id)
+    return missing

@@ -23,19 +23,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
-from repertory.core.interrupt_state import NO_INTERRUPTS
-from repertory.core.orchestration.left_waiting import LeftWaiting, left_waiting
+from repertory.core.interrupt_state import NO_INTERRUPTS, questions_in, read_state
+from repertory.core.messages import tool_results
 from repertory.core.orchestration.places import Places
 from repertory.core.orchestration.results import NodeResult, Status, node_result_of, sum_of
 from repertory.core.orchestration.run import RUN, Ended, KeptResult, NodeNote, Run
-from repertory.core.pairing import check_message
+from repertory.core.pairing import check_message, read_message
 from repertory.core.result import AgentResult
 from repertory.errors import Corrupt
 
 if TYPE_CHECKING:
     from repertory.core.interrupts import Interrupt
     from repertory.core.journal.records import NodeChanged
-    from repertory.core.messages import Json
+    from repertory.core.messages import Json, Message
     from repertory.core.orchestration.node_input import Task
     from repertory.core.orchestration.run import Kind
 
@@ -321,3 +321,58 @@ def _words(run: Run) -> str | None:
     done = _work_done(run)
     handed = run.notes[done[-1][0]].handed if done else None
     return None if handed is None else handed[1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftWaiting:
+    """A node that waits."""
+
+    interrupts: tuple[Interrupt, ...]
+    """What it waits for."""
+    agent: Mapping[str, Json] | None = None
+    """What a snapshot would say of its agent; None when it had not begun."""
+
+
+def left_waiting(state: Json, visits: Mapping[str, int]) -> dict[str, LeftWaiting]:
+    """The nodes that wait and can be gone on with, by name. `state`: the `interrupt_state` of the document; `visits`:
+    how often each node has done its work.
+
+    Errors: `TypeError` and `Invalid` for what nobody can read.
+    """
+    said = _fields(state)
+    if not said.get("activated"):
+        return {}
+    asked = {one.id: one for one in questions_in(said) if one.response is None}
+    found: dict[str, LeftWaiting] = {}
+    for node, kept in _fields(said.get("context")).items():
+        if not isinstance(kept, dict) or not ("interrupt_ids" in kept or "activated" in kept):
+            continue
+        ids = kept.get("interrupt_ids", list(asked))
+        interrupts = tuple(asked[each] for each in cast("list[str]", ids) if each in asked)
+        begun = not kept["from_hook"] if "from_hook" in kept else bool(kept.get("activated"))
+        agent = _agent(kept, visits.get(node, 0)) if begun else None
+        if interrupts and (agent is not None or not begun):
+            found[node] = LeftWaiting(interrupts=interrupts, agent=agent)
+    return found
+
+
+def _agent(kept: Mapping[str, Json], visit: int) -> Mapping[str, Json] | None:
+    """What is kept of an agent that waits among its tools; None when it does not."""
+    messages = [read_message(each) for each in cast("list[object]", kept.get("messages") or [])]
+    state = _fields(kept.get("interrupt_state"))
+    if not read_state(state, messages[-1] if messages else None).waiting:
+        return None
+    said = {
+        "type": "agent",
+        "messages": messages,
+        "state": _fields(kept.get("state")),
+        "interrupt_state": state,
+        "turn": {"visit": visit, "messages": _of_last_turn(messages)},
+    }
+    return cast("Mapping[str, Json]", said)
+
+
+def _of_last_turn(messages: Sequence[Message]) -> int:
+    """How many of them belong to the turn that was begun last."""
+    asks = (place for place, said in enumerate(messages) if said["role"] == "user" and not any(tool_results(said)))
+    return len(messages) - max(asks, default=0)

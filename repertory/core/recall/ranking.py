@@ -229,3 +229,17 @@ def _sum(mask: int, rarities: Sequence[float]) -> float:
 def _first_most(count: float, half: float) -> float:
     """From 0 to 1; one half at `half`."""
     return count / (count + half)
+
+
+def fused(first: Mapping[int, float], second: Mapping[int, float], share: float) -> dict[int, float]:
+    """The sum of both, `second` counting for `share` of it. What one of them has not found is its worst."""
+    left, right = _ranged(first), _ranged(second)
+    return {key: (1 - share) * left.get(key, 0.0) + share * right.get(key, 0.0) for key in left.keys() | right.keys()}
+
+
+def _ranged(scores: Mapping[int, float]) -> dict[int, float]:
+    if not scores:
+        return {}
+    low, high = min(scores.values()), max(scores.values())
+    width = high - low
+    return {key: (score - low) / width if width else 1.0 for key, score in scores.items()}

@@ -15,8 +15,7 @@ from repertory.core.messages import Message, tool_results, tool_uses
 from repertory.core.tokens import estimate_tokens
 from repertory.core.window.decision import WindowBudget
 from repertory.core.window.plan import WindowPlan, check_count
-from repertory.core.window.shortening import shorten_largest
-from repertory.core.window.sliding import nothing_left, reducing_cut
+from repertory.core.window.sliding import nothing_left, reducing_cut, shorten_largest
 from repertory.core.window.summary import DEFAULT_PROMPT, SummaryRequest, is_summary, left_out
 from repertory.errors import Invalid
 

@@ -20,11 +20,11 @@ import anyio.to_thread
 import pytest
 
 from repertory import SearchOptions, SQLiteMemoryStore, SQLiteSessions
-from repertory.backends.memory.sqlite_opening import open_database as open_memory
+from repertory.backends.memory.sqlite.database import open_database as open_memory
 from repertory.backends.mending_ports import Salvage
 from repertory.backends.ports import Batch, SessionStore
-from repertory.backends.sessions.sqlite import SQLiteSessionStore
-from repertory.backends.sessions.sqlite_journals import Journals
+from repertory.backends.sessions.sqlite.journals import Journals
+from repertory.backends.sessions.sqlite.store import SQLiteSessionStore
 from repertory.core.journal.codec import decode
 from repertory.core.journal.records import MessageAdded
 from repertory.core.journal.rows import Kind, Row

@@ -13,7 +13,7 @@ import anyio.to_thread
 import pytest
 
 from repertory import SQLiteMemoryStore
-from repertory.backends.memory.sqlite_vectors import EXACT_MAX
+from repertory.backends.memory.sqlite.vectors import EXACT_MAX
 from repertory.core.memory.entry import MemoryEntry
 from repertory.core.messages import Message
 from repertory.errors import Failed, Invalid

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from repertory.backends.models.anthropic_request import AnthropicConfig, counting_arguments, messages_arguments
+from repertory.backends.models.anthropic import AnthropicConfig, counting_arguments, messages_arguments
 from repertory.backends.models.call_options import call_options
 from repertory.backends.models.content import BLANK_TEXT
 from repertory.core.messages import Message, ToolSpec

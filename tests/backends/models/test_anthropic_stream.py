@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from repertory.backends.models.anthropic_stream import MessagesReader
+from repertory.backends.models.anthropic import MessagesReader
 from repertory.core.answer import Answer, Assembler
 from repertory.errors import ModelFailed, ModelStreamBroken
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from repertory.backends.models.bedrock_request import BedrockConfig, converse_request, counting_request
+from repertory.backends.models.bedrock.request import BedrockConfig, converse_request, counting_request
 from repertory.backends.models.call_options import call_options
 from repertory.backends.models.content import BLANK_TEXT
 from repertory.core.messages import Message, ToolSpec

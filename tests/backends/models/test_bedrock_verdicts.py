@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from botocore import exceptions as boto
 
-from repertory.backends.models.bedrock_client import bedrock_configured
-from repertory.backends.models.bedrock_errors import from_foreign, service_error
-from repertory.backends.models.bedrock_guardrail import REDACTED_INPUT, REDACTED_OUTPUT, redaction
-from repertory.backends.models.bedrock_request import BedrockConfig
+from repertory.backends.models.bedrock.client import bedrock_configured
+from repertory.backends.models.bedrock.errors import from_foreign, service_error
+from repertory.backends.models.bedrock.model import REDACTED_INPUT, REDACTED_OUTPUT, redaction
+from repertory.backends.models.bedrock.request import BedrockConfig
 from repertory.errors import (
     ContextWindowOverflowException,
     ModelFailed,

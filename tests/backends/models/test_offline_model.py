@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from repertory.backends.models.offline import LABEL, OfflineModel
-from repertory.backends.models.offline_rules import Say, Situation, Use, decide
+from repertory.backends.models.offline import LABEL, OfflineModel, Say, Situation, Use, decide
 from repertory.core.answer import Answer, Assembler, text_delta
 from repertory.core.messages import Message, ToolResult, ToolSpec, text_of
 

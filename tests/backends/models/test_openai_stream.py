@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from repertory.backends.models.openai_stream import CompletionReader
+from repertory.backends.models.openai import CompletionReader
 from repertory.core.answer import Answer, Assembler
 from repertory.errors import ModelFailed, ModelStreamBroken
 

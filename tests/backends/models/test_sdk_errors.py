@@ -11,8 +11,7 @@ from repertory.backends.models.openai import OPENAI
 from repertory.backends.models.overflow import is_overflow
 from repertory.backends.models.retry_after import retry_after_s
 from repertory.backends.models.sdk_client import Service
-from repertory.backends.models.sdk_errors import refusal, told_error
-from repertory.backends.models.server_sent import EventDecoder
+from repertory.backends.models.sdk_stream import EventDecoder, refusal, told_error
 from repertory.errors import (
     ContextWindowOverflowException,
     ModelFailed,

@@ -18,7 +18,7 @@ from typing import Any
 
 import anyio
 
-from repertory.backends.sessions.agentcore_events import Event, NewEvent, Page
+from repertory.backends.sessions.agentcore.events import Event, NewEvent, Page
 from repertory.errors import Failed, NotFound, RepertoryError, Throttled, Unavailable
 
 MEMORY = "memory-0123456789"

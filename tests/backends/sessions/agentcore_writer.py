@@ -11,8 +11,8 @@ from typing import Any
 import anyio
 
 from repertory.backends.ports import Batch, Lease, Position
-from repertory.backends.sessions.agentcore_ownership import AgentCoreSettings
-from repertory.backends.sessions.agentcore_store import AgentCoreSessionStore
+from repertory.backends.sessions.agentcore.ownership import AgentCoreSettings
+from repertory.backends.sessions.agentcore.store import AgentCoreSessionStore
 from repertory.core.journal.appender import Appender
 from repertory.core.journal.records import MessageAdded, StateChanged
 from repertory.core.journal.restore import Restored, messages_of, records_of, restore

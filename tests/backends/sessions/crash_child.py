@@ -13,7 +13,7 @@ import sys
 import anyio
 
 from repertory.backends.ports import Batch, SessionStore
-from repertory.backends.sessions.sqlite import SQLiteSessionStore
+from repertory.backends.sessions.sqlite.store import SQLiteSessionStore
 from repertory.core.journal.appender import Appender
 from repertory.core.journal.records import MessageAdded, StateChanged
 from repertory.core.journal.restore import restore

@@ -20,9 +20,10 @@ from repertory.backends.aws_clients import AwsSettings
 from repertory.backends.objects.files import FileObjectStore
 from repertory.backends.objects.s3 import S3ObjectStore
 from repertory.backends.ports import Batch, Lease, ObjectStore, Position, SessionStore
-from repertory.backends.sessions import object_merging, object_ownership
-from repertory.backends.sessions.object_owners import LockedOwners, Owners, TimedOwners
-from repertory.backends.sessions.object_sessions import ObjectSessionStore
+from repertory.backends.sessions.journal import ownership as object_ownership
+from repertory.backends.sessions.journal import tending as object_merging
+from repertory.backends.sessions.journal.owners import LockedOwners, Owners, TimedOwners
+from repertory.backends.sessions.journal.store import ObjectSessionStore
 from repertory.core.journal.appender import Appender
 from repertory.core.journal.records import MessageAdded, StateChanged
 from repertory.core.journal.restore import restore

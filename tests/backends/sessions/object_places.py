@@ -12,8 +12,8 @@ from repertory.backends.objects.files import FileObjectStore
 from repertory.backends.objects.memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.objects.s3 import S3ObjectStore
 from repertory.backends.ports import ObjectStore
-from repertory.backends.sessions.object_owners import LockedOwners, TimedOwners
-from repertory.backends.sessions.object_sessions import ObjectSessionStore
+from repertory.backends.sessions.journal.owners import LockedOwners, TimedOwners
+from repertory.backends.sessions.journal.store import ObjectSessionStore
 
 
 def virtual_shelf() -> ObjectShelf:

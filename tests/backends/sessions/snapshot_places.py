@@ -18,11 +18,11 @@ from repertory.backends.objects.files import FileObjectStore
 from repertory.backends.objects.memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.objects.s3 import S3ObjectStore
 from repertory.backends.ports import ObjectStore
-from repertory.backends.sessions.object_owners import LockedOwners, Owners, TimedOwners
-from repertory.backends.sessions.snapshot_choices import LoadOnce, SnapshotChoices
-from repertory.backends.sessions.snapshot_journal import SnapshotJournal
-from repertory.backends.sessions.snapshot_sessions import SnapshotSessionStore
-from repertory.backends.sessions.snapshot_storage_sessions import StorageSessionStore
+from repertory.backends.sessions.journal.owners import LockedOwners, Owners, TimedOwners
+from repertory.backends.sessions.snapshots.choices import LoadOnce, SnapshotChoices
+from repertory.backends.sessions.snapshots.journal import SnapshotJournal
+from repertory.backends.sessions.snapshots.storage_store import StorageSessionStore
+from repertory.backends.sessions.snapshots.store import SnapshotSessionStore
 from repertory.core.snapshots.trigger import SaveLatestOn
 
 TREE = "s/scopes/agent/default/snapshots/"

@@ -13,9 +13,9 @@ import pytest
 from repertory.backends.aws_clients import AwsSettings
 from repertory.backends.loop_clients import LoopClients
 from repertory.backends.ports import SessionStore
-from repertory.backends.sessions.agentcore_events import AgentCoreEvents
-from repertory.backends.sessions.agentcore_ownership import AgentCoreSettings
-from repertory.backends.sessions.agentcore_store import AgentCoreSessionStore
+from repertory.backends.sessions.agentcore.events import AgentCoreEvents
+from repertory.backends.sessions.agentcore.ownership import AgentCoreSettings
+from repertory.backends.sessions.agentcore.store import AgentCoreSessionStore
 from repertory.testing.session_contract import SessionStoreContract
 from tests.backends.sessions.agentcore_memory import MEMORY, DirectEvents, FakeMemory
 from tests.backends.sessions.agentcore_server import MemoryServer, agentcore_server

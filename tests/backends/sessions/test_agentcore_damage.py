@@ -12,8 +12,8 @@ from typing import Any
 import anyio
 import pytest
 
-from repertory.backends.sessions.agentcore_layout import agent_value, aside_name, session_name
-from repertory.backends.sessions.agentcore_reading import EXPIRY_S_MIN
+from repertory.backends.sessions.agentcore.layout import agent_value, aside_name, session_name
+from repertory.backends.sessions.agentcore.reading import EXPIRY_S_MIN
 from repertory.errors import CorruptJournal
 from tests.app.operated_places import AgentCorePlace, Sessions
 from tests.backends.sessions.agentcore_memory import ACTOR, FakeMemory, StoredEvent

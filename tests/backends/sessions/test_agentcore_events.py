@@ -12,7 +12,7 @@ import pytest
 
 from repertory.backends.aws_clients import AwsSettings
 from repertory.backends.patience import Patience
-from repertory.backends.sessions.agentcore_events import AgentCoreEvents, Event, NewEvent
+from repertory.backends.sessions.agentcore.events import AgentCoreEvents, Event, NewEvent
 from repertory.errors import Failed, Invalid, LimitReached, NotFound, RepertoryError, Throttled, Unavailable, Unwritable
 from tests.backends.sessions.agentcore_memory import ACTOR, MEMORY
 from tests.backends.sessions.agentcore_server import Drop, Hang, MemoryServer, Plan, Say, agentcore_server

@@ -14,8 +14,8 @@ import anyio
 import pytest
 
 from repertory.backends.ports import Batch, Lease, Position
-from repertory.backends.sessions.agentcore_ownership import AgentCoreSettings
-from repertory.backends.sessions.agentcore_store import AgentCoreSessionStore
+from repertory.backends.sessions.agentcore.ownership import AgentCoreSettings
+from repertory.backends.sessions.agentcore.store import AgentCoreSessionStore
 from repertory.core.journal.appender import Appender
 from repertory.core.journal.records import MessageAdded, StateChanged
 from repertory.core.journal.restore import messages_of, records_of, restore

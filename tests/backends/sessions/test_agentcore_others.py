@@ -10,8 +10,8 @@ import anyio
 import pytest
 
 from repertory.backends.ports import Position
-from repertory.backends.sessions.agentcore_ownership import AgentCoreSettings
-from repertory.backends.sessions.agentcore_reading import EXPIRY_S_MIN
+from repertory.backends.sessions.agentcore.ownership import AgentCoreSettings
+from repertory.backends.sessions.agentcore.reading import EXPIRY_S_MIN
 from repertory.core.journal.records import StateChanged
 from repertory.errors import CorruptJournal, LeaseLost
 from tests.backends.sessions.agentcore_memory import ACTOR, FakeMemory

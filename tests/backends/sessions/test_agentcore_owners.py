@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from repertory.backends.ports import Batch, Lease, Position
-from repertory.backends.sessions.agentcore_ownership import AgentCoreSettings
+from repertory.backends.sessions.agentcore.ownership import AgentCoreSettings
 from repertory.errors import CorruptJournal, LeaseLost, SessionBusy, Unavailable
 from repertory.testing.session_contract import grow
 from tests.backends.sessions.agentcore_memory import ACTOR, FakeMemory

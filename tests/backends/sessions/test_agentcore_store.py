@@ -12,9 +12,9 @@ import anyio
 import pytest
 
 from repertory.backends.ports import Batch, Position
-from repertory.backends.sessions.agentcore_layout import session_name
-from repertory.backends.sessions.agentcore_ownership import AgentCoreSettings
-from repertory.backends.sessions.agentcore_store import AgentCoreSessionStore
+from repertory.backends.sessions.agentcore.layout import session_name
+from repertory.backends.sessions.agentcore.ownership import AgentCoreSettings
+from repertory.backends.sessions.agentcore.store import AgentCoreSessionStore
 from repertory.core.journal.records import StateChanged, View, ViewChanged
 from repertory.errors import Invalid, Unavailable
 from repertory.testing.session_contract import grow

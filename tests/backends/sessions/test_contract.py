@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from repertory.backends.ports import SessionStore
-from repertory.backends.sessions.sqlite import SQLiteSessionStore
+from repertory.backends.sessions.sqlite.store import SQLiteSessionStore
 from repertory.testing.crash_points import CrashingSessionStore, CrashPoints
 from repertory.testing.faulty_sessions import FaultSettings, FaultySessionStore
 from repertory.testing.memory_sessions import MemorySessionStore, SessionShelf

@@ -14,8 +14,8 @@ from repertory.backends.objects.files import FileObjectStore
 from repertory.backends.objects.memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.objects.s3 import S3ObjectStore
 from repertory.backends.ports import SessionStore
-from repertory.backends.sessions.message_tree import MessageTreeStore, TendedTreeStore
-from repertory.backends.sessions.message_tree_journal import TreeSettings
+from repertory.backends.sessions.documents.journal import TreeSettings
+from repertory.backends.sessions.documents.store import MessageTreeStore, TendedTreeStore
 from repertory.backends.sessions.proof_of_life import LockedFile, TimeToLive
 from repertory.testing.session_contract import SessionStoreContract
 from tests.backends.objects.moto_s3 import BUCKET, moto_s3

@@ -10,8 +10,8 @@ import pytest
 
 from repertory.backends.objects.memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.ports import Batch, Position, TendedStore
-from repertory.backends.sessions.message_tree import TendedTreeStore
-from repertory.backends.sessions.message_tree_journal import TreeSettings
+from repertory.backends.sessions.documents.journal import TreeSettings
+from repertory.backends.sessions.documents.store import TendedTreeStore
 from repertory.backends.sessions.proof_of_life import TimeToLive
 from repertory.errors import Corrupt, LeaseLost, SessionBusy
 from repertory.testing.faulty_objects import FaultyObjectStore, ObjectFaults

@@ -9,7 +9,7 @@ import pytest
 from object_places import on_files, on_objects, on_s3, on_shelf, virtual_shelf
 
 from repertory.backends.objects.memory import MemoryObjectStore, ObjectShelf
-from repertory.backends.sessions.object_sessions import ObjectSessionStore
+from repertory.backends.sessions.journal.store import ObjectSessionStore
 from repertory.testing.counting_objects import CountingObjectStore
 from repertory.testing.crash_points import CrashingObjectStore, CrashPoints
 from repertory.testing.session_contract import SessionStoreContract

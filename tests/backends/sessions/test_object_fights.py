@@ -13,8 +13,9 @@ from object_places import on_objects, virtual_shelf
 
 from repertory.backends.objects.memory import MemoryObjectStore
 from repertory.backends.ports import Batch, Position
-from repertory.backends.sessions import object_merging, object_ownership
-from repertory.backends.sessions.object_sessions import ObjectSessionStore
+from repertory.backends.sessions.journal import ownership as object_ownership
+from repertory.backends.sessions.journal import tending as object_merging
+from repertory.backends.sessions.journal.store import ObjectSessionStore
 from repertory.core.journal.appender import Appender
 from repertory.core.journal.records import StateChanged
 from repertory.core.journal.restore import restore

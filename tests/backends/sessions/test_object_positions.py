@@ -9,8 +9,8 @@ import pytest
 
 from repertory.backends.objects.memory import MemoryObjectStore
 from repertory.backends.ports import Batch
-from repertory.backends.sessions.object_sessions import ObjectSessionStore
-from repertory.backends.sessions.object_stretch import Parts
+from repertory.backends.sessions.journal.reading import Parts
+from repertory.backends.sessions.journal.store import ObjectSessionStore
 from repertory.core.journal.rows import Row
 from repertory.errors import CorruptJournal
 from repertory.testing.counting_objects import CountingObjectStore

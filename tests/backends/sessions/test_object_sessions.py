@@ -15,13 +15,13 @@ from object_places import on_objects, virtual_shelf
 
 from repertory.backends.objects.memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.ports import Batch, Condition, Lease, Overwrite, Position
-from repertory.backends.sessions import object_merging
-from repertory.backends.sessions.object_format import pack, unpack
-from repertory.backends.sessions.object_keys import JOURNALS
-from repertory.backends.sessions.object_owners import TimedOwners
-from repertory.backends.sessions.object_reading import Segment, SessionReader
-from repertory.backends.sessions.object_requests import Requests
-from repertory.backends.sessions.object_sessions import ObjectSessionStore
+from repertory.backends.sessions.journal import tending as object_merging
+from repertory.backends.sessions.journal.format import pack, unpack
+from repertory.backends.sessions.journal.keys import JOURNALS
+from repertory.backends.sessions.journal.owners import TimedOwners
+from repertory.backends.sessions.journal.reading import Segment, SessionReader
+from repertory.backends.sessions.journal.requests import Requests
+from repertory.backends.sessions.journal.store import ObjectSessionStore
 from repertory.core.journal.appender import Appender
 from repertory.core.journal.records import MessageAdded, StateChanged, View
 from repertory.core.journal.restore import restore

@@ -21,8 +21,8 @@ from repertory.backends.aws_clients import AwsSettings
 from repertory.backends.objects.memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.objects.s3 import S3ObjectStore
 from repertory.backends.ports import Batch, Overwrite, Position
-from repertory.backends.sessions.snapshot_sessions import SnapshotSessionStore
-from repertory.backends.sessions.snapshot_storage_sessions import StorageSessionStore
+from repertory.backends.sessions.snapshots.storage_store import StorageSessionStore
+from repertory.backends.sessions.snapshots.store import SnapshotSessionStore
 from repertory.errors import Invalid, LeaseLost
 from repertory.runtime.testing.virtual_time import virtual_asyncio
 from repertory.testing.counting_objects import CountingObjectStore

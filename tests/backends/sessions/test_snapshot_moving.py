@@ -21,10 +21,11 @@ from repertory.backends.aws_clients import AwsSettings
 from repertory.backends.objects.memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.objects.s3 import S3ObjectStore
 from repertory.backends.ports import Batch, Condition, ObjectInfo, ObjectStore, Overwrite, SessionStore, StoredObject
-from repertory.backends.sessions import object_merging, object_ownership
-from repertory.backends.sessions.object_format import MAGIC, unpack
-from repertory.backends.sessions.object_sessions import ObjectSessionStore
-from repertory.backends.sessions.snapshot_sessions import SnapshotSessionStore
+from repertory.backends.sessions.journal import ownership as object_ownership
+from repertory.backends.sessions.journal import tending as object_merging
+from repertory.backends.sessions.journal.format import MAGIC, unpack
+from repertory.backends.sessions.journal.store import ObjectSessionStore
+from repertory.backends.sessions.snapshots.store import SnapshotSessionStore
 from repertory.core.journal.rows import Row
 from repertory.errors import CorruptJournal, LeaseLost, NotFound, RepertoryError, SessionBusy, StoreFailed
 from repertory.testing.counting_objects import CountingObjectStore

@@ -24,9 +24,9 @@ from repertory.backends.ports import (
     TendedStore,
     YieldingStore,
 )
-from repertory.backends.sessions.snapshot_agent import AgentSnapshots
-from repertory.backends.sessions.snapshot_choices import SnapshotChoices
-from repertory.backends.sessions.snapshot_sessions import SnapshotSessionStore
+from repertory.backends.sessions.snapshots.agent import AgentSnapshots
+from repertory.backends.sessions.snapshots.choices import SnapshotChoices
+from repertory.backends.sessions.snapshots.store import SnapshotSessionStore
 from repertory.core.journal.appender import Appender
 from repertory.core.journal.records import MessageAdded, StateChanged
 from repertory.core.journal.redaction import redact

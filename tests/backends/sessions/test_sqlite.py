@@ -20,9 +20,10 @@ import anyio.to_thread
 import pytest
 
 from repertory.backends.ports import Batch, Position
-from repertory.backends.sessions import sqlite_heads, sqlite_journals
-from repertory.backends.sessions.sqlite import SQLiteSessionStore
-from repertory.backends.sessions.sqlite_file import SCHEMA_VERSION
+from repertory.backends.sessions.sqlite import heads as sqlite_heads
+from repertory.backends.sessions.sqlite import journals as sqlite_journals
+from repertory.backends.sessions.sqlite.file import SCHEMA_VERSION
+from repertory.backends.sessions.sqlite.store import SQLiteSessionStore
 from repertory.core.journal.rows import Row
 from repertory.errors import Corrupt, Failed, Invalid, LeaseLost, Unavailable
 from repertory.testing.session_contract import grow

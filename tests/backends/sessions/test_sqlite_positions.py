@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from repertory.backends.ports import Batch
-from repertory.backends.sessions.sqlite import SQLiteSessionStore
+from repertory.backends.sessions.sqlite.store import SQLiteSessionStore
 from repertory.core.journal.rows import Kind
 from repertory.testing.session_contract import grow, windowed
 

@@ -17,7 +17,7 @@ import anyio.to_thread
 import pytest
 
 from repertory.backends.ports import Batch
-from repertory.backends.sessions.sqlite import SQLiteSessionStore
+from repertory.backends.sessions.sqlite.store import SQLiteSessionStore
 from repertory.core.journal.restore import restore
 from repertory.errors import LeaseLost, SessionBusy
 from repertory.testing.session_contract import grow

@@ -17,8 +17,8 @@ from crash_child import Writer, report
 
 from repertory.backends.objects.files import FileObjectStore
 from repertory.backends.ports import Position, SessionStore
-from repertory.backends.sessions.message_tree import MessageTreeStore
-from repertory.backends.sessions.message_tree_journal import TreeSettings
+from repertory.backends.sessions.documents.journal import TreeSettings
+from repertory.backends.sessions.documents.store import MessageTreeStore
 from repertory.backends.sessions.proof_of_life import LockedFile
 
 

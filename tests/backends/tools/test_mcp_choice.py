@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from mcp_types import Tool, ToolAnnotations
 
-from repertory.backends.tools.mcp_choice import ToolChoice, ToolFilters
+from repertory.backends.tools.mcp.choice import ToolChoice, ToolFilters
 from repertory.errors import Invalid
 
 

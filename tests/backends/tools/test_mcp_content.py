@@ -16,7 +16,7 @@ from mcp_types import (
     TextResourceContents,
 )
 
-from repertory.backends.tools.mcp_content import result_of
+from repertory.backends.tools.mcp.connection import result_of
 from repertory.errors import Failed
 
 

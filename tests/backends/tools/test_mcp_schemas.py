@@ -13,8 +13,8 @@ import anyio
 import pytest
 
 from repertory.backends.ports import ToolConnection
-from repertory.backends.tools import mcp_connection
-from repertory.backends.tools.mcp_source import MCPSource, StdioServer
+from repertory.backends.tools.mcp import connection as mcp_connection
+from repertory.backends.tools.mcp.source import MCPSource, StdioServer
 from repertory.core.messages import ToolResult
 from repertory.errors import Failed, TooLarge
 from tests.backends.tools.mcp_servers import ROUGH, wait_for_end, wait_for_note

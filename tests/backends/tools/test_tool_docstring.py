@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from repertory.backends.tools.docstring import read_docstring
+from repertory.backends.tools.function_tool import read_docstring
 
 
 def test_the_args_section_becomes_parameters_and_the_rest_is_the_description():

@@ -8,7 +8,7 @@ import anyio
 import anyio.from_thread
 import pytest
 
-from repertory.backends.tools.threads import ABANDONED_MAX, THREADS_MAX, ToolThreads, tool_threads
+from repertory.backends.tools.function_tool import ABANDONED_MAX, THREADS_MAX, ToolThreads, tool_threads
 from repertory.errors import LimitReached
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time]

@@ -1,0 +1,347 @@
+"""What agents remember, in a knowledge base of Amazon Bedrock: searched by Retrieve, written by direct ingestion."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar, cast
+
+from repertory.backends.aws_clients import AwsService, AwsSettings, aws_clients
+from repertory.backends.aws_errors import EXPIRED, UNKNOWN_KEY, WRONG_SIGNATURE, AwsErrors, Refusal, foreign_errors
+from repertory.backends.loop_clients import LoopClients
+from repertory.backends.memory.bedrock.documents import (
+    AccessControlEntry,
+    Attributes,
+    Document,
+    attributes_of,
+    check_content,
+    client_token,
+    document_id,
+    inline_document,
+    sidecar,
+    stored_document,
+)
+from repertory.backends.memory.bedrock.retrieval import ScoreBounds, entries_in, retrieval
+from repertory.backends.patience import Patience, patiently
+from repertory.backends.ports import ObjectStore, Overwrite
+from repertory.core.memory.entry import MemoryEntry, Metadata
+from repertory.core.memory.options import AddMessagesContext, SearchOptions, read_options
+from repertory.errors import Failed, Invalid, LimitReached, NotFound, RepertoryError, Unavailable
+
+RESULTS = 10
+"""Entries that a search gives where nobody says how many."""
+
+_WANTED_BY = "BedrockKnowledgeBaseStore"
+_RETRIEVING = AwsService(name="bedrock-agent-runtime", wanted_by=_WANTED_BY, extra="bedrock")
+_MANAGING = AwsService(name="bedrock-agent", wanted_by=_WANTED_BY, extra="bedrock")
+_NOT_TAKEN = ("FAILED", "METADATA_UPDATE_FAILED", "NOT_FOUND")
+_USUAL_KIND = "VECTOR"
+
+_log = logging.getLogger("repertory.memory")
+
+Kind = Literal["MANAGED", "VECTOR", "KENDRA", "SQL"]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CustomSource:
+    """A data source that is given texts."""
+
+    data_source_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class S3Source:
+    """A data source that is given places of objects."""
+
+    data_source_id: str
+    uri: str
+    """Of the folder that the objects are put into, with a slash at its end."""
+    open_objects: Callable[[], ObjectStore]
+    """Opens that folder."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnowledgeBaseSettings:
+    """Which knowledge base, and how it is known to its manager and its users."""
+
+    name: str
+    description: str | None
+    max_search_results: int | None
+    extraction: Any
+    knowledge_base_id: str
+    kind: Kind | None
+    """None: the service is asked."""
+    source: CustomSource | S3Source | None
+    """What is written to; None for a store that is only read."""
+    scope: str | None
+    scope_key: str
+    results_filter: Mapping[str, Any] | None
+    """In the place of the one that the scope makes."""
+    access: Sequence[AccessControlEntry]
+    bounds: ScoreBounds
+    retrieving: AwsSettings
+    managing: AwsSettings
+    patience: Patience
+
+
+@dataclass(frozen=True, slots=True)
+class BedrockKnowledgeBaseAddResult:
+    """What became of a memory that was added."""
+
+    document_id: str
+    """In a CUSTOM data source the document's id; in an S3 one the URI of the object."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnowledgeBaseStatistics:
+    """A look at a store."""
+
+    kind: str | None
+    """Of the knowledge base; None as long as nobody knows."""
+    error: RepertoryError | None
+    """Why the last request failed; None when it did not."""
+
+
+class KnowledgeBaseMemory:
+    """A memory store in a knowledge base. Building one connects to nothing.
+
+    What was added is found when the service has indexed it, which takes seconds to minutes. May be used from several
+    event loops; each has its own connections. Throttling, 5xx and broken connections are tried again with backoff, as
+    long as patience lasts. Cancellation ends a request at once; a document that was already sent may be taken in.
+
+    Errors of every call: `Throttled` and `Unavailable` (patience is over), `NotFound` (no such knowledge base or data
+    source), `LimitReached` (a quota), `Failed` (not allowed, refused), `Invalid` (credentials, region, arguments).
+    """
+
+    def __init__(self, settings: KnowledgeBaseSettings, *, entropy: Callable[[int], bytes]) -> None:
+        """`entropy` gives so many random bytes. Errors: `ImportError` naming what to install."""
+        self.name = settings.name
+        self.description = settings.description
+        self.max_search_results = settings.max_search_results
+        self.writable = settings.source is not None
+        self.extraction = settings.extraction
+        self._settings = settings
+        self._entropy = entropy
+        self._retrieving = aws_clients(_RETRIEVING, settings.retrieving)
+        self._managing = aws_clients(_MANAGING, settings.managing)
+        self._objects = self._open_objects()
+        self._kind: str | None = settings.kind
+        self._error: RepertoryError | None = None
+
+    @property
+    def scope(self) -> str | None:
+        """Whose memories these are; None for everybody's."""
+        return self._settings.scope
+
+    def statistics(self) -> KnowledgeBaseStatistics:
+        """What is known of the knowledge base, and how the last request went."""
+        return KnowledgeBaseStatistics(kind=self._kind, error=self._error)
+
+    async def initialize(self) -> None:
+        """Ask for the kind of the knowledge base, if nobody has, and make what the first search would wait for. A
+        failure is logged and stands in `statistics()`; it is raised by the next search that meets it.
+        """
+        try:
+            await self._noted(self._connect)
+            await self._known_kind()
+        except RepertoryError as error:
+            _log.warning("knowledge base not reached", extra={"store": self.name, "error": str(error)})
+
+    async def search(self, query: str, options: SearchOptions | None = None) -> list[MemoryEntry]:
+        """What it finds for that, the best first; nothing for a blank question. One of more than 20,000 characters
+        loses its end.
+
+        `options.max_search_results`: at most so many; otherwise the store's own number, otherwise 10. Fewer come when
+        scores are out of bounds. An entry's metadata are those that were given, `_relevance_score`, `_source_location`
+        and `_document_id`, where the service says them.
+        """
+        given = read_options(SearchOptions, options, "options").max_search_results
+        wanted = next((number for number in (given, self.max_search_results) if number is not None), RESULTS)
+        limit = check_count(wanted)
+        if not query.strip():
+            return []
+        request = retrieval(query, limit, await self._known_kind(), self._results_filter())
+        found: list[MemoryEntry] = []
+        seen = 0
+        while seen < limit:
+            page = await self._ask(self._retrieving, "retrieve", request)
+            results = cast("list[Mapping[str, Any]]", page.get("retrievalResults") or [])[: limit - seen]
+            seen += len(results)
+            found.extend(entries_in(results, self._settings.bounds))
+            if not results or not page.get("nextToken"):
+                break
+            request["nextToken"] = page["nextToken"]
+        return found
+
+    async def add(
+        self, content: str, metadata: Metadata | None = None, *, context: AddMessagesContext | None = None
+    ) -> BedrockKnowledgeBaseAddResult:
+        """Remember that. On return the service has it, and will index it.
+
+        `context`: where it comes from, which is kept as `session_id`, `agent_id` and `said_at` (ISO 8601). With an
+        `idempotency_key` the same memory replaces itself when it is added again. Metadata that nest are kept as JSON
+        text.
+
+        Errors: `Invalid` for a store that is only read, for blank content, and for metadata that the service does not
+        take; `LimitReached` for a content of more than 5 MB; and see the class. Of a memory for an S3 data source the
+        objects may be there when it was refused; they are replaced when it is added again with the same key.
+        """
+        source = self._settings.source
+        if source is None:
+            raise Invalid("this store is only read: give it writable=True", store=self.name)
+        where = read_options(AddMessagesContext, context, "context")
+        scope = self._settings.scope
+        attributes = attributes_of(metadata, where, (self._settings.scope_key, scope) if scope else None)
+        if scope and metadata and metadata.get(self._settings.scope_key, scope) != scope:
+            _log.warning("metadata in the place of the scope", extra={"store": self.name})
+        name = self._document_name(where)
+        if isinstance(source, CustomSource):
+            document, shown = inline_document(name, check_content(content), attributes, self._settings.access), name
+        else:
+            document = await self._stored(source, name, check_content(content), attributes)
+            shown = f"{source.uri}{name}.txt"
+        token = client_token(document, content)
+        await self._ingest({"dataSourceId": source.data_source_id, "documents": [document], "clientToken": token})
+        return BedrockKnowledgeBaseAddResult(document_id=shown)
+
+    async def aclose(self) -> None:
+        """Release the connections of the running event loop. The next call opens new ones."""
+        await self._retrieving.aclose()
+        await self._managing.aclose()
+        if self._objects is not None:
+            objects, self._objects = self._objects, self._open_objects()
+            await objects.aclose()
+
+    async def _known_kind(self) -> str:
+        """The kind of the knowledge base. Who may not ask for it most likely has one of the usual kind."""
+        if self._kind is None:
+            try:
+                self._kind = self._kind_in(await self._ask(self._managing, "get_knowledge_base", {}))
+            except Failed as error:
+                if str(error.fields.get("code")).lower() != NOT_ALLOWED:
+                    raise
+                self._kind = _USUAL_KIND
+        return self._kind
+
+    def _kind_in(self, answer: Mapping[str, Any]) -> str:
+        match answer:
+            case {"knowledgeBase": {"knowledgeBaseConfiguration": {"type": str(kind)}}}:
+                return kind
+            case _:
+                raise Failed("the service does not say what kind of knowledge base this is", **self._where)
+
+    def _results_filter(self) -> Mapping[str, Any] | None:
+        if self._settings.results_filter:
+            return self._settings.results_filter
+        scope = self._settings.scope
+        return {"equals": {"key": self._settings.scope_key, "value": scope}} if scope else None
+
+    def _document_name(self, context: AddMessagesContext) -> str:
+        if context.idempotency_key is None:
+            return self._entropy(16).hex()
+        return document_id([self.name, self._settings.scope], context.idempotency_key)
+
+    async def _stored(self, source: S3Source, name: str, content: str, attributes: Attributes) -> Document:
+        """Put the objects of a memory. What says its scope comes first, so that it is never found without."""
+        objects = self._objects
+        assert objects is not None, "an S3 source has objects"
+        beside = sidecar(attributes, self._settings.access)
+        if beside is not None:
+            await self._noted(lambda: objects.put(f"{name}.txt.metadata.json", beside, Overwrite()))
+        await self._noted(lambda: objects.put(f"{name}.txt", content.encode(), Overwrite()))
+        uri = f"{source.uri}{name}.txt"
+        return stored_document(uri, None if beside is None else f"{uri}.metadata.json")
+
+    async def _ingest(self, request: Mapping[str, Any]) -> None:
+        answer = await self._ask(self._managing, "ingest_knowledge_base_documents", request)
+        for detail in answer.get("documentDetails") or ():
+            if detail.get("status") in _NOT_TAKEN:
+                fields = {"status": detail["status"], "reason": detail.get("statusReason"), **self._where}
+                raise Failed("the knowledge base did not take the document", **fields)
+
+    async def _ask(self, clients: LoopClients, operation: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        async def attempt() -> Mapping[str, Any]:
+            with self._mapped(operation):
+                client = await clients.get()
+                return await getattr(client, operation)(knowledgeBaseId=self._settings.knowledge_base_id, **request)
+
+        return await self._noted(lambda: patiently(attempt, self._settings.patience, self._jitter))
+
+    async def _connect(self) -> None:
+        with self._mapped("connect"):
+            await self._retrieving.get()
+
+    @contextmanager
+    def _mapped(self, operation: str) -> Generator[None]:
+        """Turn what botocore says into errors of ours."""
+        try:
+            yield
+        except foreign_errors() as error:
+            raise KNOWLEDGE_BASE_ERRORS.from_foreign(error, {**self._where, "operation": operation}) from error
+
+    async def _noted(self, call: Callable[[], Awaitable[T]]) -> T:
+        """What a request gives, with how it went noted for `statistics`."""
+        try:
+            answer = await call()
+        except RepertoryError as error:
+            self._error = error
+            raise
+        self._error = None
+        return answer
+
+    @property
+    def _where(self) -> dict[str, object]:
+        return {"store": self.name, "knowledge_base_id": self._settings.knowledge_base_id}
+
+    def _jitter(self) -> float:
+        return int.from_bytes(self._entropy(4)) / 2**32
+
+    def _open_objects(self) -> ObjectStore | None:
+        source = self._settings.source
+        return source.open_objects() if isinstance(source, S3Source) else None
+
+
+def check_count(count: object) -> int:
+    """A number of results. Errors: `Invalid` for anything but a positive whole number."""
+    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+        raise Invalid("max_search_results is a positive number", got=count)
+    return count
+
+
+NOT_ALLOWED = "accessdeniedexception"
+_ACCESS = (
+    "the identity may not do this: allow bedrock:Retrieve on the knowledge base, and to write"
+    " bedrock:IngestKnowledgeBaseDocuments"
+)
+_HINTS = {
+    NOT_ALLOWED: _ACCESS,
+    "expiredtokenexception": EXPIRED,
+    "unrecognizedclientexception": UNKNOWN_KEY,
+    "invalidsignatureexception": WRONG_SIGNATURE,
+}
+_ACCESS_LIST = (
+    "the data source wants to know who may see a document: give the store an access_control_list, and a scope or"
+    " metadata"
+)
+
+
+def _particular(refusal: Refusal) -> RepertoryError | None:
+    said = refusal.message.lower()
+    # An Aurora database that has paused itself is woken by the request that is refused so.
+    if refusal.name in ("conflictexception", "dependencyfailedexception") or "auto-paused" in said:
+        return Unavailable(f"the knowledge base is not ready: {refusal.message}", **refusal.fields)
+    if refusal.name == "resourcenotfoundexception":
+        hint = "there is no such knowledge base or data source here: check their ids and region_name"
+        return NotFound(f"{hint} ({refusal.message})", **refusal.where)
+    if refusal.name == "servicequotaexceededexception":
+        text = f"a quota of knowledge bases is used up, which AWS can raise: {refusal.message}"
+        return LimitReached(text, **refusal.fields)
+    if refusal.name == "validationexception" and "accesscontrollist" in said:
+        return Invalid(f"{_ACCESS_LIST} ({refusal.message})", **refusal.fields)
+    return None
+
+
+KNOWLEDGE_BASE_ERRORS = AwsErrors(service="the knowledge base", hints=_HINTS, particular=_particular)

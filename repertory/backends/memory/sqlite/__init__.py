@@ -1,0 +1,1 @@
+"""The embedded memory store: entries, words and vectors in one SQLite database."""

@@ -1,0 +1,306 @@
+"""Everything that is asked of a memory database, as transactions on one connection.
+
+Blocking: it belongs to one thread. Each method is one transaction; after an error nothing of it is stored.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeAlias, cast
+
+from repertory.backends.memory.sqlite.entries import insert_fact, insert_turns, supersede, take_key
+from repertory.backends.memory.sqlite.erasing import empty_log, forget_entries, forget_turns
+from repertory.backends.memory.sqlite.recall import Sought, recall
+from repertory.backends.memory.sqlite.schema import FACT, create_tables, has_tables
+from repertory.backends.memory.sqlite.vectors import Pending, VectorMatrix, claim, packed, pending, store
+from repertory.backends.sqlite_files import MEMORY_ID, SESSIONS_ID, UNUSABLE_VALUES, DatabaseKind, read_marks, use_wal
+from repertory.core.memory.entry import MemoryEntry
+from repertory.core.messages import Json
+from repertory.core.recall.saying import Saying
+from repertory.errors import Corrupt, NotFound, RepertoryError, Unavailable
+
+Source: TypeAlias = tuple[int, float | None]
+"""A turn that something was taken from: its sequence number, and when it was said."""
+
+_SHOWN = (
+    "SELECT entries.id, content, kind, role, speaker, said_at, session, agent, seq, given_id, seen, recorded_at,"
+    " gone_at, (SELECT coalesce(given_id, id) FROM memory_entries AS later WHERE later.id = entries.successor),"
+    " metadata"
+    " FROM memory_entries AS entries LEFT JOIN memory_conversations ON memory_conversations.id = conversation"
+)
+
+
+class MemoryDatabase:
+    """A memory database, open."""
+
+    def __init__(self, path: Path, scope: str, *, busy_timeout_s: float) -> None:
+        self._path = path
+        self._name = str(path)
+        self._scope = scope
+        self._busy_timeout_s = busy_timeout_s
+        self._connection = open_database(path, busy_timeout_s=busy_timeout_s)
+        self._inode = os.stat(path).st_ino
+        self._erased_in_log = False
+        self._vectors = VectorMatrix(self._connection, scope)
+
+    def add_turns(self, turns: Sequence[Saying], key: str | None, *, now: float) -> list[int]:
+        """Store turns. Returns the keys of those that were not stored before."""
+        with self._writing():
+            if not take_key(self._connection, self._scope, key):
+                return []
+            return insert_turns(self._connection, self._scope, turns, now=now)
+
+    def add(self, saying: Saying, sources: Sequence[Source], key: str | None, *, now: float) -> str | None:
+        """Store one memory. Returns its id, or None when that key was taken before, or what it comes from forgotten."""
+        with self._writing():
+            if not take_key(self._connection, self._scope, key):
+                return None
+            return self._id(self._inserted(saying, sources, now))
+
+    def supersede(
+        self, old: str, saying: Saying, sources: Sequence[Source], key: str | None, *, now: float
+    ) -> str | None:
+        """Store what holds instead of `old`. Errors: `NotFound`."""
+        with self._writing():
+            if not take_key(self._connection, self._scope, key):
+                return None
+            before = self._keys(old)
+            if not before:
+                raise NotFound("no such memory", id=old)
+            new = self._inserted(saying, sources, now)
+            if new is not None:
+                for entry in before:
+                    supersede(self._connection, entry, new, at=saying.said_at or now)
+            return self._id(new)
+
+    def forget(self, memory_id: str) -> int:
+        """Erase an entry, and what was taken from it. Returns how many that were."""
+        with self._writing():
+            entries = self._keys(memory_id)
+            count = forget_entries(self._connection, self._scope_key(), entries) if entries else 0
+        self._empty_log(count)
+        return count
+
+    def forget_said(self, session_id: str, agent_id: str | None, seq: int | None) -> int:
+        """Erase what was said in a session, or one turn of it, and what was taken from it. Returns how many that
+        were.
+        """
+        with self._writing():
+            found = self._connection.execute(
+                "SELECT id FROM memory_conversations WHERE scope = ? AND session = ? AND (?3 IS NULL OR agent = ?3)",
+                (self._scope_key(), session_id, agent_id),
+            ).fetchall()
+            count = forget_turns(
+                self._connection, [key for (key,) in found], self._scope_key(), None if seq is None else [seq]
+            )
+        self._empty_log(count)
+        return count
+
+    def search(self, sought: Sought, vector: bytes | None = None) -> list[MemoryEntry]:
+        """The best entries, the best first; by what they say, and, given a vector, by what is alike."""
+        with self._reading():
+            alike = None if vector is None else self._vectors.likeness(vector)
+            best = recall(self._connection, sought, alike)
+            if not best:
+                return []
+            keys = [key for key, _ in best]
+            marks = ", ".join("?" * len(keys))
+            rows = self._connection.execute(f"{_SHOWN} WHERE entries.id IN ({marks})", keys).fetchall()
+            shown = {row[0]: row for row in rows}
+            return [_entry(shown[key], score) for key, score in best]
+
+    def page(self, after: int, limit: int) -> list[tuple[int, MemoryEntry]]:
+        """Entries in the order in which they came, superseded ones too, with their keys."""
+        with self._reading():
+            rows = self._connection.execute(
+                f"{_SHOWN} WHERE entries.scope = ? AND entries.id > ? ORDER BY entries.id LIMIT ?",
+                (self._scope_key(), after, limit),
+            ).fetchall()
+            return [(row[0], _entry(row, None)) for row in rows]
+
+    def tidy(self) -> None:
+        """What others were in the way of. What fails here is tried again later."""
+        if self._erased_in_log:
+            with suppress(sqlite3.Error):
+                self._erased_in_log = not empty_log(self._connection, busy_timeout_s=0.0)
+            with suppress(sqlite3.Error):
+                self._connection.execute(f"PRAGMA busy_timeout = {round(self._busy_timeout_s * 1000)}")
+
+    def close(self) -> None:
+        """Close the file."""
+        with mapped_errors(self._path):
+            self._connection.close()
+
+    def claim_vectors(self, name: str, dimensions: int, *, anew: bool) -> None:
+        """Note who makes the vectors. Errors: `Invalid` when somebody else did."""
+        with self._writing():
+            claim(self._connection, name, dimensions, anew=anew)
+
+    def pending_vectors(self, limit: int) -> list[Pending]:
+        """Entries that have no vector yet."""
+        with self._reading():
+            return pending(self._connection, self._scope, limit)
+
+    def packed_vectors(self, vectors: Sequence[Sequence[float]], texts: int, dimensions: int) -> list[bytes]:
+        """Vectors as they are stored. Errors: `Failed` for others than were asked for."""
+        return packed(vectors, texts, dimensions)
+
+    def store_vectors(self, made: Sequence[tuple[int, bytes]]) -> None:
+        """Store vectors of entries."""
+        with self._writing():
+            store(self._connection, made)
+
+    # Within a transaction.
+
+    def _inserted(self, saying: Saying, sources: Sequence[Source], now: float) -> int | None:
+        if saying.kind == "fact":
+            return insert_fact(self._connection, self._scope, saying, sources, now=now)
+        (key,) = insert_turns(self._connection, self._scope, [saying], now=now)
+        return key
+
+    def _id(self, key: int | None) -> str | None:
+        if key is None:
+            return None
+        statement = "SELECT coalesce(given_id, id) FROM memory_entries WHERE id = ?"
+        return str(self._connection.execute(statement, (key,)).fetchone()[0])
+
+    def _keys(self, memory_id: str) -> list[int]:
+        """The entries with that id: one, or those that the caller has called so."""
+        own = int(memory_id) if memory_id.isascii() and memory_id.isdigit() and len(memory_id) < 19 else -1
+        scope = self._scope_key()
+        found = self._connection.execute(
+            "SELECT id FROM memory_entries WHERE scope = ? AND given_id = ?"
+            " UNION SELECT id FROM memory_entries WHERE id = ? AND scope = ? AND given_id IS NULL",
+            (scope, memory_id, own, scope),
+        ).fetchall()
+        return [key for (key,) in found]
+
+    def _scope_key(self) -> int:
+        """-1 when nothing was ever stored in this scope."""
+        found = self._connection.execute("SELECT id FROM memory_scopes WHERE name = ?", (self._scope,)).fetchone()
+        return -1 if found is None else found[0]
+
+    # Transactions.
+
+    @contextmanager
+    def _writing(self) -> Generator[None, None, None]:
+        with self._transaction("BEGIN IMMEDIATE"):
+            yield
+
+    @contextmanager
+    def _reading(self) -> Generator[None, None, None]:
+        with self._transaction("BEGIN"):
+            yield
+
+    @contextmanager
+    def _transaction(self, begin: str) -> Generator[None, None, None]:
+        """Commit; after an error, as if nothing had been."""
+        try:
+            self._refuse_lost_file()
+            self._connection.execute(begin)
+            yield
+            self._connection.execute("COMMIT")
+        except BaseException as error:
+            with suppress(sqlite3.Error):
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+            if isinstance(error, UNUSABLE_VALUES) and not isinstance(error, RepertoryError):
+                raise mapped_error(error, self._path) from error
+            raise
+
+    def _refuse_lost_file(self) -> None:
+        """SQLite would go on writing to a file that was removed, and nobody would ever find those memories again."""
+        if os.stat(self._name).st_ino != self._inode:
+            raise Unavailable("the memory database was replaced while it was open", path=self._name)
+
+    def _empty_log(self, count: int) -> None:
+        if count:
+            with mapped_errors(self._path):
+                self._erased_in_log = not empty_log(self._connection, busy_timeout_s=self._busy_timeout_s)
+
+
+def _entry(row: tuple[Any, ...], score: float | None) -> MemoryEntry:
+    """An entry as callers see it: what the caller said of it stands as it was said."""
+    key, content, kind, role, speaker, said_at, session, agent, seq, given_id, seen, recorded_at, gone_at, *rest = row
+    successor, metadata = rest
+    known: dict[str, Json] = {
+        "id": given_id or str(key),
+        "kind": "fact" if kind == FACT else "turn",
+        "role": role,
+        "speaker": speaker,
+        "said_at": said_at,
+        "recorded_at": recorded_at,
+        "session_id": session or None,
+        "agent_id": agent or None,
+        "seq": seq,
+        "superseded_at": gone_at,
+        "superseded_by": None if successor is None else str(successor),
+    }
+    if kind == FACT:
+        known["seen"] = seen
+    known = {name: value for name, value in known.items() if value is not None}
+    if metadata is not None:
+        known.update(cast("dict[str, Json]", json.loads(metadata)))
+    if score is not None:
+        known["score"] = round(score, 6)
+    return MemoryEntry(content=content, metadata=known)
+
+
+_KIND = DatabaseKind(name="memory database", entry="a memory")
+mapped_errors, mapped_error = _KIND.mapped_errors, _KIND.mapped_error
+
+
+def open_database(path: Path, *, busy_timeout_s: float) -> sqlite3.Connection:
+    """A connection of this thread to the database, created with mode 0600 (its folder with 0700) if it is not there. It
+    may be one of sessions: then it is one of both.
+
+    Erased contents are overwritten (`secure_delete`). Errors: `Invalid` for a symbolic link; `Corrupt` for a file that
+    is damaged or not ours; `Failed` for one of a newer release; `Unavailable` when it cannot be opened now. The errors
+    name the path.
+    """
+    with mapped_errors(path):
+        _KIND.refuse_links(path)
+        connection = _KIND.connect(path, busy_timeout_s=busy_timeout_s)
+        try:
+            if not _has_memory(connection, path):
+                use_wal(connection)
+                _write_schema(connection, path)
+            connection.execute("PRAGMA synchronous = FULL")
+            connection.execute("PRAGMA secure_delete = ON")
+            connection.execute("PRAGMA trusted_schema = OFF")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+def _has_memory(connection: sqlite3.Connection, path: Path) -> bool:
+    """Whether the tables are there. False for an empty database, and for one that sessions alone have been in. Raises
+    `Corrupt` for anything that is not ours.
+    """
+    application, _, entries = read_marks(connection)
+    if application == 0 and entries == 0:
+        return False
+    there = application in (MEMORY_ID, SESSIONS_ID) and has_tables(connection, str(path))
+    if not there and application != SESSIONS_ID:
+        raise Corrupt("this database is not a memory", path=str(path))
+    return there
+
+
+def _write_schema(connection: sqlite3.Connection, path: Path) -> None:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        # Another process may have been quicker.
+        if not _has_memory(connection, path):
+            create_tables(connection)
+            if read_marks(connection).application != SESSIONS_ID:
+                connection.execute(f"PRAGMA application_id = {MEMORY_ID}")
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise

@@ -1,0 +1,275 @@
+"""Finding what a question asks for: candidates from the index, what stands beside them, and their ranking."""
+
+from __future__ import annotations
+
+import heapq
+import json
+import re
+import sqlite3
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from repertory.backends.memory.sqlite.entries import scope_token
+from repertory.backends.memory.sqlite.vectors import Likeness
+from repertory.core.recall.question import heading_word, terms_of
+from repertory.core.recall.ranking import (
+    DEFAULT_WEIGHTS,
+    Candidate,
+    RankingWeights,
+    fused,
+    neighbourhood,
+    rarity,
+    scores,
+    surrounded,
+)
+from repertory.core.recall.saying import speaker_of
+
+SHORTLIST = 40
+"""Candidates that are ranked with all signs; by their own words alone the rest is worse."""
+BESIDE = 10
+"""Of how many of them the neighbours are candidates too, though they have none of the words."""
+
+_COLUMNS = "memory_entries.id, conversation, place, words, role, speaker, substr(content, 1, 80)"
+_HOLDS = "gone_at IS NULL"
+_HELD = "coalesce(said_at, recorded_at) <= :at AND (gone_at IS NULL OR gone_at > :at)"
+_BY_KEY = (
+    f"SELECT {_COLUMNS} FROM memory_entries WHERE id IN (SELECT value FROM json_each(:keys)) AND scope = :scope AND "
+)
+_BY_PLACE = (
+    f"SELECT {_COLUMNS} FROM json_each(:places) AS wanted CROSS JOIN memory_entries"
+    " ON conversation = json_extract(wanted.value, '$[0]') AND place = json_extract(wanted.value, '$[1]')"
+    " AND place IS NOT NULL WHERE scope = :scope AND "
+)
+_WORD = re.compile(r"[^\W_]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sought:
+    """What is asked, of whom."""
+
+    scope: str
+    question: str
+    limit: int
+    as_of: float | None = None
+    """Epoch seconds: only what was known then, and held."""
+    weights: RankingWeights = DEFAULT_WEIGHTS
+
+
+def recall(connection: sqlite3.Connection, sought: Sought, alike: Likeness | None = None) -> list[tuple[int, float]]:
+    """The keys of the best entries and what they are worth, the best first."""
+    found = connection.execute(
+        "SELECT id, entries, (SELECT count(*) FROM memory_scopes), (SELECT max(id) FROM memory_entries)"
+        " FROM memory_scopes WHERE name = ?",
+        (sought.scope,),
+    ).fetchone()
+    if found is None or not found[1] or sought.limit < 1:
+        return []
+    scope_key, entries, scopes, last = found
+    terms = terms_of(sought.question)
+    index = Index(entries, last, None if scopes == 1 else scope_token(scope_key))
+    postings = read_postings(connection, terms, index)
+    rarities = postings.rarities
+    reading = _Candidates(connection, scope_key, sought, postings, terms)
+    wanted = None if sought.as_of is not None else max(SHORTLIST, sought.limit)
+    shortlist = _best(postings, rarities, sought.weights, wanted)
+    reading.read([*shortlist, *(alike.best if alike is not None else ())])
+    reading.read_beside([*shortlist[:BESIDE], *(alike.best[:BESIDE] if alike is not None else ())])
+    candidates = list(reading.candidates.values())
+    worth = scores(candidates, rarities, sought.weights)
+    if alike is not None:
+        likeness = surrounded(candidates, alike.of(worth), sought.weights.alike_beside)
+        worth = fused(worth, likeness, sought.weights.alike)
+    best = heapq.nsmallest(sought.limit, worth.items(), key=lambda item: (-item[1], -item[0]))
+    return [(key, score) for key, score in best if score > 0]
+
+
+def _best(postings: Postings, rarities: Sequence[float], weights: RankingWeights, limit: int | None) -> list[int]:
+    """The entries with the rarest words, the best first."""
+    alike: dict[tuple[int, int], list[int]] = {}
+    body, heading = postings.body, postings.heading
+    for entry, mask in body.items():
+        alike.setdefault((mask, heading.get(entry, 0)), []).append(entry)
+    for entry, mask in heading.items():
+        if entry not in body:
+            alike.setdefault((0, mask), []).append(entry)
+    values = {
+        masks: sum(
+            rarity if masks[0] >> word & 1 else weights.heading * rarity
+            for word, rarity in enumerate(rarities)
+            if (masks[0] | masks[1]) >> word & 1
+        )
+        for masks in alike
+    }
+    best: list[int] = []
+    for masks in sorted(alike, key=lambda masks: -values[masks]):
+        best += sorted(alike[masks], reverse=True)
+        if limit is not None and len(best) >= limit:
+            return best[:limit]
+    return best
+
+
+class _Candidates:
+    """Entries that come into question, as ranking wants them."""
+
+    def __init__(
+        self, connection: sqlite3.Connection, scope_key: int, sought: Sought, postings: Postings, terms: Sequence[str]
+    ) -> None:
+        self._connection = connection
+        self._postings = postings
+        self._asked = frozenset(terms)
+        self._named: dict[str, bool] = {}
+        self._reach = neighbourhood(sought.weights)
+        self._time = _HOLDS if sought.as_of is None else _HELD
+        self._values = {"scope": scope_key, "at": sought.as_of}
+        self.candidates: dict[int, Candidate] = {}
+
+    def read(self, keys: Sequence[int]) -> None:
+        """Read these entries, without those that did not hold at the time."""
+        self._take(self._connection.execute(_BY_KEY + self._time, {**self._values, "keys": json.dumps(keys)}))
+
+    def read_beside(self, keys: Sequence[int]) -> None:
+        """Read the turns around these, which may say what is asked in other words."""
+        wanted: set[tuple[int, int]] = set()
+        for key in keys:
+            candidate = self.candidates.get(key)
+            if candidate is not None and candidate.conversation is not None and candidate.place is not None:
+                around = range(candidate.place - self._reach, candidate.place + self._reach + 1)
+                wanted.update((candidate.conversation, place) for place in around)
+        wanted -= {
+            (candidate.conversation, candidate.place)
+            for candidate in self.candidates.values()
+            if candidate.conversation is not None and candidate.place is not None
+        }
+        if wanted:
+            values = {**self._values, "places": json.dumps(list(wanted))}
+            self._take(self._connection.execute(_BY_PLACE + self._time, values))
+
+    def _take(self, rows: Iterable[tuple[int, int | None, int | None, int, str | None, str | None, str]]) -> None:
+        body, heading = self._postings.body, self._postings.heading
+        for key, conversation, place, words, role, speaker, beginning in rows:
+            speaker = speaker or speaker_of(beginning)
+            self.candidates[key] = Candidate(
+                key,
+                body.get(key, 0),
+                heading.get(key, 0),
+                conversation,
+                place,
+                words,
+                speaker is not None and self._is_asked(speaker),
+                speaker is None and role == "assistant",
+            )
+
+    def _is_asked(self, speaker: str) -> bool:
+        """Whether the question names somebody; the same few speak again and again."""
+        asked = self._named.get(speaker)
+        if asked is None:
+            asked = self._named[speaker] = not self._asked.isdisjoint(_WORD.findall(speaker.lower()))
+        return asked
+
+
+READ_LEAST, READ_MOST = 300, 5000
+_READ_SHARE = 20_000_000
+_WORTH_LOOKING = 0.35
+"""A frequent word that counts less than this share of the rarest is left out."""
+
+_NEWEST = "SELECT rowid FROM memory_text WHERE memory_text MATCH ? ORDER BY rowid DESC LIMIT ?"
+_READ = f"SELECT json_group_array(rowid) FROM ({_NEWEST})"  # one row is read far faster than thousands
+
+
+def read_max(size: int) -> int:
+    """Entries that are read before frequent words are only looked for among them, in an index of this size: the larger
+    it is, the longer each of them takes.
+    """
+    return max(READ_LEAST, min(READ_MOST, _READ_SHARE // max(size, 1)))
+
+
+@dataclass(slots=True)
+class Postings:
+    """What was found. Bit n of a mask stands for word n."""
+
+    body: dict[int, int] = field(default_factory=dict[int, int])
+    """Entry to the words of its text."""
+    heading: dict[int, int] = field(default_factory=dict[int, int])
+    """Entry to the words of its heading."""
+    rarities: list[float] = field(default_factory=list[float])
+    """What each word counts for."""
+
+
+class _Posting(NamedTuple):
+    having: float
+    """About how many entries have the word there."""
+    number: int
+    column: str
+    expression: str
+    newest: list[int]
+    """All of them, unless there are more than are read."""
+
+
+def read_postings(connection: sqlite3.Connection, terms: Sequence[str], index: Index) -> Postings:
+    """Ask for each word, in the texts and in the headings."""
+    columns = "content", "heading"
+    postings = [
+        _posting(connection, index, number, column, term) for number, term in enumerate(terms) for column in columns
+    ]
+    found = Postings()
+    for number in range(len(terms)):
+        having = max(posting.having for posting in postings if posting.number == number)
+        found.rarities.append(rarity(index.entries, having))
+    postings = sorted((posting for posting in postings if posting.newest), key=lambda posting: posting.having)
+    rare = _rare(postings, read_max(index.last))
+    for posting in rare:
+        _mark(found, posting, posting.newest)
+    among = " OR ".join(posting.expression for posting in rare)
+    for posting in postings[len(rare) :]:
+        if found.rarities[posting.number] >= _WORTH_LOOKING * max(found.rarities):
+            _mark(found, posting, _read(connection, index, f"({among}) AND {posting.expression}"))
+    return found
+
+
+class Index(NamedTuple):
+    """What there is to search."""
+
+    entries: int
+    """How many entries are theirs whom the question is asked of."""
+    last: int
+    """The key of the newest entry."""
+    token: str | None
+    """Whose entries; None when all are."""
+
+    def theirs(self, expression: str) -> str:
+        """The same, of theirs only."""
+        return expression if self.token is None else f'({expression}) AND ({{scope}} : "{self.token}")'
+
+
+def _posting(connection: sqlite3.Connection, index: Index, number: int, column: str, term: str) -> _Posting:
+    """A term has letters and digits only, so nothing in it can be taken for syntax."""
+    expression = f'({{{column}}} : "{term if column == "content" else heading_word(term)}")'
+    newest = _read(connection, index, expression)
+    having = len(newest)
+    if having == read_max(index.last):
+        # As many in all as if they lay as densely before as among the newest.
+        having = min(index.entries, having * index.last / max(1, index.last - newest[-1] + 1))
+    return _Posting(having, number, column, expression, newest)
+
+
+def _rare(postings: Sequence[_Posting], most: int) -> Sequence[_Posting]:
+    """The first, and those behind it while they are few."""
+    read = 0.0
+    for place, posting in enumerate(postings):
+        read += posting.having
+        if read > most:
+            return postings[: max(place, 1)]
+    return postings
+
+
+def _read(connection: sqlite3.Connection, index: Index, expression: str) -> list[int]:
+    (entries,) = connection.execute(_READ, (index.theirs(expression), read_max(index.last))).fetchone()
+    return json.loads(entries)
+
+
+def _mark(found: Postings, posting: _Posting, entries: Iterable[int]) -> None:
+    marks, bit = (found.body if posting.column == "content" else found.heading), 1 << posting.number
+    get = marks.get
+    for entry in entries:
+        marks[entry] = get(entry, 0) | bit

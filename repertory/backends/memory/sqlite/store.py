@@ -1,0 +1,344 @@
+"""What agents remember, in one SQLite database: the embedded default, with no model and no service.
+
+Raw turns and facts lie beside each other and are found as soon as they are stored; how they are ranked stands in
+`repertory.core.recall.ranking`. Durability: every write returns after an fsync. Any number of processes of one machine
+may share a database; it must lie on a local disk, as for SQLite in general. A forked child opens the database anew.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from repertory.backends.memory.opened_once import OpenedOnce
+from repertory.backends.memory.sqlite.embedding_thread import EmbeddingThread
+from repertory.core.memory.options import AddMessagesContext, SearchOptions, read_options
+from repertory.core.recall.ranking import DEFAULT_WEIGHTS, RankingWeights
+from repertory.core.recall.saying import saying_of, sayings_of, sources_of
+from repertory.errors import Failed, Invalid, RepertoryError
+
+if TYPE_CHECKING:
+    from repertory.backends.memory.embedder import Embedder
+    from repertory.backends.memory.sqlite.database import MemoryDatabase
+    from repertory.core.memory.entry import MemoryEntry, Metadata
+    from repertory.core.messages import Message
+
+T = TypeVar("T")
+
+RESULTS = 10
+"""Entries that a search gives where nobody says how many."""
+_PAGE_MAX = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPage:
+    """Some entries, in the order in which they came."""
+
+    entries: Sequence[MemoryEntry]
+    next: str | None
+    """Pass it as `after` for the entries that follow; None when there are none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemorySettings:
+    """How a store is known to its manager and its users."""
+
+    name: str
+    description: str | None
+    max_search_results: int | None
+    writable: bool
+    extraction: Any
+    scope: str
+    busy_timeout_s: float
+    embedder: Embedder | None = None
+    weights: RankingWeights = DEFAULT_WEIGHTS
+
+
+class SQLiteMemory:
+    """A memory store in a file. May be used from several event loops and threads at once.
+
+    Nothing is created before the first write. Cancellation: a write that has begun is waited for. Errors of every call:
+    `Unavailable` (locked for too long, disk full, no access: try again), `Corrupt` (not a memory database, damaged, or
+    made by another release: nothing was changed), `Invalid` (symbolic link, bad arguments). All name the path.
+    """
+
+    def __init__(self, path: Path, settings: MemorySettings, *, clock: Callable[[], float]) -> None:
+        """`clock` gives epoch seconds."""
+        self.name = settings.name
+        self.description = settings.description
+        self.max_search_results = settings.max_search_results
+        self.writable = settings.writable
+        self.extraction = settings.extraction
+        self._path = path
+        self._scope = settings.scope
+        self._busy_timeout_s = settings.busy_timeout_s
+        self._weights = settings.weights
+        self._clock = clock
+        self._embedder = settings.embedder
+        self._opened = self._closed()
+        self._vectors = self._vectors_of(self._opened)
+
+    @property
+    def path(self) -> Path:
+        """The database file."""
+        return self._path
+
+    @property
+    def scope(self) -> str:
+        """Whose memories these are. No call sees or changes those of another scope."""
+        return self._scope
+
+    async def search(
+        self, query: str, options: SearchOptions | None = None, *, as_of: float | None = None
+    ) -> Sequence[MemoryEntry]:
+        """What it knows of that, the best first. Any text is a query; one that matches nothing gives nothing.
+
+        `options.max_search_results`: at most so many; otherwise the store's own number, otherwise 10. `as_of`: epoch
+        seconds; what was known at that time and held then. Without it, what has been superseded is not found.
+
+        Each entry's metadata has `id`, `kind` ("turn" or "fact"), `score` (the more the better, comparable within one
+        search) and, where known, `role`, `speaker`, `said_at`, `session_id`, `agent_id`, `seq`, and what was given.
+        """
+        from repertory.backends.memory.sqlite.recall import Sought  # loads sqlite3, with the first use
+
+        given = read_options(SearchOptions, options, "options").max_search_results
+        wanted = next((number for number in (given, self.max_search_results) if number is not None), RESULTS)
+        sought = Sought(
+            scope=self._scope,
+            question=query,
+            limit=_positive(wanted, "max_search_results"),
+            as_of=as_of,
+            weights=self._weights,
+        )
+        vector = None if self._vectors is None else await self._vectors.question(query)
+        return await self._opened.run_if_there(lambda database: database.search(sought, vector), [])
+
+    async def add(
+        self, content: str, metadata: Metadata | None = None, *, context: AddMessagesContext | None = None
+    ) -> str | None:
+        """Remember that. Returns its id. On return it is stored, and found.
+
+        What the metadata says is kept and given back with it. `speaker` (or `name`), `role`, `session_id` (or
+        `session`) and `said_at` (or `timestamp`, `date`: epoch seconds or ISO 8601; any other text is searched as it
+        is) count in searches, and make it a turn, which stands where it came in its session. Anything else is a fact: a
+        fact that is known is counted (`seen`) and not stored twice. `id` is what you call it yourself; several entries
+        may share it.
+
+        `context`: where it comes from. Returns None when its `idempotency_key` was taken before, or when a turn that
+        the fact was taken from has been forgotten: nothing is stored then.
+        """
+        where = read_options(AddMessagesContext, context, "context")
+        saying = saying_of(content, metadata, where)
+        sources, key = sources_of(where), where.idempotency_key
+        return await self._write(lambda database, now: database.add(saying, sources, key, now=now))
+
+    async def add_messages(self, messages: Sequence[Message], context: AddMessagesContext | None = None) -> int:
+        """Remember what was said as it was said, each message by itself, in the order given. Returns how many were
+        stored: those without text are not, nor those of a session and agent whose sequence number was taken before,
+        unless then and now the context says when they were said, and it differs: that session was begun anew.
+
+        All of them are stored, or none. A message's `metadata["custom"]["speaker"]` says who spoke, where a role does
+        not.
+        """
+        where = read_options(AddMessagesContext, context, "context")
+        turns = sayings_of(messages, where)
+        if not turns:
+            return 0
+        stored = await self._write(
+            lambda database, now: database.add_turns(turns, where.idempotency_key, now=now),
+        )
+        return len(stored)
+
+    async def supersede(
+        self,
+        memory_id: str,
+        content: str,
+        metadata: Metadata | None = None,
+        *,
+        context: AddMessagesContext | None = None,
+    ) -> str | None:
+        """Remember that instead of an entry, which is not found any more except `as_of` a time before. Returns the new
+        id, or None as `add` does. Errors: `NotFound` for an id that is not there; and see the class.
+        """
+        where = read_options(AddMessagesContext, context, "context")
+        saying = saying_of(content, metadata, where)
+        sources, key = sources_of(where), where.idempotency_key
+        return await self._write(lambda database, now: database.supersede(memory_id, saying, sources, key, now=now))
+
+    async def forget(
+        self,
+        memory_id: str | None = None,
+        *,
+        session_id: str | None = None,
+        agent_id: str | None = None,
+        seq: int | None = None,
+    ) -> int:
+        """Erase an entry by its id; or by where it comes from: a session, an agent in it, one message of it.
+
+        Facts that were taken from what is erased go with it, unless they were learned elsewhere as well. What is erased
+        is overwritten in the file, in its index and in its log, and does not come back when the same messages are given
+        again. Returns how many entries that were. Errors: `Invalid` when it says neither; and see the class.
+        """
+        if (memory_id is None) == (session_id is None):
+            raise Invalid("say what to forget: memory_id, or session_id with agent_id and seq")
+        if session_id is None and (agent_id is not None or seq is not None):
+            raise Invalid("agent_id and seq stand beside a session_id")
+        ids: dict[str, object] = {"memory_id": memory_id, "session_id": session_id, "agent_id": agent_id}
+        for name, given in ids.items():
+            if given is not None and not isinstance(given, str):
+                raise Invalid(f"{name} is a string", got=given)
+        if seq is not None and type(seq) is not int:
+            raise Invalid("seq is the number of a message", got=seq)
+        if memory_id is not None:
+            return await self._opened.run_if_there(lambda database: database.forget(memory_id), 0)
+        return await self._opened.run_if_there(lambda database: database.forget_said(str(session_id), agent_id, seq), 0)
+
+    async def embed(self, *, anew: bool = False) -> None:
+        """Make every vector that is missing, and return when they are stored. Nobody has to: vectors follow a write by
+        themselves, and until then a text is found by its words.
+
+        `anew`: drop all vectors of the file first, which is how it gets another embedder. Errors: `Invalid` when there
+        is no embedder, or when the vectors are another's; `Failed` when the embedder fails; and see the class.
+        """
+        if self._vectors is None:
+            raise Invalid("this store has no embedder", store=self.name)
+        await self._vectors.make_all(anew=anew)
+
+    async def entries(self, *, after: str | None = None, limit: int = 100) -> MemoryPage:
+        """Everything there is, in the order in which it came, `limit` at a time (1,000 at most), superseded or not."""
+        start = 0 if after is None else _position(after)
+        wanted = min(_positive(limit, "limit"), _PAGE_MAX)
+        rows = await self._opened.run_if_there(lambda database: database.page(start, wanted + 1), [])
+        shown = rows[:wanted]
+        return MemoryPage([entry for _, entry in shown], str(shown[-1][0]) if len(rows) > wanted else None)
+
+    async def aclose(self) -> None:
+        """Close: no thread and no file stays open. It opens again when it is used again. Calling twice is allowed."""
+        opened, self._opened = self._opened, self._closed()
+        vectors, self._vectors = self._vectors, self._vectors_of(self._opened)
+        if vectors is not None:
+            await vectors.aclose()
+        await opened.aclose()
+
+    def _closed(self) -> OpenedOnce:
+        return OpenedOnce(self._path, self._scope, busy_timeout_s=self._busy_timeout_s)
+
+    async def _write(self, work: Callable[[MemoryDatabase, float], T]) -> T:
+        now = self._clock()
+        result = await self._opened.run(lambda database: work(database, now))
+        if self._vectors is not None:
+            self._vectors.wake()
+        return result
+
+    def _vectors_of(self, opened: OpenedOnce) -> EntryVectors | None:
+        return None if self._embedder is None else EntryVectors(self._embedder, opened, self._path.name)
+
+
+def _positive(number: object, what: str) -> int:
+    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+        raise Invalid(f"{what} is a positive number", got=number)
+    return number
+
+
+def _position(after: str) -> int:
+    if not (after.isascii() and after.isdigit()):
+        raise Invalid("after is what an earlier page said is next", got=after)
+    return int(after)
+
+
+AT_ONCE = 64
+"""Texts that the embedder is given together, between two commits."""
+
+_log = logging.getLogger("repertory.memory")
+
+
+class EntryVectors:
+    """Vectors in one database, from its first use to its closing."""
+
+    def __init__(self, embedder: Embedder, opened: OpenedOnce, name: str) -> None:
+        """Errors: `ImportError` when numpy is missing."""
+        if find_spec("numpy") is None:
+            msg = "searching by vectors needs numpy: pip install 'repertory[vectors]'"
+            raise ImportError(msg)
+        self._embedder = embedder
+        self._opened = opened
+        self._claimed = False
+        self._thread = EmbeddingThread(self._make_some_apart, f"repertory {name} vectors")
+
+    def wake(self) -> None:
+        """Something was written."""
+        self._thread.wake()
+
+    async def question(self, query: str) -> bytes | None:
+        """The vector of a question; None when the embedder fails: then words are left. Errors: `Invalid` when the
+        vectors are another embedder's.
+        """
+        if not query.strip():
+            return None
+        await self._claim(anew=False)
+        try:
+            (vector,) = await self._packed(await self._embed([query]), 1)
+        except RepertoryError as error:
+            _log.warning("a question could not be embedded; it is searched by its words alone: %s", error)
+            return None
+        return vector
+
+    async def make_all(self, *, anew: bool) -> None:
+        """Make what is missing, or everything. Errors: `Invalid`, `Failed`, and those of the database."""
+        await self._claim(anew=anew)
+        while await self._make_some():
+            pass
+
+    async def aclose(self) -> None:
+        """End the thread; what it has not made is made after the next write."""
+        await self._thread.aclose()
+
+    async def _make_some(self) -> bool:
+        """Make the vectors of a few entries. Whether there were any."""
+        await self._claim(anew=False)
+        entries = await self._opened.run_if_there(lambda database: database.pending_vectors(AT_ONCE), [])
+        if not entries:
+            return False
+        vectors = await self._packed(await self._embed([entry.text for entry in entries]), len(entries))
+        made = [(entry.entry, vector) for entry, vector in zip(entries, vectors, strict=True)]
+        await self._opened.run(lambda database: database.store_vectors(made))
+        return True
+
+    async def _make_some_apart(self) -> bool:
+        """The same in a loop that ends when there is no more."""
+        goes_on = await self._make_some()
+        aclose = getattr(self._embedder, "aclose", None)
+        if not goes_on and aclose is not None:
+            await aclose()
+        return goes_on
+
+    async def _embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
+        try:
+            return await self._embedder.embed(texts)
+        except RepertoryError:
+            raise
+        except Exception as error:
+            raise Failed("the embedder failed", embedder=self._embedder.name, texts=len(texts)) from error
+
+    async def _packed(self, vectors: Sequence[Sequence[float]], texts: int) -> list[bytes]:
+        """On the thread, since numpy is loaded there."""
+
+        def packed(database: MemoryDatabase) -> list[bytes]:
+            return database.packed_vectors(vectors, texts, self._embedder.dimensions)
+
+        return await self._opened.run_if_there(packed, [b""] * texts)
+
+    async def _claim(self, *, anew: bool) -> None:
+        """Once is enough, when there is something to claim."""
+        if anew or not self._claimed:
+            name, dimensions = self._embedder.name, self._embedder.dimensions
+
+            def claim(database: MemoryDatabase) -> bool:
+                database.claim_vectors(name, dimensions, anew=anew)
+                return True
+
+            self._claimed = await self._opened.run_if_there(claim, False)

@@ -1,0 +1,1 @@
+"""Models of Amazon Bedrock, and its embedder."""

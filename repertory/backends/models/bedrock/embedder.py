@@ -1,0 +1,106 @@
+"""Vectors of texts by Amazon Titan on Bedrock."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, cast
+
+import anyio
+
+from repertory.backends.aws_clients import AwsService, AwsSettings, aws_clients
+from repertory.backends.models.bedrock.errors import NONSENSE, foreign_errors, from_foreign
+from repertory.errors import Invalid
+
+DEFAULT_MODEL_ID = "amazon.titan-embed-text-v2:0"
+REQUESTS_MAX = 8
+"""Requests at the same time: the service takes one text in each."""
+_DIMENSIONS = (256, 512, 1024)
+_CHARACTERS_MAX = 50_000
+"""Longer texts are refused by the service. What is beyond is left out."""
+_SERVICE = AwsService(name="bedrock-runtime", wanted_by="BedrockEmbedder", extra="bedrock")
+
+
+class BedrockEmbedder:
+    """An `Embedder` by Titan Text Embeddings V2, through InvokeModel. Building one connects to nothing.
+
+    Credentials and region are found as in every AWS tool. May be used from several event loops; each has its own
+    connections, released by `aclose` in that loop. Errors: `Throttled` and `Unavailable` (call again later),
+    `ModelFailed` (refused, no credentials, nonsense: the message says what to set).
+    """
+
+    def __init__(
+        self,
+        model_id: str = DEFAULT_MODEL_ID,
+        *,
+        dimensions: int = 1024,
+        region_name: str | None = None,
+        boto_session: Any = None,
+        boto_client_config: Any = None,
+        endpoint_url: str | None = None,
+    ) -> None:
+        """`dimensions`: 256, 512 or 1024."""
+        if dimensions not in _DIMENSIONS:
+            raise Invalid("dimensions is 256, 512 or 1024", got=dimensions)
+        self._model_id = model_id
+        self._dimensions = dimensions
+        self._clients = aws_clients(
+            _SERVICE,
+            AwsSettings(
+                region_name=region_name,
+                boto_session=boto_session,
+                boto_client_config=boto_client_config,
+                endpoint_url=endpoint_url,
+            ),
+        )
+
+    @property
+    def name(self) -> str:
+        """The model's id."""
+        return self._model_id
+
+    @property
+    def dimensions(self) -> int:
+        """How many numbers a vector has."""
+        return self._dimensions
+
+    async def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
+        """A vector for each text, in order. All or none. Errors: see the class."""
+        found: dict[int, Sequence[float]] = {}
+        failed: list[Exception] = []
+        limit = anyio.Semaphore(REQUESTS_MAX)
+
+        async def one(index: int) -> None:
+            async with limit:
+                try:
+                    found[index] = await self._vector(texts[index])
+                except (*foreign_errors(), *NONSENSE) as error:
+                    failed.append(error)
+                    tasks.cancel_scope.cancel()
+
+        async with anyio.create_task_group() as tasks:
+            for index in range(len(texts)):
+                tasks.start_soon(one, index)
+        if failed:
+            raise from_foreign(failed[0]) from failed[0]
+        return [found[index] for index in range(len(texts))]
+
+    async def aclose(self) -> None:
+        """Close the connections of the running loop."""
+        await self._clients.aclose()
+
+    async def _vector(self, text: str) -> Sequence[float]:
+        client = await self._clients.get()
+        body = {"inputText": text[:_CHARACTERS_MAX], "dimensions": self._dimensions, "normalize": True}
+        answer = await client.invoke_model(
+            modelId=self._model_id,
+            body=json.dumps(body),
+            contentType="application/json",
+            accept="application/json",
+        )
+        async with answer["body"] as stream:
+            told = json.loads(await stream.read())
+        vector = told["embedding"]
+        if not isinstance(vector, list):
+            raise TypeError("the vector is a list of numbers")
+        return cast("list[float]", vector)

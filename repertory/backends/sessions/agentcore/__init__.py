@@ -1,0 +1,1 @@
+"""Sessions in Amazon Bedrock AgentCore Memory."""

@@ -1,0 +1,388 @@
+"""Owning a session in a memory that knows no conditions on writes: the highest generation owns it, and everybody looks.
+
+An owner takes a generation above all it has seen, writes an event that says so, and lists the session until it sees
+that event. Then it looks again before a turn, and before a commit when its last look is older than `prove_s`: a higher
+generation ends its ownership. Between two looks nothing stops it. What it writes then is of a lower generation, and is
+taken in by the next owner as something that was added.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from hashlib import blake2b
+from typing import NamedTuple, TypeVar
+
+import anyio
+
+from repertory.backends.aws_errors import PageTokens
+from repertory.backends.ports import Lease
+from repertory.backends.sessions.agentcore.events import Event, MemoryEvents, NewEvent, PayloadItem
+from repertory.backends.sessions.agentcore.layout import STATE_TYPE, Mark, lease_item, read_mark, sealed_items
+from repertory.backends.sessions.agentcore.reading import EventLog
+from repertory.backends.sessions.journal.requests import side_by_side
+from repertory.backends.sessions.proof_of_life import TimeToLive
+from repertory.core.journal.appender import Entropy
+from repertory.core.message_tree.documents import OURS
+from repertory.errors import LeaseLost, RepertoryError, SessionBusy, StoreUnavailable
+
+REQUESTS_AT_ONCE = 8
+"""Requests for one session that are under way side by side: the service limits all of them together."""
+_CHANCE_BITS = 20
+_TRIES = 6
+_OF_LEASES = ("held", "free", "asked")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentCoreSettings:
+    """How ownership and commits go."""
+
+    lease_s: float = 30.0
+    """How long an owner counts as alive after its last event."""
+    renew_s: float = 10.0
+    """How long an owner may write nothing before it writes that it is alive."""
+    prove_s: float = 5.0
+    """How long a look at the session counts."""
+    settle_s: float = 5.0
+    """How long to look again for events that there must be."""
+    relook_s: float = 0.5
+    """How long to wait before a session counts as busy: its owner may have given it up just now."""
+    event_bytes_max: int = 1_000_000
+    """The largest commit that is one event, unless a single message is larger."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """Whose a session is, as far as a listing says."""
+
+    generation: int = 0
+    """The highest one; 0 when nobody of ours has owned it yet."""
+    owner: str | None = None
+    proved_at: float = 0.0
+    """When the owner wrote its last event, by its clock."""
+
+
+def marks_of(events: Sequence[Event]) -> list[Mark]:
+    """The marks of those events that are ours."""
+    return [mark for event in events if (mark := read_mark(event.metadata)) is not None]
+
+
+def standing_of(events: Sequence[Event]) -> Standing:
+    """What the newest events of a session say of its owner."""
+    marks = [mark for mark in marks_of(events) if mark.kind != "asked"]
+    top = max((mark.generation for mark in marks), default=0)
+    newest = [mark for mark in marks if mark.generation == top]
+    if not newest:
+        return Standing()
+    free = any(mark.kind == "free" for mark in newest)
+    proved_at = max(mark.wall for mark in newest)
+    return Standing(generation=top, owner=None if free else newest[0].owner, proved_at=proved_at)
+
+
+@dataclass(slots=True, kw_only=True)
+class Means:
+    """What owners of one store share."""
+
+    events: MemoryEvents
+    owner: str
+    wall: Callable[[], float]
+    entropy: Entropy
+    settings: AgentCoreSettings
+    metadata: Callable[[str], Mapping[str, str]]
+    """What is to stand beside the messages of a session. Errors: `Invalid`."""
+    tokens: Iterator[int]
+
+
+class _Pending(NamedTuple):
+    """An event that is to be written, and what to do then."""
+
+    event: NewEvent
+    done: Callable[[], None]
+
+
+@dataclass(slots=True, kw_only=True)
+class OwnedSession:
+    """A session that is owned, and what its owner has seen and written."""
+
+    means: Means
+    lease: Lease
+    name: str
+    """As the service calls it."""
+    log: EventLog | None = None
+    """The listing that showed the ownership, for whoever opens an agent first."""
+    ended: bool = False
+    """Whether nothing more may be written but that the session is given up."""
+    unsure: set[tuple[str, int, bytes]] = field(default_factory=set[tuple[str, int, bytes]])
+    """Agent, sequence number and link of rows in a commit that was not told to be stored: it may be made again."""
+    wanted: bool = False
+    """Whether somebody has asked for the session."""
+    news: str | None = None
+    """An event that somebody else has added since an agent was opened."""
+    opened: bool = False
+    """Whether an agent was opened, so that what is listed later may be news to it."""
+    tails: dict[str, int] = field(default_factory=dict[str, int])
+    """Agent id to the last sequence number there must be."""
+    committed_at: float = 0.0
+    """When the last of these was stored; 0.0 when nobody knows."""
+    session_known: bool = True
+    """Whether the session's record is there."""
+    superseded: list[str] = field(default_factory=list[str])
+    """Events of ours that nobody needs any more."""
+    written_at: float = 0.0
+    held_event: str = ""
+    last_ms: int = 0
+    """The time of the newest event."""
+    _looked_at: float = -math.inf
+    _looked_ms: int = 0
+    """The time of the newest event at the last look."""
+    _first_known_ms: int = -1
+    """Older events were not read."""
+    _pending: list[_Pending] = field(default_factory=lambda: list[_Pending]())
+    _known: set[str] = field(default_factory=set[str])
+    """The events that were there, by id; our own since then are known by their marks."""
+
+    async def create(
+        self,
+        kind: str,
+        payload: Sequence[PayloadItem],
+        metadata: Mapping[str, str] | None = None,
+        at_ms: int | None = None,
+    ) -> str:
+        """Write an event behind all others, or at the time given. Its id. Errors: as `MemoryEvents`."""
+        return await self._send(self._compose(kind, payload, metadata, at_ms))
+
+    def prepare(self, payload: Sequence[PayloadItem], metadata: Mapping[str, str], done: Callable[[], None]) -> None:
+        """Have rows written with the next `settle`, in order; `done` is called when they are."""
+        self._pending.append(_Pending(self._compose("rows", payload, metadata), done))
+
+    async def settle(self) -> None:
+        """Write what was prepared. What fails is tried again with the next call, as the same event: so it is there
+        once, whatever became of earlier attempts. Errors: as `MemoryEvents`.
+        """
+        while self._pending:
+            await self._send(self._pending[0].event)
+            self._pending.pop(0).done()
+
+    def _compose(
+        self,
+        kind: str,
+        payload: Sequence[PayloadItem],
+        metadata: Mapping[str, str] | None = None,
+        at_ms: int | None = None,
+    ) -> NewEvent:
+        means, now = self.means, self.means.wall()
+        if at_ms is None:
+            at_ms = self.last_ms = max(int(now * 1000), self.last_ms + 1)
+        mark = Mark(kind, self.lease.generation, now, "" if kind == "free" else means.owner)
+        token = f"{means.owner} {self.lease.generation} {next(means.tokens)}"
+        token = blake2b(token.encode(), digest_size=20).hexdigest()
+        items = sealed_items(str(mark), payload)
+        return NewEvent(at_ms=at_ms, payload=items, metadata={**(metadata or {}), OURS: str(mark)}, token=token)
+
+    async def _send(self, event: NewEvent) -> str:
+        event_id = await self.means.events.create(self.name, event)
+        self.written_at = anyio.current_time()
+        return event_id
+
+    async def delete(self, event_id: str) -> None:
+        """Delete an event; nothing when the service has not said its id. Errors: as `MemoryEvents`."""
+        if event_id:
+            await self.means.events.delete(self.name, event_id)
+
+    def recently_looked(self, seconds: float) -> bool:
+        """Whether the last look is younger than that."""
+        return anyio.current_time() - self._looked_at < seconds
+
+    async def look(self) -> LeaseLost | None:
+        """None when the session is still ours; whether somebody has added to it says `news` then.
+
+        One request, unless more than a page of events came since the last look. Errors: as `MemoryEvents`.
+        """
+        now = anyio.current_time()
+        token: str | None = None
+        tokens = PageTokens()
+        newest: int | None = None
+        while True:
+            page = await self.means.events.page(self.name, token, payloads=False)
+            if token is None and standing_of(page.events).generation != self.lease.generation:
+                return lost(self.lease)
+            asked = [mark.generation for mark in marks_of(page.events) if mark.kind == "asked"]
+            self.wanted = self.wanted or self.lease.generation in asked
+            for event in page.events:
+                if self._is_news(event):
+                    self.news = event.event_id
+                newest = max(newest or 0, event.at_ms)
+            token = tokens.next(page.next_token)
+            if token is None or any(event.at_ms <= self._looked_ms for event in page.events):
+                break
+        self._looked_at, self._looked_ms = now, newest or 0
+        return None
+
+    async def renew(self) -> None:
+        """Write that the owner is alive. Errors: as `MemoryEvents`."""
+        before, self.held_event = self.held_event, await self.create("held", [self._lease_item()])
+        with suppress(RepertoryError):
+            await self.delete(before)
+
+    async def release(self) -> None:
+        """Give the session up, and delete what nobody needs any more. Errors: as `MemoryEvents`."""
+        tidying = [partial(self._tidy, event_id) for event_id in self.superseded]
+        await side_by_side([self._free, *tidying], REQUESTS_AT_ONCE)
+
+    def begin(self, log: EventLog) -> None:
+        """The session is ours, as this listing shows."""
+        self.log = log
+        self._looked_at = anyio.current_time()
+        self.session_known = not log.complete
+        self.know(log)
+        told = 0
+        for seen in reversed(log.seen):
+            self.last_ms = max(self.last_ms, seen.event.at_ms)
+            self.session_known = self.session_known or seen.event.metadata.get(STATE_TYPE) == "SESSION"
+            if seen.mark is None or seen.mark.kind not in _OF_LEASES or seen.event.event_id == self.held_event:
+                continue
+            if seen.fault is not None:  # It is told of, and stays for whoever mends the session.
+                continue
+            self.superseded.append(seen.event.event_id)
+            if seen.tails is not None and seen.mark.generation >= told:
+                self.tails, told = dict(seen.tails), seen.mark.generation
+                self.committed_at = seen.committed_at
+        self._looked_ms = self.last_ms
+        if not log.complete:
+            self._first_known_ms = log.seen[-1].event.at_ms
+
+    def know(self, log: EventLog) -> None:
+        """What this listing has is no news any more."""
+        self._known |= {seen.event.event_id for seen in log.seen}
+
+    async def _free(self) -> None:
+        await self.create("free", [self._lease_item()])
+
+    async def _tidy(self, event_id: str) -> None:
+        with suppress(RepertoryError):  # It does no harm, and whoever owns the session next tries again.
+            await self.delete(event_id)
+
+    def _lease_item(self) -> PayloadItem:
+        return lease_item(self.lease.session_id, self.tails, self.committed_at)
+
+    def _is_news(self, event: Event) -> bool:
+        """Whether an event is something that was said, and that we do not know."""
+        if event.event_id in self._known or event.at_ms < self._first_known_ms:
+            return False
+        mark = read_mark(event.metadata)
+        return mark is None or (mark.kind == "rows" and mark.generation != self.lease.generation)
+
+
+class SessionRace:
+    """Becoming the owner of sessions."""
+
+    def __init__(self, means: Means) -> None:
+        self._means = means
+        self._life = TimeToLive(means.wall, means.settings.lease_s)
+        self._floors: dict[str, int] = {}
+        """Generations that a session had in this store, which it may have forgotten."""
+        self._asked: tuple[str, int] | None = None
+        """The session and generation that were asked for last."""
+
+    async def acquire(self, session_id: str, name: str, *, takeover: bool) -> OwnedSession:
+        """Own the session. Errors: `SessionBusy`, and as `MemoryEvents`."""
+        means = self._means
+        looked, standing = False, Standing()
+        for _ in range(_TRIES):
+            page = await means.events.page(name, None, payloads=False)
+            standing = standing_of(page.events)
+            if self.in_other_hands(standing) and not takeover:
+                if looked:
+                    await self._ask_for(name, standing, page.events)
+                    break
+                looked = True
+                await anyio.sleep(means.settings.relook_s)
+                continue
+            last_ms = _newest_ms(page.events)
+            lease = self._lease(session_id, name, standing)
+            owned = OwnedSession(means=means, lease=lease, name=name, last_ms=last_ms)
+            owned.held_event = await owned.create("held", [lease_item(session_id, None)])
+            try:
+                log = await self._read_back(owned)
+            except RepertoryError:
+                with suppress(RepertoryError):
+                    await owned.delete(owned.held_event)
+                raise
+            if standing_of([seen.event for seen in log.seen]).generation == owned.lease.generation:
+                owned.begin(log)
+                return owned
+            with suppress(RepertoryError):
+                await owned.delete(owned.held_event)
+        raise SessionBusy("another live owner has the session", session=session_id, owner=standing.owner)
+
+    async def _ask_for(self, name: str, standing: Standing, events: Sequence[Event]) -> None:
+        """Ask the owner to give the session up, once. Errors: as `MemoryEvents`."""
+        means, asked = self._means, (name, standing.generation)
+        if self._asked == asked:
+            return
+        mark = Mark("asked", standing.generation, means.wall(), means.owner)
+        token = blake2b(f"{means.owner} asks {standing.generation} {name}".encode(), digest_size=20).hexdigest()
+        at_ms = max(int(means.wall() * 1000), _newest_ms(events) + 1)
+        new = NewEvent(at_ms=at_ms, payload=[], metadata={OURS: str(mark)}, token=token)
+        await means.events.create(name, new)
+        self._asked = asked
+
+    def in_other_hands(self, standing: Standing) -> bool:
+        """Whether a live owner other than this one has it."""
+        return standing.owner != self._means.owner and self.alive(standing) is not None
+
+    def alive(self, standing: Standing) -> str | None:
+        """The owner, if there is one that counts as alive."""
+        owner = standing.owner
+        return owner if owner is not None and self._life.counts(owner, standing.proved_at) else None
+
+    def forget(self, name: str, generation: int) -> None:
+        """The session is deleted. The next generation is higher all the same."""
+        self._floors[name] = max(generation, self._floors.get(name, 0))
+
+    def _lease(self, session_id: str, name: str, standing: Standing) -> Lease:
+        above = max(standing.generation, self._floors.get(name, 0)) >> _CHANCE_BITS
+        count = max(above + 1, int(self._means.wall() * 1000))
+        chance = int.from_bytes(self._means.entropy(4)) >> (32 - _CHANCE_BITS)
+        generation = (count << _CHANCE_BITS) + chance
+        self._floors[name] = generation
+        return Lease(session_id=session_id, owner=self._means.owner, generation=generation)
+
+    async def _read_back(self, owned: OwnedSession) -> EventLog:
+        """The newest page, once it has the event that says that we own the session."""
+
+        async def listed() -> EventLog | None:
+            log = EventLog(self._means.events, owned.name, owned.lease.session_id)
+            await log.more()
+            marks = [seen.mark.generation for seen in log.seen if seen.mark is not None]
+            return log if owned.lease.generation in marks else None
+
+        log = await until_settled(listed, self._means.settings.settle_s)
+        if log is None:
+            raise StoreUnavailable(
+                "the memory does not show what was written to it; try again", session=owned.lease.session_id
+            )
+        return log
+
+
+def _newest_ms(events: Sequence[Event]) -> int:
+    return max((event.at_ms for event in events), default=0)
+
+
+async def until_settled(look: Callable[[], Awaitable[T | None]], settle_s: float) -> T | None:
+    """What `look` finds, asked again with growing waits for as long as it finds None and the time is not over."""
+    deadline, delay_s = anyio.current_time() + settle_s, 0.05
+    while (found := await look()) is None and anyio.current_time() < deadline:
+        await anyio.sleep(delay_s)
+        delay_s *= 2
+    return found
+
+
+def lost(lease: Lease) -> LeaseLost:
+    """What to tell the holder of a lease that is no longer current."""
+    return LeaseLost("the session has another owner now", session=lease.session_id, generation=lease.generation)

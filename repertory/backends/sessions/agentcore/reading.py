@@ -1,0 +1,384 @@
+"""Reading one agent's rows from the events of a session: the newest pages first, and no more than are needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import NamedTuple
+
+from anyio.lowlevel import checkpoint
+
+from repertory.backends.aws_errors import PageTokens
+from repertory.backends.mending_ports import Damage
+from repertory.backends.sessions.agentcore.events import MemoryEvents
+from repertory.backends.sessions.agentcore.layout import AGENT_ID, Found, Said, Seen, agent_value, read_event
+from repertory.backends.worker_threads import run_in_thread
+from repertory.core.message_tree.assembly import Assembled, Source, assemble, standing_rows
+from repertory.core.message_tree.documents import AgentFile, Read
+from repertory.core.orchestration.journals import orchestrator_in
+from repertory.errors import CorruptJournal, Invalid
+
+ASSEMBLED_AT_ONCE_MAX = 100
+"""Documents that are put together on the event loop, which takes some milliseconds; more are in a thread."""
+EXPIRY_S_MIN = 43_200.0
+"""No memory forgets an event sooner: the service counts in days, and clocks differ."""
+_DAMAGED = (
+    "an event of the session is damaged or missing: if it was written just now, try again; else have"
+    " `repertory sessions doctor --repair` set everything aside and go on from what is sound"
+)
+_READ_AT_ONCE = 16
+"""Events that are read between two looks of the event loop at its other work."""
+
+
+class EventLog:
+    """The events of a session as they were listed, newest first, as far as somebody has asked for them."""
+
+    def __init__(self, events: MemoryEvents, session: str, session_id: str | None = None) -> None:
+        """`session` is the service's name for it. `session_id`: whose events they are to be, when that is known: a name
+        that is made of one id may be another one itself, and reading is `Invalid` then.
+        """
+        self._events = events
+        self._session = session
+        self._session_id = session_id
+        self._token: str | None = None
+        self._tokens = PageTokens()
+        self.seen: list[Seen] = []
+        self.complete = False
+        """Whether there are no more."""
+
+    async def more(self) -> None:
+        """Read a page further. Errors: as `MemoryEvents`."""
+        page = await self._events.page(self._session, self._token, payloads=True)
+        for place, event in enumerate(page.events):
+            seen = read_event(event)
+            told = seen.session_id if seen.fault is None else None
+            if told is not None and self._session_id not in (None, told):
+                msg = "another session has the name that this one would have; choose another session id"
+                raise Invalid(msg, session=self._session_id, name=self._session, belongs_to=told)
+            self.seen.append(seen)
+            if place % _READ_AT_ONCE == _READ_AT_ONCE - 1:
+                await checkpoint()
+        self._token = self._tokens.next(page.next_token)
+        self.complete = self._token is None
+
+    async def everything(self) -> None:
+        """Read all pages."""
+        while not self.complete:
+            await self.more()
+
+    def anew(self) -> EventLog:
+        """Another look at the same events."""
+        return EventLog(self._events, self._session, self._session_id)
+
+    @property
+    def agents(self) -> list[str]:
+        """The agents that were heard of, as far as was read."""
+        named = [found.agent_id for seen in self.seen for found in seen.found]
+        named += [seen.agent[0] for seen in self.seen if seen.agent is not None]
+        named += [agent_id for seen in self.seen for agent_id in seen.tails or ()]
+        return sorted(set(named))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What was found of an agent."""
+
+    assembled: Assembled
+    documents: Mapping[Source, Read]
+    first_number: int = 0
+    """The number of the first message that is there, as far as was read."""
+    next_number: int = 0
+    refs: Mapping[int, str] = field(default_factory=dict[int, str])
+    """The places of messages, by number."""
+    agent: AgentFile | None = None
+    """The agent's record; None when it was not met."""
+    agent_event: str | None = None
+    """The event that has it, when it is ours."""
+    unreadable: Sequence[str] = ()
+    """The places of messages of others that nobody can read."""
+    superseded: Sequence[str] = ()
+    """The ids of events of ours that were written anew, or whose agent's record was."""
+    altered: Sequence[Damage] = ()
+    """What is not as it was written."""
+    missing: Sequence[Damage] = ()
+    """What must be there and is not, unless it is only late to be listed."""
+    torn: bool = False
+    """Whether a commit was cut off, or is not seen whole yet. What it said counts as added."""
+    began: float = 0.0
+    """When the agent's first row was made; 0.0 when there is none."""
+    complete: bool = True
+    """Whether there is nothing before what was read."""
+
+    @property
+    def damages(self) -> Sequence[Damage]:
+        """Everything that is wrong."""
+        return [*self.altered, *self.missing]
+
+    @property
+    def late(self) -> bool:
+        """Whether another look may show more."""
+        lost = any(fault.message is None for fault in self.assembled.faults)
+        return not self.altered and (lost or self.torn or bool(self.missing))
+
+
+def check_undamaged(names: tuple[str, str], reading: Reading) -> None:
+    """Raise `CorruptJournal` naming the first place that is damaged, and saying what can be done. `names`: of the
+    session and of the agent.
+    """
+    if reading.damages:
+        first = reading.damages[0]
+        where = {"session": names[0], "agent": names[1], "place": first.where, "cause": first.what}
+        raise CorruptJournal(_DAMAGED, **where, damaged=len(reading.damages))
+
+
+async def read_agent_log(log: EventLog, agent_id: str, now: float, *, first: int | None = None) -> Reading:
+    """The rows from `first` on, from the last row's `low` on when None, and what others have added behind them; and
+    what is damaged of all that was read. `now` in epoch seconds: what is young has not expired.
+
+    Everything is read when it takes more than there is, as it does for an agent that nobody of ours has opened yet.
+    """
+    pages = 1
+    if not log.seen and not log.complete:
+        await log.more()
+    if first == 1:
+        await log.everything()
+    while True:
+        documents = gather(log, agent_id)
+        work = partial(_reading, documents, agent_id, complete=log.complete)
+        reading = work() if len(documents.mine) <= ASSEMBLED_AT_ONCE_MAX else await run_in_thread(work)
+        rows = reading.assembled.rows
+        if log.complete or (rows and reading.assembled.begins <= (first or rows[-1].low)):
+            return replace(
+                reading,
+                altered=_altered(log, documents, reading),
+                missing=_missing(log, agent_id, documents, reading, now),
+            )
+        for _ in range(pages):
+            if not log.complete:
+                await log.more()
+        pages *= 2
+
+
+def _altered(log: EventLog, gathered: Gathered, reading: Reading) -> list[Damage]:
+    """Events of ours that are not as they were written, and messages of others that are not as they were taken in."""
+    altered = [Damage(where=seen.event.event_id, what=seen.fault) for seen in log.seen if seen.fault is not None]
+    there = {said.ref for seen in log.seen for said in seen.said}
+    adopted = {ref for place in gathered.mine.values() for ref in place.found.events.values()}
+    for fault in reading.assembled.faults:
+        ref = reading.refs.get(fault.number) if fault.number is not None else None
+        if ref is not None and not fault.redacted and (ref not in adopted or ref in there):
+            altered.append(Damage(where=ref, what=fault.why))
+    rows = reading.assembled.rows
+    if rows and rows[0].seq > rows[-1].low and reading.agent is None:  # It is all that says what has expired.
+        records = [seen for seen in log.seen if seen.record_fault is not None]
+        altered += [Damage(where=seen.event.event_id, what=str(seen.record_fault)) for seen in records]
+    return altered
+
+
+def _missing(log: EventLog, agent_id: str, gathered: Gathered, reading: Reading, now: float) -> list[Damage]:
+    """What must be there and is not: rows between others, the first ones of a journal that is too young for them to
+    have expired, the last ones that an owner knew when it wrote down what there is.
+    """
+    every = [found for seen in log.seen for found in seen.found if found.agent_id == agent_id]
+    last = max((found.read.kept[-1].line.seq for found in every), default=0)
+    began = max((found.began for found in every), default=0.0)
+    young = _is_young(began, now)
+    standing = [place.found for place in gathered.mine.values()]
+    # What was written anew may stay longer than what stood behind it.
+    kept = [found for found in standing if young or found.edition == 0] or standing
+    first = min((found.read.kept[0].line.seq for found in kept), default=1)
+    rows = reading.assembled.rows
+    seqs = {*reading.assembled.lost, *_lost_messages(reading)}
+    missing = [_row_damage(agent_id, seq, "it is lost") for seq in sorted(seqs) if seq > first or young]
+    begins = reading.assembled.begins
+    if reading.complete and rows and begins > 1 and (young or first < begins) and not missing:
+        missing.append(_row_damage(agent_id, begins - 1, "the events before this one were removed"))
+    for seen in log.seen:
+        known = (seen.tails or {}).get(agent_id, 0) if seen.fault is None else 0
+        if known > last and (last or (reading.complete and _is_young(seen.committed_at, now))):
+            missing.append(_row_damage(agent_id, known, f"events at the end were removed; {last} rows are left"))
+            break
+    return missing
+
+
+def _is_young(at: float, now: float) -> bool:
+    """Whether what was written at a time, if that is known, has not expired for certain."""
+    return at > 0.0 and now - at < EXPIRY_S_MIN
+
+
+def _lost_messages(reading: Reading) -> list[int]:
+    """The rows of messages of ours that are not there any more. Others may delete what they have said."""
+    faults = [fault for fault in reading.assembled.faults if fault.message is None]
+    return [fault.row.seq for fault in faults if fault.number is None or fault.number not in reading.refs]
+
+
+def _row_damage(agent_id: str, seq: int, what: str) -> Damage:
+    return Damage(where=f"agent {agent_id} row {seq}", what=what)
+
+
+async def find_agent(log: EventLog, agent_id: str) -> AgentFile | None:
+    """The agent's record, however far back it lies."""
+    while True:
+        for seen in log.seen:
+            if seen.agent is not None and seen.agent[0] == agent_id:
+                return seen.agent[1]
+        if log.complete:
+            return None
+        await log.more()
+
+
+class _Place(NamedTuple):
+    """A chapter and the event that holds it."""
+
+    found: Found
+    seen: Seen
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gathered:
+    """What the events say of one agent."""
+
+    mine: Mapping[Source, _Place]
+    said: Sequence[Said]
+    """What others have added and what owners wrote that were fenced, oldest first."""
+    agent: AgentFile | None
+    agent_event: str | None
+    superseded: Sequence[str]
+
+
+def gather(log: EventLog, agent_id: str) -> Gathered:
+    """The chapters of an agent, and the messages that nobody has a chapter for."""
+    mine: dict[Source, _Place] = {}
+    superseded: dict[str, None] = {}
+    agent: AgentFile | None = None
+    agent_event: Seen | None = None
+    for seen in reversed(log.seen):
+        for found in seen.found:
+            if found.agent_id == agent_id:
+                _put(mine, _Place(found, seen), superseded)
+        if seen.agent is not None and seen.agent[0] == agent_id:
+            if agent_event is not None and agent_event.mark is not None:
+                superseded[agent_event.event.event_id] = None
+            agent, agent_event = seen.agent[1], seen
+        elif seen.record_fault is not None and seen.event.metadata.get(AGENT_ID) in (agent_id, agent_value(agent_id)):
+            agent, agent_event = None, seen
+    standing = standing_rows({source: place.found.read for source, place in mine.items()})
+    mine = {source: mine[source] for source in dict.fromkeys(source for source, _ in standing.values())}
+    instead = {said.ref for seen in log.seen if seen.mark is not None for said in seen.said}
+    for_others = _for_others(log, agent_id)
+    said: list[Said] = []
+    for seen in reversed(log.seen):
+        if seen.mark is None and any(each.ref in instead for each in seen.said):
+            superseded[seen.event.event_id] = None
+        if seen.event.event_id not in superseded:
+            said += [each for each in _said_in(seen, agent_id, mine) if each.ref not in for_others]
+    ours = agent_event.event.event_id if agent_event is not None and agent_event.mark is not None else None
+    return Gathered(mine=mine, said=said, agent=agent, agent_event=ours, superseded=tuple(superseded))
+
+
+def _put(mine: dict[Source, _Place], place: _Place, superseded: dict[str, None]) -> None:
+    """Of two chapters for one place the later owner's stands, of two of one owner the one that was written anew, or
+    written twice.
+    """
+    other = mine.get(place.found.source)
+    if other is None:
+        mine[place.found.source] = place
+        return
+    new, old = place.found, other.found
+    newer = (new.read.generation, new.edition) >= (old.read.generation, old.edition)
+    if newer:
+        mine[place.found.source] = place
+    if _link(new) == _link(old):
+        superseded[(other if newer else place).seen.event.event_id] = None
+
+
+def _said_in(seen: Seen, agent_id: str, mine: Mapping[Source, _Place]) -> Iterator[Said]:
+    """The messages in an event that are nobody's chapter: others', and those of chapters that do not stand."""
+    yield from seen.said if seen.fault is None else ()
+    for found in seen.found:
+        if found.agent_id == agent_id and found.source.number is not None:
+            stands = mine.get(found.source)
+            if stands is None or _link(stands.found) != _link(found):
+                yield _bare(found)
+
+
+def _bare(found: Found) -> Said:
+    """The message of a chapter whose rows do not count."""
+    return Said(found.ref, Read(message=found.read.message, at=found.read.at))
+
+
+def everything_said(log: EventLog, agent_id: str) -> list[Read]:
+    """The messages of an agent that can be read, as they stand, in the order in which they were written; also those of
+    events that are damaged.
+    """
+    gathered, for_others = gather(log, agent_id), _for_others(log, agent_id)
+    standing = {place.found.ref for place in gathered.mine.values()}
+    said: dict[str, Read] = {}
+    for seen in reversed(log.seen):
+        if seen.event.event_id not in gathered.superseded:
+            of_agent = [found for found in seen.found if found.agent_id == agent_id and found.ref in standing]
+            said |= {found.ref: _bare(found).read for found in of_agent}
+            said |= {each.ref: each.read for each in seen.said if each.ref not in for_others}
+    return [read for read in said.values() if read.message is not None]
+
+
+def _link(found: Found) -> bytes:
+    return found.read.kept[0].line.link
+
+
+def _for_others(log: EventLog, agent_id: str) -> set[str]:
+    """The places of messages that belong to another agent: that whose record others have written next, or else last.
+    To an orchestrator nobody talks.
+    """
+    if orchestrator_in(agent_id) is not None:
+        return {said.ref for seen in log.seen for said in seen.said}
+    records = [seen.agent[0] for seen in log.seen if seen.agent is not None and seen.mark is None]
+    found: set[str] = set()
+    owner = records[0] if records else agent_id
+    for seen in log.seen:
+        if seen.agent is not None and seen.mark is None:
+            owner = seen.agent[0]
+        elif owner != agent_id:
+            found |= {said.ref for said in seen.said}
+    return found
+
+
+def _reading(gathered: Gathered, agent_id: str, *, complete: bool) -> Reading:
+    chapters = {source: place.found for source, place in gathered.mine.items()}
+    documents = {source: found.read for source, found in chapters.items()}
+    refs = {source.number: found.ref for source, found in chapters.items() if source.number is not None}
+    events = {number: ref for found in chapters.values() for number, ref in found.events.items()}
+    places = {said.ref: said.read for said in gathered.said}
+    filed = [row.file for read in documents.values() for row in read.kept if row.file is not None]
+    wanted = {number: ref for number, ref in events.items() if number in filed and ref in places}
+    documents |= {Source(number): places[ref] for number, ref in wanted.items()}
+    refs |= events
+    nexts = [read.next_number - 1 for source, read in documents.items() if source.number is None]
+    next_number = max([*refs, *filed, *nexts], default=-1) + 1
+    taken = set(events.values())
+    for said in gathered.said:
+        if said.read.fault is None and said.ref not in taken:
+            documents[Source(next_number)], refs[next_number] = said.read, said.ref
+            next_number += 1
+    unread = {None, *(number for number in filed if Source(number) not in documents)}
+    assembled = assemble(agent_id, documents, set() if complete else unread)
+    if assembled.torn:
+        mine = {source: place for source, place in gathered.mine.items() if source not in assembled.torn}
+        torn = [_bare(chapters[source]) for source in assembled.torn if source.number is not None]
+        said = [*gathered.said, *torn]
+        return replace(_reading(replace(gathered, mine=mine, said=said), agent_id, complete=complete), torn=True)
+    newest = max(chapters.values(), key=lambda found: found.read.kept[-1].line.seq, default=None)
+    return Reading(
+        assembled=assembled,
+        documents=documents,
+        first_number=min((source.number for source in documents if source.number is not None), default=0),
+        next_number=next_number,
+        refs=refs,
+        agent=gathered.agent,
+        agent_event=gathered.agent_event,
+        unreadable=[said.ref for said in gathered.said if said.read.fault is not None],
+        superseded=gathered.superseded,
+        began=newest.began if newest is not None else 0.0,
+        complete=complete,
+    )

@@ -1,0 +1,1 @@
+"""Sessions in the documented layout: a document for each message."""

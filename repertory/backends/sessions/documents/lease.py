@@ -1,0 +1,228 @@
+"""Who owns which session of a tree: an object per session, replaced under its version.
+
+It names owner and generation. Where reading costs requests it also holds a head per agent: what opening it needs, by
+value, as of when the session was given up in good order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, cast
+
+from repertory.backends.ports import Create, Lease, Update
+from repertory.backends.sessions.documents.names import SessionNames
+from repertory.core.message_tree.documents import ALTERED, is_altered, sealed, session_document
+from repertory.core.message_tree.spelling import parsed, read
+from repertory.errors import AlreadyExists, Corrupt, LeaseLost, NotFound, PreconditionFailed, SessionBusy
+
+if TYPE_CHECKING:
+    from repertory.backends.ports import ObjectStore
+    from repertory.backends.sessions.proof_of_life import ProofOfLife
+
+_TRIES = 5
+_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseFile:
+    """The object as it was read."""
+
+    generation: int = 0
+    owner: str | None = None
+    proved_at: float = 0.0
+    version: str | None = None
+    """None when there is no such object."""
+    heads: Mapping[str, object] = field(default_factory=dict[str, object])
+    """Agent id to head."""
+    tails: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Journal to its last row, as of when the session was given up: no reader may find less."""
+    wanted: bool = False
+    """Whether another process asks its owner for it."""
+
+
+@dataclass(slots=True)
+class HeldLease:
+    """A lease of ours, and what we know of its object."""
+
+    lease: Lease
+    version: str
+    proved_at: float
+    heads: dict[str, object]
+    tails: dict[str, int] = field(default_factory=dict[str, int])
+    """Journal to the last row that there must be."""
+    wanted: bool = False
+    """Whether another process has asked for it."""
+
+
+class TreeLeases:
+    """The leases of one owner."""
+
+    def __init__(
+        self, objects: ObjectStore, life: ProofOfLife, owner: str, wall: Callable[[], float], prove_s: float
+    ) -> None:
+        """`prove_s`: how long a proof of ownership counts; 0 asks each time."""
+        self._objects = objects
+        self._life = life
+        self._owner = owner
+        self._wall = wall
+        self._prove_s = prove_s
+        self._generations: dict[str, int] = {}
+        """The last ones of sessions that were deleted here."""
+
+    async def acquire(self, names: SessionNames, *, takeover: bool) -> HeldLease:
+        """Own the session. Errors: `SessionBusy`."""
+        await self._life.begin()
+        found = LeaseFile()
+        for _ in range(_TRIES):
+            found = await self.read(names)
+            if not takeover and await self.in_other_hands(found):
+                await self._ask(names, found)
+                break
+            floor = self._generations.get(names.session_id, 0)
+            generation = max(found.generation + 1, floor + 1, int(self._wall() * 1000) if found.version is None else 0)
+            lease = Lease(session_id=names.session_id, owner=self._owner, generation=generation)
+            now = self._wall()
+            if found.version is None:
+                await self._create_session(names, now)
+            condition = Create() if found.version is None else Update(found.version)
+            try:
+                version = await self._objects.put(names.lease, _body(lease, now, {}, found.tails), condition)
+            except (AlreadyExists, PreconditionFailed):
+                continue
+            heads = dict(found.heads) if found.owner is None else {}
+            return HeldLease(lease, version, now, heads, dict(found.tails))
+        raise SessionBusy("another live owner has the session", session=names.session_id, owner=found.owner)
+
+    async def _ask(self, names: SessionNames, found: LeaseFile) -> None:
+        """Ask the owner to give the session up. Where nothing else is heard, the lease says so: its owner finds that
+        with its next proof. Who meets another writer asks again.
+        """
+        owner, version = found.owner, found.version
+        if owner is None or version is None or found.wanted or await self._life.ask(owner, names.session_id):
+            return
+        lease = Lease(session_id=names.session_id, owner=owner, generation=found.generation)
+        with suppress(PreconditionFailed):
+            await self._objects.put(
+                names.lease, _body(lease, found.proved_at, found.heads, found.tails, wanted=True), Update(version)
+            )
+
+    async def _create_session(self, names: SessionNames, at: float) -> None:
+        """Its document comes first: others take a folder without one for a session that they cannot open."""
+        with suppress(AlreadyExists):
+            await self._objects.put(names.session, session_document(names.session_id, at), Create())
+
+    async def read(self, names: SessionNames) -> LeaseFile:
+        """The object as it is now. Errors: `Corrupt`."""
+        try:
+            stored = await self._objects.get(names.lease)
+        except NotFound:
+            return LeaseFile()
+        try:
+            said = read(stored.body)
+            if is_altered(parsed(stored.body)):
+                raise ValueError(ALTERED)
+            owner, heads, tails = said.get("owner"), said.get("heads"), said.get("tails")
+            if said.get("format") != _FORMAT:
+                raise ValueError("a format that this release does not know")
+            return LeaseFile(
+                generation=int(cast("int", said["generation"])),
+                owner=owner if isinstance(owner, str) else None,
+                proved_at=float(cast("float", said["proved_at"])),
+                version=stored.version,
+                heads=cast("dict[str, object]", heads) if isinstance(heads, dict) else {},
+                tails={name: int(seq) for name, seq in cast("dict[str, int]", tails or {}).items()},
+                wanted=said.get("wanted") is True,
+            )
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            if not stored.body.strip(b"\0 \n"):  # Cut off by a power failure of whoever wrote it: nobody owns that.
+                return LeaseFile(version=stored.version)
+            raise Corrupt("the lease of the session cannot be read", file=names.lease, cause=str(error)) from error
+
+    async def in_other_hands(self, found: LeaseFile) -> bool:
+        """Whether a live owner other than this one has it."""
+        return (
+            found.owner is not None
+            and found.owner != self._owner
+            and await self._life.alive(found.owner, found.proved_at)
+        )
+
+    async def alive(self, found: LeaseFile) -> str | None:
+        """The owner, if there is one that is alive."""
+        return found.owner if found.owner == self._owner or await self.in_other_hands(found) else None
+
+    async def check(self, names: SessionNames, held: HeldLease) -> LeaseLost | None:
+        """None when the lease is current. Asks the store when the last proof has become too old."""
+        if self._prove_s and 0 <= self._wall() - held.proved_at <= self._prove_s:  # Negative: the clock went back.
+            return None
+        return await self.prove(names, held) if self._prove_s else await self.look(names, held)
+
+    async def look(self, names: SessionNames, held: HeldLease) -> LeaseLost | None:
+        """None when the lease is current, as the store says now. Where nobody can be fenced, nothing is asked."""
+        if self._prove_s == math.inf:
+            return None
+        found = await self.read(names)
+        current = (found.owner, found.generation) == (held.lease.owner, held.lease.generation)
+        if not current or found.version is None:
+            return lost(held.lease)
+        held.version, held.wanted = found.version, held.wanted or found.wanted
+        return None
+
+    async def prove(self, names: SessionNames, held: HeldLease) -> LeaseLost | None:
+        """Replace the object by one that says the same later. None when the lease is current."""
+        for _ in range(_TRIES):
+            now = self._wall()
+            try:
+                held.version = await self._objects.put(
+                    names.lease, _body(held.lease, now, {}, held.tails), Update(held.version)
+                )
+            except PreconditionFailed:
+                found = await self.read(names)  # It may be our own put, of which we were not told.
+                if (found.owner, found.generation) != (held.lease.owner, held.lease.generation):
+                    break
+                held.version = found.version or held.version
+                held.wanted = held.wanted or found.wanted
+            else:
+                held.proved_at = now
+                return None
+        return lost(held.lease)
+
+    async def release(self, names: SessionNames, held: HeldLease, heads: Mapping[str, object]) -> None:
+        """Give the session up, in good order. A lease that is no longer current is ignored."""
+        body = _body(held.lease, self._wall(), heads, held.tails, owner=None)
+        for _ in range(_TRIES):
+            try:
+                await self._objects.put(names.lease, body, Update(held.version))
+            except PreconditionFailed:
+                found = await self.read(names)  # Somebody may have asked for it.
+                if (found.owner, found.generation) != (held.lease.owner, held.lease.generation):
+                    return
+                held.version = found.version or held.version
+            else:
+                return
+
+    def forget(self, session_id: str, generation: int) -> None:
+        """The session is deleted. The next generation is higher all the same."""
+        self._generations[session_id] = max(generation, self._generations.get(session_id, 0))
+
+
+def lost(lease: Lease) -> LeaseLost:
+    """What to tell the holder of a lease that is no longer current."""
+    return LeaseLost("the session has another owner now", session=lease.session_id, generation=lease.generation)
+
+
+def _body(
+    lease: Lease,
+    at: float,
+    heads: Mapping[str, object],
+    tails: Mapping[str, int],
+    *,
+    owner: str | None = "",
+    wanted: bool = False,
+) -> bytes:
+    named = lease.owner if owner == "" else owner
+    said: dict[str, object] = {"format": _FORMAT, "generation": lease.generation, "owner": named, "proved_at": at}
+    said |= {"heads": dict(heads), "tails": dict(tails)} | ({"wanted": True} if wanted else {})
+    return sealed(said)

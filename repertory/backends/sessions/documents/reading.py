@@ -1,0 +1,283 @@
+"""Reading one agent's documents: the last ones first, side by side, and no more than are needed."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, TypedDict
+
+import anyio
+
+from repertory.backends.mending_ports import Damage
+from repertory.backends.sessions.documents.names import SESSIONS, AgentNames, SessionNames, id_in
+from repertory.backends.worker_threads import run_in_thread
+from repertory.core.journal.rows import Kind
+from repertory.core.message_tree.assembly import Assembled, Source, assemble, check_chain
+from repertory.core.message_tree.documents import ALTERED, AgentFile, Read, read_agent, read_message, read_rows
+from repertory.core.message_tree.spelling import parsed
+from repertory.core.orchestration.journals import journal_of, orchestrator_in
+from repertory.errors import CorruptJournal, Invalid, NotFound, RepertoryError
+
+if TYPE_CHECKING:
+    from repertory.backends.ports import ObjectStore, StoredObject
+
+READS_AT_ONCE_MAX = 32
+"""Documents that are read side by side at most."""
+ASSEMBLED_AT_ONCE_MAX = 100
+"""Documents that are put together on the event loop, which takes some milliseconds; more are in a thread."""
+_DAMAGED = (
+    "a document of the session is damaged: put it back from a copy, or have `repertory sessions doctor --repair` set"
+    " everything aside and go on from what is sound; who has edited it on purpose removes its key 'repertory'"
+)
+_FIRST_READ = 48
+"""Messages that are read in the first go: the default window and some more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What was found of an agent."""
+
+    assembled: Assembled = field(default_factory=Assembled)
+    documents: Mapping[Source, Read] = field(default_factory=dict[Source, Read])
+    """What was read."""
+    messages: Sequence[int] = ()
+    """The numbers of all documents of messages, in order."""
+    damages: Sequence[Damage] = ()
+    """What is wrong with the documents that were read: what nobody can read, what is not as we have written it, what is
+    lost. A document that somebody else has written anew is none.
+    """
+    document: StoredObject | None = None
+    """What tells others how things stand, as it was found."""
+    agent: AgentFile | None = None
+    """That document of an agent; None when there is none, or nobody can read it."""
+
+    @property
+    def agent_version(self) -> str | None:
+        """Of that document, when there is one."""
+        return None if self.document is None else self.document.version
+
+
+class _Told(TypedDict):
+    """What says how things stand."""
+
+    document: StoredObject | None
+    agent: AgentFile | None
+
+
+@dataclass(frozen=True, slots=True)
+class JournalPlace:
+    """Where one agent's journal is."""
+
+    objects: ObjectStore
+    names: AgentNames
+    session_id: str
+    agent_id: str
+
+
+async def told(objects: ObjectStore, key: str, name: str) -> str | None:
+    """An id as a document has it, whose folder's name may be shortened."""
+    try:
+        value = parsed((await objects.get(key)).body).get(name)
+    except (NotFound, ValueError):
+        return None
+    return value if isinstance(value, str) else None
+
+
+async def check_told(objects: ObjectStore, names: SessionNames) -> None:
+    """Raise `Invalid` when the session's folder is another one's: where names are shortened, two may be the same, and
+    the document has the id.
+    """
+    if id_in(names.folder.removesuffix("/"), SESSIONS) is not None:
+        return
+    found = await told(objects, names.session, "session_id")
+    if found is not None and found != names.session_id:
+        msg = "another session has the folder that this one would have; choose another session id"
+        raise Invalid(msg, session=names.session_id, folder=names.folder, belongs_to=found)
+
+
+async def places_in(objects: ObjectStore, names: SessionNames, keys: Sequence[str] | None = None) -> list[JournalPlace]:
+    """The journals of a session. One whose folder does not say its id, and whose document cannot, is left out."""
+    if keys is None:
+        keys = [info.key for info in await objects.list(names.folder)]
+    places: list[JournalPlace] = []
+    for of_agent in names.journals_in(keys):
+        journal = of_agent.journal
+        if journal is None:
+            found = await told(objects, of_agent.agent, "id" if of_agent.orchestrator else "agent_id")
+            journal = journal_of(found) if of_agent.orchestrator and found is not None else found
+        if journal is not None:
+            places.append(JournalPlace(objects, of_agent, names.session_id, journal))
+    return places
+
+
+async def read_journal(place: JournalPlace, *, whole: bool) -> Reading:
+    """The rows from the last row's `low` on, or all of them, and what others have added behind them.
+
+    Errors: `CorruptJournal` naming the document when rows that are needed cannot be had.
+    """
+    objects, names = place.objects, place.names
+    keys = [info.key for info in await objects.list(names.folder)]
+    sources = names.sources(keys)
+    if not sources:
+        of_others = await _told(place, keys)
+        check_named(place, of_others["document"])
+        return Reading(**of_others)
+    messages = [source for source in sources if source.number is not None]
+    rows = sources[len(messages) :]
+    documents: dict[Source, Read] = {}
+    take = len(sources) if whole else _FIRST_READ
+    while True:
+        messages, newest = messages[:-take], messages[-take:]
+        rows, newest_rows = rows[:-take], rows[-take:]
+        reads = [partial(_read_into, documents, objects, names, source) for source in (*newest, *newest_rows)]
+        await side_by_side(reads)
+        unread = {source.number for source in (*messages, *rows)}
+        work = partial(assemble, place.agent_id, documents, unread)
+        assembled = work() if len(documents) <= ASSEMBLED_AT_ONCE_MAX else await run_in_thread(work)
+        if not messages and not rows:
+            break
+        if assembled.rows and assembled.begins <= assembled.rows[-1].low and not whole:
+            break
+        take *= 2
+    numbers = [source.number for source in sources if source.number is not None]
+    of_others = await _told(place, keys)
+    check_named(place, of_others["document"])
+    if names.orchestrator:
+        _check_rows(place, documents)
+    if not assembled.rows or assembled.begins > (1 if whole else assembled.rows[-1].low):
+        check_chain(assembled, {number: names.key(Source(number)) for number in numbers}, place.session_id)
+    return Reading(
+        assembled=assembled,
+        documents=documents,
+        messages=numbers,
+        damages=_damages(place, documents, assembled),
+        **of_others,
+    )
+
+
+def check_named(place: JournalPlace, document: StoredObject | None) -> None:
+    """Raise `Invalid` when the folder is another journal's: where names are shortened, two may be the same, and the
+    document has the id.
+    """
+    if document is None or place.names.journal is not None:
+        return
+    orchestrator = orchestrator_in(place.agent_id)
+    name, wanted = ("agent_id", place.agent_id) if orchestrator is None else ("id", orchestrator)
+    found: object = None
+    with suppress(ValueError):
+        found = parsed(document.body).get(name)
+    if isinstance(found, str) and found != wanted:
+        msg = "another agent has the folder that this one would have; choose another agent id"
+        raise Invalid(msg, agent=place.agent_id, folder=place.names.folder, belongs_to=found)
+
+
+def _damages(place: JournalPlace, documents: Mapping[Source, Read], assembled: Assembled) -> list[Damage]:
+    wrong = {source: read.fault for source, read in documents.items() if read.fault is not None}
+    wrong |= {source: ALTERED for source, read in documents.items() if read.altered}
+    for fault in assembled.faults:
+        source = Source(fault.number)
+        read = documents.get(source)
+        if read is None or (read.kept and not fault.redacted):  # Lost, or ours and not what its rows prove.
+            wrong.setdefault(source, fault.why)
+    lost = frozenset(assembled.lost)
+    for source, read in documents.items():
+        if any(row.line.seq in lost for row in read.kept):
+            wrong.setdefault(source, ALTERED)
+        if read.before and read.before[0].seq in lost and all(line.kind != Kind.MESSAGE for line in read.before):
+            wrong.setdefault(Source(None, read.before[0].seq), "it is lost")
+    ordered = sorted(wrong.items(), key=lambda item: (item[0].number is None, item[0].number or item[0].first or 0))
+    return [Damage(where=_where(place, source), what=what) for source, what in ordered]
+
+
+def _where(place: JournalPlace, source: Source) -> str:
+    known = source.number is not None or source.first is not None
+    return place.names.key(source) if known else f"{place.names.folder}messages/"
+
+
+def check_undamaged(place: JournalPlace, reading: Reading) -> None:
+    """Raise `CorruptJournal` naming the first document that is damaged, and saying what can be done."""
+    if reading.damages:
+        first = reading.damages[0]
+        where = {"session": place.session_id, "agent": place.agent_id, "file": first.where, "cause": first.what}
+        raise CorruptJournal(_DAMAGED, **where, damaged=len(reading.damages))
+
+
+def check_tail(place: JournalPlace, last_seq: int, tails: Mapping[str, int]) -> None:
+    """Raise `CorruptJournal` when a journal ends before the row with which it was given up last."""
+    known = tails.get(place.agent_id, 0)
+    if last_seq < known:
+        where = {"session": place.session_id, "agent": place.agent_id, "file": place.names.folder}
+        raise CorruptJournal(_DAMAGED, **where, cause="documents at the end were removed", seq=last_seq, stored=known)
+
+
+async def _told(place: JournalPlace, keys: Collection[str]) -> _Told:
+    """What others are told."""
+    document = await find_document(place) if place.names.agent in keys else None
+    agent = None if document is None or place.names.orchestrator else read_agent(document.body)
+    return _Told(document=document, agent=agent)
+
+
+def _check_rows(place: JournalPlace, documents: Mapping[Source, Read]) -> None:
+    """Raise `CorruptJournal` for a document of rows that cannot be read, where there is nothing else to go by."""
+    for source, read in documents.items():
+        fault = read.fault or (ALTERED if read.altered else None)
+        if fault is not None:
+            where = {"session": place.session_id, "agent": place.agent_id, "file": place.names.key(source)}
+            raise CorruptJournal("a document of rows cannot be read", **where, cause=fault)
+
+
+async def read_agent_file(place: JournalPlace) -> tuple[AgentFile | None, str | None]:
+    """The agent's document, None when nobody can read it, and its version, None when there is none."""
+    stored = await find_document(place)
+    return (None, None) if stored is None else (read_agent(stored.body), stored.version)
+
+
+async def find_document(place: JournalPlace) -> StoredObject | None:
+    """What tells others how things stand, if it is there."""
+    try:
+        return await place.objects.get(place.names.agent)
+    except NotFound:
+        return None
+
+
+async def side_by_side(requests: Sequence[Callable[[], Awaitable[None]]]) -> None:
+    """Make requests, some at a time. Errors: the first one's, alone; those that follow are not begun any more."""
+    failed: list[RepertoryError] = []
+    limiter = anyio.CapacityLimiter(READS_AT_ONCE_MAX)
+
+    async def make(request: Callable[[], Awaitable[None]]) -> None:
+        async with limiter:
+            if not failed:
+                try:
+                    await request()
+                except RepertoryError as error:
+                    failed.append(error)
+
+    async with anyio.create_task_group() as group:
+        for request in requests:
+            group.start_soon(make, request)
+    if failed:
+        raise failed[0]
+
+
+async def _read_into(documents: dict[Source, Read], objects: ObjectStore, names: AgentNames, source: Source) -> None:
+    """One document; one that has gone meanwhile is left out, and one that is a link or worse cannot be read."""
+    try:
+        body = (await objects.get(names.key(source))).body
+    except NotFound:
+        return
+    except Invalid as error:
+        documents[source] = Read(fault=str(error))
+        return
+    documents[source] = read_message(body) if source.number is not None else read_rows(body)
+
+
+def offset_of(first_shown: int, numbers: Mapping[int, int], messages: int, last_number: int) -> int:
+    """How many documents of messages lie before the first one that is shown: what others skip when they open.
+
+    `numbers`: those of the rows that are known. Without a message from there on, everything is skipped.
+    """
+    shown = [number for seq, number in numbers.items() if seq >= first_shown]
+    return max(0, messages - (last_number + 1 - min(shown))) if shown else messages

@@ -1,0 +1,432 @@
+"""One session that is owned: commits to it, and its head.
+
+Commits are put one after the other, and never wait for the head, which is replaced beside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Unpack
+
+import anyio
+import anyio.to_thread
+
+from repertory.backends.ports import Batch, Condition, Create, Lease, Overwrite, Position, Update
+from repertory.backends.sessions.journal.format import pack
+from repertory.backends.sessions.journal.head import Head, HeadChanges, pack_head
+from repertory.backends.sessions.journal.keys import SessionKeys
+from repertory.backends.sessions.journal.reading import Changed, SessionReader, StoredHead
+from repertory.backends.sessions.journal.requests import Requests, side_by_side
+from repertory.backends.sessions.journal.window import Window, seqs_after, without
+from repertory.core.journal.codec import at_of
+from repertory.core.journal.rows import Row
+from repertory.errors import (
+    AlreadyExists,
+    CorruptJournal,
+    LeaseLost,
+    PreconditionFailed,
+    RepertoryError,
+    StoreUnavailable,
+)
+
+INLINE_BYTES_MAX = 16 * 1024
+"""What opening needs stands in the head itself up to this size, which saves a request."""
+SEGMENTS_MIN, SEGMENTS_MAX = 16, 128
+"""Commits after which the head is brought up to date: at least, and at most. They bound what opening after a crash
+reads."""
+WINDOW_SHARE = 8
+"""Between the two: when this many times the bytes of a window have been committed since the last one."""
+_ASIDE_BYTES = 64 * 1024
+"""More is packed in a thread: the event loop has other things to do."""
+_TRIES_MAX = 8
+
+
+class OwnedSession:
+    """A session under a lease of ours. After `LeaseLost` it is of no use any more."""
+
+    def __init__(self, requests: Requests, keys: SessionKeys, lease: Lease, head: Head) -> None:
+        """`head` is the one that makes us the owner; `begin` puts it."""
+        self.lease = lease
+        self.keys = keys
+        self.requests = requests
+        self.reader = SessionReader(requests, keys, lease.session_id)
+        self.head = head
+        self.window = Window()
+        self.commit = head.commit
+        """The last commit that is known to be stored."""
+        self.erasing = head.erasing
+        """Rows whose content must go and may still stand somewhere."""
+        self.lost: LeaseLost | None = None
+        self.signed_at = anyio.current_time()
+        """When the last request was sent that proved the lease."""
+        self._wanted = False
+        self._version = ""
+        self._seqs = dict(head.seqs)
+        self._created_at = head.created_at
+        self._unsure = False
+        """Whether a segment may have been stored, or may still be, without our knowing."""
+        self._grown_bytes = 0
+        self._window_bytes = 0
+        self._stale_windows: set[str] = set()
+        self._windows = 0
+        """How many were put beside the head."""
+        self.tidy = True
+        """Whether heads and chunks can be made; what is damaged is left as it is."""
+        self.committing = anyio.Lock()
+        self.head_lock = anyio.Lock()
+
+    # Commits.
+
+    async def append(self, batches: Sequence[Batch]) -> list[Position | LeaseLost]:
+        """Commit what follows on what is stored; the rest is refused, batch by batch. One put, whatever is in them.
+
+        Errors: those of the object store; nothing is known then.
+        """
+        async with self.committing:
+            for _ in range(_TRIES_MAX):
+                if self.lost is not None:
+                    return [self.lost for _ in batches]
+                outcomes, rows, erasing = self._placed(batches)
+                try:
+                    if not rows and not erasing:
+                        await self.prove()
+                    elif not await self._put_segment(rows, erasing):
+                        continue
+                except LeaseLost as lost:
+                    return [lost for _ in batches]
+                return outcomes
+            raise StoreUnavailable(
+                "the segment could not be placed", session=self.lease.session_id, commit=self.commit + 1
+            )
+
+    def _placed(
+        self, batches: Sequence[Batch]
+    ) -> tuple[list[Position | LeaseLost], list[Row], tuple[tuple[str, int], ...]]:
+        outcomes: list[Position | LeaseLost] = []
+        placed: list[Row] = []
+        erasing: list[tuple[str, int]] = []
+        seqs = self._seqs
+        for batch in batches:
+            ends = dict(seqs)
+            refused = None
+            for row in batch.rows:
+                last = ends.get(row.agent_id, 0)
+                if row.seq != last + 1:
+                    fields = {"session": self.lease.session_id, "seq": row.seq, "stored": last}
+                    refused = LeaseLost("rows do not follow what is stored", **fields)
+                    break
+                ends[row.agent_id] = row.seq
+            if refused is not None:
+                outcomes.append(refused)
+                continue
+            seqs = ends
+            placed += batch.rows
+            erasing += [pair for pair in batch.erase if 0 < pair[1] <= seqs.get(pair[0], 0)]
+            agent_id = batch.rows[-1].agent_id if batch.rows else (batch.erase[-1][0] if batch.erase else "")
+            outcomes.append(Position(agent_id=agent_id, seq=seqs.get(agent_id, 0)))
+        return outcomes, placed, tuple(erasing)
+
+    async def _put_segment(self, rows: Sequence[Row], erasing: tuple[tuple[str, int], ...]) -> bool:
+        """Put the next segment. False when another one, that we had put before, was there already; it is known now."""
+        number = self.commit + 1
+        rows = without(rows, set(erasing))
+        body = await packed_aside(self._segment_header(number, erasing), rows)
+        key = self.keys.segment(number)
+        sent_at = anyio.current_time()
+        self._unsure, was_unsure = True, self._unsure
+        try:
+            await self.requests.put(key, body, Create())
+        except AlreadyExists as error:
+            return await self._look_at_winner(number, body, was_unsure, error)
+        self._stored(number, rows, erasing, len(body), sent_at)
+        return True
+
+    async def _look_at_winner(self, number: int, body: bytes, was_unsure: bool, error: AlreadyExists) -> bool:
+        """Somebody has put this segment: we, without our knowing; or an owner that has taken the session over.
+
+        Errors: `LeaseLost`, `CorruptJournal`, those of the object store.
+        """
+        self._unsure = was_unsure
+        key = self.keys.segment(number)
+        found = await self.requests.find(key)
+        if found is None:
+            raise StoreUnavailable(
+                "the segment is there, and is not", session=self.lease.session_id, key=key
+            ) from error
+        segment = self.reader.segment(number, found)
+        if (segment.generation, segment.owner) == (self.lease.generation, self.lease.owner):
+            self._stored(number, segment.rows, segment.erasing, len(found.body), self.signed_at)
+            return found.body == body
+        if segment.generation > self.lease.generation:
+            raise self.lose()
+        await self.prove()
+        raise CorruptJournal("a segment that nobody can have put", session=self.lease.session_id, key=key)
+
+    def _stored(
+        self, number: int, rows: Sequence[Row], erasing: tuple[tuple[str, int], ...], size_bytes: int, sent_at: float
+    ) -> None:
+        self.commit = number
+        self.window.add(rows)
+        self.window.erase(set(erasing))
+        self.erasing += erasing
+        self.signed_at = max(self.signed_at, sent_at)
+        self._unsure = False
+        self._seqs = seqs_after(self._seqs, rows)
+        self._count(rows, size_bytes)
+
+    def _count(self, rows: Sequence[Row], size_bytes: int) -> None:
+        self._grown_bytes += size_bytes
+        if not self._created_at:
+            self._created_at = next((at_of(row.body) or 0.0 for row in rows if not row.erased), 0.0)
+
+    def _segment_header(self, number: int, erasing: tuple[tuple[str, int], ...] = ()) -> dict[str, object]:
+        lease = self.lease
+        said: dict[str, object] = {"kind": "segment", "session": lease.session_id, "commit": number}
+        said |= {"owner": lease.owner, "generation": lease.generation}
+        return {**said, "erasing": erasing} if erasing else said
+
+    async def prove(self) -> None:
+        """Ask the store who owns the session. Errors: `LeaseLost`, those of the object store."""
+        stored = await self.reader.head()
+        if stored is None or not self._ours(stored.head):
+            raise self.lose()
+
+    def lose(self) -> LeaseLost:
+        """Somebody else has the session."""
+        if self.lost is None:
+            fields = {"session": self.lease.session_id, "generation": self.lease.generation}
+            self.lost = LeaseLost("the session has another owner now", **fields)
+        return self.lost
+
+    # Becoming the owner.
+
+    async def begin(self, before: StoredHead | None) -> None:
+        """Put the head that names us, and learn what is stored. `before` is the head that was there.
+
+        After an owner that did not give the session up, nothing of its can follow any more. Errors: `AlreadyExists`,
+        `PreconditionFailed`, `LeaseLost` (somebody was quicker), `CorruptJournal`, and those of the object store.
+        """
+        rows = before.rows if before is not None and not before.head.deleted else ()
+        body = pack_head(self.head, rows)
+        condition: Condition = Create() if before is None else Update(before.version)
+
+        async def put_head() -> Sequence[Row]:
+            self._version = await self.requests.put(self.keys.head, body, condition)
+            return rows
+
+        calls = [put_head]
+        if self.head.window is not None:
+            calls.append(self._first_window)
+        self.window = Window((await side_by_side(calls))[-1])
+        self.window.erase(set(self.erasing))
+        if before is not None and not before.head.orderly:
+            try:
+                await self._catch_up()
+                await self._fence()
+            except Changed as change:
+                await self.prove()
+                raise self._missing(change) from change
+
+    async def _first_window(self) -> Sequence[Row]:
+        try:
+            return await self.reader.window(StoredHead(self.head, [], ""))
+        except Changed as change:
+            raise self._missing(change) from change
+
+    async def _catch_up(self) -> None:
+        """Read what the owner before has committed since it last replaced the head."""
+        segments = await self.reader.tail(self.commit)
+        if any(segment.generation > self.lease.generation for segment in segments):
+            raise self.lose()
+        self.window, self.commit, self.erasing = self.reader.grown(self.window, self.head, segments)
+        self._seqs |= self.window.seqs
+        for segment in segments:
+            self._count(segment.rows, segment.size_bytes)
+
+    def _missing(self, change: Changed) -> CorruptJournal:
+        return CorruptJournal("an object is missing", session=self.lease.session_id, key=str(change))
+
+    async def _fence(self) -> None:
+        """Put an empty segment where the owner before would put its next one."""
+        while True:
+            number = self.commit + 1
+            body = pack(self._segment_header(number), ())
+            try:
+                await self.requests.put(self.keys.segment(number), body, Create())
+            except AlreadyExists:
+                key = self.keys.segment(number)
+                segment = self.reader.segment(number, await self.requests.find(key))
+                if segment.generation > self.lease.generation:
+                    raise self.lose() from None
+                self._stored(number, segment.rows, segment.erasing, segment.size_bytes, self.signed_at)
+                if segment.fence and segment.generation == self.lease.generation:
+                    return
+            else:
+                self._stored(number, (), (), len(body), anyio.current_time())
+                return
+
+    # The head.
+
+    @property
+    def head_due(self) -> bool:
+        """Whether opening after a crash would have to read a lot."""
+        count = self.commit - self.head.commit
+        return count >= SEGMENTS_MAX or (
+            count >= SEGMENTS_MIN and self._grown_bytes >= WINDOW_SHARE * max(self._window_bytes, 1)
+        )
+
+    @property
+    def _moved(self) -> bool:
+        """Whether the head does not say what opening needs as of now."""
+        return (self.head.commit, self.head.erasing) != (self.commit, self.erasing)
+
+    async def renew(self) -> None:
+        """Give a sign of life. Errors: `LeaseLost`, and those of the object store."""
+        async with self.head_lock:
+            await self.write_head(fresh=self.head.window is None)
+
+    def note_wish(self) -> None:
+        """Another process asks for the session."""
+        self._wanted = True
+
+    def take_wish(self) -> bool:
+        """Whether another process has asked for the session since this was last asked."""
+        wanted, self._wanted = self._wanted, False
+        return wanted
+
+    async def refresh(self) -> None:
+        """Bring the head up to date. Errors: `LeaseLost`, and those of the object store."""
+        async with self.head_lock:
+            await self.write_head(fresh=True)
+        await self.forget_windows()
+
+    async def release(self) -> None:
+        """Give the session up, so that opening it next is cheap. Nothing happens when it is lost."""
+        async with self.committing, self.head_lock:
+            if self.lost is None:
+                fresh = self.head.window is None or self._moved
+                with suppress(LeaseLost):
+                    await self.write_head(fresh=fresh, owner=None, orderly=not self._unsure)
+        if self.lost is None:
+            with suppress(RepertoryError):
+                await self.forget_windows()
+        self.lose()
+
+    async def write_tombstone(self) -> None:
+        """Say that the session is deleted. Errors: `LeaseLost`, and those of the object store."""
+        async with self.committing, self.head_lock:
+            lease = self.lease
+            gone = Head(session=lease.session_id, generation=lease.generation, edition=self.head.edition)
+            self.head = replace(gone, owner=lease.owner, commit=self.commit)
+            await self._replace_head({"owner": None, "orderly": True, "deleted": True}, ())
+            self.lose()
+
+    async def write_moved(self, moved_to: str) -> None:
+        """Say that the session lies in another folder, where everything but this head is by now. Nobody opens it here
+        from then on. Errors: `LeaseLost`, and those of the object store.
+        """
+        async with self.committing, self.head_lock:
+            fresh = self.head.window is None
+            await self.write_head(fresh=fresh, owner=None, orderly=True, moved_to=moved_to)
+            self.lose()
+
+    async def write_head(self, *, fresh: bool, **changes: Unpack[HeadChanges]) -> None:
+        """Replace the head; with `fresh` it says what opening needs as of now. The caller holds `head_lock`.
+
+        Errors: `LeaseLost`, and those of the object store.
+        """
+        rows: Sequence[Row] = ()
+        if fresh:
+            await self._complete()
+            rows, window = await self._write_window(changes)
+            if self.head.window is not None and self.head.window != window:
+                self._stale_windows.add(self.head.window)
+        await self._replace_head(changes, rows)
+
+    async def _write_window(self, changes: HeadChanges) -> tuple[Sequence[Row], str | None]:
+        """The rows for the head; when they are too many for it they are put beside it, and there are none."""
+        rows, changes["commit"] = self.window.rows(), self.commit
+        changes["seqs"], changes["erasing"] = dict(self._seqs), self.erasing
+        changes["created_at"] = self._created_at
+        changes["updated_at"] = self.window.updated_at(self.head.updated_at)
+        grown_bytes = self._grown_bytes
+        header: dict[str, object] = {"kind": "window", "session": self.lease.session_id, "commit": self.commit}
+        body = await packed_aside(header, rows)
+        self._window_bytes = len(body)
+        self._grown_bytes -= grown_bytes
+        if len(body) <= INLINE_BYTES_MAX:
+            changes["window"] = None
+            return rows, None
+        self._windows += 1  # Never a name again: a head whose answer was lost may name it.
+        name = f"{self.lease.generation}-{self._windows}"
+        self._stale_windows.add(name)  # until the head names it
+        await self.requests.put(self.keys.window(name), body, Overwrite())
+        changes["window"] = name
+        return (), name
+
+    async def _replace_head(self, changes: HeadChanges, rows: Sequence[Row]) -> None:
+        for _ in range(_TRIES_MAX):
+            head = replace(self.head, edition=self.head.edition + 1, **changes)
+            sent_at = anyio.current_time()
+            try:
+                self._version = await self.requests.put(self.keys.head, pack_head(head, rows), Update(self._version))
+            except PreconditionFailed:
+                await self._reread_head()
+                continue
+            self.head = head
+            self._stale_windows.discard(head.window or "")
+            self.signed_at = max(self.signed_at, sent_at)
+            return
+        raise StoreUnavailable("the head could not be replaced", session=self.lease.session_id)
+
+    async def _reread_head(self) -> None:
+        """Another head is there. An earlier put of ours may have been done after all; else the session is lost."""
+        stored = await self.reader.head()
+        if stored is None or not self._ours(stored.head):
+            raise self.lose()
+        if self.head.window is not None and stored.head.window != self.head.window:
+            self._stale_windows.add(self.head.window)
+        self.head, self._version = stored.head, stored.version
+
+    def _ours(self, head: Head) -> bool:
+        return (head.generation, head.owner) == (self.lease.generation, self.lease.owner)
+
+    def note_tidied(self, commit: int) -> None:
+        """Segments up to this commit were removed; the next head says so."""
+        self.head = replace(self.head, tidied=commit)
+
+    def note_erased(self, erased: Sequence[tuple[str, int]]) -> None:
+        """The contents of these rows stand nowhere any more but in the head; the next head says so."""
+        self.erasing = tuple(pair for pair in self.erasing if pair not in set(erased))
+
+    async def _complete(self) -> None:
+        """Who goes back to an earlier position needs rows from before the window again."""
+        while self.window.missing:
+            for agent_id in self.window.missing:
+                first, last = self.window.gap(agent_id)
+                rows = await self.reader.stretch(agent_id, last, first)
+                if not rows:
+                    fields = {"session": self.lease.session_id, "agent": agent_id, "seq": first}
+                    raise CorruptJournal("rows that opening needs are missing", **fields)
+                self.window.fill(agent_id, rows)
+
+    async def load(self, agent_id: str) -> list[Row]:
+        """The rows that opening an agent needs; they are here, nearly always."""
+        await self._complete()
+        return self.window.of(agent_id)
+
+    async def forget_windows(self) -> None:
+        """Remove windows that the head does not name any more."""
+        names = self._stale_windows - {self.head.window}
+        if names:
+            await self.requests.delete_all([self.keys.window(name) for name in names])
+            self._stale_windows -= names
+
+
+async def packed_aside(header: dict[str, object], rows: Sequence[Row]) -> bytes:
+    """Packed rows; a lot of them in a thread."""
+    if sum(len(row.body) for row in rows) <= _ASIDE_BYTES:
+        return pack(header, rows)
+    return await anyio.to_thread.run_sync(pack, header, rows)

@@ -1,0 +1,419 @@
+"""Reading a session: its head, what opening needs, what came after, and everything.
+
+Nothing is mended here. An object that is missing may have been merged by the owner meanwhile; readers begin again then.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import NamedTuple, cast
+
+from repertory.backends.ports import ObjectInfo, StoredObject
+from repertory.backends.sessions.journal.format import Packed
+from repertory.backends.sessions.journal.head import Head, ObjectKind, erasing_in, head_in, read_object, whole_number
+from repertory.backends.sessions.journal.keys import SessionKeys, number_in
+from repertory.backends.sessions.journal.requests import SIDE_BY_SIDE, Requests
+from repertory.backends.sessions.journal.window import Window, without
+from repertory.core.journal.rows import Row
+from repertory.errors import CorruptJournal, StoreFailed
+
+_READINGS_MAX = 4
+"""How often a reader begins again when the owner was busy merging."""
+
+
+class StoredHead(NamedTuple):
+    """A head as it was read."""
+
+    head: Head
+    rows: list[Row]
+    """What stands in the head itself."""
+    version: str
+
+    def check_here(self, keys: SessionKeys) -> None:
+        """Errors: `StoreFailed` when the session was moved away."""
+        if self.head.moved_to is not None:
+            text = "the session lies with its snapshots now: open it with `SessionManager` or `SnapshotSessions`"
+            raise StoreFailed(text, session=self.head.session, key=keys.head, moved_to=self.head.moved_to)
+
+
+class Segment(NamedTuple):
+    """What one commit added."""
+
+    commit: int
+    generation: int
+    owner: str
+    rows: list[Row]
+    erasing: tuple[tuple[str, int], ...]
+    size_bytes: int
+
+    @property
+    def fence(self) -> bool:
+        """Whether it only keeps a former owner from writing on. A fence is never removed."""
+        return not self.rows and not self.erasing
+
+
+class Changed(Exception):
+    """The owner has moved what was to be read."""
+
+
+class SessionReader:
+    """Reads one session."""
+
+    def __init__(self, requests: Requests, keys: SessionKeys, session_id: str, *, moving: bool = False) -> None:
+        """`moving`: read also a session that is being moved away, which is whole here until it lies there."""
+        self._moving = moving
+        self._requests = requests
+        self._keys = keys
+        self._session_id = session_id
+
+    async def head(self) -> StoredHead | None:
+        """The head, or None when there is none. Errors: `CorruptJournal`."""
+        stored = await self._requests.find(self._keys.head)
+        return None if stored is None else self._head(stored)
+
+    async def headless(self) -> Head:
+        """What is known of a session that has no head: that it was never there, or was removed and left its fences.
+
+        Raises `Changed` when it has one by now. Errors: `CorruptJournal` when the head was lost: a session that was
+        there must not begin anew.
+        """
+        found = await self._requests.list(f"{self._keys.folder}/")
+        numbers = [number_in(info.key) or 0 for info in found if info.key.startswith(self._keys.segments)]
+        chunks = any(info.key.startswith(self._keys.chunks) and number_in(info.key) for info in found)
+        try:
+            segments = await self.segments([number for number in numbers if number])
+        except Changed:  # Somebody is removing it.
+            segments = []
+        if chunks or any(not segment.fence for segment in segments):
+            if await self.head() is not None:
+                raise Changed(self._keys.head)
+            text = "the head of the session is missing: `doctor --repair` makes it anew of what is there"
+            raise CorruptJournal(text, session=self._session_id, key=self._keys.head)
+        end = max((segment.commit for segment in segments), default=0)
+        generation = max((segment.generation for segment in segments), default=0)
+        return Head(session=self._session_id, generation=generation, commit=end, deleted=bool(end))
+
+    async def window(self, stored: StoredHead) -> list[Row]:
+        """The rows that opening needs as of the head. Raises `Changed` when the head was replaced meanwhile."""
+        if stored.head.window is None:
+            return self._as_of_head(stored.head, stored.rows, self._keys.head)
+        key = self._keys.window(stored.head.window)
+        found = await self._requests.find(key)
+        if found is None:
+            raise Changed(key)
+        return self._as_of_head(stored.head, self.read(found, "window", key).rows, key)
+
+    def _as_of_head(self, head: Head, rows: list[Row], key: str) -> list[Row]:
+        """The rows, if they end where the head says. Errors: `CorruptJournal`."""
+        if Window(rows).seqs != dict(head.seqs):
+            raise CorruptJournal("the window is not the head's", session=self._session_id, key=key)
+        return rows
+
+    async def tail(self, commit: int) -> list[Segment]:
+        """Everything that was committed after `commit`, in order: one list, and the segments side by side."""
+        found = await self._requests.list(self._keys.segments, self._keys.segment(commit))
+        return await self.segments_in(found, commit)
+
+    async def segments_in(self, found: Sequence[ObjectInfo], commit: int) -> list[Segment]:
+        """The segments after `commit` among these objects. Raises `Changed` when one is not there."""
+        numbers = sorted({number for info in found if (number := number_in(info.key)) is not None and number > commit})
+        for expected, number in enumerate(numbers, commit + 1):
+            if number != expected:
+                raise Changed(self._keys.segment(expected))
+        return await self.segments(numbers)
+
+    async def segments(self, numbers: Sequence[int], at_once: int = SIDE_BY_SIDE) -> list[Segment]:
+        """These segments. Raises `Changed` when one is not there."""
+        stored = await self._requests.find_all([self._keys.segment(number) for number in numbers], at_once)
+        return [self.segment(number, found) for number, found in zip(numbers, stored, strict=True)]
+
+    def segment(self, number: int, found: StoredObject | None) -> Segment:
+        """The segment that was read. Errors: `CorruptJournal`."""
+        key = self._keys.segment(number)
+        if found is None:
+            raise Changed(key)
+        header, rows = self.read(found, "segment", key)
+        if header.get("commit") != number:
+            raise CorruptJournal("a segment has another's key", session=self._session_id, key=key)
+        try:
+            generation, erasing = whole_number(header.get("generation")), erasing_in(header.get("erasing"))
+        except ValueError as error:
+            raise self._damaged(key, error) from error
+        return Segment(number, generation, str(header.get("owner")), rows, erasing, len(found.body))
+
+    async def opened(self, stored: StoredHead) -> tuple[Window, int, tuple[tuple[str, int], ...]]:
+        """What opening needs as of now, the last commit, and what is being erased."""
+        window = Window(await self.window(stored))
+        segments = [] if stored.head.orderly else await self.tail(stored.head.commit)
+        return self.grown(window, stored.head, segments)
+
+    def grown(
+        self, window: Window, head: Head, segments: Sequence[Segment]
+    ) -> tuple[Window, int, tuple[tuple[str, int], ...]]:
+        """The same, from what was read."""
+        erasing = head.erasing
+        for segment in segments:
+            self._check_order(window, segment)
+            window.add(segment.rows)
+            erasing += segment.erasing
+        window.erase(set(erasing))
+        return window, segments[-1].commit if segments else head.commit, erasing
+
+    async def load(self, agent_id: str) -> list[Row]:
+        """What opening an agent needs, read without owning the session."""
+        for _ in range(_READINGS_MAX):
+            try:
+                stored = await self._there()
+                if stored is None:
+                    return []
+                window, _, _ = await self.opened(stored)
+            except Changed as change:
+                self._last_missed = str(change)
+                continue
+            if agent_id in window.missing:
+                return await self.stretch(agent_id, window.last_seq(agent_id))
+            return window.of(agent_id)
+        raise self._missing()
+
+    async def stretch(self, agent_id: str, last: int, first: int | None = None) -> list[Row]:
+        """The rows of an agent from `first` (None: from the `low` of the last one) to `last`; empty when there is no
+        row of that number. Costs what opening costs; for rows that opening does not read also a list, and about two
+        gets. Errors: `CorruptJournal` when a row is missing.
+        """
+        for _ in range(_READINGS_MAX):
+            try:
+                stored = await self._there()
+                return [] if stored is None else await self._stretch(stored, agent_id, last, first)
+            except Changed as change:
+                self._last_missed = str(change)
+        raise self._missing()
+
+    async def _there(self) -> StoredHead | None:
+        """The head; None when there is no such session. Errors: `CorruptJournal` when it is damaged or was lost,
+        `StoreFailed` when it was moved away.
+        """
+        stored = await self.head()
+        if stored is None:
+            await self.headless()
+        elif not self._moving:
+            stored.check_here(self._keys)
+        return None if stored is None or stored.head.deleted else stored
+
+    async def _stretch(self, stored: StoredHead, agent_id: str, last: int, first: int | None) -> list[Row]:
+        head = stored.head
+        tail = [] if head.orderly else await self.tail(head.commit)
+        erasing = {*head.erasing, *(pair for segment in tail for pair in segment.erasing)}
+        near = [*await self.window(stored), *(row for segment in tail for row in segment.rows)]
+        near = [row for row in near if row.agent_id == agent_id]
+        if not near or not 0 < last <= near[-1].seq:
+            return []
+        low = first
+        if last >= near[0].seq:
+            low = first if first is not None else near[last - near[0].seq].low
+            near = near[: last - near[0].seq + 1]
+        if low is None or low < near[0].seq:
+            parts = await self._parts(head, agent_id)
+            end = min(last, near[0].seq - 1)
+            before = await parts.rows(low, end)
+            near = [*before, *(near if last > end else ())]
+            self._check_unbroken(agent_id, near, last, low)
+        return without([row for row in near if low is None or row.seq >= low], erasing)
+
+    async def _parts(self, head: Head, agent_id: str) -> Parts:
+        """What was committed up to the head, part by part."""
+        found = await self._requests.list(f"{self._keys.folder}/")
+        chunks, segments = self._sorted(found, head)
+        keys = {number: key for key in chunks if (number := number_in(key)) is not None}
+        keys |= {number: key for number, key in segments.items() if number <= head.commit}
+        commits = sorted(keys)
+
+        async def read(place: int) -> Sequence[Row]:
+            number = commits[place]
+            stored = await self._requests.find(keys[number])
+            if number > head.merged:
+                rows = self.segment(number, stored).rows
+            else:
+                chunk = self._chunk(keys[number], stored)
+                kept = [each for each in numbers_in(chunk.header, "kept") if each <= head.merged]
+                rows = [*chunk.rows, *(row for each in await self.segments(kept) for row in each.rows)]
+            return sorted((row for row in rows if row.agent_id == agent_id), key=lambda row: row.seq)
+
+        return Parts(commits, (head.commit, head.seqs.get(agent_id, 0)), read)
+
+    def _check_unbroken(self, agent_id: str, rows: Sequence[Row], last: int, low: int | None) -> None:
+        seqs = [row.seq for row in rows]
+        first = low if low is not None else (rows[-1].low if rows else last)
+        if len(seqs) != last + 1 - first or any(seq != wanted for wanted, seq in enumerate(seqs, first)):
+            fields = {"session": self._session_id, "agent": agent_id, "seq": first}
+            raise CorruptJournal("a row is missing, or there twice", **fields)
+
+    async def whole(self, agent_id: str) -> list[Row]:
+        """Every row of an agent. Errors: `CorruptJournal` when one is missing."""
+        for _ in range(_READINGS_MAX):
+            try:
+                stored = await self._there()
+                return [] if stored is None else self._ordered(agent_id, await self._everything(stored.head))
+            except Changed as change:
+                self._last_missed = str(change)
+        raise self._missing()
+
+    async def _everything(self, head: Head) -> list[Row]:
+        found = await self._requests.list(f"{self._keys.folder}/")
+        chunk_keys, segment_keys = self._sorted(found, head)
+        stored = await self._requests.find_all([*chunk_keys, *segment_keys.values()])
+        chunks = [self._chunk(key, body) for key, body in zip(chunk_keys, stored, strict=False)]
+        segments = [
+            self.segment(number, body) for number, body in zip(segment_keys, stored[len(chunk_keys) :], strict=True)
+        ]
+        kept = await self.segments(self._kept(chunks, head))
+        erasing = {pair for segment in segments for pair in segment.erasing} | set(head.erasing)
+        rows = [row for part in (*chunks, *kept, *segments) for row in part.rows]
+        return without(rows, erasing)
+
+    def _sorted(self, found: Sequence[ObjectInfo], head: Head) -> tuple[list[str], dict[int, str]]:
+        """The keys of the chunks that count, and of the segments that are in none of them."""
+        chunks: list[str] = []
+        segments: dict[int, str] = {}
+        for info in found:
+            number = number_in(info.key)
+            if number is None:
+                continue
+            if info.key.startswith(self._keys.chunks) and head.base < number <= head.merged:
+                chunks.append(info.key)
+            elif info.key.startswith(self._keys.segments) and number > head.merged:
+                segments[number] = info.key
+        for number in range(head.merged + 1, max(segments, default=head.merged)):
+            if number not in segments:
+                raise Changed(self._keys.segment(number))
+        last = max(segments, default=head.merged)
+        if head.commit > last:
+            raise Changed(self._keys.segment(head.commit))
+        if head.orderly and last > head.commit:  # Behind an orderly head there is nothing, unless it was replaced.
+            raise Changed(self._keys.segment(head.commit + 1))
+        return chunks, segments
+
+    def _chunk(self, key: str, found: StoredObject | None) -> Packed:
+        if found is None:
+            raise Changed(key)
+        return self.read(found, "chunk", key)
+
+    def _kept(self, chunks: Sequence[Packed], head: Head) -> list[int]:
+        """Segments that were left as they are when their neighbours were merged. Checks that chunks follow."""
+        kept: list[int] = []
+        end = head.base
+        for header, _ in chunks:
+            last = header.get("last")
+            if header.get("first") != end + 1 or not isinstance(last, int) or last <= end:
+                break
+            end = last
+            kept += [number for number in numbers_in(header, "kept") if number <= head.merged]
+        if end != head.merged:
+            raise Changed(self._keys.chunk(end + 1))
+        return kept
+
+    def _ordered(self, agent_id: str, rows: Sequence[Row]) -> list[Row]:
+        own = sorted((row for row in rows if row.agent_id == agent_id), key=lambda row: row.seq)
+        for expected, row in enumerate(own, 1):
+            if row.seq != expected:
+                fields = {"session": self._session_id, "agent": agent_id, "seq": expected}
+                raise CorruptJournal("a row is missing, or there twice", **fields)
+        return own
+
+    def read(self, found: StoredObject, kind: ObjectKind, key: str) -> Packed:
+        """What stands in an object of this session. Errors: `CorruptJournal`."""
+        return read_object(found.body, kind, self._session_id, key)
+
+    def _head(self, stored: StoredObject) -> StoredHead:
+        packed = read_object(stored.body, "head", self._session_id, self._keys.head)
+        try:
+            return StoredHead(head_in(packed), packed.rows, stored.version)
+        except ValueError as error:
+            raise self._damaged(self._keys.head, error) from error
+
+    def _damaged(self, key: str, error: ValueError) -> CorruptJournal:
+        return CorruptJournal("a damaged object", session=self._session_id, key=key, cause=str(error))
+
+    def _check_order(self, window: Window, segment: Segment) -> None:
+        seqs: dict[str, int] = {}
+        for row in segment.rows:
+            last = seqs.get(row.agent_id, window.last_seq(row.agent_id))
+            if row.seq != last + 1:
+                fields = {"session": self._session_id, "agent": row.agent_id, "seq": row.seq}
+                raise CorruptJournal("a row does not follow the one before it", **fields)
+            seqs[row.agent_id] = row.seq
+
+    _last_missed = ""
+
+    def _missing(self) -> CorruptJournal:
+        return CorruptJournal("an object is missing", session=self._session_id, key=self._last_missed)
+
+
+def numbers_in(header: Mapping[str, object], name: str) -> list[int]:
+    """Commits that a chunk's header names; what is no number names none."""
+    found = header.get(name)
+    named = cast("list[object]", found) if isinstance(found, list) else []
+    return [number for number in named if isinstance(number, int)]
+
+
+ReadPart = Callable[[int], Awaitable[Sequence[Row]]]
+"""Gives an agent's rows in the part of that number, in order."""
+
+
+class Parts:
+    """The parts of a session that hold the rows of one agent, read when they are needed and once."""
+
+    def __init__(self, commits: Sequence[int], last: tuple[int, int], read: ReadPart) -> None:
+        """`commits`: the first commit in each part. `last`: about the last commit and the agent's last row in it."""
+        self._commits = commits
+        self._last = last
+        self._read = read
+        self._rows: dict[int, Sequence[Row]] = {}
+
+    async def rows(self, first: int | None, last: int) -> list[Row]:
+        """The rows from sequence number `first` (None: from the `low` of the last one) to `last`; those that there are,
+        when some are missing.
+        """
+        number = await self._find(last)
+        if number is None:
+            return []
+        found = [row for row in await self._part(number) if row.seq <= last]
+        low = first if first is not None else found[-1].low
+        while number and found[0].seq > low:
+            number -= 1
+            found = [*await self._part(number), *found]
+        return [row for row in found if row.seq >= low]
+
+    async def _part(self, number: int) -> Sequence[Row]:
+        if number not in self._rows:
+            self._rows[number] = await self._read(number)
+        return self._rows[number]
+
+    async def _find(self, seq: int) -> int | None:
+        """The part that holds a row; None when none does."""
+        low, high = 0, len(self._commits) - 1
+        before, behind = (0, 0), self._last
+        halve = False
+        while low <= high:
+            number = (low + high) // 2 if halve else self._guessed(seq, before, behind)
+            number = min(max(number, low), high)
+            while number > low and not await self._part(number):
+                number -= 1
+            rows = await self._part(number)
+            if not rows:  # This agent said nothing in all of these.
+                low = max(low, number) + 1
+                continue
+            if rows[0].seq <= seq <= rows[-1].seq:
+                return number
+            if rows[-1].seq < seq:
+                low, before = number + 1, (self._commits[number], rows[-1].seq)
+            else:
+                high, behind = number - 1, (self._commits[number], rows[0].seq)
+            halve = not halve
+        return None
+
+    def _guessed(self, seq: int, before: tuple[int, int], behind: tuple[int, int]) -> int:
+        """The part where a row should lie if rows were spread evenly over the commits."""
+        share = (seq - before[1]) / max(1, behind[1] - before[1])
+        commit = before[0] + int(share * (behind[0] - before[0]))
+        return bisect_right(self._commits, commit) - 1

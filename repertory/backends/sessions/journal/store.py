@@ -1,0 +1,621 @@
+"""Sessions on any object store: in a bucket, in a folder, in memory.
+
+Start here, then read `object_ownership.py` (one session that is owned) and `object_reading.py`. Design note 6 says why
+it looks like this, `docs/journal-on-objects.md` what lies in the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple, TypeAlias
+
+import anyio
+from anyio.lowlevel import checkpoint_if_cancelled
+
+from repertory.backends.mending_ports import Damage, Inspection, Salvage
+from repertory.backends.ports import Batch, Create, Lease, ObjectInfo, ObjectStore, Position, SessionInfo
+from repertory.backends.sessions.journal.format import pack, unpack
+from repertory.backends.sessions.journal.head import Head, ObjectKind, erasing_in, head_in, pack_head, read_object
+from repertory.backends.sessions.journal.keys import JOURNALS, Layout, SessionKeys, number_in, remove_session
+from repertory.backends.sessions.journal.owners import Owners
+from repertory.backends.sessions.journal.ownership import OwnedSession
+from repertory.backends.sessions.journal.quarantine import copy_aside, names_aside, remove_aside
+from repertory.backends.sessions.journal.reading import Changed, SessionReader, StoredHead
+from repertory.backends.sessions.journal.requests import Requests, side_by_side
+from repertory.backends.sessions.journal.tending import Tending
+from repertory.backends.sessions.journal.window import Window, seqs_after, without
+from repertory.core.ids import check_id
+from repertory.core.journal.rows import Row
+from repertory.core.outage import own_errors
+from repertory.errors import (
+    AlreadyExists,
+    Corrupt,
+    CorruptJournal,
+    Invalid,
+    LeaseLost,
+    PreconditionFailed,
+    RepertoryError,
+    SessionBusy,
+    StoreNotFound,
+    StoreUnavailable,
+)
+
+Outcome: TypeAlias = Position | RepertoryError
+
+LINGER_S = 10.0
+"""How long records wait for company: a put has its price, and nobody waits for these."""
+_TRIES_MAX = 8
+
+
+class ObjectSessionStore:
+    """A `SessionStore` over an `ObjectStore`, which it closes with itself. For one event loop.
+
+    A commit is one put for each session in it, side by side. Ownership lasts as `owners` says; `tend` keeps it up, and
+    keeps opening and reading cheap, so somebody supervised should run it while the store is open.
+
+    Errors of every call: those of the object store (`Unavailable`, `Throttled`, `Failed`), `CorruptJournal` naming
+    session and key (damaged, foreign or missing objects; nothing was changed), `Invalid` after `aclose`.
+    """
+
+    def __init__(self, objects: ObjectStore, *, owner: str, owners: Owners, layout: Layout = JOURNALS) -> None:
+        """`owner` must be unique to this object, such as a random id; it is what leases name."""
+        self._layout = layout
+        self._objects = objects
+        self._owner = check_id(owner, "owner")
+        self._owners = owners
+        self._requests = Requests(objects)
+        self._owned: dict[str, OwnedSession] = {}
+        self._tending = Tending(self._owned, owners)
+        self._closed = False
+
+    look_every_s = 0.25
+    """How often an owner should look whether it was asked for a session."""
+
+    @property
+    def name(self) -> str:
+        """Two stores with the same name hold the same sessions."""
+        return f"journals:{self._objects.name}"
+
+    @property
+    def linger_s(self) -> float:
+        """How long records that nobody waits for should gather before they are appended."""
+        return LINGER_S
+
+    @property
+    def yields_within_s(self) -> float:
+        """How long an idle owner takes from being asked until the session is free, as a rule."""
+        return 1.0 if self._owners.renew_every_s is None else self._owners.renew_every_s + 1.5
+
+    async def acquire(self, session_id: str, *, takeover: bool = False) -> Lease:
+        """Become the owner: a get and a put after an owner that gave the session up, and at most one more get.
+
+        An earlier lease of this very object is fenced. Errors: `SessionBusy`, and see the class.
+        """
+        keys = self._keys(session_id)
+        await self._owners.arrive()
+        with anyio.CancelScope(shield=True):
+            await self._acquire(session_id, keys, takeover)
+        lease = self._owned[session_id].lease
+        try:
+            await checkpoint_if_cancelled()
+        except BaseException:
+            with anyio.CancelScope(shield=True), suppress(RepertoryError):
+                await self.release(lease)
+            raise
+        return lease
+
+    async def asked_for(self) -> Sequence[str]:
+        """Sessions held by this object that other processes have asked for since the last look. In a bucket, that is
+        found out with each renewal. Errors: `Unavailable`.
+        """
+        asked = {*(await self._owners.asked_for() if self._owned else ())}
+        asked |= {session_id for session_id, owned in self._owned.items() if owned.take_wish()}
+        return sorted(asked & self._owned.keys())
+
+    async def release(self, lease: Lease) -> None:
+        """Give the session up. A lease that is no longer current is ignored."""
+        self._check_open()
+        owned = self._owned.get(lease.session_id)
+        if owned is not None and owned.lease == lease:
+            del self._owned[lease.session_id]
+            await self._tending.stop(owned)
+            await owned.release()
+
+    async def append(self, batches: Sequence[Batch]) -> Sequence[Outcome]:
+        """Commit a group, each session on its own; one outcome per batch, in order. Cancellation waits for the puts.
+
+        Errors: see the class, when nothing of the group is known to be stored.
+        """
+        self._check_open()
+        for batch in batches:
+            for agent_id in {row.agent_id for row in batch.rows}:
+                check_id(agent_id, "agent id")
+        groups: dict[OwnedSession, list[int]] = {}
+        outcomes: list[Outcome | None] = [None] * len(batches)
+        for number, batch in enumerate(batches):
+            owned = self._owned.get(batch.lease.session_id)
+            if owned is None or owned.lease != batch.lease:
+                outcomes[number] = _stale(batch.lease)
+            else:
+                groups.setdefault(owned, []).append(number)
+        with anyio.CancelScope(shield=True):
+            await side_by_side([partial(self._append, group, batches, outcomes) for group in groups.items()])
+        known = [outcome for outcome in outcomes if outcome is not None]
+        unknown = [outcome for outcome in known if isinstance(outcome, RepertoryError)]
+        if unknown and len(unknown) == len(known) and not any(isinstance(error, LeaseLost) for error in unknown):
+            raise unknown[0]
+        return known
+
+    async def load(self, session_id: str, agent_id: str, *, whole: bool = False) -> Sequence[Row]:
+        """Rows in order, from the last row's `low` on, or all of them. What is owned is opened without any request;
+        everything is read by one list, and a get for each 128 commits.
+        """
+        self._keys(session_id)
+        owned = self._owned.get(session_id)
+        if owned is not None and owned.lost is None and not whole:
+            return await owned.load(agent_id)
+        return await self._read(session_id, lambda reader: reader.whole(agent_id) if whole else reader.load(agent_id))
+
+    async def load_at(self, session_id: str, agent_id: str, seq: int) -> Sequence[Row]:
+        """Rows in order, from the `low` of the row at `seq` up to that one: what opening costs, one list, and about two
+        gets more.
+        """
+        return await self._read(session_id, lambda reader: reader.stretch(agent_id, seq))
+
+    async def sessions(self, session_id: str | None = None) -> Sequence[SessionInfo]:
+        """Every session that holds records, the most recently changed first; or that one alone. One that is damaged is
+        there without agents: opening it says what is wrong.
+        """
+        self._check_open()
+        below = self._layout.before if session_id is None else f"{self._keys(session_id).folder}/"
+        infos = await list_sessions(self._requests, self._owners, self._layout, await self._requests.list(below))
+        return newest_first(infos.values())
+
+    async def delete(self, session_id: str) -> None:
+        """Erase a session. A note of a few hundred bytes stays, by which former owners are kept out.
+
+        Errors: `NotFound`, `SessionBusy`, and see the class.
+        """
+        keys = self._keys(session_id)
+        await self._owners.arrive()
+        with anyio.CancelScope(shield=True):
+            await self._remove(session_id, keys)
+            await remove_aside(self._requests, keys.aside)
+
+    async def inspect(self) -> Inspection:
+        """Objects among the sessions that are no part of any: one list, and a get for each session."""
+        self._check_open()
+        return await inspect_sessions(self._requests, self._layout)
+
+    async def salvage(self, session_id: str) -> Salvage:
+        """The rows in every object of a session that can be read."""
+        return (await salvage_session(self._requests, await self._where(session_id), session_id)).salvage
+
+    async def set_aside(self, session_id: str, keep: Sequence[Row]) -> str:
+        """Copy the objects of a session to a folder for that, which it gives, and begin it anew with these rows.
+        Errors: `NotFound`, `SessionBusy`, and see the class.
+        """
+        self._keys(session_id)
+        await self._owners.arrive()
+        with anyio.CancelScope(shield=True):
+            return await self._set_aside(session_id, await self._where(session_id), keep)
+        raise AssertionError
+
+    async def quarantined(self, session_id: str) -> Sequence[str]:
+        """The folders of what was set aside of a session, the oldest first."""
+        return await names_aside(self._requests, self._keys(session_id).aside)
+
+    async def tend(self) -> None:
+        """Renew leases, bring heads up to date and merge segments, until cancelled, which is safe at any time.
+
+        Commits are never delayed by it. What the object store refuses is tried again later.
+        """
+        await self._tending.run()
+
+    async def aclose(self) -> None:
+        """Close the object store as well. Leases held by this object are given up; those that the store cannot be told
+        of end by themselves. Calling it twice is allowed.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        with anyio.CancelScope(shield=True):
+            owned, self._owned = list(self._owned.values()), {}
+            await side_by_side([partial(self._give_up, session) for session in owned])
+            await self._owners.leave()
+            await self._objects.aclose()
+
+    async def _give_up(self, owned: OwnedSession) -> None:
+        with suppress(RepertoryError):
+            await self._tending.stop(owned)
+            await owned.release()
+
+    async def _acquire(self, session_id: str, keys: SessionKeys, takeover: bool) -> OwnedSession:
+        before_us = self._owned.pop(session_id, None)
+        if before_us is not None:
+            before_us.lose()
+            await self._tending.stop(before_us)
+        owned = self._owned[session_id] = await self._own(session_id, keys, takeover)
+        self._tending.look_at(owned)
+        return owned
+
+    async def _own(self, session_id: str, keys: SessionKeys, takeover: bool) -> OwnedSession:
+        """Become the owner of what lies under these keys. Errors: `SessionBusy`, and see the class."""
+        reader = SessionReader(self._requests, keys, session_id)
+        for _ in range(_TRIES_MAX):
+            stored = await reader.head()
+            try:
+                before = await self._before(session_id, keys, stored, takeover)
+                await self._check_free(keys, stored, takeover)
+                owned = self._next_owner(session_id, keys, before)
+                await owned.begin(stored)
+            except (AlreadyExists, PreconditionFailed, LeaseLost, Changed):
+                continue  # somebody was quicker
+            return owned
+        raise SessionBusy("others want the session as well", session=session_id)
+
+    async def _before(self, session_id: str, keys: SessionKeys, stored: StoredHead | None, takeover: bool) -> Head:
+        """The head that the next owner goes on from. `stored`: what lies there.
+
+        Raises `Changed` when that has to be looked at again. Errors: see the class.
+        """
+        del takeover
+        if stored is None:
+            return await SessionReader(self._requests, keys, session_id).headless()
+        stored.check_here(keys)
+        return stored.head
+
+    async def _where(self, session_id: str) -> SessionKeys:
+        """The keys under which a session lies now. Errors: see the class."""
+        return self._keys(session_id)
+
+    async def _read(self, session_id: str, read: Callable[[SessionReader], Awaitable[list[Row]]]) -> list[Row]:
+        """What is read of a session that need not be owned."""
+        return await read(SessionReader(self._requests, self._keys(session_id), session_id))
+
+    def _next_owner(self, session_id: str, keys: SessionKeys, head: Head) -> OwnedSession:
+        if head.deleted:
+            end = head.commit
+            head = Head(session=session_id, generation=head.generation, edition=head.edition, commit=end)
+            head = replace(head, base=end, merged=end, tidied=end)
+        head = replace(head, owner=self._owner, generation=head.generation + 1, edition=head.edition + 1, orderly=False)
+        lease = Lease(session_id=session_id, owner=self._owner, generation=head.generation)
+        return OwnedSession(self._requests, keys, lease, head)
+
+    async def _check_free(self, keys: SessionKeys, stored: StoredHead | None, takeover: bool) -> None:
+        owner = stored.head.owner if stored is not None else None
+        if stored is None or owner in (None, self._owner) or takeover:
+            return
+        if await self._owners.alive(str(owner), keys, self._requests):
+            await self._owners.ask(str(owner), stored.head.session)
+            raise SessionBusy("another live owner has the session", session=stored.head.session, owner=owner)
+
+    async def _append(
+        self, group: tuple[OwnedSession, list[int]], batches: Sequence[Batch], outcomes: list[Outcome | None]
+    ) -> None:
+        owned, numbers = group
+        found: Sequence[Outcome]
+        try:
+            with own_errors(owned.lease.session_id):
+                found = await owned.append([batches[number] for number in numbers])
+        except RepertoryError as error:
+            found = [error for _ in numbers]
+        if owned.erasing and owned.lost is None:
+            try:
+                await self._tending.finish_erasing(owned)
+            except RepertoryError as error:
+                # The commit stands: it was not refused, whoever owns the session by now.
+                unfinished = _unfinished(owned, error)
+                found = [
+                    unfinished if isinstance(outcome, Position) and batches[number].erase else outcome
+                    for number, outcome in zip(numbers, found, strict=True)
+                ]
+        if owned.lost is not None and self._owned.get(owned.lease.session_id) is owned:
+            del self._owned[owned.lease.session_id]
+        for number, outcome in zip(numbers, found, strict=True):
+            outcomes[number] = outcome
+        self._tending.look_at(owned)
+
+    async def _remove(self, session_id: str, keys: SessionKeys) -> None:
+        try:
+            stored = await SessionReader(self._requests, keys, session_id).head()
+            if stored is not None:
+                stored.check_here(keys)
+            if stored is None or stored.head.deleted:
+                if not await remove_session(self._requests, keys):
+                    raise StoreNotFound("no such session", session=session_id)
+                return
+            await self._check_free(keys, stored, takeover=False)
+            owned = await self._acquire(session_id, keys, takeover=True)
+        except CorruptJournal:  # There is nobody whose session it could be.
+            await remove_session(self._requests, keys)
+            await self._requests.delete_all([keys.head])
+            return
+        del self._owned[session_id]
+        await self._tending.stop(owned)
+        await owned.write_tombstone()
+        await remove_session(self._requests, keys)
+
+    async def _set_aside(self, session_id: str, keys: SessionKeys, keep: Sequence[Row]) -> str:
+        remains = await salvage_session(self._requests, keys, session_id)
+        if remains.version is None and not remains.salvage.rows:
+            raise StoreNotFound("no such session", session=session_id)
+        if remains.head is not None:
+            stored = StoredHead(remains.head, [], "")
+            stored.check_here(keys)
+            await self._check_free(keys, stored, takeover=False)
+        moved_to = await copy_aside(self._requests, keys.folder, keys.aside)
+        if keep:
+            lease = Lease(session_id=session_id, owner=self._owner, generation=remains.generation + 1)
+            await begin_anew(self._requests, keys, remains, lease, keep)
+        else:
+            await self._remove(session_id, keys)
+        return moved_to
+
+    def _keys(self, session_id: str) -> SessionKeys:
+        keys = self._layout.keys_of(session_id)
+        self._check_open()
+        return keys
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Invalid("this was closed before", name=self.name)
+
+
+def _unfinished(owned: OwnedSession, error: RepertoryError) -> RepertoryError:
+    """What to say when contents may not be destroyed yet: whoever owns the session finishes that."""
+    if not isinstance(error, LeaseLost):
+        return error
+    text = "the session was taken over while contents were being destroyed; its new owner finishes that"
+    unfinished = StoreUnavailable(text, session=owned.lease.session_id)
+    unfinished.__cause__ = error
+    return unfinished
+
+
+def _stale(lease: Lease) -> LeaseLost:
+    return LeaseLost("the session has another owner now", session=lease.session_id, generation=lease.generation)
+
+
+_LISTINGS_MAX = 4
+
+
+async def list_sessions(
+    requests: Requests, owners: Owners, layout: Layout, found: Iterable[ObjectInfo], *, moving: bool = False
+) -> dict[SessionKeys, SessionInfo]:
+    """The sessions that hold records, of those that have objects among these, by their keys. `moving`: also those that
+    are being moved away. Errors: the object store's.
+    """
+    folders = by_session(layout, found)
+    read = _Listing(requests, owners, layout, moving).describe
+    described = await side_by_side([partial(read, *each) for each in folders.items()])
+    return {keys: info for keys, info in zip(folders, described, strict=True) if info is not None}
+
+
+def by_session(layout: Layout, found: Iterable[ObjectInfo]) -> dict[SessionKeys, list[ObjectInfo]]:
+    """The objects that lie in the folders of sessions, by the keys of these."""
+    folders: dict[SessionKeys, list[ObjectInfo]] = {}
+    for info in found:
+        keys = layout.keys_around(info.key)
+        if keys is not None:
+            folders.setdefault(keys, []).append(info)
+    return folders
+
+
+def newest_first(infos: Iterable[SessionInfo]) -> list[SessionInfo]:
+    """The most recently changed first."""
+    return sorted(infos, key=lambda info: info.updated_at, reverse=True)
+
+
+class _Listing(NamedTuple):
+    requests: Requests
+    owners: Owners
+    layout: Layout
+    moving: bool
+
+    async def describe(self, keys: SessionKeys, found: Sequence[ObjectInfo]) -> SessionInfo | None:
+        times = [info.modified_at for info in found]
+        try:
+            return await self._read(keys, found)
+        except Corrupt:
+            return SessionInfo(
+                session_id=await self._name_in(keys, found),
+                agents={},
+                created_at=min(times),
+                updated_at=max(times),
+                owner=None,
+                damaged=True,
+            )
+
+    async def _name_in(self, keys: SessionKeys, found: Sequence[ObjectInfo]) -> str:
+        """The id of a session whose head does not say it: its folder's name, unless that stands for a longer one."""
+        name = self.layout.name_in(keys)
+        for info in found if name.startswith("%") else ():
+            stored = await self.requests.find(info.key)
+            with suppress(ValueError):
+                said = unpack(stored.body).header.get("session") if stored is not None else None
+                if isinstance(said, str) and self.layout.keys_of(said) == keys:
+                    return said
+        return name
+
+    async def _read(self, keys: SessionKeys, found: Sequence[ObjectInfo]) -> SessionInfo | None:
+        missing = ""
+        for _ in range(_LISTINGS_MAX):
+            stored = await self.requests.find(keys.head)
+            try:
+                if stored is None:
+                    await SessionReader(self.requests, keys, self.layout.name_in(keys)).headless()
+                    return None
+                head = head_in(read_object(stored.body, "head", None, keys.head))
+                if self.layout.keys_of(head.session) != keys:
+                    raise Corrupt("another session's head", key=keys.head, session=head.session)
+                return await self._info(keys, head, found)
+            except ValueError as error:
+                raise Corrupt("a damaged object", key=keys.head, cause=str(error)) from error
+            except Changed as change:
+                missing = str(change)
+                found = await self.requests.list(f"{keys.folder}/")
+        raise Corrupt("an object is missing", key=missing)
+
+    async def _info(self, keys: SessionKeys, head: Head, found: Sequence[ObjectInfo]) -> SessionInfo | None:
+        if head.deleted or (head.moved_to is not None and not self.moving):
+            return None
+        seqs, window, created_at = head.seqs, Window(), head.created_at
+        segments = [info for info in found if info.key.startswith(keys.segments)]
+        newer = [info for info in segments if (number_in(info.key) or 0) > head.commit]
+        if newer and not head.orderly:
+            for segment in await SessionReader(self.requests, keys, head.session).segments_in(newer, head.commit):
+                seqs = seqs_after(seqs, segment.rows)
+                window.add(segment.rows)
+                created_at = created_at or Window(segment.rows[:1]).updated_at(0.0)
+        if not seqs:
+            return None
+        last_sign_at = max((info.modified_at for info in found if info.key != keys.wanted), default=0.0)
+        owned = head.owner is not None and await self.owners.seems_alive(head.owner, last_sign_at)
+        return SessionInfo(
+            session_id=head.session,
+            agents=dict(seqs),
+            created_at=created_at,
+            updated_at=max(head.updated_at, window.updated_at(head.updated_at)),
+            owner=head.owner if owned else None,
+        )
+
+
+class Remains(NamedTuple):
+    """What is left of a session."""
+
+    salvage: Salvage
+    head: Head | None
+    """None when it cannot be read, or is not there."""
+    version: str | None
+    """Of the head, readable or not; None when it is not there."""
+    end: int
+    """The highest commit that anything tells of."""
+    generation: int
+    """The highest of the same kind."""
+
+
+async def salvage_session(requests: Requests, keys: SessionKeys, session_id: str) -> Remains:
+    """Everything of a session that can be read, object by object."""
+    found = sorted(await requests.list(f"{keys.folder}/"), key=lambda info: info.key != keys.head)  # the head first
+    bodies = await requests.find_all([info.key for info in found])
+    damages: list[Damage] = []
+    rows: list[Row] = []
+    erasing: set[tuple[str, int]] = set()
+    head, version, end, generation = None, None, 0, 0
+    for info, stored in zip(found, bodies, strict=True):
+        kind = kind_of(keys, info.key)
+        if stored is None or kind is None:
+            continue
+        version = stored.version if kind == "head" else version
+        try:
+            packed = read_object(stored.body, kind, session_id, info.key)
+            erasing.update(erasing_in(packed.header.get("erasing", [])))
+            head = head_in(packed) if kind == "head" else head
+        except (CorruptJournal, ValueError) as error:
+            damages.append(Damage(where=info.key, what=str(error)))
+            continue
+        said = packed.header.get("generation")
+        generation = max(generation, said if isinstance(said, int) else 0)
+        end = max(end, number_in(info.key) or 0, head.commit if head is not None else 0)
+        # What lies up to here belongs to a session of the same name that was deleted.
+        if head is None or (number_in(info.key) or head.base + 1) > head.base:
+            rows += packed.rows
+    damages += _missing(keys, head, found)
+    salvage = Salvage(rows=without(rows, erasing), damages=damages)
+    return Remains(salvage, head, version, end, generation)
+
+
+async def begin_anew(
+    requests: Requests, keys: SessionKeys, remains: Remains, lease: Lease, keep: Sequence[Row]
+) -> None:
+    """Put a segment with these rows, and a head for which nothing counts that was put before; then remove that.
+
+    Killed on the way, the session is as damaged as before, or sound with some objects too many. Errors: those of
+    the object store; `AlreadyExists`, `PreconditionFailed`, `LeaseLost` when somebody else has come meanwhile.
+    """
+    end = remains.end
+    said = {"kind": "segment", "session": lease.session_id, "commit": end + 1, "owner": lease.owner}
+    body = pack({**said, "generation": lease.generation}, keep)
+    await requests.put(keys.segment(end + 1), body, Create())
+    head = Head(
+        session=lease.session_id,
+        generation=lease.generation,
+        owner=lease.owner,
+        edition=remains.head.edition + 1 if remains.head is not None else 0,
+        commit=end,
+        base=end,
+        merged=end,
+        tidied=end,
+    )
+    version = remains.version
+    if version is None:
+        version = await requests.put(keys.head, pack_head(replace(head, owner=None), ()), Create())
+    owned = OwnedSession(requests, keys, lease, head)
+    await owned.begin(StoredHead(Head(session=lease.session_id), [], version))
+    await remove_session(requests, keys, up_to=end)
+    await owned.release()
+
+
+async def inspect_sessions(requests: Requests, layout: Layout) -> Inspection:
+    """What lies among the sessions and is no part of any."""
+    found = await requests.list(layout.before)
+    # Others' objects may lie beside the sessions themselves, and not in a folder for nothing but them.
+    strays = [info.key for info in found if layout.before and layout.keys_around(info.key) is None]
+    folders = by_session(layout, found)
+    heads = await side_by_side([partial(_head, requests, keys) for keys in folders])
+    for (keys, infos), head in zip(folders.items(), heads, strict=True):
+        strays += [info.key for info in infos if _is_stray(keys, head, info.key)]
+    return Inspection(strays=strays)
+
+
+def kind_of(keys: SessionKeys, key: str) -> ObjectKind | None:
+    """What should lie under a key of the session; None for what is somebody else's, or has no rows."""
+    if key == keys.head:
+        return "head"
+    if key.startswith(keys.windows):
+        return "window"
+    if number_in(key) is None:
+        return None
+    return "segment" if key.startswith(keys.segments) else "chunk" if key.startswith(keys.chunks) else None
+
+
+def _missing(keys: SessionKeys, head: Head | None, found: Sequence[ObjectInfo]) -> list[Damage]:
+    """Segments that should be there, and the head."""
+    there = {info.key for info in found}
+    if head is None:
+        return [] if keys.head in there else [Damage(where=keys.head, what="the object is missing")]
+    numbers = sorted(number_in(key) or 0 for key in there if key.startswith(keys.segments))
+    wanted: list[str] = []
+    expected = head.merged + 1
+    for number in (number for number in (*numbers, head.commit + 1) if number >= expected):
+        wanted += [keys.segment(expected)] if number > expected else []  # the first of those that are missing there
+        expected = number + 1
+    if head.window is not None:
+        wanted.append(keys.window(head.window))
+    return [Damage(where=key, what="the object is missing") for key in wanted if key not in there]
+
+
+async def _head(requests: Requests, keys: SessionKeys) -> Head | None:
+    stored = await requests.find(keys.head)
+    if stored is None:
+        return None
+    try:
+        return head_in(read_object(stored.body, "head", None, keys.head))
+    except (CorruptJournal, ValueError):
+        return None
+
+
+def _is_stray(keys: SessionKeys, head: Head | None, key: str) -> bool:
+    """Whether an object is nobody's, or was left over when somebody was killed."""
+    match kind_of(keys, key):
+        case None:
+            return key != keys.wanted
+        case "window":
+            return head is not None and (head.window is None or key != keys.window(head.window))
+        case "chunk":
+            return head is not None and not head.base < (number_in(key) or 0) <= head.merged
+        case "head" | "segment":
+            return False

@@ -1,0 +1,266 @@
+"""What is done for owned sessions in the background: signs of life, heads, chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
+
+import anyio
+
+from repertory.backends.ports import Create, ObjectInfo, Update
+from repertory.backends.sessions.journal.format import pack
+from repertory.backends.sessions.journal.head import read_object
+from repertory.backends.sessions.journal.keys import number_in
+from repertory.backends.sessions.journal.owners import Owners
+from repertory.backends.sessions.journal.ownership import OwnedSession, packed_aside
+from repertory.backends.sessions.journal.reading import Changed, Segment, numbers_in
+from repertory.backends.sessions.journal.requests import side_by_side
+from repertory.backends.sessions.journal.window import without
+from repertory.errors import (
+    AlreadyExists,
+    CorruptJournal,
+    LeaseLost,
+    PreconditionFailed,
+    RepertoryError,
+    Retryable,
+    StoreUnavailable,
+)
+
+_RETRY_S = 5.0
+"""How long to wait after an error before a session is tidied again."""
+
+
+class Tending:
+    """Tends the sessions in `owned`, whichever they are at the time."""
+
+    def __init__(self, owned: Mapping[str, OwnedSession], owners: Owners) -> None:
+        self._owned = owned
+        self._owners = owners
+        self._due: dict[OwnedSession, float] = {}
+        """What to tidy, and not before when."""
+        self._work = anyio.Event()
+        self._tidying: dict[OwnedSession, anyio.CancelScope] = {}
+        self._locks: dict[OwnedSession, anyio.Lock] = {}
+
+    async def run(self) -> None:
+        """Tend until cancelled."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._tidy_all)
+            if self._owners.renew_every_s is not None:
+                tasks.start_soon(self._renew_all, self._owners.renew_every_s)
+
+    def look_at(self, session: OwnedSession) -> None:
+        """Something has changed: see soon whether there is anything to do."""
+        if session not in self._due and session.lost is None and _is_due(session):
+            self._due[session] = 0.0
+            self._work.set()
+
+    async def stop(self, session: OwnedSession) -> None:
+        """Break off whatever is being tidied in a session."""
+        self._due.pop(session, None)
+        async with self._exclusive(session):
+            self._locks.pop(session, None)
+
+    async def finish_erasing(self, session: OwnedSession) -> None:
+        """Destroy what is to be erased, now. Errors: see `object_erasing`."""
+        async with self._exclusive(session):
+            if session.erasing:
+                await finish_erasing(session)
+
+    def _exclusive(self, session: OwnedSession) -> anyio.Lock:
+        """The lock of who changes objects that were written before; merging gives way."""
+        scope = self._tidying.get(session)
+        if scope is not None:
+            scope.cancel()
+        return self._locks.setdefault(session, anyio.Lock())
+
+    async def _renew_all(self, every_s: float) -> None:
+        """Sessions that are written to need nothing more: writing is a sign of life."""
+        while True:
+            async with anyio.create_task_group() as tasks:
+                for session in list(self._owned.values()):
+                    if anyio.current_time() - session.signed_at >= every_s:
+                        tasks.start_soon(self._renew, session)
+            now = anyio.current_time()
+            wait_s = min((session.signed_at + every_s - now for session in self._owned.values()), default=every_s)
+            await anyio.sleep(max(wait_s, every_s / 10))
+
+    async def _renew(self, session: OwnedSession) -> None:
+        """What cannot be renewed is lost, or tried again in time. Idle sessions alone are asked for by others."""
+        if session.lost is None:
+            with suppress(RepertoryError):
+                await session.renew()
+                if await self._owners.asked_now(session.lease.owner, session.keys, session.requests):
+                    session.note_wish()
+
+    async def _tidy_all(self) -> None:
+        while True:
+            now = anyio.current_time()
+            ready = [session for session, not_before in self._due.items() if not_before <= now]
+            for session in ready:
+                await self._tidy(session)
+            wait_s = min((at - anyio.current_time() for at in self._due.values()), default=None)
+            if wait_s is None or wait_s > 0:
+                self._work = anyio.Event()
+                with anyio.move_on_after(wait_s):
+                    await self._work.wait()
+
+    async def _tidy(self, session: OwnedSession) -> None:
+        self._due.pop(session, None)
+        lock = self._locks.setdefault(session, anyio.Lock())
+        with anyio.CancelScope() as scope:
+            self._tidying[session] = scope
+            try:
+                async with lock:
+                    await _tidy(session)
+            except LeaseLost:
+                return
+            except Retryable:
+                self._due[session] = anyio.current_time() + _RETRY_S
+            except RepertoryError:
+                session.tidy = False  # Whoever reads the session is told; going on is not for us.
+            finally:
+                self._tidying.pop(session, None)
+
+
+def _is_due(session: OwnedSession) -> bool:
+    return session.tidy and bool(session.erasing or session.head_due or merge_due(session))
+
+
+async def _tidy(session: OwnedSession) -> None:
+    if session.erasing:
+        await finish_erasing(session)
+    if session.head_due:
+        await session.refresh()
+    while session.lost is None and merge_due(session):
+        await merge(session)
+
+
+_TRIES_MAX = 8
+
+
+async def finish_erasing(session: OwnedSession) -> None:
+    """Destroy what is to be erased wherever it stands. Merging must not run.
+
+    Errors: `LeaseLost`, `CorruptJournal`, those of the object store; the work is finished later then.
+    """
+    erasing = session.erasing
+    keys = session.keys
+    found = await session.requests.list(f"{keys.folder}/")
+    holders = [info for info in found if number_in(info.key) is not None]
+    await side_by_side([partial(_erase_in, session, info, frozenset(erasing)) for info in holders])
+    windows = [info.key for info in found if info.key.startswith(keys.windows)]
+    async with session.head_lock:
+        session.note_erased(erasing)
+        await session.write_head(fresh=True)
+    current = None if session.head.window is None else keys.window(session.head.window)
+    await session.requests.delete_all([key for key in windows if key != current])
+
+
+async def _erase_in(session: OwnedSession, info: ObjectInfo, erasing: frozenset[tuple[str, int]]) -> None:
+    key = info.key
+    kind = "chunk" if key.startswith(session.keys.chunks) else "segment"
+    for _ in range(_TRIES_MAX):
+        found = await session.requests.find(key)
+        if found is None:
+            return
+        header, rows = read_object(found.body, kind, session.lease.session_id, key)
+        left = without(rows, erasing)
+        if left == rows:
+            return
+        try:
+            await session.requests.put(key, pack(header, left), Update(found.version))
+        except PreconditionFailed:
+            continue
+        return
+
+
+SEGMENTS_MERGED = 128
+"""Segments that become one chunk."""
+_KEPT_BYTES = 128 * 1024
+"""A segment of this size stays as it is."""
+_AT_ONCE = 8
+"""Requests side by side: commits go first."""
+
+
+def merge_due(session: OwnedSession) -> bool:
+    """Whether there are enough segments for a chunk, or some of those that were merged are still there.
+
+    What is to be erased is not copied: it goes first.
+    """
+    head = session.head
+    return not session.erasing and (session.commit - head.merged >= SEGMENTS_MERGED or head.tidied < head.merged)
+
+
+async def merge(session: OwnedSession) -> None:
+    """Make one chunk, and remove what is in chunks. Errors: `LeaseLost`, `CorruptJournal`, the object store's."""
+    await _remove_merged(session)
+    if session.erasing or session.commit - session.head.merged < SEGMENTS_MERGED:
+        return
+    first, last = session.head.merged + 1, session.head.merged + SEGMENTS_MERGED
+    if session.head.commit < last:
+        await session.refresh()
+    try:
+        segments = await session.reader.segments(range(first, last + 1), at_once=_AT_ONCE)
+    except Changed as change:
+        fields = {"session": session.lease.session_id, "key": str(change)}
+        raise CorruptJournal("a segment is missing", **fields) from change
+    await _put_chunk(session, segments)
+    async with session.head_lock:
+        await session.write_head(fresh=session.head.window is None, merged=last)
+    await _remove_merged(session)
+
+
+async def _put_chunk(session: OwnedSession, segments: list[Segment]) -> None:
+    """Put the chunk. One that is there already does not count: somebody ended before the head said so."""
+    first, last = segments[0].commit, segments[-1].commit
+    kept = [segment.commit for segment in segments if segment.size_bytes >= _KEPT_BYTES]
+    header: dict[str, object] = {
+        "kind": "chunk",
+        "session": session.lease.session_id,
+        "generation": session.lease.generation,
+        "first": first,
+        "last": last,
+        "kept": kept,
+        "fences": [segment.commit for segment in segments if segment.fence],
+    }
+    rows = [row for segment in segments if segment.commit not in kept for row in segment.rows]
+    body = await packed_aside(header, rows)
+    key = session.keys.chunk(first)
+    try:
+        await session.requests.put(key, body, Create())
+    except AlreadyExists as error:
+        found = await session.requests.find(key)
+        if found is None:
+            raise StoreUnavailable(
+                "the chunk is there, and is not", session=session.lease.session_id, key=key
+            ) from error
+        await session.prove()  # A former owner must not replace the chunk of the next one, which counts.
+        await session.requests.put(key, body, Update(found.version))
+
+
+async def _remove_merged(session: OwnedSession) -> None:
+    """Remove segments that stand in chunks. What is removed already costs nothing."""
+    head = session.head
+    if head.tidied >= head.merged:
+        return
+    staying: set[int] = set()
+    first = head.tidied + 1
+    while first <= head.merged:
+        key = session.keys.chunk(first)
+        found = await session.requests.find(key)
+        if found is None:
+            raise CorruptJournal("a chunk is missing", session=session.lease.session_id, key=key)
+        header, _ = session.reader.read(found, "chunk", key)
+        staying |= {*numbers_in(header, "kept"), *numbers_in(header, "fences")}
+        last = header.get("last")
+        if not isinstance(last, int) or last < first:
+            raise CorruptJournal("a chunk ends before it begins", session=session.lease.session_id, key=key)
+        first = last + 1
+    start = session.keys.segment(head.tidied) if head.tidied else None
+    listed = await session.requests.list(session.keys.segments, start)
+    numbers = {number_in(info.key): info.key for info in listed}
+    gone = [key for number, key in numbers.items() if number and number <= head.merged and number not in staying]
+    await session.requests.delete_all(gone, _AT_ONCE)
+    session.note_tidied(head.merged)

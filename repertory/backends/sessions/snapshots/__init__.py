@@ -1,0 +1,1 @@
+"""Sessions whose snapshots others can read, with the journal beside or inside them."""

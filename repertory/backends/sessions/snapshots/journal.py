@@ -1,0 +1,358 @@
+"""The journals of sessions with snapshots: each below its session's own folder, `<session>/journal/...`.
+
+Earlier releases kept them at an older place, `journals/<session>/...`. Whoever opens such a session moves it first:
+
+1. own it at the older place, as any owner would, so that nobody writes there any more;
+2. copy everything but the head;
+3. replace the head there by one that names the new folder, on condition that it is still the owner's: from here on the
+   session is opened at its new place, by whoever comes, and releases that do not know that field refuse it;
+4. put the head at the new place, which says that some of the session may be left at the older one;
+5. remove what is left there; then the next owner's head says so no more.
+
+Killed at any step, the next opening goes on with it. What is to be opened is at the new place as soon as a head is
+there, and only then.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import anyio
+
+from repertory.backends.mending_ports import Inspection
+from repertory.backends.ports import Condition, Create, SessionInfo, Update
+from repertory.backends.sessions.journal.head import Head, pack_head
+from repertory.backends.sessions.journal.keys import BESIDE_SNAPSHOTS, JOURNALS, SessionKeys, remove_session
+from repertory.backends.sessions.journal.quarantine import names_aside, remove_aside
+from repertory.backends.sessions.journal.reading import Changed, SessionReader, StoredHead
+from repertory.backends.sessions.journal.requests import SIDE_BY_SIDE, side_by_side
+from repertory.backends.sessions.journal.store import (
+    ObjectSessionStore,
+    inspect_sessions,
+    kind_of,
+    list_sessions,
+    newest_first,
+)
+from repertory.backends.sessions.snapshots.tree import SnapshotTree
+from repertory.core.snapshots.location import RUN_SCOPE
+from repertory.errors import (
+    AlreadyExists,
+    CorruptJournal,
+    PreconditionFailed,
+    RepertoryError,
+    StoreFailed,
+    StoreNotFound,
+    StoreUnavailable,
+)
+
+if TYPE_CHECKING:
+    from repertory.backends.ports import ObjectInfo, ObjectStore
+    from repertory.backends.sessions.journal.owners import Owners
+    from repertory.backends.sessions.journal.ownership import OwnedSession
+    from repertory.core.journal.rows import Row
+
+_log = logging.getLogger("repertory.sessions")
+_TRIES_MAX = 8
+
+
+class SnapshotJournal(ObjectSessionStore):
+    """An `ObjectSessionStore` whose sessions lie below folders of their own, and which moves older ones there.
+
+    Reading a session that nobody has opened since reads it at the older place. Nobody needs rights for that place who
+    has no session there: where it may not be listed, a session is taken for new, unless snapshots of ours tell that
+    it is not, which is `StoreFailed`.
+    """
+
+    def __init__(self, objects: ObjectStore, *, owner: str, owners: Owners) -> None:
+        super().__init__(objects, owner=owner, owners=owners, layout=BESIDE_SNAPSHOTS)
+
+    async def sessions(self, session_id: str | None = None) -> Sequence[SessionInfo]:
+        """As `ObjectSessionStore`, wherever they lie."""
+        self._check_open()
+        requests, owners = self._requests, self._owners
+        if session_id is None:
+            found = await requests.list("")
+        else:
+            keys = self._keys(session_id)
+            found = await requests.list(f"{keys.folder}/")
+            headed = any(info.key == keys.head for info in found)
+            found = [*found, *await self._older_objects(session_id, headed=headed)]
+        newer = await list_sessions(requests, owners, BESIDE_SNAPSHOTS, found)
+        infos = {info.session_id: info for info in newer.values()}
+        # What has no head at its own place is at the older one, or being moved.
+        heads = {info.key for info in found}
+        left = [info for info in found if _moved_head(info.key) not in heads]
+        older = await list_sessions(requests, owners, JOURNALS, left, moving=True)
+        infos |= {info.session_id: info for info in older.values()}
+        return newest_first(infos.values())
+
+    async def inspect(self) -> Inspection:
+        """As `ObjectSessionStore`, at either place."""
+        newer = await super().inspect()
+        older = await inspect_sessions(self._requests, JOURNALS)
+        return replace(newer, strays=[*older.strays, *newer.strays])
+
+    async def quarantined(self, session_id: str) -> Sequence[str]:
+        """As `ObjectSessionStore`, at either place."""
+        newer = await super().quarantined(session_id)
+        with suppress(StoreFailed):
+            return [*await names_aside(self._requests, JOURNALS.keys_of(session_id).aside), *newer]
+        return newer
+
+    # Where a session lies.
+
+    async def _where(self, session_id: str) -> SessionKeys:
+        try:
+            older = await self._lies_older(session_id)
+        except CorruptJournal:
+            older = True
+        return JOURNALS.keys_of(session_id) if older else self._keys(session_id)
+
+    async def _lies_older(self, session_id: str) -> bool:
+        """Whether the session is to be read at the older place. Errors: `CorruptJournal` for one that is damaged
+        there.
+        """
+        if await self._requests.find(self._keys(session_id).head) is not None:
+            return False
+        return not (await self._older(session_id)).deleted
+
+    async def _older(self, session_id: str) -> Head:
+        """The head at the older place, for a session that has none at its own; `deleted` when nothing is there."""
+        found = await self._older_objects(session_id, headed=False)
+        if found:
+            reader = SessionReader(self._requests, JOURNALS.keys_of(session_id), session_id)
+            stored = await reader.head()
+            if stored is not None:
+                return stored.head
+            return replace(await reader.headless(), deleted=True)
+        return Head(session=session_id, deleted=True)
+
+    async def _older_objects(self, session_id: str, *, headed: bool) -> Sequence[ObjectInfo]:
+        """What lies at the older place. `headed`: whether the session has a head at its own place."""
+        folder = JOURNALS.keys_of(session_id).folder
+        try:
+            return await self._requests.list(f"{folder}/")
+        except StoreFailed as error:
+            if not headed and await self._published(session_id):
+                text = "the session was kept by an earlier release: allow access to its journal once, to have it moved"
+                raise StoreFailed(text, session=session_id, folder=folder) from error
+            _log.debug("the older place of a journal may not be listed session=%r folder=%r", session_id, folder)
+            return ()
+
+    async def _published(self, session_id: str) -> bool:
+        """Whether snapshots of ours tell that the session has a journal."""
+        tree = SnapshotTree(self._objects)
+        for location in await tree.locations(session_id):
+            run = location.scope == RUN_SCOPE
+            found = await (tree.latest_run(location) if run else tree.latest(location))
+            if found is not None and found.snapshot is not None and found.snapshot.standing is not None:
+                return True
+        return False
+
+    async def _read(self, session_id: str, read: Callable[[SessionReader], Awaitable[list[Row]]]) -> list[Row]:
+        if session_id not in self._owned and await self._lies_older(session_id):
+            reader = SessionReader(self._requests, JOURNALS.keys_of(session_id), session_id, moving=True)
+            try:
+                rows = await read(reader)
+            except CorruptJournal:
+                if await self._lies_older(session_id):
+                    raise
+            else:
+                if rows or await self._lies_older(session_id):
+                    return rows
+            # It was moved meanwhile.
+        return await super()._read(session_id, read)
+
+    # Moving.
+
+    async def _before(self, session_id: str, keys: SessionKeys, stored: StoredHead | None, takeover: bool) -> Head:
+        older = JOURNALS.keys_of(session_id)
+        if keys == older:
+            return await super()._before(session_id, keys, stored, takeover)
+        if stored is not None:
+            if stored.head.moved_from is not None:
+                await self._clear(session_id, older, keys)
+            return replace(stored.head, moved_from=None)
+        before = await self._older(session_id)
+        if not before.deleted:
+            await self._move(session_id, older, keys, takeover)
+            raise Changed(keys.head)
+        head = await super()._before(session_id, keys, stored, takeover)
+        return replace(head, generation=max(head.generation, before.generation))
+
+    async def _move(self, session_id: str, older: SessionKeys, keys: SessionKeys, takeover: bool) -> None:
+        """Put everything at its new place, the head last. Raises `Changed` when somebody was quicker. Errors:
+        `SessionBusy`, `LeaseLost`, and see the class.
+        """
+        reader = SessionReader(self._requests, older, session_id)
+        stored = await reader.head()
+        if stored is None or stored.head.moved_to is None:
+            owned = await self._own_older(session_id, older, takeover)
+            try:
+                await owned.refresh()
+                await self._copy(owned, keys)
+                await owned.write_moved(keys.folder)
+            finally:
+                with suppress(RepertoryError):
+                    await owned.release()  # nothing, once it is moved
+            stored = await reader.head()
+        if stored is None or stored.head.moved_to is None or stored.head.deleted:
+            raise Changed(older.head)
+        head = replace(stored.head, moved_to=None, moved_from=older.folder)
+        with suppress(AlreadyExists):
+            await self._requests.put(keys.head, pack_head(head, stored.rows), Create())
+
+    async def _own_older(self, session_id: str, older: SessionKeys, takeover: bool) -> OwnedSession:
+        try:
+            return await self._own(session_id, older, takeover)
+        except StoreFailed as error:
+            stored = await SessionReader(self._requests, older, session_id).head()
+            if stored is not None and stored.head.moved_to is not None:
+                raise Changed(older.head) from error
+            raise
+
+    async def _copy(self, owned: OwnedSession, keys: SessionKeys) -> None:
+        """Copy what the head at the older place needs, as it is. Errors: `LeaseLost`, those of the object store."""
+        older = owned.keys
+        wanted = [
+            info.key.removeprefix(older.folder)
+            for info in await self._requests.list(f"{older.folder}/")
+            if kind_of(older, info.key) in ("segment", "chunk") or info.key == older.window(owned.head.window or "")
+        ]
+        for first in range(0, len(wanted), SIDE_BY_SIDE):
+            renew_s = self._owners.renew_every_s
+            if renew_s is not None and anyio.current_time() - owned.signed_at >= renew_s:
+                await owned.renew()
+            part = wanted[first : first + SIDE_BY_SIDE]
+            await side_by_side([partial(self._copy_one, owned, older, keys, name) for name in part])
+        copies = {f"{keys.folder}{name}" for name in wanted}
+        there = [info.key for info in await self._requests.list(f"{keys.folder}/")]
+        # A move that was broken off has copied what has been merged or erased since.
+        stale = [key for key in there if key not in copies and kind_of(keys, key) in ("segment", "chunk", "window")]
+        if stale:
+            await owned.prove()
+            await self._requests.delete_all(stale)
+
+    async def _copy_one(self, owned: OwnedSession, older: SessionKeys, keys: SessionKeys, name: str) -> None:
+        found = await self._requests.find(f"{older.folder}{name}")
+        if found is None:
+            await owned.prove()
+            raise Changed(f"{older.folder}{name}")
+        key = f"{keys.folder}{name}"
+        condition: Condition = Create()
+        for _ in range(_TRIES_MAX):
+            try:
+                await self._requests.put(key, found.body, condition)
+                return
+            except (AlreadyExists, PreconditionFailed):
+                there = await self._requests.find(key)
+                if there is not None and there.body == found.body:
+                    return
+                # Only who owns the session after having seen a copy may replace it: it may be that of a later owner.
+                await owned.prove()
+                condition = Create() if there is None else Update(there.version)
+        raise StoreUnavailable("somebody else writes it as well", session=owned.lease.session_id, key=key)
+
+    async def _clear(self, session_id: str, older: SessionKeys, keys: SessionKeys) -> None:
+        """Remove what is left at the older place of a session that was moved: all but the head, and fences."""
+        stored: StoredHead | None = None
+        with suppress(CorruptJournal):  # It was sound when the session was moved: nothing is read there any more.
+            stored = await SessionReader(self._requests, older, session_id).head()
+            if stored is None or stored.head.moved_to is None or stored.head.deleted:
+                return
+        await self._move_aside(older, keys)
+        await remove_session(self._requests, older)
+        if stored is not None:
+            head = stored.head
+            gone = Head(session=session_id, generation=head.generation, edition=head.edition + 1, commit=head.commit)
+            gone = replace(gone, deleted=True, moved_to=head.moved_to)
+            with suppress(PreconditionFailed):  # somebody else was quicker
+                await self._requests.put(older.head, pack_head(gone, ()), Update(stored.version))
+
+    async def _move_aside(self, older: SessionKeys, keys: SessionKeys) -> None:
+        """Move what was set aside of a session as well."""
+        for info in await self._requests.list(f"{older.aside}/"):
+            found = await self._requests.find(info.key)
+            if found is not None:
+                with suppress(AlreadyExists):
+                    name = info.key.removeprefix(older.aside)
+                    await self._requests.put(f"{keys.aside}{name}", found.body, Create())
+                await self._requests.delete_all([info.key])
+
+    # Removing.
+
+    async def _remove(self, session_id: str, keys: SessionKeys) -> None:
+        older = JOURNALS.keys_of(session_id)
+        if keys == older:
+            await super()._remove(session_id, keys)
+            return
+        headed = await self._requests.find(keys.head) is not None
+        there = bool(await self._older_objects(session_id, headed=headed))
+        removed = there and await self._remove_older(session_id, older, keys, headed)
+        try:
+            await super()._remove(session_id, keys)
+        except StoreNotFound:
+            if not removed:
+                raise
+        if there:
+            await self._forget_move(session_id, older)
+        with suppress(StoreFailed):
+            await remove_aside(self._requests, older.aside)
+
+    async def _remove_older(self, session_id: str, older: SessionKeys, keys: SessionKeys, headed: bool) -> bool:
+        """Remove a session from the older place; whether there was one. One that is being moved is moved first."""
+        try:
+            stored = await SessionReader(self._requests, older, session_id).head()
+            if stored is not None and stored.head.moved_to is not None:
+                if not stored.head.deleted and not headed:
+                    await self._move(session_id, older, keys, takeover=False)
+                return False
+            if stored is None or stored.head.deleted:
+                return await remove_session(self._requests, older)
+            await self._check_free(older, stored, takeover=False)
+            owned = await self._own_older(session_id, older, takeover=True)
+        except CorruptJournal:
+            await super()._remove(session_id, older)
+            return True
+        if not headed:
+            await remove_session(self._requests, keys)  # what a move that was broken off has copied
+        await owned.write_tombstone()
+        await remove_session(self._requests, older)
+        return True
+
+    async def _forget_move(self, session_id: str, older: SessionKeys) -> None:
+        """The session is deleted, so the older place says that, too."""
+        stored = await SessionReader(self._requests, older, session_id).head()
+        if stored is not None and stored.head.moved_to is not None:
+            await remove_session(self._requests, older)
+            gone = replace(stored.head, edition=stored.head.edition + 1, deleted=True, moved_to=None)
+            gone = replace(gone, seqs={}, window=None, erasing=(), base=0, merged=0, tidied=0)
+            with suppress(PreconditionFailed):
+                await self._requests.put(older.head, pack_head(gone, ()), Update(stored.version))
+
+    async def _set_aside(self, session_id: str, keys: SessionKeys, keep: Sequence[Row]) -> str:
+        older = JOURNALS.keys_of(session_id)
+        if await self._is_moving(session_id, older):
+            keys = self._keys(session_id)
+            await self._move(session_id, older, keys, takeover=False)
+            await self._clear(session_id, older, keys)
+        return await super()._set_aside(session_id, keys, keep)
+
+    async def _is_moving(self, session_id: str, older: SessionKeys) -> bool:
+        """Whether a session is opened at its new place, and some of it may still be at the older one."""
+        with suppress(CorruptJournal, StoreFailed):
+            stored = await SessionReader(self._requests, older, session_id).head()
+            return stored is not None and stored.head.moved_to is not None and not stored.head.deleted
+        return False
+
+
+def _moved_head(key: str) -> str | None:
+    """Where the head of a session lies that was moved, given the key of something at its older place."""
+    keys = JOURNALS.keys_around(key)
+    head = "" if keys is None else f"{JOURNALS.name_in(keys)}{BESIDE_SNAPSHOTS.behind}/head"
+    return head if BESIDE_SNAPSHOTS.keys_around(head) is not None else None

@@ -1,0 +1,534 @@
+"""Sessions in anyone's `SnapshotStorage`: each agent's latest snapshot carries its journal."""
+
+from __future__ import annotations
+
+import base64
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from hashlib import sha256
+from typing import TYPE_CHECKING, Generic, NamedTuple, NoReturn, TypeAlias, cast
+
+import anyio
+from anyio.lowlevel import checkpoint
+
+from repertory.backends.ports import Lease, Position
+from repertory.backends.sessions.journal.format import pack, unpack
+from repertory.backends.sessions.journal.requests import side_by_side
+from repertory.backends.sessions.snapshots.agents import SnapshotAgents
+from repertory.backends.sessions.snapshots.history import AgentHistory, mark_in, number_in
+from repertory.backends.sessions.snapshots.makers import RunMaker, SnapshotMaker
+from repertory.backends.sessions.snapshots.opening import find_history, is_of, rows_back_to, rows_for, unreadable
+from repertory.backends.sessions.snapshots.shelf import Found, Maker, S, aside
+from repertory.backends.sessions.snapshots.storage import StorageShelf, place_of
+from repertory.core.ids import check_id
+from repertory.core.journal.rows import Row
+from repertory.core.journal.verify import verify
+from repertory.core.message_tree.documents import OURS
+from repertory.core.outage import own_errors
+from repertory.core.snapshots.location import AGENT_SCOPE, RUN_SCOPE, SnapshotLocation, number_of
+from repertory.core.snapshots.redaction import Replacements, redacted, replacements
+from repertory.errors import CorruptJournal, Invalid, LeaseLost, RepertoryError
+
+if TYPE_CHECKING:
+    from repertory.backends.ports import Batch, SessionInfo
+    from repertory.backends.sessions.snapshots.choices import SnapshotChoices
+    from repertory.backends.sessions.snapshots.port import SnapshotStorage
+    from repertory.core.journal.appender import Entropy
+    from repertory.core.messages import Json
+    from repertory.core.snapshots.document import ReadSnapshot
+    from repertory.core.snapshots.intake import Published
+    from repertory.core.snapshots.run_snapshot import ReadRun
+
+Carried: TypeAlias = "CarriedJournal[ReadSnapshot] | CarriedJournal[ReadRun]"
+
+
+class StorageSessionStore:
+    """A `SessionStore` over a snapshot storage. For one event loop.
+
+    Every commit saves the latest snapshot of each agent that it is for. Such a storage knows no leases: whoever opens a
+    session has it, and an owner meets what another one has saved with its next commit or proof, as `LeaseLost`. Two
+    commits of two processes at the same instant are one commit too many: do not share a session between processes.
+
+    Errors of every call: `SessionException` for whatever the storage raises, `SnapshotException` and `CorruptJournal`
+    for a latest snapshot that is damaged, `Invalid` for what a storage cannot do, and after `aclose`.
+    """
+
+    linger_s = 10.0
+    """A commit saves all of the conversation, so records that nobody waits for should gather."""
+
+    def __init__(
+        self,
+        storage: SnapshotStorage,
+        *,
+        owner: str,
+        wall: Callable[[], float],
+        entropy: Entropy,
+        choices: SnapshotChoices,
+    ) -> None:
+        """`owner` must be unique to this object. `wall` gives epoch seconds, `entropy` random bytes. `choices`: for
+        agents of whom nothing else is said.
+        """
+        self._shelf = StorageShelf(storage)
+        self._owner = check_id(owner, "owner")
+        self._wall = wall
+        self._entropy = entropy
+        self._generation = 0
+        self._leases: dict[str, Lease] = {}
+        self._kept: dict[tuple[str, str], Kept] = {}
+        self._opening: dict[tuple[str, str], anyio.Lock] = {}
+        self._closed = False
+        self.snapshots: SnapshotAgents[Carried] = SnapshotAgents(choices)
+
+    @property
+    def name(self) -> str:
+        """Two stores with the same name hold the same sessions."""
+        return f"snapshots:{self._shelf.name}"
+
+    async def acquire(self, session_id: str, *, takeover: bool = False) -> Lease:
+        """Become the owner. An earlier lease of this very object is fenced; others are when something is committed."""
+        del takeover
+        self._check_open()
+        check_id(session_id, "session id")
+        await checkpoint()
+        self._drop(session_id, given_up=False)
+        self._generation = max(self._generation + 1, int(self._wall() * 1000))
+        lease = Lease(session_id=session_id, owner=self._owner, generation=self._generation)
+        self._leases[session_id] = lease
+        return lease
+
+    async def release(self, lease: Lease) -> None:
+        """Put what is due, then give the session up. A lease that is no longer current is ignored."""
+        self._check_open()
+        if self._leases.get(lease.session_id) == lease:
+            try:
+                await self._close(lease.session_id)
+            finally:
+                self._drop(lease.session_id, given_up=True)
+
+    async def append(self, batches: Sequence[Batch]) -> Sequence[Position | RepertoryError]:
+        """Commit a group, each agent on its own; one outcome per batch, in order. Cancellation waits for it."""
+        self._check_open()
+        for batch in batches:
+            for agent_id in {row.agent_id for row in batch.rows}:
+                check_id(agent_id, "agent id")
+        by_session: dict[str, list[int]] = {}
+        for place, batch in enumerate(batches):
+            by_session.setdefault(batch.lease.session_id, []).append(place)
+        outcomes: dict[int, Position | RepertoryError] = {}
+        with anyio.CancelScope(shield=True):
+            await side_by_side(
+                [partial(self._append_in_order, batches, places, outcomes) for places in by_session.values()]
+            )
+            self.snapshots.look()
+        return [outcomes[place] for place in range(len(batches))]
+
+    async def load(self, session_id: str, agent_id: str, *, whole: bool = False) -> Sequence[Row]:
+        """Rows in order, from the last row's `low` on, or all of them. The owner takes in what others have written, the
+        first time.
+        """
+        self._check_open()
+        check_id(session_id, "session id")
+        location = SnapshotLocation.of(session_id, check_id(agent_id, "agent id"))
+        lease = self._leases.get(session_id)
+        if lease is not None:
+            rows = (await self._opened(lease, agent_id)).rows
+        else:
+            rows = await rows_in(await latest_carrying(self._shelf, location), location)
+        return rows[rows[-1].low - 1 :] if rows and not whole else list(rows)
+
+    async def sessions(self, session_id: str | None = None) -> Sequence[SessionInfo]:
+        """Always `Invalid`: a storage cannot tell."""
+        self._refuse("a snapshot storage cannot tell which sessions it has", session_id)
+
+    async def delete(self, session_id: str) -> None:
+        """Always `Invalid`: a storage cannot."""
+        check_id(session_id, "session id")
+        self._refuse("a snapshot storage cannot remove anything", session_id)
+
+    async def tend(self) -> None:
+        """Put numbered snapshots, until cancelled, which is safe at any time."""
+        await self.snapshots.run()
+
+    async def aclose(self) -> None:
+        """Put what is due, and close. The storage is its owner's to close. Calling it twice is allowed."""
+        with anyio.CancelScope(shield=True):
+            for session_id in list(self._leases):
+                await self._close(session_id)
+                self._drop(session_id, given_up=True)
+        self._closed = True
+        await checkpoint()
+
+    async def list_snapshot_ids(self, session_id: str, agent_id: str) -> list[str]:
+        """The ids of an agent's numbered snapshots, oldest first."""
+        return await self._shelf.ids(SnapshotLocation.of(session_id, agent_id))
+
+    # Within.
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Invalid("this was closed before", name=self.name)
+
+    def _refuse(self, msg: str, session_id: str | None) -> NoReturn:
+        self._check_open()
+        raise Invalid(msg, session=session_id)
+
+    async def _close(self, session_id: str) -> None:
+        """What cannot be put now is put when the session is opened next."""
+        for _, agent in self.snapshots.of(session_id):
+            with suppress(RepertoryError):
+                await agent.publish()
+
+    def _drop(self, session_id: str, *, given_up: bool) -> None:
+        self._leases.pop(session_id, None)
+        for agent_id, agent in self.snapshots.of(session_id):
+            self._opening.pop((session_id, agent_id), None)
+            if given_up:
+                self._kept.pop((session_id, agent_id), None)
+            else:
+                self._kept[session_id, agent_id] = Kept(list(agent.rows), agent.published)
+        self.snapshots.drop(session_id, given_up=given_up)
+
+    async def _opened(self, lease: Lease, agent_id: str) -> Carried:
+        """The agent or orchestrator, opened when it is not."""
+        key = lease.session_id, agent_id
+        async with self._opening.setdefault(key, anyio.Lock()):
+            agent = self.snapshots.find(*key)
+            if agent is None or agent.over:
+                place = CarriedPlace(
+                    shelf=self._shelf,
+                    lease=lease,
+                    location=SnapshotLocation.of(lease.session_id, agent_id),
+                    wall=self._wall,
+                    entropy=self._entropy,
+                )
+                kept = Kept(list(agent.rows), agent.published) if agent is not None else self._kept.get(key)
+                agent = _carried(place, self.snapshots.chosen(*key), kept)
+                with anyio.CancelScope(shield=True):
+                    await agent.open()
+                self.snapshots.add(*key, agent)
+            return agent
+
+    async def _append_in_order(
+        self, batches: Sequence[Batch], places: Sequence[int], outcomes: dict[int, Position | RepertoryError]
+    ) -> None:
+        """The batches of one session, each after the one before."""
+        for place in places:
+            try:
+                with own_errors(batches[place].lease.session_id):
+                    outcomes[place] = await self._append(batches[place])
+            except RepertoryError as error:
+                outcomes[place] = error
+
+    async def _append(self, batch: Batch) -> Position | RepertoryError:
+        session_id = batch.lease.session_id
+        if self._leases.get(session_id) != batch.lease:
+            return _lost(batch.lease)
+        agents = {row.agent_id: None for row in batch.rows} | {agent_id: None for agent_id, _ in batch.erase}
+        if not agents:
+            return await self._prove(batch.lease)
+        outcome: Position | RepertoryError = Position(agent_id="", seq=0)
+        for agent_id in agents:
+            agent = await self._opened(batch.lease, agent_id)
+            rows = [row for row in batch.rows if row.agent_id == agent_id]
+            found = await agent.append(rows, [seq for erased, seq in batch.erase if erased == agent_id])
+            if isinstance(found, RepertoryError):
+                return found
+            last = batch.rows[-1].agent_id if batch.rows else batch.erase[-1][0]
+            outcome = found if agent_id == last else outcome
+        return outcome
+
+    async def _prove(self, lease: Lease) -> Position | RepertoryError:
+        outcome: Position | RepertoryError = Position(agent_id="", seq=0)
+        for _, agent in self.snapshots.of(lease.session_id):
+            outcome = await agent.append((), ())
+            if isinstance(outcome, RepertoryError):
+                return outcome
+        return outcome
+
+
+def _carried(place: CarriedPlace, choices: SnapshotChoices, kept: Kept | None) -> Carried:
+    if place.location.scope == RUN_SCOPE:
+        return CarriedJournal(place, choices, RunMaker(place.location, 0), kept)
+    return CarriedJournal(place, choices, SnapshotMaker(place.location, 0, choices.manager), kept)
+
+
+def _lost(lease: Lease) -> LeaseLost:
+    return LeaseLost("the session has another owner now", session=lease.session_id, generation=lease.generation)
+
+
+_log = logging.getLogger("repertory.sessions")
+_ROWS = "rows"
+_OWNER = "owner"
+_MARK = "mark"
+
+
+class Known(NamedTuple):
+    """By which a snapshot of ours is told from every other one."""
+
+    owner: str
+    generation: int
+    """Rises with each owner."""
+    seq: int
+
+
+class Kept(NamedTuple):
+    """What an owner remembers of an agent whose snapshot somebody else has written over."""
+
+    rows: Sequence[Row]
+    published: Published | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CarriedPlace:
+    """Where snapshots lie, as their owner reaches them."""
+
+    shelf: StorageShelf
+    lease: Lease
+    location: SnapshotLocation
+    wall: Callable[[], float]
+    entropy: Entropy
+
+
+class CarriedJournal(Generic[S]):
+    """A journal and its snapshots. After an error it is unknown where it stands: open a new one."""
+
+    def __init__(self, place: CarriedPlace, choices: SnapshotChoices, maker: Maker[S], kept: Kept | None) -> None:
+        """`kept`: what is remembered of when it was open here last."""
+        self._shelf = place.shelf
+        self._lease = place.lease
+        self._location = place.location
+        self._wall = place.wall
+        self._entropy = place.entropy
+        self._choices = choices
+        self._kept = kept
+        self._maker = maker
+        self.history = AgentHistory(place.shelf, place.location, self._maker, place.wall)
+        self.rows: list[Row] = []
+        """All of them."""
+        self.published = kept.published if kept is not None else None
+        self._known: Known | None = None
+        self._mark = 0
+        """Every snapshot up to this record has its document."""
+        self._over = False
+        self._lock = anyio.Lock()
+
+    @property
+    def last_seq(self) -> int:
+        """The last row that is stored."""
+        return self.rows[-1].seq if self.rows else 0
+
+    async def open(self) -> None:
+        """Read it, take in what others have written, go back to where the session is to go on from.
+
+        Errors: `SnapshotException` for a latest snapshot that nobody can read, `CorruptJournal` for a damaged journal
+        in it, `NotFound` for a snapshot to go on from; those of the storage.
+        """
+        load = self._choices.load
+        load_id = load.pending(self._location.scope_id) if load is not None else None
+        document = await self._shelf.latest(self._location)
+        await self.history.read()
+        found = None if document is None else self._maker.found_in(document, f"{place_of(self._location)}/latest")
+        self._known, self._mark = known_in(document), _number(_ours_in(document).get(_MARK))
+        self._maker.generation = (self._known.generation if self._known is not None else 0) + 1
+        made = await self._found(document, found, load_id)
+        self._find_marks()
+        if load_id is not None:
+            made += await self._back(load_id)
+        if made or (load_id is not None and self.rows):
+            await self._save(self.rows)
+        if load_id is not None and load is not None:
+            load.done(self._location.scope_id)
+
+    async def _found(self, document: object, found: Found[S] | None, load_id: str | None) -> list[Row]:
+        """Take over what is there; the rows that were made of what others wrote."""
+        carrying = document if document is not None else await earlier_latest(self._shelf, self._location)
+        rows = await rows_in(carrying, self._location, damaged=load_id is not None)
+        ours = found is not None and found.snapshot is not None and is_of(found.snapshot.standing, rows)
+        if not ours and not rows and self._kept is not None:
+            rows = list(self._kept.rows)
+        self.rows = rows
+        if found is None:
+            return []
+        if found.snapshot is None:
+            if not rows and load_id is None:
+                raise await unreadable(self._shelf, self._location, found)
+            _log.warning("a snapshot cannot be read place=%r why=%r", found.place, found.fault)
+            return []
+        self._maker.keep(found.snapshot, ours=ours)
+        published, self.published = self.published, found.published
+        if ours:
+            return []
+        made = await self._maker.rows_for(self._window(), found.snapshot, self._entropy, self._wall(), published)
+        self.rows += made
+        return made
+
+    def _find_marks(self) -> None:
+        """Note the snapshots that a crash has left without a document: the last ones, whose numbers are not taken."""
+        taken = [(row.seq, record) for row in self.rows if (record := mark_in(row)) is not None]
+        due = 0
+        for seq, record in reversed(taken):
+            if seq <= self._mark or number_in(record) < self.history.numbering.next_number:
+                break
+            due = seq
+        if due:
+            self.history.see(self.rows[: due - 1], self.rows[due - 1 :])
+        elif taken:
+            self.history.last_at = taken[-1][1].at
+
+    async def _back(self, snapshot_id: str) -> list[Row]:
+        snapshot = await find_history(self._shelf, self._location, snapshot_id)
+        await self.history.publish()
+        made = rows_back_to(self.rows, snapshot, f"snapshot {snapshot_id}", self._location, self._entropy)
+        if made is None:
+            made = await rows_for(self._location, self._window(), snapshot, self._entropy, self._wall())
+        self.rows += made
+        self._mark = self.last_seq
+        await self.history.branch(number_of(snapshot_id), snapshot.created_at, self._mark)
+        return list(made)
+
+    def _window(self) -> list[Row]:
+        return self.rows[self.rows[-1].low - 1 :] if self.rows else []
+
+    async def check(self) -> None:
+        """Errors: `LeaseLost` when somebody else has saved the latest snapshot meanwhile; those of the storage."""
+        if known_in(await self._shelf.latest(self._location)) != self._known:
+            self._over = True
+            fields = {"session": self._location.session_id, "agent": self._location.journal}
+            raise LeaseLost("somebody else has saved the session; open it again to take that in", **fields)
+
+    async def append(self, added: Sequence[Row], erase: Sequence[int]) -> Position | RepertoryError:
+        """Save the rows after those that are there, without the contents that are to go."""
+        async with self._lock:
+            for seq, row in enumerate(added, self.last_seq + 1):
+                if row.seq != seq:
+                    fields = {"session": self._location.session_id, "seq": row.seq, "stored": self.last_seq}
+                    return LeaseLost("rows do not follow what is stored", **fields)
+            gone = {seq for seq in erase if 0 < seq <= self.last_seq + len(added)}
+            try:
+                await self.check()
+                if added or gone:
+                    await self._append(added, gone)
+            except RepertoryError as error:
+                return error
+            return Position(agent_id=self._location.journal, seq=self.last_seq)
+
+    async def _append(self, added: Sequence[Row], erase: set[int]) -> None:
+        rows = [*self.rows, *added]
+        if erase:
+            instead = replacements([row for row in rows if row.seq in erase], added)
+            await self._redact(instead)
+            rows = [row.without_content() if row.seq in erase else row for row in rows]
+        try:
+            await self._save(rows)
+        except RepertoryError:
+            self._over = True  # It may have been saved all the same.
+            raise
+        before, self.rows = self.rows, rows
+        self.history.see(before, added)
+
+    async def _redact(self, instead: Replacements) -> None:
+        await self.history.publish()
+        for snapshot_id in await self._shelf.ids(self._location):
+            found = await self._shelf.history(self._location, snapshot_id)
+            changed = redacted(found.document, instead) if found is not None else None
+            if changed is not None:
+                await self._shelf.put_history(self._location, snapshot_id, changed, 0)
+
+    async def _save(self, rows: list[Row]) -> None:
+        header: dict[str, object] = {"kind": "snapshot", "session": self._location.session_id}
+        size_bytes = sum(len(row.body) for row in rows)
+        packed = await aside(size_bytes, lambda: base64.b64encode(pack(header, rows)).decode())
+        window = rows[rows[-1].low - 1 :]
+        more: dict[str, Json] = {_OWNER: self._lease.owner, _MARK: self._mark, _ROWS: packed}
+        try:
+            made = await self._maker.made(window, more=more)
+        except CorruptJournal:  # A message is erased and nothing says what took its place: others are shown nothing.
+            made = await self._maker.made((), more=more)
+        await self._shelf.put_latest(self._location, made.document)
+        self._known = known_in(made.document)
+        self.published = made.published
+
+    @property
+    def over(self) -> bool:
+        """Whether it has to be opened anew."""
+        return self._over
+
+    @property
+    def due(self) -> bool:
+        """Whether there is a numbered snapshot to put."""
+        return not self._over and self.history.due
+
+    async def publish(self) -> None:
+        """Put the numbered snapshots that are due."""
+        async with self._lock:
+            if self.due:
+                end = self.last_seq
+                await self.history.publish()
+                self._mark = end
+
+    def want_latest(self) -> None:
+        """It is saved with every commit."""
+
+    def forget(self) -> None:
+        """The session is not ours any more."""
+        self._over = True
+
+
+async def latest_carrying(shelf: StorageShelf, location: SnapshotLocation) -> object:
+    """The latest snapshot that carries the journal."""
+    document = await shelf.latest(location)
+    return document if document is not None else await earlier_latest(shelf, location)
+
+
+async def earlier_latest(shelf: StorageShelf, location: SnapshotLocation) -> object:
+    """The same where earlier releases had it: orchestrators among the agents. None for an agent."""
+    if location.scope != RUN_SCOPE:
+        return None
+    return await shelf.latest(SnapshotLocation(location.session_id, AGENT_SCOPE, location.journal))
+
+
+def known_in(document: object) -> Known | None:
+    """By which a latest snapshot is told from others; None for none."""
+    if document is None:
+        return None
+    ours = _ours_in(document)
+    generation, seq = ours.get("generation"), ours.get("seq")
+    if not (isinstance(generation, int) and isinstance(seq, int)):
+        return Known(sha256(repr(document).encode()).hexdigest(), 0, 0)
+    return Known(str(ours.get(_OWNER)), generation, seq)
+
+
+async def rows_in(document: object, location: SnapshotLocation, *, damaged: bool = False) -> list[Row]:
+    """All rows of the journal that a latest snapshot carries; none when it carries none.
+
+    Errors: `CorruptJournal`, unless `damaged` ones count as none.
+    """
+    packed = _ours_in(document).get(_ROWS)
+    if packed is None:
+        return []
+
+    def unpacked() -> list[Row]:
+        rows = unpack(base64.b64decode(str(packed))).rows
+        verify(rows, session_id=location.session_id)
+        return rows
+
+    try:
+        return await aside(len(str(packed)), unpacked)
+    except (ValueError, CorruptJournal) as error:
+        if damaged:
+            return []
+        msg = "the journal in the latest snapshot is damaged; load_snapshot_id opens the session without it"
+        raise CorruptJournal(msg, place=place_of(location), cause=str(error)) from error
+
+
+def _ours_in(document: object) -> dict[str, object]:
+    """What of ours stands in a latest snapshot."""
+    ours = cast("dict[str, object]", document).get(OURS) if isinstance(document, dict) else None
+    return cast("dict[str, object]", ours) if isinstance(ours, dict) else {}
+
+
+def _number(value: object) -> int:
+    return value if isinstance(value, int) else 0

@@ -1,0 +1,544 @@
+"""Sessions as journals on any object store, with the documented tree of snapshots published beside them.
+
+Everything acknowledged is in the journal (`ObjectSessionStore`); the tree is put from it, by `tend` in the background
+and at the latest when a session is given up. What others have written into the tree is taken in when a session is
+opened. `docs/snapshot-layout.md` says what lies there.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING
+
+import anyio
+
+from repertory.backends.ports import Batch, Position, SessionInfo
+from repertory.backends.sessions.journal.requests import side_by_side
+from repertory.backends.sessions.snapshots.agent import AgentSnapshots
+from repertory.backends.sessions.snapshots.agents import SnapshotAgents
+from repertory.backends.sessions.snapshots.history import numbers_in
+from repertory.backends.sessions.snapshots.latest import LatestSnapshot, OwnedPlace, WrittenElsewhere
+from repertory.backends.sessions.snapshots.makers import RunMaker
+from repertory.backends.sessions.snapshots.opening import is_of, rows_for, unreadable
+from repertory.backends.sessions.snapshots.tree import SnapshotTree, session_folder
+from repertory.core.ids import check_id
+from repertory.core.journal.codec import decode
+from repertory.core.journal.records import NodeChanged
+from repertory.core.orchestration.journals import orchestrator_in
+from repertory.core.outage import own_errors
+from repertory.core.snapshots.location import RUN_SCOPE, SnapshotLocation
+from repertory.core.snapshots.redaction import replacements
+from repertory.errors import Invalid, LeaseLost, NotFound, RepertoryError, StoreNotFound
+
+if TYPE_CHECKING:
+    from repertory.backends.mending_ports import Damage, Inspection, Salvage
+    from repertory.backends.ports import Lease, ObjectStore
+    from repertory.backends.sessions.journal.store import ObjectSessionStore
+    from repertory.backends.sessions.snapshots.choices import SnapshotChoices
+    from repertory.backends.sessions.snapshots.shelf import Found
+    from repertory.core.journal.appender import Entropy
+    from repertory.core.journal.rows import Row
+    from repertory.core.snapshots.intake import Published
+    from repertory.core.snapshots.run_snapshot import ReadRun
+    from repertory.core.snapshots.trigger import MultiAgentSaveLatestOn
+
+
+class SnapshotSessionStore:
+    """A `SessionStore` over a journal and the objects that it lies on, both of which it closes. For one event loop.
+
+    Errors of every call: those of the journal and of the objects; from `load`, for whoever owns the session, also
+    `SnapshotException` naming a file that nobody can read, and `NotFound` for a snapshot that is to be gone on from.
+    """
+
+    def __init__(
+        self,
+        journal: ObjectSessionStore,
+        objects: ObjectStore,
+        *,
+        wall: Callable[[], float],
+        entropy: Entropy,
+        choices: SnapshotChoices,
+    ) -> None:
+        """`wall` gives epoch seconds, `entropy` random bytes. `choices`: for agents of whom nothing else is said."""
+        self._journal = journal
+        self._objects = objects
+        self._tree = SnapshotTree(objects)
+        self._wall = wall
+        self._entropy = entropy
+        self._leases: dict[str, Lease] = {}
+        self._opening: dict[tuple[str, str], anyio.Lock] = {}
+        self._published: dict[tuple[str, str], Published] = {}
+        """What others could see of journals that were open here before and may be opened again."""
+        self.snapshots: SnapshotAgents[AgentSnapshots] = SnapshotAgents(choices)
+        self.runs: SnapshotAgents[RunSnapshots] = SnapshotAgents(choices)
+
+    @property
+    def name(self) -> str:
+        """Two stores with the same name hold the same sessions."""
+        return f"snapshots:{self._objects.name}"
+
+    @property
+    def linger_s(self) -> float:
+        """How long records that nobody waits for should gather before they are appended."""
+        return self._journal.linger_s
+
+    @property
+    def look_every_s(self) -> float:
+        """How often an owner should look whether it was asked for a session."""
+        return self._journal.look_every_s
+
+    @property
+    def yields_within_s(self) -> float:
+        """How long an idle owner takes from being asked until the session is free, as a rule."""
+        return self._journal.yields_within_s
+
+    async def acquire(self, session_id: str, *, takeover: bool = False) -> Lease:
+        """Become the owner. An earlier lease of this very object is fenced. Errors: `SessionBusy`, and see the
+        class.
+        """
+        self._drop(session_id, given_up=False)
+        lease = await self._journal.acquire(session_id, takeover=takeover)
+        self._leases[session_id] = lease
+        return lease
+
+    async def asked_for(self) -> Sequence[str]:
+        """Sessions held by this object that other processes have asked for since the last look."""
+        return await self._journal.asked_for()
+
+    async def release(self, lease: Lease) -> None:
+        """Put what is due, then give the session up. A lease that is no longer current is ignored."""
+        if self._leases.get(lease.session_id) == lease:
+            try:
+                await self._close(lease.session_id)
+            finally:
+                self._drop(lease.session_id, given_up=True)
+        await self._journal.release(lease)
+
+    async def append(self, batches: Sequence[Batch]) -> Sequence[Position | RepertoryError]:
+        """Commit a group to the journals; one outcome per batch, in order. Snapshots follow in the background.
+
+        What is to be erased is replaced in the snapshots first. A batch without rows is refused with `LeaseLost` when
+        somebody who knows no leases has written the agent's snapshot meanwhile.
+        """
+        outcomes: dict[int, Position | RepertoryError] = {}
+        with anyio.CancelScope(shield=True):
+            await self._append(batches, outcomes)
+        return [outcomes[place] for place in range(len(batches))]
+
+    async def load(self, session_id: str, agent_id: str, *, whole: bool = False) -> Sequence[Row]:
+        """Rows in order, from the last row's `low` on, or all of them. The owner takes in what others have written, the
+        first time.
+        """
+        check_id(session_id, "session id")
+        check_id(agent_id, "agent id")
+        lease = self._leases.get(session_id)
+        if lease is not None:
+            await self._opened(lease, agent_id)
+            return await self._journal.load(session_id, agent_id, whole=whole)
+        rows = list(await self._journal.load(session_id, agent_id, whole=whole))
+        return await self._with_what_others_wrote(SnapshotLocation.of(session_id, agent_id), rows)
+
+    async def sessions(self, session_id: str | None = None) -> Sequence[SessionInfo]:
+        """Every session, the most recently changed first; or that one alone. Those that only others have written have
+        agents without records.
+        """
+        infos = {info.session_id: info for info in await self._journal.sessions(session_id)}
+        theirs: dict[str, dict[str, float]] = {}
+        for location, info in (await self._tree.locations(session_id)).items():
+            if location.session_id not in infos:
+                theirs.setdefault(location.session_id, {})[location.journal] = info.modified_at
+        for name, agents in theirs.items():
+            infos[name] = SessionInfo(
+                session_id=name,
+                agents=dict.fromkeys(agents, 0),
+                created_at=min(agents.values()),
+                updated_at=max(agents.values()),
+                owner=None,
+            )
+        return sorted(infos.values(), key=lambda info: info.updated_at, reverse=True)
+
+    async def delete(self, session_id: str) -> None:
+        """Erase a session: its journal, then its snapshots, whoever wrote them. Errors: `NotFound`, `SessionBusy`."""
+        check_id(session_id, "session id")
+        with anyio.CancelScope(shield=True):
+            there = True
+            try:
+                await self._journal.delete(session_id)
+            except NotFound:
+                there = False
+            for each in self._open_in(session_id):
+                await each.stop()
+            self._drop(session_id, given_up=True)
+            if not await self._tree.remove(session_id) and not there:
+                raise StoreNotFound("no such session", session=session_id)
+
+    async def inspect(self) -> Inspection:
+        """What lies among the journals and is no part of any."""
+        return await self._journal.inspect()
+
+    async def examine(self, session_id: str) -> Sequence[Damage]:
+        """The snapshots and manifests of a session that are damaged."""
+        locations = await self._locations_in(session_id)
+        return [damage for location in locations for damage in await self._tree.damages(location)]
+
+    async def _locations_in(self, session_id: str) -> list[SnapshotLocation]:
+        """Whatever has a snapshot, or a journal."""
+        found = dict.fromkeys(await self._tree.locations(check_id(session_id, "session id")))
+        for info in await self._journal.sessions(session_id):
+            found |= dict.fromkeys(SnapshotLocation.of(session_id, journal) for journal in info.agents)
+        return list(found)
+
+    async def salvage(self, session_id: str) -> Salvage:
+        """The rows of a session's journal that can be read."""
+        return await self._journal.salvage(session_id)
+
+    async def set_aside(self, session_id: str, keep: Sequence[Row]) -> str:
+        """Move a session's journal aside, and begin it anew with these rows; damaged snapshots go to `unreadable/`, and
+        are made anew of the journal where that has them. The others stay: what they show and the journal does not is
+        taken in at the next opening. Errors: `NotFound`, `SessionBusy`.
+        """
+        self._drop(session_id, given_up=True)
+        kept = {row.agent_id for row in keep}
+        moved = False
+        for location in await self._locations_in(session_id):
+            damages = await self._tree.damages(location)
+            moved = moved or bool(damages)
+            if damages:
+                await self._tree.move_aside(location, damages, remake=location.journal in kept)
+        try:
+            return await self._journal.set_aside(session_id, keep)
+        except NotFound:
+            if not moved:
+                raise
+            return f"{session_folder(session_id)}*/*/snapshots/unreadable/"
+
+    async def quarantined(self, session_id: str) -> Sequence[str]:
+        """What was set aside of a session's journal, the oldest first."""
+        return await self._journal.quarantined(session_id)
+
+    async def tend(self) -> None:
+        """Put snapshots and look after the journals, until cancelled, which is safe at any time."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._journal.tend)
+            tasks.start_soon(self.snapshots.run)
+            tasks.start_soon(self.runs.run)
+
+    async def aclose(self) -> None:
+        """Put what is due, then close. Calling it twice is allowed."""
+        with anyio.CancelScope(shield=True):
+            leases, self._leases = self._leases, {}
+            await side_by_side([partial(self._close, session_id) for session_id in leases])
+            for session_id in leases:
+                self._drop(session_id, given_up=True)
+            await self._journal.aclose()
+
+    # Within.
+
+    async def list_snapshot_ids(self, session_id: str, agent_id: str) -> list[str]:
+        """The ids of an agent's numbered snapshots, oldest first."""
+        return await self._tree.ids(SnapshotLocation.of(session_id, agent_id))
+
+    async def _close(self, session_id: str) -> None:
+        await side_by_side([each.close for each in self._open_in(session_id)])
+
+    def _drop(self, session_id: str, *, given_up: bool) -> None:
+        self._leases.pop(session_id, None)
+        for agent_id, agent in self.snapshots.of(session_id):
+            self._opening.pop((session_id, agent_id), None)
+            if agent.published is not None and not given_up:
+                self._published[session_id, agent_id] = agent.published
+        for journal, _ in self.runs.of(session_id):
+            self._opening.pop((session_id, journal), None)
+        self.snapshots.drop(session_id, given_up=given_up)
+        self.runs.drop(session_id, given_up=given_up)
+
+    def _open_in(self, session_id: str) -> list[AgentSnapshots | RunSnapshots]:
+        """What is open of a session."""
+        agents = [agent for _, agent in self.snapshots.of(session_id)]
+        return [*agents, *(run for _, run in self.runs.of(session_id))]
+
+    async def _opened(self, lease: Lease, agent_id: str) -> AgentSnapshots | RunSnapshots:
+        """The snapshots of an agent or orchestrator, opened when they are not."""
+        async with self._opening.setdefault((lease.session_id, agent_id), anyio.Lock()):
+            if orchestrator_in(agent_id) is not None:
+                return await self._opened_run(lease, agent_id)
+            return await self._opened_agent(lease, agent_id)
+
+    async def _opened_agent(self, lease: Lease, agent_id: str) -> AgentSnapshots:
+        key = lease.session_id, agent_id
+        agent = self.snapshots.find(*key)
+        if agent is None:
+            agent = AgentSnapshots(self._place(lease, agent_id), self.snapshots.chosen(*key), self._published.get(key))
+            with anyio.CancelScope(shield=True):
+                await agent.open()
+            self._published.pop(key, None)
+            self.snapshots.add(*key, agent)
+        return agent
+
+    async def _opened_run(self, lease: Lease, journal: str) -> RunSnapshots:
+        key = lease.session_id, journal
+        run = self.runs.find(*key)
+        if run is None:
+            run = RunSnapshots(self._place(lease, journal), self.runs.chosen(*key).multi_agent_save_latest_on)
+            with anyio.CancelScope(shield=True):
+                await run.open()
+            self.runs.add(*key, run)
+        return run
+
+    def _place(self, lease: Lease, journal: str) -> OwnedPlace:
+        return OwnedPlace(
+            journal=self._journal,
+            tree=self._tree,
+            lease=lease,
+            location=SnapshotLocation.of(lease.session_id, journal),
+            wall=self._wall,
+            entropy=self._entropy,
+        )
+
+    async def _append(self, batches: Sequence[Batch], outcomes: dict[int, Position | RepertoryError]) -> None:
+        before: dict[tuple[int, str], Sequence[Row] | None] = {}
+        for batch in batches:
+            for agent_id in {row.agent_id for row in batch.rows}:
+                check_id(agent_id, "agent id")
+        prepared = [partial(self._prepare, batch, place, before) for place, batch in enumerate(batches)]
+        errors = await side_by_side(prepared)
+        outcomes.update({place: error for place, error in enumerate(errors) if error is not None})
+        good = [place for place in range(len(batches)) if place not in outcomes]
+        refused: dict[int, RepertoryError] = {}
+
+        async def commit() -> None:
+            found = await self._journal.append([batches[place] for place in good])
+            outcomes.update(zip(good, found, strict=True))
+
+        async def look() -> None:
+            for place in good:
+                error = await self._changed(batches[place])
+                if error is not None:
+                    refused[place] = error
+
+        proofs = any(not batch.rows and not batch.erase for batch in batches)
+        await side_by_side([commit, look] if proofs else [commit])
+        for place in good:
+            self._follow(batches[place], outcomes[place], place, before)
+        self.snapshots.look()
+        self.runs.look()
+        outcomes.update(refused)
+
+    async def _prepare(
+        self, batch: Batch, place: int, before: dict[tuple[int, str], Sequence[Row] | None]
+    ) -> RepertoryError | None:
+        """Open what the batch is for, redact the snapshots, and remember what marks in it follow on.
+
+        Gives the error for which it has to be refused.
+        """
+        if self._leases.get(batch.lease.session_id) != batch.lease:
+            return None
+        try:
+            with own_errors(batch.lease.session_id):
+                for agent_id in {row.agent_id: None for row in batch.rows}:
+                    opened = await self._opened(batch.lease, agent_id)
+                    if isinstance(opened, AgentSnapshots):
+                        rows = [row for row in batch.rows if row.agent_id == agent_id]
+                        before[place, agent_id] = await opened.before(rows)
+                for agent_id in {agent_id: None for agent_id, _ in batch.erase}:
+                    await self._redact(batch, agent_id)
+        except RepertoryError as error:
+            return error
+        return None
+
+    async def _redact(self, batch: Batch, agent_id: str) -> None:
+        opened = await self._opened(batch.lease, agent_id)
+        if isinstance(opened, RunSnapshots):
+            await opened.catch_up()
+            return
+        seqs = {seq for erased_id, seq in batch.erase if erased_id == agent_id}
+        rows = await self._journal.load(batch.lease.session_id, agent_id, whole=True)
+        erased = [row for row in (*rows, *batch.rows) if row.agent_id == agent_id and row.seq in seqs]
+        instead = replacements(erased, [row for row in batch.rows if row.agent_id == agent_id])
+        if instead:
+            await opened.redact(instead)
+        going = numbers_in(erased) - numbers_in(row for row in rows if row.seq not in seqs)
+        if going:
+            await opened.remove(sorted(going))
+
+    def _follow(
+        self,
+        batch: Batch,
+        outcome: Position | RepertoryError,
+        place: int,
+        before: dict[tuple[int, str], Sequence[Row] | None],
+    ) -> None:
+        session_id = batch.lease.session_id
+        if self._leases.get(session_id) != batch.lease:
+            return
+        if isinstance(outcome, Position):
+            for agent_id in {row.agent_id: None for row in batch.rows}:
+                rows = [row for row in batch.rows if row.agent_id == agent_id]
+                agent, run = self.snapshots.find(session_id, agent_id), self.runs.find(session_id, agent_id)
+                if agent is not None:
+                    agent.after(before.get((place, agent_id)), rows)
+                if run is not None:
+                    run.after(rows)
+
+    async def _changed(self, batch: Batch) -> LeaseLost | None:
+        """The refusal of a batch that proves a lease, when somebody else has written a snapshot of its session."""
+        if batch.rows or batch.erase or self._leases.get(batch.lease.session_id) != batch.lease:
+            return None
+        for _, agent in self.snapshots.of(batch.lease.session_id):
+            try:
+                await agent.check_unchanged()
+            except WrittenElsewhere as error:
+                return error
+            except RepertoryError:
+                continue  # The journal says whether the session is ours; whoever wrote can be taken in later.
+        return None
+
+    async def _with_what_others_wrote(self, location: SnapshotLocation, rows: list[Row]) -> list[Row]:
+        """The rows for somebody who only looks, as the next owner will have them."""
+        if location.scope == RUN_SCOPE:
+            return await self._with_their_run(location, rows)
+        found = await self._tree.latest(location)
+        if found is None or found.snapshot is None or is_of(found.snapshot.standing, rows):
+            return rows
+        with suppress(Invalid):
+            rows += await rows_for(location, rows, found.snapshot, self._entropy, self._wall())
+        return rows
+
+    async def _with_their_run(self, location: SnapshotLocation, rows: list[Row]) -> list[Row]:
+        found = await self._tree.latest_run(location)
+        if found is None or found.snapshot is None or is_of(found.snapshot.standing, rows):
+            return rows
+        return rows + await RunMaker(location, 0).rows_for(rows, found.snapshot, self._entropy, self._wall())
+
+
+_log = logging.getLogger("repertory.sessions")
+
+
+class RunSnapshots:
+    """One orchestrator's snapshot. After `LeaseLost` it is of no use any more."""
+
+    def __init__(self, place: OwnedPlace, save_latest_on: MultiAgentSaveLatestOn) -> None:
+        self._journal = place.journal
+        self._tree = place.tree
+        self._lease = place.lease
+        self._location = place.location
+        self._wall = place.wall
+        self._entropy = place.entropy
+        self._save_latest_on = save_latest_on
+        self._latest = LatestSnapshot(place, place.tree.latest_run)
+        self._maker = RunMaker(place.location, place.lease.generation)
+        self._wanted_seq = 0
+        """The last record that it is to show."""
+        self._read = partial(self._journal.load, place.location.session_id, place.location.journal)
+
+    async def open(self) -> None:
+        """Take in what others have written.
+
+        Errors: `SnapshotException` for a snapshot that nobody can read where there is no journal; those of journal and
+        objects.
+        """
+        rows: list[Row] = []
+        latest: list[Found[ReadRun] | None] = []
+
+        async def read_rows() -> None:
+            rows.extend(await self._read())
+
+        async def find_latest() -> None:
+            latest.append(await self._latest.find())
+
+        async with self._latest.lock:
+            await side_by_side([read_rows, find_latest])
+            await self._open(rows, latest[0])
+
+    async def _open(self, rows: list[Row], found: Found[ReadRun] | None) -> None:
+        self._latest.begin(found)
+        if found is not None and found.snapshot is None:
+            if not rows:
+                raise await unreadable(self._tree, self._location, found)
+            await self._latest.set_aside(found, f"it cannot be read: {found.fault}")
+        elif found is not None and found.snapshot is not None:
+            self._maker.keep(found.snapshot, ours=False)
+            standing = found.snapshot.standing
+            if standing is not None and is_of(standing, rows):
+                self._latest.seq = standing.seq
+            else:
+                rows = await self._take_in(found, found.snapshot, rows)
+        self._wanted_seq = rows[-1].seq if rows else 0
+
+    async def _take_in(self, found: Found[ReadRun], snapshot: ReadRun, rows: list[Row]) -> list[Row]:
+        made = await self._maker.rows_for(rows, snapshot, self._entropy, self._wall())
+        if snapshot.waits:
+            await self._latest.set_aside(found, "it may hold more of what somebody was asked than is taken in")
+        if not made:
+            return rows
+        _log.info("a run was taken in file=%r records=%r", found.place, len(made))
+        (outcome,) = await self._journal.append([Batch(lease=self._lease, rows=made)])
+        if not isinstance(outcome, Position):
+            raise outcome
+        return list(await self._read())
+
+    def after(self, rows: Sequence[Row]) -> None:
+        """These rows were committed."""
+        if self._save_latest_on == "node" or any(map(_ends_run, rows)):
+            self._wanted_seq = max(self._wanted_seq, rows[-1].seq)
+
+    @property
+    def due(self) -> bool:
+        """Whether there is anything to put."""
+        return not (self._latest.over or self._latest.foreign) and self._wanted_seq > self._latest.seq
+
+    async def publish(self) -> None:
+        """Put what is due. Errors: `LeaseLost`, and those of the objects."""
+        async with self._latest.lock:
+            if self.due:
+                rows = await self._read()
+                await self._latest.put(await self._maker.made(rows), rows[-1].seq)
+                self._wanted_seq = max(self._wanted_seq, self._latest.seq)
+
+    async def catch_up(self) -> None:
+        """Put it as of now: what it may still show is about to be destroyed. Errors: as `publish`."""
+        self._want_all(await self._read())
+        await self.publish()
+
+    async def close(self) -> None:
+        """Bring it up to date before the session is given up.
+
+        What cannot be put now is put at the next opening. What somebody else has written is taken in.
+        """
+        if self._latest.over:
+            return
+        try:
+            self._want_all(await self._read())
+            with suppress(WrittenElsewhere):
+                await self.publish()
+            if self._latest.foreign:
+                await self.open()
+                await self.publish()
+        except LeaseLost:
+            return
+        except RepertoryError as error:
+            fields = self._location.session_id, self._location.scope_id, str(error)
+            _log.warning("the snapshot of a run is not up to date session=%r orchestrator=%r why=%r", *fields)
+
+    def forget(self) -> None:
+        """The session is not ours any more."""
+        self._latest.over = True
+
+    async def stop(self) -> None:
+        """The same, and nothing is being put any more."""
+        self._latest.over = True
+        async with self._latest.lock:
+            pass
+
+    def _want_all(self, rows: Sequence[Row]) -> None:
+        if rows:
+            self._wanted_seq = max(self._wanted_seq, rows[-1].seq)
+
+
+def _ends_run(row: Row) -> bool:
+    """Whether nothing is left to do after a row, or somebody has to see to it first."""
+    record = None if row.erased else decode(row.kind, row.version, row.body)
+    return isinstance(record, NodeChanged) and (not record.frontier or record.status in ("failed", "interrupted"))

@@ -1,0 +1,264 @@
+"""The documented tree of snapshots, over any object store.
+
+<session>/scopes/agent/<agent>/snapshots/manifest.json                              the number of the next one
+<session>/scopes/agent/<agent>/snapshots/snapshot_latest.json                       the latest
+<session>/scopes/agent/<agent>/snapshots/immutable_history/snapshot_<number>.json   those that stay
+<session>/scopes/agent/<agent>/snapshots/unreadable/snapshot_latest.<digest>.json   ours: what nobody could read
+<session>/scopes/multiAgent/<orchestrator>/snapshots/snapshot_latest.json           how far a graph or swarm is
+
+`<session>`, `<agent>` and `<orchestrator>` are the ids. One that cannot be the name of a folder here, or is the name of
+ours, stands there as `%` and the SHA-256 of the id in hexadecimal digits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from hashlib import sha256
+from typing import TYPE_CHECKING, NamedTuple
+
+from repertory.backends.mending_ports import Damage
+from repertory.backends.ports import Create, Overwrite, Update
+from repertory.backends.sessions.journal.keys import ROOT
+from repertory.backends.sessions.snapshots.makers import found_in, run_found_in
+from repertory.backends.sessions.snapshots.shelf import Found, S, aside
+from repertory.core.ids import RESERVED
+from repertory.core.message_tree.spelling import parsed, spelled, written
+from repertory.core.snapshots.location import AGENT_SCOPE, RUN_SCOPE, SnapshotLocation, file_name, id_in, in_order
+from repertory.core.snapshots.manifest import Numbering, manifest_document, read_manifest
+from repertory.errors import AlreadyExists, NotFound, PreconditionFailed, SnapshotException, StoreUnavailable
+
+if TYPE_CHECKING:
+    from repertory.backends.ports import ObjectInfo, ObjectStore, StoredObject
+    from repertory.core.snapshots.document import ReadSnapshot
+    from repertory.core.snapshots.run_snapshot import ReadRun
+
+_LATEST = "snapshot_latest.json"
+_HISTORY = "immutable_history/"
+_TRIES_MAX = 8
+
+
+class AgentKeys(NamedTuple):
+    """The keys of one agent's snapshots."""
+
+    folder: str
+
+    @property
+    def latest(self) -> str:
+        return f"{self.folder}{_LATEST}"
+
+    @property
+    def manifest(self) -> str:
+        return f"{self.folder}manifest.json"
+
+    @property
+    def histories(self) -> str:
+        return f"{self.folder}{_HISTORY}"
+
+    def history(self, snapshot_id: str) -> str:
+        return f"{self.folder}{_HISTORY}{file_name(snapshot_id)}"
+
+
+def session_folder(session_id: str) -> str:
+    """Where the snapshots of a session lie, of all its agents and orchestrators."""
+    return f"{_folder_name(session_id)}/scopes/"
+
+
+def keys_of(location: SnapshotLocation) -> AgentKeys:
+    """Where the snapshots of an agent or orchestrator lie."""
+    folder = f"{session_folder(location.session_id)}{location.scope}/{_folder_name(location.scope_id)}"
+    return AgentKeys(f"{folder}/snapshots/")
+
+
+def locations_in(infos: Iterable[ObjectInfo]) -> dict[SnapshotLocation, ObjectInfo]:
+    """Whatever has a latest snapshot among these objects. Those whose folders say no id are left out."""
+    found: dict[SnapshotLocation, ObjectInfo] = {}
+    for info in infos:
+        match info.key.split("/"):
+            case [session, "scopes", scope, name, "snapshots", last]:
+                known = scope in (AGENT_SCOPE, RUN_SCOPE) and last == _LATEST
+                if known and not session.startswith("%") and not name.startswith("%"):
+                    found[SnapshotLocation(session, scope, name)] = info
+            case _:
+                pass
+    return found
+
+
+class SnapshotTree:
+    """The snapshots below one root. Writes are conditional: a late one never undoes what was written after it.
+
+    Errors of every call: those of the object store.
+    """
+
+    def __init__(self, objects: ObjectStore) -> None:
+        self._objects = objects
+        self._manifests: dict[str, str] = {}
+        """The versions of manifests as they were read or written last, by key."""
+
+    async def latest(self, location: SnapshotLocation) -> Found[ReadSnapshot] | None:
+        """The latest snapshot of an agent."""
+        return await self._found(keys_of(location).latest, found_in)
+
+    async def latest_run(self, location: SnapshotLocation) -> Found[ReadRun] | None:
+        """The latest snapshot of an orchestrator."""
+        return await self._found(keys_of(location).latest, partial(run_found_in, orchestrator_id=location.scope_id))
+
+    async def changed(self, location: SnapshotLocation, version: str | None) -> bool:
+        """Whether the latest snapshot is another one than that of this version (None: whether there is one)."""
+        key = keys_of(location).latest
+        info = next((info for info in await self._objects.list(key) if info.key == key), None)
+        if info is None or info.version is not None:
+            return (info.version if info is not None else None) != version
+        stored = await self._find(key)
+        return (stored.version if stored is not None else None) != version
+
+    async def put_latest(
+        self, location: SnapshotLocation, document: Mapping[str, object], size_bytes: int, version: str | None
+    ) -> str:
+        """Put the latest snapshot in the place of that version, or where there is none. Gives its version.
+
+        Errors: `AlreadyExists`, `PreconditionFailed` when there is another one.
+        """
+        body = await _body(document, size_bytes)
+        condition = Create() if version is None else Update(version)
+        return await self._objects.put(keys_of(location).latest, body, condition)
+
+    async def set_aside(self, location: SnapshotLocation) -> str:
+        """Keep a copy of the latest snapshot, which is to be replaced. Gives the copy's key. Errors: `NotFound`."""
+        keys = keys_of(location)
+        return await self._copied_aside(keys, keys.latest)
+
+    async def keep_manifest(self, location: SnapshotLocation) -> None:
+        """Keep a copy of the manifest, which is to be replaced."""
+        keys = keys_of(location)
+        with suppress(NotFound):
+            await self._copied_aside(keys, keys.manifest)
+
+    async def damages(self, location: SnapshotLocation) -> list[Damage]:
+        """What is wrong with the documents of an agent or orchestrator."""
+        keys = keys_of(location)
+        run = location.scope == RUN_SCOPE
+        latest = await (self.latest_run(location) if run else self.latest(location))
+        found = (
+            [latest] if run else [latest, *[await self.history(location, each) for each in await self.ids(location)]]
+        )
+        damages = [Damage(where=each.place, what=each.fault) for each in found if each is not None and each.fault]
+        try:
+            await self.numbering(location)
+        except SnapshotException as error:
+            damages.append(Damage(where=keys.manifest, what=str(error.fields.get("cause", error))))
+        return damages
+
+    async def move_aside(self, location: SnapshotLocation, damages: Sequence[Damage], *, remake: bool) -> None:
+        """Move damaged documents aside. `remake`: whether the journal has everything, so that the latest snapshot and
+        the manifest go as well, and all of it is put anew at the next opening.
+        """
+        keys = keys_of(location)
+        wanted = [damage.where for damage in damages] + ([keys.latest, keys.manifest] if remake else [])
+        for key in dict.fromkeys(wanted):
+            with suppress(NotFound):
+                await self._copied_aside(keys, key)
+            await self._objects.delete(key)
+
+    async def _copied_aside(self, keys: AgentKeys, key: str) -> str:
+        body = (await self._objects.get(key)).body
+        name = key.rpartition("/")[2].removesuffix(".json")
+        copy = f"{keys.folder}unreadable/{name}.{sha256(body).hexdigest()[:16]}.json"
+        await self._objects.put(copy, body, Overwrite())
+        return copy
+
+    async def history(self, location: SnapshotLocation, snapshot_id: str) -> Found[ReadSnapshot] | None:
+        """The snapshot of that id."""
+        return await self._found(keys_of(location).history(snapshot_id), found_in)
+
+    async def put_history(
+        self, location: SnapshotLocation, snapshot_id: str, document: Mapping[str, object], size_bytes: int
+    ) -> None:
+        """Put a snapshot of about that size, in the place of one of the same id."""
+        await self._put(keys_of(location).history(snapshot_id), await _body(document, size_bytes))
+
+    async def remove_history(self, location: SnapshotLocation, snapshot_id: str) -> None:
+        """Remove a numbered snapshot, if it is there."""
+        await self._objects.delete(keys_of(location).history(snapshot_id))
+
+    async def ids(self, location: SnapshotLocation) -> list[str]:
+        """The ids there are, numbers first."""
+        folder = keys_of(location).histories
+        names = (info.key.removeprefix(folder) for info in await self._objects.list(folder))
+        return in_order(each for name in names if (each := id_in(name)) is not None)
+
+    async def numbering(self, location: SnapshotLocation) -> Numbering:
+        """What the manifest says. Errors: `SnapshotException` for one that says nothing."""
+        key = keys_of(location).manifest
+        stored = await self._find(key)
+        self._manifests.pop(key, None)
+        if stored is None:
+            return Numbering()
+        try:
+            numbering = read_manifest(parsed(stored.body))
+        except ValueError as error:
+            raise SnapshotException("a manifest cannot be read", file=key, cause=str(error)) from error
+        self._manifests[key] = stored.version
+        return numbering
+
+    async def put_numbering(self, location: SnapshotLocation, numbering: Numbering, at: float) -> None:
+        """Put a manifest."""
+        key, body = keys_of(location).manifest, spelled(manifest_document(numbering, at))
+        self._manifests[key] = await self._put(key, body, self._manifests.get(key))
+
+    async def remove(self, session_id: str) -> bool:
+        """Remove all snapshots of a session; whether there were any."""
+        folder = session_folder(session_id)
+        ours = tuple(f"{folder}{scope}/" for scope in (AGENT_SCOPE, RUN_SCOPE))
+        found = [info.key for info in await self._objects.list(folder) if info.key.startswith(ours)]
+        for key in found:
+            await self._objects.delete(key)
+        return bool(found)
+
+    async def locations(self, session_id: str | None) -> dict[SnapshotLocation, ObjectInfo]:
+        """Whatever has a latest snapshot, of one session or of all."""
+        return locations_in(await self._objects.list("" if session_id is None else session_folder(session_id)))
+
+    async def _put(self, key: str, body: bytes, version: str | None = None) -> str:
+        """Put an object whatever is there, so that a write that was broken off cannot land on top of it later."""
+        for _ in range(_TRIES_MAX):
+            try:
+                return await self._objects.put(key, body, Create() if version is None else Update(version))
+            except (AlreadyExists, PreconditionFailed):
+                stored = await self._find(key)
+                if stored is not None and stored.body == body:
+                    return stored.version
+                version = stored.version if stored is not None else None
+        raise StoreUnavailable("somebody else writes it as well", key=key)
+
+    async def _find(self, key: str) -> StoredObject | None:
+        try:
+            return await self._objects.get(key)
+        except NotFound:
+            return None
+
+    async def _found(self, key: str, read: Callable[[object, str], Found[S]]) -> Found[S] | None:
+        stored = await self._find(key)
+        if stored is None:
+            return None
+        body = stored.body
+        return await aside(len(body), lambda: _read_body(body, key, read)._replace(version=stored.version))
+
+
+def _read_body(body: bytes, place: str, read: Callable[[object, str], Found[S]]) -> Found[S]:
+    """A snapshot's file, whoever wrote it."""
+    try:
+        return read(parsed(body), place)
+    except ValueError as error:
+        return Found(place, None, str(error) if body.strip(b"\0 \n") else "it is empty")
+
+
+async def _body(document: Mapping[str, object], size_bytes: int) -> bytes:
+    return await aside(size_bytes, lambda: written(document, indent=None))
+
+
+def _folder_name(given_id: str) -> str:
+    if given_id.startswith((RESERVED, "%")) or given_id == ROOT:
+        return f"%{sha256(given_id.encode()).hexdigest()}"
+    return given_id

@@ -1,0 +1,1 @@
+"""Sessions as journals in one SQLite database."""

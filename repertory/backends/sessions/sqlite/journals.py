@@ -1,0 +1,607 @@
+"""Everything that is asked of a session database, as statements on one connection.
+
+Blocking: it belongs to one thread. Each method is one transaction; after an error nothing of it is stored. Errors are
+those of the port. `sqlite_heads.py` says how rows lie in the file and how they are found.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal, cast
+
+from repertory.backends.mending_ports import Damage, Inspection, Salvage
+from repertory.backends.ports import Batch, Lease, Position, SessionInfo
+from repertory.backends.sessions.alongside import Alongside
+from repertory.backends.sessions.owner_lock import OwnerLock, noted_in
+from repertory.backends.sessions.sqlite.bodies import packed, unpacked
+from repertory.backends.sessions.sqlite.file import (
+    counts_journals,
+    mapped_error,
+    mapped_errors,
+    open_database,
+    owners_folder,
+)
+from repertory.backends.sessions.sqlite.heads import Head, Heads
+from repertory.backends.sessions.sqlite.reading import CHAIN, LOAD, Reading
+from repertory.backends.sessions.sqlite.wreck import Wreck, is_id
+from repertory.backends.sqlite_files import UNUSABLE_VALUES
+from repertory.core.ids import check_id
+from repertory.core.journal.codec import at_of
+from repertory.core.journal.rows import Row
+from repertory.errors import (
+    Corrupt,
+    CorruptJournal,
+    LeaseLost,
+    RepertoryError,
+    SessionBusy,
+    StoreNotFound,
+    StoreUnavailable,
+    Unavailable,
+)
+
+CHECKPOINT_BYTES = 1024 * 1024
+"""About how much the log in front of the database may hold before it is copied over. A log that has once grown to this
+size is written over from its beginning, which is quicker than letting it grow: so not too much."""
+
+_PAGE_BYTES = 4096
+_PAGES_ALONGSIDE = 12
+"""About how many pages a commit changes in the tables alongside."""
+
+_INSERT = (
+    "INSERT INTO rows (position, journal, previous, seq, kind, version, low, link, salt, body)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+
+
+class Journals:
+    """A session database, open."""
+
+    def __init__(self, path: Path, owner: str, *, busy_timeout_s: float, alongside: Alongside | None = None) -> None:
+        self._path = path
+        self._name = str(path)
+        self._alongside = alongside
+        noted = noted_in(owners_folder(path))
+        self._connection = open_database(path, busy_timeout_s=busy_timeout_s, alongside=alongside)
+        self._inode = os.stat(path).st_ino
+        self._lock = OwnerLock(owners_folder(path), owner)
+        self._leases = Leases(self._connection, self._lock, owner)
+        self._heads = Heads(self._connection, self._name)
+        self._quarantine = Quarantine(self._connection, self._name)
+        self._unchecked_bytes = 0
+        self._busy_timeout_s = busy_timeout_s
+        self._erased_in_log = False
+        """Whether the log may still hold what was erased."""
+        try:
+            with mapped_errors(path):
+                self._counting = counts_journals(self._connection)
+            self._reading = Reading(self._connection, self._heads, self._name, counting=self._counting)
+            self._refuse_lost_commits(noted)
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def _refuse_lost_commits(self, noted: int) -> None:
+        """Raise `CorruptJournal` when the database ends before what one of its owners has committed."""
+        with self._transaction("read"):
+            end = self._heads.end
+        if end < noted:
+            text = (
+                "commits that were acknowledged are missing: the database or its log was cut, damaged or replaced;"
+                " restore it, or call `doctor --repair` to go on with what is there"
+            )
+            raise CorruptJournal(text, path=self._name, last_position=end, committed=noted)
+
+    def acquire(self, session_id: str, *, takeover: bool) -> Lease:
+        scope = self._scope_of(session_id)
+        with self._transaction("unsynced"):
+            held = self._leases.acquire(session_id, takeover=takeover)
+            held.scope = scope
+            return held.lease
+
+    def release(self, lease: Lease) -> None:
+        with self._transaction("unsynced"):
+            self._leases.release(lease)
+
+    def asked_for(self) -> list[str]:
+        with mapped_errors(self._path):
+            return self._leases.asked_for()
+
+    def append(self, batches: Sequence[Batch]) -> list[Position | LeaseLost]:
+        rows: list[tuple[object, ...]] = []
+        erased = False
+        stored = [replace(batch, rows=packed(batch.rows)) for batch in batches]  # Before anybody has to wait for this.
+        with self._transaction("synced"):
+            outcomes: list[Position | LeaseLost] = []
+            for given, batch in zip(batches, stored, strict=True):
+                outcome = self._place(batch, rows)
+                outcomes.append(outcome)
+                if isinstance(outcome, Position):
+                    self._store_alongside(given)
+                if batch.erase and isinstance(outcome, Position):
+                    # What is erased may stand in rows of this very group.
+                    self._insert(rows)
+                    self._erase(batch)
+                    erased = True
+            self._insert(rows)
+            self._heads.note()
+        if erased:
+            self._empty_log()
+        return outcomes
+
+    def load(self, session_id: str, agent_id: str, *, whole: bool) -> list[Row]:
+        with self._transaction("read"):
+            fresh = self._leases.is_fresh(session_id)
+            return self._reading.load(session_id, agent_id, whole=whole, fresh=fresh)
+
+    def rows_at(self, session_id: str, agent_id: str, seq: int) -> list[Row]:
+        with self._transaction("read"):
+            return self._reading.rows_at(session_id, agent_id, seq)
+
+    def label_rows(self, session_id: str, agent_id: str) -> list[Row]:
+        with self._transaction("read"):
+            return self._reading.label_rows(session_id, agent_id)
+
+    def sessions(self, session_id: str | None = None) -> list[SessionInfo]:
+        with self._transaction("read"):
+            listed = self._reading.listed(session_id)
+        infos = [
+            SessionInfo(
+                session_id=name,
+                agents=about.agents,
+                created_at=about.created_at,
+                updated_at=about.updated_at or about.created_at,
+                owner=about.owner if self._leases.alive(about.owner) else None,
+                damaged=about.damaged,
+            )
+            for name, about in listed.items()
+        ]
+        return sorted(infos, key=lambda info: info.updated_at, reverse=True)
+
+    def delete(self, session_id: str) -> None:
+        with self._transaction("synced"):
+            generation = self._refuse_other_hands(session_id)
+            # Heads must not depend on the rows that go: their positions are never used again.
+            self._heads.settle()
+            self._delete_rows(session_id)
+            self._quarantine.remove(session_id)
+            if self._alongside is not None:
+                self._alongside.deleted(self._connection, session_id)
+            self._connection.execute("UPDATE settled SET generation = max(generation, ?)", (generation,))
+            self._leases.forget(session_id)
+        self._heads.forget()
+        self._empty_log()
+
+    def inspect(self) -> Inspection:
+        found = self._quarantine.inspect()
+        if not found.damages:
+            try:
+                names = [info.session_id for info in self.sessions()]
+            except Corrupt as error:
+                return replace(found, damages=[Damage(where=self._name, what=str(error))])
+            wrong = [f"a session is called {name!r}" for name in names if not is_id(name)]
+            found = replace(found, damages=[Damage(where=self._name, what=what) for what in wrong])
+        return found
+
+    def salvage(self, session_id: str) -> Salvage:
+        return Wreck(self._connection, self._name).salvage(session_id)
+
+    def begin_behind(self, generation: int, position: int) -> None:
+        """Every later lease has a higher generation, and every later row a higher position."""
+        with self._transaction("synced"):
+            self._connection.execute(
+                "UPDATE settled SET generation = max(generation, ?), position = max(position, ?)",
+                (generation, position),
+            )
+        self._heads.forget()
+
+    def quarantined(self, session_id: str) -> list[str]:
+        with self._transaction("read"):
+            return self._quarantine.names(session_id)
+
+    def set_aside(self, session_id: str, keep: Sequence[Row]) -> str:
+        scope = self._scope_of(session_id)
+        with self._transaction("synced"):
+            self._refuse_other_hands(session_id)
+            self._heads.settle()
+            moved_to = self._quarantine.move(session_id)
+            if self._counting:
+                self._connection.execute("UPDATE sessions SET journals = 0 WHERE name = ?", (session_id,))
+            held = self._leases.acquire(session_id, takeover=False)
+            held.scope = scope
+            rows: list[tuple[object, ...]] = []
+            outcome = self._place(Batch(lease=held.lease, rows=packed(keep)), rows)
+            if isinstance(outcome, LeaseLost):
+                raise outcome
+            self._store_alongside(Batch(lease=held.lease, rows=keep))
+            self._insert(rows)
+            self._heads.settle()
+            self._leases.release(held.lease)
+        self._heads.forget()
+        return moved_to
+
+    def tidy(self) -> None:
+        """Copy the log into the database when it has grown; off anyone's path. What fails here is tried again later."""
+        try:
+            if self._erased_in_log:
+                self._empty_log(wait_s=0.0)
+            elif self._unchecked_bytes >= CHECKPOINT_BYTES:
+                self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+                self._unchecked_bytes = 0
+        except (sqlite3.Error, Unavailable):
+            return
+
+    def close(self) -> None:
+        """Leases end with their owner's lock, so nothing need be written."""
+        try:
+            with mapped_errors(self._path):
+                self._connection.close()
+        finally:
+            self._lock.release()
+
+    def _scope_of(self, session_id: str) -> str | None:
+        return None if self._alongside is None else self._alongside.scope_of(session_id)
+
+    # Within a transaction.
+
+    def _refuse_other_hands(self, session_id: str) -> int:
+        """The generation of a session that is here and that no live owner other than this one has."""
+        found = self._leases.line(session_id)
+        if found is None:
+            # A line that was lost is no reason to leave the rest where it is.
+            statement = "SELECT 1 FROM journals NOT INDEXED WHERE session = ?"
+            if self._connection.execute(statement, (session_id,)).fetchone() is None:
+                raise StoreNotFound("no such session", session=session_id)
+            found = 0, None
+        generation, owner = found
+        if owner is not None and self._leases.in_other_hands(owner):
+            raise SessionBusy("another live owner has the session", session=session_id, owner=owner)
+        return generation
+
+    def _place(self, batch: Batch, rows: list[tuple[object, ...]]) -> Position | LeaseLost:
+        """Add the batch's rows, which are as they are stored, to those that will be inserted, all of them or none."""
+        held = self._leases.check(batch.lease, self._heads.epoch)
+        if isinstance(held, LeaseLost):
+            return held
+        lasts: dict[str, tuple[int, int, int]] = {}
+        for agent_id, seq, *_ in batch.rows:
+            journal, position, last = lasts.get(agent_id) or self._end_of(held, agent_id)
+            if seq != last + 1:
+                return LeaseLost(
+                    "rows do not follow what is stored", session=held.lease.session_id, seq=seq, stored=last
+                )
+            lasts[agent_id] = journal, position, seq
+        placed: list[tuple[object, ...]] = []
+        ends: dict[str, tuple[int, int]] = {}
+        position = self._heads.end
+        for row in batch.rows:
+            position += 1
+            journal, previous, _ = lasts[row.agent_id]
+            journal, previous = ends.get(row.agent_id, (journal, previous))
+            journal = journal or self._create_journal(held, row, position, batch.rows)
+            placed.append((position, journal, previous, *row[1:]))
+            ends[row.agent_id] = journal, position
+        for agent_id, (journal, end_position) in ends.items():
+            self._heads.moved(journal, Head(end_position, lasts[agent_id][2]))
+        rows += placed
+        return self._position(batch, held)
+
+    def _position(self, batch: Batch, held: Held) -> Position:
+        if batch.rows:
+            return Position(agent_id=batch.rows[-1].agent_id, seq=batch.rows[-1].seq)
+        agent_id = batch.erase[-1][0] if batch.erase else ""
+        return Position(agent_id=agent_id, seq=self._end_of(held, agent_id)[2])
+
+    def _end_of(self, held: Held, agent_id: str) -> tuple[int, int, int]:
+        """The key of the agent's journal (0 when there is none), and position and sequence number of its last row."""
+        journal = held.journals.get(agent_id)
+        if journal is None:
+            journal = self._reading.journal(held.lease.session_id, agent_id, fresh=held.fresh)
+            if journal is None:
+                return 0, 0, 0
+            held.journals[agent_id] = journal
+        head = self._heads.of(journal)
+        return journal, head.position, head.seq
+
+    def _create_journal(self, held: Held, first: Row, position: int, rows: Sequence[Row]) -> int:
+        its_own = (row for row in rows if row.agent_id == first.agent_id and not row.erased)
+        created_at = next((at_of(unpacked(row).body) for row in its_own), None)
+        self._connection.execute(
+            "INSERT INTO journals (id, session, agent, created_at, head, seq) VALUES (?, ?, ?, ?, 0, 0)",
+            (position, held.lease.session_id, check_id(first.agent_id, "agent id"), created_at),
+        )
+        if self._counting:
+            self._connection.execute(
+                "UPDATE sessions SET journals = coalesce(journals, 0) + 1 WHERE name = ?", (held.lease.session_id,)
+            )
+        held.journals[first.agent_id] = position
+        return position
+
+    def _insert(self, rows: list[tuple[object, ...]]) -> None:
+        if rows:
+            self._connection.executemany(_INSERT, rows)
+            self._unchecked_bytes += _PAGE_BYTES + sum(len(cast("bytes", row[9])) + 64 for row in rows)
+            rows.clear()
+
+    def _store_alongside(self, batch: Batch) -> None:
+        """What the batch itself erases is not shown to anybody."""
+        held = self._leases.check(batch.lease, self._heads.epoch)
+        if self._alongside is None or isinstance(held, LeaseLost) or held.scope is None:
+            return
+        rows = [row for row in batch.rows if (row.agent_id, row.seq) not in batch.erase] if batch.erase else batch.rows
+        self._alongside.stored(self._connection, held.scope, held.lease.session_id, rows)
+        self._unchecked_bytes += _PAGES_ALONGSIDE * _PAGE_BYTES
+
+    def _erase(self, batch: Batch) -> None:
+        held = self._leases.check(batch.lease, self._heads.epoch)
+        erased: list[tuple[str, int]] = []
+        for agent_id, seq in batch.erase:
+            _, position, last = self._end_of(held, agent_id) if isinstance(held, Held) else (0, 0, 0)
+            if not 0 < seq <= last:
+                continue
+            values = self._connection.execute(f"{LOAD} WHERE rows.seq = ?2", (position, seq, agent_id)).fetchone()
+            gone = unpacked(Row._make(values)).without_content()
+            self._connection.execute(
+                f"{CHAIN}UPDATE rows SET salt = ?3, body = ?4 WHERE position = (SELECT min(position) FROM chain)",
+                (position, seq, gone.salt, gone.body),
+            )
+            erased.append((agent_id, seq))
+        if self._alongside is not None and erased:
+            self._alongside.erased(self._connection, batch.lease.session_id, erased)
+
+    def _delete_rows(self, session_id: str) -> None:
+        journals = self._connection.execute(
+            "SELECT id, head, seq FROM journals WHERE session = ?", (session_id,)
+        ).fetchall()
+        for journal, head, seq in journals:
+            self._connection.execute(
+                f"{CHAIN}DELETE FROM rows WHERE position IN (SELECT position FROM chain)", (head, 1)
+            )
+            if self._connection.execute("SELECT changes()").fetchone() != (seq,):  # The chain is broken: look anywhere.
+                self._connection.execute("DELETE FROM rows WHERE journal = ?", (journal,))
+        self._connection.execute("DELETE FROM journals WHERE session = ?", (session_id,))
+        self._connection.execute("DELETE FROM sessions WHERE name = ?", (session_id,))
+
+    @contextmanager
+    def _transaction(self, mode: Literal["synced", "unsynced", "read"]) -> Generator[None, None, None]:
+        """Begin, catch up with other processes, and commit; after an error, as if nothing had been."""
+        try:
+            self._refuse_lost_file()
+            if mode == "unsynced":
+                self._connection.execute("PRAGMA synchronous = NORMAL")
+            self._connection.execute("BEGIN" if mode == "read" else "BEGIN IMMEDIATE")
+            self._heads.catch_up()
+            yield
+            self._connection.execute("COMMIT")
+            if mode == "synced":
+                self._lock.note(self._heads.end)
+        except BaseException as error:
+            self._roll_back()
+            if isinstance(error, UNUSABLE_VALUES) and not isinstance(error, RepertoryError):
+                raise mapped_error(error, self._path) from error
+            raise
+        finally:
+            if mode == "unsynced":
+                self._connection.execute("PRAGMA synchronous = FULL")
+
+    def _roll_back(self) -> None:
+        """Forget what the transaction did. After some errors SQLite has rolled it back already."""
+        self._heads.forget()
+        with suppress(sqlite3.Error):
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+
+    def _refuse_lost_file(self) -> None:
+        """SQLite would go on writing to a file that was removed, and nobody would ever see those rows again."""
+        if os.stat(self._name).st_ino != self._inode:
+            raise StoreUnavailable("the session database was replaced while it was open", path=str(self._path))
+
+    def _empty_log(self, *, wait_s: float | None = None) -> None:
+        """Erased contents also stand in the log in front of the database: empty it. While other readers need it, which
+        is waited for a while, it is left to `tidy`.
+        """
+        wait_s = self._busy_timeout_s if wait_s is None else wait_s
+        with mapped_errors(self._path):
+            self._connection.execute(f"PRAGMA busy_timeout = {round(wait_s * 1000)}")
+            try:
+                (busy, _, _) = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            finally:
+                self._connection.execute(f"PRAGMA busy_timeout = {round(self._busy_timeout_s * 1000)}")
+        self._erased_in_log = bool(busy)
+        self._unchecked_bytes = 0
+
+
+_SANE = "CASE WHEN typeof(generation) = 'integer' AND generation BETWEEN 0 AND 1 << 62 THEN generation ELSE 0 END"
+"""A generation that is damaged counts as none: owners have names that nobody else has, so leases stay apart."""
+_LINE = f"SELECT {_SANE}, CAST(owner AS TEXT) FROM sessions WHERE name = ?"
+"""Of a session, with the types that we write."""
+_FLOOR = f"SELECT coalesce(max({_SANE}), 0) FROM settled"
+
+
+@dataclass(slots=True)
+class Held:
+    """A lease of ours and what we know while it is current."""
+
+    lease: Lease
+    journals: dict[str, int] = field(default_factory=dict[str, int])
+    """Agent id to the key of its journal."""
+    scope: str | None = None
+    """Under which name it is kept alongside; None: it is not."""
+    fresh: bool = False
+    """Whether there was no such session when it was acquired."""
+    epoch: int = -1
+    """Of the heads when this was last compared with the database."""
+
+
+class Leases:
+    """The leases of one owner on one database. Every method runs within a transaction of the caller's."""
+
+    def __init__(self, connection: sqlite3.Connection, lock: OwnerLock, owner: str) -> None:
+        self._connection = connection
+        self._lock = lock
+        self._owner = owner
+        self._held: dict[str, Held] = {}
+
+    def acquire(self, session_id: str, *, takeover: bool) -> Held:
+        """Own the session. Errors: `SessionBusy`."""
+        self._lock.acquire()
+        found = self.line(session_id)
+        if found is None:
+            generation = self._create(session_id)
+        else:
+            generation, owner = found
+            if owner is not None and not takeover and self.in_other_hands(owner):
+                self._lock.ask(owner, session_id)
+                raise SessionBusy("another live owner has the session", session=session_id, owner=owner)
+            generation += 1
+            self._connection.execute(
+                "UPDATE sessions SET generation = ?, owner = ? WHERE name = ?", (generation, self._owner, session_id)
+            )
+        held = Held(Lease(session_id=session_id, owner=self._owner, generation=generation), fresh=found is None)
+        self._held[session_id] = held
+        return held
+
+    def release(self, lease: Lease) -> None:
+        """Give the session up, if the lease is current."""
+        held = self._held.get(lease.session_id)
+        if held is not None and held.lease == lease:
+            del self._held[lease.session_id]
+        self._connection.execute(
+            "UPDATE sessions SET owner = NULL WHERE name = ? AND generation = ? AND owner = ?",
+            (lease.session_id, lease.generation, lease.owner),
+        )
+
+    def check(self, lease: Lease, epoch: int) -> Held | LeaseLost:
+        """What we know under this lease, or what to tell its holder. Reads only when `epoch` has changed since."""
+        held = self._held.get(lease.session_id)
+        if held is None or held.lease != lease:
+            return self._lost(lease)
+        if held.epoch != epoch:
+            if not self._current(lease):
+                del self._held[lease.session_id]
+                return self._lost(lease)
+            held.epoch = epoch
+            held.journals.clear()
+        return held
+
+    def asked_for(self) -> list[str]:
+        """Sessions of ours that others want."""
+        return [session_id for session_id in self._lock.asked_for() if session_id in self._held]
+
+    def is_fresh(self, session_id: str) -> bool:
+        """Whether a lease of ours was the first one of the session."""
+        held = self._held.get(session_id)
+        return held is not None and held.fresh
+
+    def line(self, session_id: str) -> tuple[int, str | None] | None:
+        """Generation and owner that the session has; None when there is no such session."""
+        return self._connection.execute(_LINE, (session_id,)).fetchone()
+
+    def forget(self, session_id: str) -> None:
+        """The session is deleted."""
+        self._held.pop(session_id, None)
+
+    def in_other_hands(self, owner: str) -> bool:
+        """Whether a live owner other than this one."""
+        return owner != self._owner and self._lock.alive(owner)
+
+    def alive(self, owner: str | None) -> bool:
+        """Whether this owner, or another one that is alive."""
+        return owner is not None and ((owner == self._owner and self._lock.held) or self.in_other_hands(owner))
+
+    def _create(self, session_id: str) -> int:
+        """The first generation of a session: higher than any that a deleted one of its name had."""
+        (floor,) = self._connection.execute(
+            "SELECT coalesce(max(CAST(generation AS INTEGER)), 0) FROM settled"
+        ).fetchone()
+        self._connection.execute(
+            "INSERT INTO sessions (name, generation, owner) VALUES (?, ?, ?)", (session_id, floor + 1, self._owner)
+        )
+        return floor + 1
+
+    def _current(self, lease: Lease) -> bool:
+        return self.line(lease.session_id) == (lease.generation, lease.owner)
+
+    def _lost(self, lease: Lease) -> LeaseLost:
+        return LeaseLost("the session has another owner now", session=lease.session_id, generation=lease.generation)
+
+
+_TABLE = (
+    "CREATE TABLE IF NOT EXISTS quarantine (number INTEGER NOT NULL, session TEXT NOT NULL, agent TEXT NOT NULL,"
+    " position, previous, seq, kind, version, low, link, salt, body)"
+)
+_MOVE = (
+    "INSERT INTO quarantine SELECT ?1, journals.session, journals.agent, position, previous, rows.seq, kind, version,"
+    " low, link, salt, body FROM journals JOIN rows ON rows.journal = journals.id WHERE journals.session = ?2"
+)
+_STRAYS = "SELECT count(*), min(position) FROM rows WHERE journal NOT IN (SELECT id FROM journals) HAVING count(*) > 0"
+_UNLINKED = (
+    "SELECT CAST(journals.session AS TEXT), CAST(journals.agent AS TEXT), min(rows.seq) FROM rows"
+    " JOIN journals ON journals.id = rows.journal LEFT JOIN rows AS before ON before.position = rows.previous"
+    " WHERE CASE WHEN rows.seq = 1 THEN rows.previous IS NOT 0"
+    " ELSE before.journal IS NOT rows.journal OR before.seq IS NOT rows.seq - 1 END GROUP BY journals.id"
+)
+"""Rows that do not name the one before them. Reading a journal by other ways does not meet them."""
+_FAULTS_MAX = 20
+
+
+class Quarantine:
+    """Every method but `inspect` runs within a transaction of the caller's."""
+
+    def __init__(self, connection: sqlite3.Connection, path: str) -> None:
+        self._connection = connection
+        self._path = path
+
+    def inspect(self) -> Inspection:
+        """What SQLite says of the file, and rows of nobody."""
+        damages: list[Damage] = []
+        try:
+            said = [text for (text,) in self._connection.execute(f"PRAGMA integrity_check({_FAULTS_MAX})")]
+            damages = [Damage(where=self._path, what=text) for text in said if text != "ok"]
+            strays = [f"{count} rows of no journal, from position {first} on" for count, first in self._strays()]
+            unlinked = self._connection.execute(_UNLINKED).fetchall()
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+            damages.append(Damage(where=self._path, what=str(error)))
+            strays = unlinked = []
+        sick = {
+            session: f"agent {agent}: row {seq} does not name the row before it" for session, agent, seq in unlinked
+        }
+        return Inspection(damages=damages, sick=sick, strays=strays)
+
+    def move(self, session_id: str) -> str:
+        """Move every row of a session here. Gives the name by which they are found."""
+        self._connection.execute(_TABLE)
+        (number,) = self._connection.execute("SELECT coalesce(max(number), 0) + 1 FROM quarantine").fetchone()
+        self._connection.execute(_MOVE, (number, session_id))
+        self._connection.execute(
+            "DELETE FROM rows WHERE journal IN (SELECT id FROM journals WHERE session = ?)", (session_id,)
+        )
+        self._connection.execute("DELETE FROM journals WHERE session = ?", (session_id,))
+        return self._name(number)
+
+    def names(self, session_id: str) -> list[str]:
+        """What was moved of a session, the oldest first."""
+        if not self._there():
+            return []
+        statement = "SELECT DISTINCT number FROM quarantine WHERE session = ? ORDER BY number"
+        return [self._name(number) for (number,) in self._connection.execute(statement, (session_id,))]
+
+    def remove(self, session_id: str) -> None:
+        """Destroy what was moved of a session."""
+        if self._there():
+            self._connection.execute("DELETE FROM quarantine WHERE session = ?", (session_id,))
+
+    def _strays(self) -> Iterator[tuple[int, int]]:
+        return self._connection.execute(_STRAYS)
+
+    def _there(self) -> bool:
+        statement = "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'quarantine'"
+        (count,) = self._connection.execute(statement).fetchone()
+        return bool(count)
+
+    def _name(self, number: int) -> str:
+        return f"{self._path}, table quarantine, number {number}"

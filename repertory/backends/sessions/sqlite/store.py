@@ -1,0 +1,329 @@
+"""Sessions in one SQLite database: the embedded default.
+
+Durability: `append` returns after an fsync of the write-ahead log (`synchronous=FULL`). Ownership lasts as long as the
+process that holds it: when it is killed, the next one opens its sessions at once. Any number of processes of one
+machine may share a database; it must lie on a local disk, as for SQLite in general.
+
+Nothing is created before the first write. A store belongs to the process that made it: in a forked child its leases
+are the parent's, and every call raises `Invalid`. Make another one there.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
+from functools import partial
+from pathlib import Path
+from shutil import rmtree
+from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import quote
+
+from repertory.backends.mending_ports import Damage, Inspection, Salvage
+from repertory.backends.owning_thread import OwningThread
+from repertory.backends.ports import Batch
+from repertory.backends.sessions.alongside import Alongside
+from repertory.backends.sessions.owner_lock import OwnerLock, noted_in
+from repertory.backends.sessions.sqlite.file import mapped_errors, owners_folder, refuse_links, text_of
+from repertory.backends.sessions.sqlite.journals import Journals
+from repertory.backends.sessions.sqlite.wreck import Wreck
+from repertory.core.ids import check_id
+from repertory.core.journal.rows import Row
+from repertory.errors import Corrupt, CorruptJournal, LeaseLost, SessionBusy, StoreFailed
+from repertory.forking import forget_in_children
+
+if TYPE_CHECKING:
+    from repertory.backends.ports import Lease, Position, SessionInfo
+
+T = TypeVar("T")
+
+
+class SQLiteSessionStore:
+    """A `SessionStore` in a file. May be used from several event loops and threads at once.
+
+    Errors of every call: `Unavailable` (locked for too long, disk full, no access: try again), `Corrupt` (not a session
+    database, damaged, or made by another release: nothing was changed), `Invalid` (symbolic link, closed store). All
+    name the path.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        owner: str,
+        busy_timeout_s: float = 5.0,
+        alongside: Callable[[Path], Alongside] | None = None,
+    ) -> None:
+        """A relative `path` is taken from the folder that is current when the database is first used.
+
+        `owner` must be unique to this object, such as a random id; it is what leases name.
+
+        `busy_timeout_s` is how long to wait while other processes commit.
+
+        `alongside` makes what lies in the same file and changes in the same commits; called with the path, on the
+        store's thread, when the database is opened.
+        """
+        self._path = Path(path)
+        self._owner = check_id(owner, "owner")
+        self._busy_timeout_s = busy_timeout_s
+        self._make_alongside = alongside
+        self._thread = OwningThread(f"repertory {self._path.name}")
+        self._journals: Journals | None = None
+        forget_in_children(self)
+
+    def forget_parent(self) -> None:
+        """In a forked child: closed."""
+        self._journals = None
+        self._thread.retire()
+
+    look_every_s = 0.25
+    """How often an owner should look whether it was asked for a session."""
+    yields_within_s = 1.0
+    """How long an idle owner takes from being asked until the session is free, as a rule."""
+
+    @property
+    def name(self) -> str:
+        """Two stores with the same name hold the same sessions."""
+        return f"sqlite:{self._path}"
+
+    async def acquire(self, session_id: str, *, takeover: bool = False) -> Lease:
+        """Become the owner. An earlier lease of this very object is fenced. Errors: `SessionBusy`, and see the
+        class.
+        """
+        check_id(session_id, "session id")
+        return await self._thread.run(
+            lambda: self._opened().acquire(session_id, takeover=takeover),
+            undo=lambda lease: self._opened().release(lease),
+        )
+
+    async def release(self, lease: Lease) -> None:
+        """Give the session up. A lease that is no longer current is ignored."""
+        await self._thread.run(lambda: self._opened().release(lease), after=self._tidy)
+
+    async def append(self, batches: Sequence[Batch]) -> Sequence[Position | LeaseLost]:
+        """Commit one group with one fsync; one outcome per batch, in order. Errors: see the class; nothing is stored
+        then.
+        """
+        return await self._thread.run(lambda: self._opened().append(batches), after=self._tidy)
+
+    async def asked_for(self) -> Sequence[str]:
+        """Sessions held by this object that other processes have asked for since the last look. Errors: see the
+        class.
+        """
+        return [] if self._journals is None else await self._thread.run(lambda: self._opened().asked_for())
+
+    async def load(self, session_id: str, agent_id: str, *, whole: bool = False) -> Sequence[Row]:
+        """Rows in order, from the last row's `low` on, or all of them. One query; what is not loaded costs nothing."""
+        check_id(session_id, "session id")
+        return await self._read(lambda journals: journals.load(session_id, agent_id, whole=whole), [])
+
+    async def load_at(self, session_id: str, agent_id: str, seq: int) -> Sequence[Row]:
+        """Rows in order, from the `low` of the row at `seq` up to that one, found without walking the journal."""
+        check_id(session_id, "session id")
+        return await self._read(lambda journals: journals.rows_at(session_id, agent_id, seq), [])
+
+    async def labels(self, session_id: str, agent_id: str) -> Sequence[Row]:
+        """The rows of kind `snapshot` that have their content, in order, by an index of theirs."""
+        check_id(session_id, "session id")
+        return await self._read(lambda journals: journals.label_rows(session_id, agent_id), [])
+
+    async def sessions(self, session_id: str | None = None) -> Sequence[SessionInfo]:
+        """Every session that holds records, the most recently changed first; or that one alone."""
+        return await self._read(lambda journals: journals.sessions(session_id), [])
+
+    async def delete(self, session_id: str) -> None:
+        """Erase a session, in the file and in its log. Errors: `NotFound`, `SessionBusy`, and see the class."""
+        check_id(session_id, "session id")
+        await self._thread.run(lambda: self._opened().delete(session_id))
+
+    async def inspect(self) -> Inspection:
+        """What `PRAGMA integrity_check` finds, what keeps the database from being opened or listed, and rows that
+        belong to nobody. Errors: see the class; `Corrupt` for a file that is not ours.
+        """
+        try:
+            return await self._read(lambda journals: journals.inspect(), Inspection())
+        except Corrupt as error:
+            if isinstance(error, CorruptJournal) or isinstance(error.__cause__, sqlite3.Error | UnicodeDecodeError):
+                return Inspection(damages=[Damage(where=str(self._path), what=str(error))])
+            raise
+
+    async def salvage(self, session_id: str) -> Salvage:
+        """Every row of a session that can be read, around pages that cannot. Errors: see the class."""
+        check_id(session_id, "session id")
+        return await self._read(lambda journals: journals.salvage(session_id), Salvage())
+
+    async def set_aside(self, session_id: str, keep: Sequence[Row]) -> str:
+        """Move every row of a session to the table `quarantine` and put these in their place, in one commit.
+
+        Errors: `NotFound`, `SessionBusy`, and see the class.
+        """
+        check_id(session_id, "session id")
+        return await self._thread.run(lambda: self._opened().set_aside(session_id, keep), after=self._tidy)
+
+    async def quarantined(self, session_id: str) -> Sequence[str]:
+        """What was set aside of a session, the oldest first."""
+        return await self._read(lambda journals: journals.quarantined(session_id), [])
+
+    async def rebuild(self, keep: Callable[[Salvage], Sequence[Row]]) -> str:
+        """Make the database anew of what can be read; the damaged file is moved to `<path>.damaged-<number>`.
+
+        Errors: `SessionBusy`, and see the class.
+        """
+        return await self._thread.run(partial(self._rebuilt, keep))
+
+    async def aclose(self) -> None:
+        """Close. Leases held by this object end; no thread and no file stays open. Calling it twice is allowed."""
+        await self._thread.aclose(self._close)
+
+    async def _read(self, work: Callable[[Journals], T], nothing: T) -> T:
+        """Reading does not create what is not there."""
+        return await self._thread.run(partial(self._worked, work, nothing))
+
+    # On the thread.
+
+    def _worked(self, work: Callable[[Journals], T], nothing: T) -> T:
+        if self._journals is None and not os.path.lexists(self._path):
+            from repertory.backends.sessions.sqlite.file import refuse_lost
+
+            refuse_lost(self._path.absolute())
+            return nothing
+        return work(self._opened())
+
+    async def wrecks(self) -> Sequence[str]:
+        """The damaged files that were moved aside, the oldest first."""
+        return await self._thread.run(self._wrecks)
+
+    def _wrecks(self) -> list[str]:
+        from repertory.backends.sessions.sqlite.store import wrecks_of
+
+        return wrecks_of(self._path.absolute())
+
+    def _rebuilt(self, keep: Callable[[Salvage], Sequence[Row]]) -> str:
+        from repertory.backends.sessions.sqlite.store import rebuild
+
+        self._close()
+        path, timeout_s = self._path.absolute(), self._busy_timeout_s
+        owner = f"{self._owner}-rebuilding"
+        return rebuild(path, owner, keep, busy_timeout_s=timeout_s, alongside=self._alongside(path))
+
+    def _opened(self) -> Journals:
+        if self._journals is None:
+            from repertory.backends.sessions.sqlite.journals import Journals
+
+            path, timeout_s = self._path.absolute(), self._busy_timeout_s
+            self._journals = Journals(path, self._owner, busy_timeout_s=timeout_s, alongside=self._alongside(path))
+        return self._journals
+
+    def _alongside(self, path: Path) -> Alongside | None:
+        return None if self._make_alongside is None else self._make_alongside(path)
+
+    def _tidy(self) -> None:
+        if self._journals is not None:
+            self._journals.tidy()
+
+    def _close(self) -> None:
+        journals, self._journals = self._journals, None
+        if journals is not None:
+            journals.close()
+
+
+_BESIDE = ("", "-wal", "-shm")
+"""A database, and what SQLite keeps beside it."""
+
+
+def rebuild(
+    path: Path,
+    owner: str,
+    keep: Callable[[Salvage], Sequence[Row]],
+    *,
+    busy_timeout_s: float,
+    alongside: Alongside | None = None,
+) -> str:
+    """Rebuild the database at `path`, which this process has not open. Gives the path of the old one. What lies
+    `alongside` begins anew, and is shown every row.
+
+    Errors: `SessionBusy` when a live owner has a session there; `Corrupt` when no session can be read; those of the new
+    database.
+    """
+    new = path.with_name(f"{path.name}.rebuilt")
+    with mapped_errors(path):
+        refuse_links(path)
+        if not os.path.lexists(path) and os.path.lexists(new):  # The one before was killed on its last steps.
+            return _exchanged(path, new)
+        _remove(new)
+        with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=rw", uri=True, isolation_level=None)) as old:
+            # Without this SQLite reads nothing of a file that was cut. Nothing is written to it.
+            old.execute("PRAGMA writable_schema = ON")
+            old.text_factory = text_of
+            with suppress(sqlite3.DatabaseError):  # Nobody writes meanwhile, if that can be had.
+                old.execute("BEGIN IMMEDIATE")
+            wreck = Wreck(old, str(path))
+            _refuse_owners(path, wreck)
+            if not wreck.sessions() and wreck.unread is not None:
+                text = "no session can be read in this file, so it was left as it is: restore a copy, or move it away"
+                raise Corrupt(text, path=str(path), cause=wreck.unread)
+            journals = Journals(new, owner, busy_timeout_s=busy_timeout_s, alongside=alongside)
+            try:
+                _fill(journals, wreck, keep, noted_in(owners_folder(path)))
+            finally:
+                journals.close()
+        return _exchanged(path, new)
+
+
+def wrecks_of(path: Path) -> list[str]:
+    """The databases that were moved aside, the oldest first."""
+    prefix = f"{path.name}.damaged-"
+    numbers: list[int] = []
+    with suppress(OSError):
+        found = (name.removeprefix(prefix) for name in os.listdir(path.parent) if name.startswith(prefix))
+        numbers = sorted(int(number) for number in found if number.isdecimal())
+    return [str(path.with_name(f"{prefix}{number}")) for number in numbers]
+
+
+def _refuse_owners(path: Path, wreck: Wreck) -> None:
+    looking = OwnerLock(owners_folder(path), "nobody")
+    for session_id, _, owner in wreck.owners():
+        if owner is not None and looking.alive(owner):
+            raise SessionBusy("another live owner has the session", session=session_id, owner=owner)
+
+
+def _fill(journals: Journals, wreck: Wreck, keep: Callable[[Salvage], Sequence[Row]], noted: int) -> None:
+    generations = {session_id: generation for session_id, generation, _ in wreck.owners()}
+    journals.begin_behind(max([wreck.last_generation(), *generations.values()]), max(noted, wreck.last_position()))
+    for session_id in wreck.sessions():
+        rows = keep(wreck.salvage(session_id))
+        if not rows:
+            continue
+        lease = journals.acquire(session_id, takeover=False)
+        (outcome,) = journals.append([Batch(lease=lease, rows=rows)])
+        if isinstance(outcome, LeaseLost):
+            raise StoreFailed("rows do not follow each other", session=session_id) from outcome
+        journals.release(lease)
+
+
+def _exchanged(path: Path, new: Path) -> str:
+    before = wrecks_of(path)
+    number = int(before[-1].rpartition("-")[2]) + 1 if before else 1
+    if not os.path.lexists(path):
+        number = max(1, number - 1)
+    aside = path.with_name(f"{path.name}.damaged-{number}")
+    # The database first: as long as it is missing, everybody refuses to begin anew.
+    for ending in _BESIDE:
+        with suppress(FileNotFoundError):
+            os.rename(f"{path}{ending}", f"{aside}{ending}")
+    os.rename(new, path)
+    _remove(new)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+    return str(aside)
+
+
+def _remove(path: Path) -> None:
+    """Remove a database that is being made, and what lies beside it."""
+    for ending in _BESIDE:
+        Path(f"{path}{ending}").unlink(missing_ok=True)
+    rmtree(owners_folder(path), ignore_errors=True)

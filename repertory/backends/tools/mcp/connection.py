@@ -1,0 +1,595 @@
+"""One connection to an MCP server, from the handshake to its end.
+
+Loads the `mcp` package, so it is imported by the first connection and not before. The package's client has no word for
+"the connection is over": calls fail one by one, and an idle client never hears of it. So the stream that it reads from
+is watched on its way into the client.
+
+The package would check answers against the server's schemas on the event loop, and nothing could end that. So answers
+are checked here: in a worker thread when the work is known to be little, else in a process of its own, which ends with
+its time or its call.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import subprocess
+import sys
+from base64 import b64decode
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import unquote, urlsplit
+
+import anyio
+from anyio.lowlevel import RunVar
+from mcp.client.client import Client
+from mcp.client.subscriptions import SubscriptionLost
+from mcp.shared.exceptions import MCPError
+from mcp_types import (
+    INVALID_REQUEST,
+    AudioContent,
+    BlobResourceContents,
+    CallToolResult,
+    EmbeddedResource,
+    ImageContent,
+    ResourceLink,
+    TextContent,
+    TextResourceContents,
+    Tool,
+    ToolListChangedNotification,
+)
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from repertory.backends.tools.line_search import python_command
+from repertory.backends.tools.mcp.wire import WireBound, stands_for_too_much
+from repertory.backends.tools.output_schema import problem_in, validator_of
+from repertory.backends.worker_threads import run_in_thread
+from repertory.core.limits import RESULT_BYTES
+from repertory.core.messages import ToolResult, ToolUse, error_result
+from repertory.core.sizes import Scale
+from repertory.core.tool_results import exception_text, result_too_large, tool_result
+from repertory.core.tool_schemas import refusal, work_of
+from repertory.errors import Failed, Invalid, LimitReached, TooLarge, Unavailable
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from mcp.client._transport import ReadStream, TransportStreams
+    from mcp.client.session import IncomingMessage
+    from mcp.shared.message import SessionMessage
+    from mcp_types import ContentBlock
+
+    from repertory.backends.ports import OfferedTool
+    from repertory.backends.tools.mcp.choice import ToolChoice
+
+LEAVE_TIMEOUT_S = 3.0
+"""How long saying goodbye over HTTP may take. A process that does not end by itself is given what `mcp` gives it."""
+PAGES_MAX = 1000
+"""Pages of a list that are read before it is taken to have no end."""
+LIST_BYTES_MAX = 64 * 1024 * 1024
+"""How much the list of a server's tools may weigh (`core/sizes.py`)."""
+CHECK_TIMEOUT_S = 5.0
+"""How long the check of an answer may take in a process of its own, whose start takes some of it."""
+CHECK_WORK_MAX = 50_000
+"""Pairs of a schema and a value that are looked at in a worker thread: less than a second."""
+CHECKS_AT_ONCE_MAX = 4
+"""Checks that run in processes at once in one event loop; more wait for one to end."""
+CHECK_MEMORY_BYTES = 2 * 1024**3
+"""What such a process may take, where the system can bound it."""
+LISTEN_PAUSE_S, LISTEN_PAUSE_MAX_S = 1.0, 60.0
+"""How long to wait before asking anew to be told of changes, first and at most."""
+
+FOREIGN = (MCPError, ValueError, RuntimeError, OSError, anyio.BrokenResourceError, anyio.ClosedResourceError)
+"""What the package's client raises: refusals, answers that break the protocol or a schema, broken streams."""
+
+
+_CHECK_SCRIPT = f"""
+import json, sys
+try:
+    import resource
+    resource.setrlimit(resource.RLIMIT_AS, ({CHECK_MEMORY_BYTES}, {CHECK_MEMORY_BYTES}))
+except (ImportError, OSError, ValueError):
+    pass
+asked = json.load(sys.stdin.buffer)
+sys.path[:] = asked["path"]
+from repertory.backends.tools.mcp.wire import WireBound, stands_for_too_much
+from repertory.backends.tools.output_schema import judged
+print(json.dumps(judged(asked["schema"], asked["value"])))
+"""
+
+_log = logging.getLogger("repertory.tools")
+_checks: RunVar[anyio.CapacityLimiter] = RunVar("repertory_answer_checks")
+
+
+@asynccontextmanager
+async def open_connection(
+    transport: AbstractAsyncContextManager[Any], wire: WireBound, choice: ToolChoice, list_timeout_s: float
+) -> AsyncGenerator[MCPConnection]:
+    """Shake hands over the transport, which keeps to the bound. Errors: whatever the transport and the package raise,
+    perhaps in groups.
+    """
+    signals = Signals()
+    watched = _watched(transport, signals.end)
+    async with (
+        Client(watched, cache=None, message_handler=signals.hear) as client,
+        anyio.create_task_group() as group,
+    ):
+        if _announces_changes(client):
+            group.start_soon(_listen, client, signals)
+        try:
+            yield MCPConnection(client, wire, choice, signals, list_timeout_s)
+        finally:
+            group.cancel_scope.cancel()
+
+
+class Signals:
+    """What happens to a connection while nobody calls."""
+
+    def __init__(self) -> None:
+        self.ended = False
+        self._changed = False
+        self._happened = anyio.Event()
+
+    def end(self) -> None:
+        """The connection is over."""
+        self.ended = True
+        self._happened.set()
+
+    def change(self) -> None:
+        """The tools may be others."""
+        self._changed = True
+        self._happened.set()
+
+    async def hear(self, message: IncomingMessage) -> None:
+        """Look at what the server says by itself."""
+        if isinstance(message, ToolListChangedNotification):
+            self.change()
+
+    async def wait(self) -> None:
+        """Return when there was a change, or the end."""
+        while not self.ended and not self._changed:
+            self._happened = anyio.Event()
+            await self._happened.wait()
+        self._changed = False
+
+
+class MCPConnection:
+    """A `ToolConnection` to an MCP server."""
+
+    def __init__(
+        self, client: Client, wire: WireBound, choice: ToolChoice, signals: Signals, list_timeout_s: float
+    ) -> None:
+        self._client = client
+        self._wire = wire
+        self._choice = choice
+        self._signals = signals
+        self._list_timeout_s = list_timeout_s
+        self._names: dict[str, str] = {}
+        """Our names of tools to the server's."""
+        self._promised: dict[str, AnswerCheck] = {}
+        """What the server has promised of the answers of its tools, by its names."""
+        self._refused: dict[str, str] = {}
+        """Tools that are left out because of what their schemas ask for, by the server's names, and why."""
+        client.session.validate_tool_result = self._check
+
+    async def tools(self) -> Sequence[OfferedTool]:
+        """What the server offers, after the filters."""
+        if self._client.server_capabilities.tools is None:
+            return ()
+        offered: dict[str, OfferedTool] = {}
+        names: dict[str, str] = {}
+        for tool in await self._listed_in_time():
+            if not self._choice.takes(tool) or self._refuses(tool):
+                continue
+            offer = self._choice.offer(tool)
+            name = offer.spec["name"]
+            if name in offered:
+                both = [names[name], tool.name]
+                raise Failed("two of the server's tools have the same name for a model; filter one out", tools=both)
+            offered[name], names[name] = offer, tool.name
+        self._names = names
+        return tuple(offered.values())
+
+    async def call(self, name: str, tool_use: ToolUse, result_bytes: int = RESULT_BYTES) -> ToolResult:
+        """Run a tool. The server's refusals, and answers that cannot be read, are results with status `error`. Errors:
+        `TooLarge` for what weighs more than `result_bytes`, or is sent in too many bytes (`mcp_wire.py`).
+        """
+        use_id, arguments = tool_use["toolUseId"], tool_use["input"]
+        if not isinstance(arguments, dict | None):
+            return error_result(use_id, "Error: the input of this tool is a JSON object")
+        known = self._names.get(name, name)
+        if known in self._refused:
+            return error_result(use_id, f"Error: this tool cannot be used: {self._refused[known]}")
+        try:
+            with self._wire.call(result_bytes):
+                answer = await self._client.call_tool(known, cast("dict[str, Any]", arguments or {}))
+            return result_of(use_id, answer, result_bytes)
+        except TooLarge:
+            raise
+        except (*FOREIGN, Failed, LimitReached) as error:
+            _raise_if_too_large(error)
+            self._look_for_the_end(error)
+            return error_result(use_id, f"Error: {_words(error)}")
+
+    async def query(self, method: str, arguments: Mapping[str, object]) -> object:
+        """`prompts/list`, `prompts/get`, `resources/list` and `resources/read`, answered with the package's objects.
+
+        Errors: `TooLarge` for an answer of more bytes than are read (`mcp_wire.py`).
+        """
+        try:
+            return await self._queried(method, arguments)
+        except Invalid:
+            raise
+        except FOREIGN as error:
+            _raise_if_too_large(error)
+            self._look_for_the_end(error)
+            raise Failed(f"the tool server refused: {_words(error)}", method=method) from error
+
+    async def changed(self) -> None:
+        """Wait until the tools may have changed, or the connection has ended."""
+        await self._signals.wait()
+        if self._signals.ended:
+            raise self._ended()
+
+    def _refuses(self, tool: Tool) -> bool:
+        """Whether the tool says, or its schemas ask for, too much. It is then as if the server did not have it, and the
+        log says why.
+        """
+        self._promised.pop(tool.name, None)
+        self._refused.pop(tool.name, None)
+        told = {"description": tool.description, "input schema": tool.input_schema, "output schema": tool.output_schema}
+        for what, said in told.items():
+            why = refusal(said)
+            if why is not None:
+                self._refused[tool.name] = f"its {what} {why}"
+                _log.warning("a tool of a server is left out: %s: %s", tool.name[:200], self._refused[tool.name])
+                return True
+        if tool.output_schema is not None:
+            self._promised[tool.name] = AnswerCheck(tool.output_schema)
+        return False
+
+    async def _check(self, name: str, result: CallToolResult) -> None:
+        """What the package's session asks before it gives an answer that is no error. Raises as `AnswerCheck.check`."""
+        promised = self._promised.get(name)
+        if promised is None:
+            return
+        if result.structured_content is None and "structured_content" not in result.model_fields_set:
+            raise Failed("the tool has promised a structured answer, and gave none")
+        await promised.check(result.structured_content)
+
+    async def _listed_in_time(self) -> Sequence[Tool]:
+        with anyio.move_on_after(self._list_timeout_s):
+            return await self._listed()
+        raise Failed("the tool server did not list its tools in time", limit_s=self._list_timeout_s)
+
+    async def _listed(self) -> Sequence[Tool]:
+        tools: list[Tool] = []
+        scale = Scale(LIST_BYTES_MAX)
+        cursor: str | None = None
+        for _ in range(PAGES_MAX):
+            try:
+                page = await self._client.list_tools(cursor=cursor)
+            except FOREIGN as error:
+                self._look_for_the_end(error)
+                raise Failed(f"the tool server does not list its tools: {_words(error)}") from error
+            for tool in page.tools:
+                told = [tool.name, tool.title, tool.description, tool.input_schema, tool.output_schema]
+                if not scale.put(told):
+                    raise Failed("the tool server's list of tools is too large", bytes_max=LIST_BYTES_MAX)
+            tools += page.tools
+            cursor = page.next_cursor
+            if not cursor:
+                return tools
+        raise Failed("the tool server's list of tools has no end", pages=PAGES_MAX)
+
+    async def _queried(self, method: str, arguments: Mapping[str, object]) -> object:
+        values = cast("dict[str, Any]", arguments)
+        match method:
+            case "prompts/list":
+                return await self._client.list_prompts(**values)
+            case "prompts/get":
+                return await self._client.get_prompt(**values)
+            case "resources/list":
+                return await self._client.list_resources(**values)
+            case "resources/read":
+                return await self._client.read_resource(**values)
+            case _:
+                raise Invalid("no such method", method=method)
+
+    def _ended(self) -> Unavailable:
+        why = "" if self._wire.broken is None else f": {self._wire.broken}"
+        return Unavailable(f"the connection to the tool server ended{why}")
+
+    def _look_for_the_end(self, error: Exception) -> None:
+        """Raise `Unavailable` if this error is the end of the connection.
+
+        Over HTTP a server that was restarted does not know the session any more; each call would be refused the same.
+        """
+        if isinstance(error, MCPError) and (error.code, error.message) == (INVALID_REQUEST, "Session terminated"):
+            self._signals.end()
+        if self._signals.ended:
+            raise self._ended() from error
+
+
+class AnswerCheck:
+    """Whether the structured answers of one tool fit the schema that its server has promised for them."""
+
+    def __init__(self, schema: Mapping[str, object]) -> None:
+        """`schema`: one that is not refused (`core/tool_schemas.py`)."""
+        self._schema = schema
+
+    async def check(self, value: object) -> None:
+        """Return if the value fits. Cancellation ends the check.
+
+        Errors: `Failed` with what does not fit, or what is wrong with the schema; `LimitReached` when checking takes
+        longer than `CHECK_TIMEOUT_S`, or too much memory.
+        """
+        scale = Scale(sys.maxsize)
+        scale.put(value)
+        if self._work is not None and self._work * (scale.values + scale.bytes // 1024) <= CHECK_WORK_MAX:
+            problem = await run_in_thread(partial(self._judged, value))
+        else:
+            problem = await self._judged_elsewhere(value)
+        if problem is not None:
+            raise Failed(problem)
+
+    @cached_property
+    def _work(self) -> int | None:
+        return work_of(self._schema)
+
+    @cached_property
+    def _validator(self) -> Any:
+        return validator_of(self._schema)
+
+    def _judged(self, value: object) -> str | None:
+        return problem_in(self._validator, value)
+
+    async def _judged_elsewhere(self, value: object) -> str | None:
+        python = python_command()
+        if python is None:
+            _log.warning("the answer of a tool is not checked: this program can start no Python")
+            return None
+        asked = {"path": sys.path, "schema": self._schema, "value": value}
+        said = await run_in_thread(lambda: json.dumps(asked).encode())
+        command = [python, "-I", "-S", "-c", _CHECK_SCRIPT]
+        async with _checks_at_once():
+            with anyio.move_on_after(CHECK_TIMEOUT_S):
+                try:
+                    ended = await anyio.run_process(command, input=said, stderr=subprocess.DEVNULL)
+                    return cast("str | None", json.loads(ended.stdout))
+                except (OSError, subprocess.CalledProcessError, ExceptionGroup) as error:
+                    raise LimitReached(_TOO_MUCH, seconds=CHECK_TIMEOUT_S) from error
+        raise LimitReached(_TOO_MUCH, seconds=CHECK_TIMEOUT_S)
+
+
+_TOO_MUCH = "the tool ran, but checking its answer against its output schema takes too much time or memory"
+
+
+def _checks_at_once() -> anyio.CapacityLimiter:
+    limiter = _checks.get(None)
+    if limiter is None:
+        limiter = anyio.CapacityLimiter(CHECKS_AT_ONCE_MAX)
+        _checks.set(limiter)
+    return limiter
+
+
+def _words(error: Exception) -> str:
+    """What is said of an error: a refusal in the server's own words."""
+    return error.message if isinstance(error, MCPError) else exception_text(error).removeprefix("Error: ")
+
+
+def _raise_if_too_large(error: Exception) -> None:
+    if isinstance(error, MCPError) and stands_for_too_much(error.error):
+        raise TooLarge(error.message) from error
+
+
+def _announces_changes(client: Client) -> bool:
+    """Whether changes have to be asked for. Older servers that announce them do so unasked."""
+    tools = client.server_capabilities.tools
+    return tools is not None and bool(tools.list_changed) and client.protocol_version in MODERN_PROTOCOL_VERSIONS
+
+
+async def _listen(client: Client, signals: Signals) -> None:
+    """Be told of changes, for as long as the server does that. What was missed in between is a change, too."""
+    pause_s = LISTEN_PAUSE_S
+    while True:
+        try:
+            async with client.listen(tools_list_changed=True) as changes:
+                async for _ in changes:
+                    signals.change()
+                    pause_s = LISTEN_PAUSE_S
+        except SubscriptionLost:
+            pass
+        except MCPError:
+            return
+        await anyio.sleep(pause_s)
+        pause_s = min(LISTEN_PAUSE_MAX_S, 2 * pause_s)
+        signals.change()
+
+
+@asynccontextmanager
+async def _watched(
+    transport: AbstractAsyncContextManager[Any], on_end: Callable[[], None]
+) -> AsyncGenerator[TransportStreams]:
+    """The transport, with an eye on what it reads. It is left in good order even by a task that was cancelled.
+
+    To that end a shield is put around it at the end. Inside a shield trio takes any cancellation for the transport's
+    own, which swallows it, so whatever made the task leave is raised again here.
+    """
+    reason: BaseException | None = None
+    with anyio.CancelScope() as scope:
+        async with transport as streams:
+            try:
+                yield _WatchedStream(streams[0], on_end), streams[1]
+            except BaseException as error:
+                reason = error
+                raise
+            finally:
+                on_end()
+                scope.shield = True
+                scope.deadline = anyio.current_time() + LEAVE_TIMEOUT_S
+    if reason is not None:
+        raise reason
+
+
+class _WatchedStream:
+    """A stream of messages that calls `on_end` when it has none left."""
+
+    def __init__(self, stream: ReadStream[SessionMessage | Exception], on_end: Callable[[], None]) -> None:
+        self._stream = stream
+        self._on_end = on_end
+
+    @property
+    def last_context(self) -> Any:
+        """What some transports keep of the sender of the last message, as the package looks for it."""
+        return getattr(self._stream, "last_context", None)
+
+    async def receive(self) -> SessionMessage | Exception:
+        """The next message."""
+        try:
+            return await self._stream.receive()
+        except (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError):
+            self._on_end()
+            raise
+
+    async def aclose(self) -> None:
+        """Close it."""
+        self._on_end()
+        await self._stream.aclose()
+
+    def __aiter__(self) -> _WatchedStream:
+        return self
+
+    async def __anext__(self) -> SessionMessage | Exception:
+        try:
+            return await self._stream.__anext__()
+        except (StopAsyncIteration, anyio.ClosedResourceError, anyio.BrokenResourceError):
+            self._on_end()
+            raise
+
+    async def __aenter__(self) -> _WatchedStream:
+        await self._stream.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
+    ) -> bool | None:
+        self._on_end()
+        return await self._stream.__aexit__(exc_type, exc_val, exc_tb)
+
+
+IMAGES = {"image/gif": "gif", "image/jpeg": "jpeg", "image/jpg": "jpeg", "image/png": "png", "image/webp": "webp"}
+DOCUMENTS = {
+    "application/msword": "doc",
+    "application/pdf": "pdf",
+    "application/vnd.ms-excel": "xls",
+    "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet": "xlsx",
+    "application/vnd.openxmlformats-officedocument.wordprocessingml.document": "docx",
+    "text/csv": "csv",
+    "text/html": "html",
+    "text/markdown": "md",
+    "text/plain": "txt",
+}
+_NOT_IN_A_DOCUMENT_NAME = re.compile(r"[^a-zA-Z0-9()\[\]-]+")
+_DOCUMENT_NAME_MAX = 200
+
+
+def result_of(use_id: str, answer: CallToolResult, bytes_max: int = RESULT_BYTES) -> ToolResult:
+    """The answer as a tool result, in the server's order.
+
+    Errors: `ValueError` when bytes are not base64; `Failed` for what JSON cannot say; `TooLarge` for what weighs more
+    than `bytes_max` (`core/sizes.py`), before anything is done with it.
+    """
+    structured: object = answer.structured_content
+    scale = Scale(bytes_max)
+    if not scale.put(structured) or not all(scale.put(_told_by(part)) for part in answer.content):
+        raise result_too_large(scale)
+    texts = [part.text for part in answer.content if isinstance(part, TextContent)]
+    parts = list(answer.content)
+    blocks: list[dict[str, object]] = []
+    if structured is not None and not _wraps(structured, texts):
+        parts = [part for part in parts if not (isinstance(part, TextContent) and _is_json(part.text, structured))]
+        blocks.append({"json": structured} if isinstance(structured, dict) else {"text": json.dumps(structured)})
+    blocks = [*(block for part in parts for block in _blocks(part)), *blocks] or [{"text": ""}]
+    return tool_result(use_id, {"status": "error" if answer.is_error else "success", "content": blocks}, sys.maxsize)
+
+
+def _wraps(structured: object, texts: Sequence[str]) -> bool:
+    """Whether it is `{"result": ...}` around what the texts say: servers wrap what is no object that way."""
+    fields = cast("dict[str, object]", structured) if isinstance(structured, dict) else {}
+    if fields.keys() != {"result"}:
+        return False
+    inner = fields["result"]
+    if len(texts) == 1 and _says(texts[0], inner):
+        return True
+    items = cast("list[object]", inner) if isinstance(inner, list) else []
+    return 0 < len(items) == len(texts) and all(map(_says, texts, items))
+
+
+def _says(text: str, value: object) -> bool:
+    return text == value or _is_json(text, value)
+
+
+def _is_json(text: str, value: object) -> bool:
+    try:
+        return json.loads(text) == value
+    except (ValueError, RecursionError):
+        return False
+
+
+def _told_by(part: ContentBlock) -> str:
+    """Most of what a part takes."""
+    match part:
+        case TextContent(text=text) | EmbeddedResource(resource=TextResourceContents(text=text)):
+            return text
+        case ImageContent(data=data) | AudioContent(data=data):
+            return data
+        case EmbeddedResource(resource=BlobResourceContents(blob=data)):
+            return data
+        case _:
+            return ""
+
+
+def _blocks(part: ContentBlock) -> Iterator[dict[str, object]]:
+    match part:
+        case TextContent(text=text):
+            yield {"text": text}
+        case ImageContent(data=data, mime_type=mime_type):
+            yield _media(b64decode(data, validate=True), mime_type, "image")
+        case AudioContent(data=data, mime_type=mime_type):
+            yield _left_out(b64decode(data, validate=True), mime_type, "sound")
+        case ResourceLink(uri=uri, name=name, description=description):
+            yield {"text": f"{name}: {uri}" if description is None else f"{name}: {uri} ({description})"}
+        case EmbeddedResource(resource=TextResourceContents(text=text)):
+            yield {"text": text}
+        case EmbeddedResource(resource=resource):
+            yield _blob(resource)
+
+
+def _blob(resource: BlobResourceContents | TextResourceContents) -> dict[str, object]:
+    assert not isinstance(resource, TextResourceContents)
+    mime_type = resource.mime_type or "application/octet-stream"
+    return _media(b64decode(resource.blob, validate=True), mime_type, resource.uri)
+
+
+def _media(data: bytes, mime_type: str, place: str) -> dict[str, object]:
+    kind = mime_type.partition(";")[0].strip().lower()
+    if kind in IMAGES:
+        return {"image": {"format": IMAGES[kind], "source": {"bytes": data}}}
+    if kind in DOCUMENTS:
+        return {"document": {"format": DOCUMENTS[kind], "name": _document_name(place), "source": {"bytes": data}}}
+    return _left_out(data, mime_type, place)
+
+
+def _left_out(data: bytes, mime_type: str, place: str) -> dict[str, object]:
+    return {"text": f"[{place}: {len(data)} bytes of {mime_type}, which cannot be shown here]"}
+
+
+def _document_name(uri: str) -> str:
+    """A name that Converse takes, from the last part of a URI."""
+    last = unquote(urlsplit(uri).path).rstrip("/").rpartition("/")[2]
+    stem = last.rpartition(".")[0] or last
+    return _NOT_IN_A_DOCUMENT_NAME.sub("-", stem).strip("-")[:_DOCUMENT_NAME_MAX] or "document"

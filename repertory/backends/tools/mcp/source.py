@@ -1,0 +1,185 @@
+"""An MCP server as a source of tools: a process that is spoken to over its pipes, or a service over HTTP.
+
+Loads nothing of the `mcp` package until the first connection, which loads it in a worker thread: that takes up to a
+second. The package runs on anyio, so all of this works on asyncio and on trio.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any, TypeAlias
+from urllib.parse import urlsplit
+
+import anyio
+import anyio.to_thread
+
+from repertory.backends.tools.mcp.choice import ToolChoice
+from repertory.core.tool_results import exception_text
+from repertory.errors import Invalid, RepertoryError, Unavailable
+
+if TYPE_CHECKING:
+    from repertory.backends.ports import ToolConnection
+    from repertory.backends.tools.mcp.wire import WireBound
+
+TransportFactory: TypeAlias = Callable[[], AbstractAsyncContextManager[Any]]
+"""Makes a transport of the `mcp` package, or one like it: entered, it gives a stream to read and one to write."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StdioServer:
+    """A server that is started as a process and spoken to over its pipes. What it prints to stderr is shown."""
+
+    command: str
+    args: Sequence[str] = ()
+    env: Mapping[str, str] | None = field(default=None, repr=False)
+    """Laid over the few harmless variables that the `mcp` package lets through (`PATH`, `HOME`, ...)."""
+    cwd: str | Path | None = None
+
+    @property
+    def name(self) -> str:
+        """The script, module or package that is run, else the command."""
+        named = [argument for argument in self.args if not argument.startswith("-")]
+        run = self.command if "-c" in self.args or not named else named[0]
+        return PurePath(run).name.removesuffix(".py").removesuffix(".js") or self.command
+
+    check = "check the command, its arguments, and what it prints to stderr"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class HTTPServer:
+    """A server that is spoken to over streamable HTTP."""
+
+    url: str
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def __repr__(self) -> str:
+        """Without the headers, and of the address the host alone: both may hold secrets."""
+        return f"HTTPServer(name={self.name!r})"
+
+    @property
+    def name(self) -> str:
+        """The host."""
+        return urlsplit(self.url).netloc.rpartition("@")[2] or self.url
+
+    check = "check the address, the headers, and whether the server runs"
+
+
+class MCPSource:
+    """A `ToolSource` that connects to an MCP server."""
+
+    def __init__(
+        self,
+        server: StdioServer | HTTPServer | TransportFactory,
+        choice: ToolChoice | None = None,
+        *,
+        name: str | None = None,
+        startup_timeout_s: float = 30.0,
+    ) -> None:
+        """`ImportError` names the extra to install when `mcp` is missing. Errors: `Invalid`, `TypeError`."""
+        if find_spec("mcp") is None:
+            msg = "MCPClient needs mcp: pip install repertory[mcp]"
+            raise ImportError(msg)
+        if not isinstance(server, StdioServer | HTTPServer) and not callable(server):
+            msg = f"MCPClient takes a function that returns a transport (lambda: stdio_client(...)), not {server!r}"
+            raise TypeError(msg)
+        if not startup_timeout_s > 0:
+            raise Invalid("startup_timeout_s is a positive number of seconds", startup_timeout_s=startup_timeout_s)
+        self._server = server
+        self._choice = choice or ToolChoice()
+        self._name = name or getattr(server, "name", None) or "mcp"
+        self._startup_timeout_s = startup_timeout_s
+
+    @property
+    def name(self) -> str:
+        """What messages call the server."""
+        return self._name
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncGenerator[ToolConnection]:
+        """Connect, shake hands and stay connected for as long as the block.
+
+        Errors, on entering: `Unavailable` with what to check, after `startup_timeout_s` at most; a process that then
+        does not end by itself takes some seconds more. While the block runs, an end of the connection is raised by the
+        connection's own methods; a transport that fails cancels the block and raises `Unavailable` instead. What the
+        block raises goes on as it is.
+        """
+        scope = anyio.CancelScope(deadline=anyio.current_time() + self._startup_timeout_s)
+        raised: list[Exception] = []
+        wire: WireBound | None = None
+        try:
+            with scope:
+                await anyio.to_thread.run_sync(_load)
+                wire = _wire(self._name)
+                async with await self._open(wire) as connection:
+                    scope.deadline = math.inf
+                    try:
+                        yield connection
+                    except Exception as error:
+                        raised.append(error)
+                        raise
+        except Exception as error:
+            if raised:
+                raise raised[0]  # noqa: B904 - The block's own error goes on as it was, out of the groups around it.
+            raise self._outcome(error, scope, wire and wire.broken) from error
+        if scope.cancelled_caught:
+            raise self._late()
+
+    async def _open(self, wire: WireBound) -> AbstractAsyncContextManager[ToolConnection]:
+        from repertory.backends.tools.mcp.connection import open_connection
+
+        transport = await _transport(self._server, wire)
+        return open_connection(transport, wire, self._choice, self._startup_timeout_s)
+
+    def _outcome(self, error: Exception, scope: anyio.CancelScope, broken: str | None) -> RepertoryError:
+        """What is said of an error of the transport or the package; `broken`: what the server sent before it."""
+        if scope.cancel_called:
+            return self._late()
+        if isinstance(error, RepertoryError):
+            return error
+        why = broken or exception_text(error).removeprefix("Error: ")
+        if scope.deadline == math.inf:
+            return Unavailable(f"the connection to the tool server broke: {why}", server=self._name)
+        return self._unavailable(why)
+
+    def _late(self) -> Unavailable:
+        return self._unavailable(f"it did not answer within {self._startup_timeout_s:g} s")
+
+    def _unavailable(self, why: str) -> Unavailable:
+        check = getattr(self._server, "check", "check its transport")
+        return Unavailable(f"the tool server cannot be reached: {why}; {check}", server=self._name)
+
+
+def _load() -> None:
+    """Load the package, and what the first check of an answer takes. Blocks."""
+    import_module("repertory.backends.tools.mcp.connection")
+    import_module("repertory.backends.tools.mcp.transports")
+    import_module("jsonschema.validators")
+
+
+def _wire(server: str) -> WireBound:
+    from repertory.backends.tools.mcp.wire import WireBound
+
+    return WireBound(server)
+
+
+async def _transport(
+    server: StdioServer | HTTPServer | TransportFactory, wire: WireBound
+) -> AbstractAsyncContextManager[Any]:
+    """A transport that is not entered yet, and keeps to the bound unless it is of somebody's own make."""
+    from mcp.client.stdio import StdioServerParameters
+
+    from repertory.backends.tools.mcp.transports import bounded, http, stdio
+
+    if isinstance(server, StdioServer):
+        env = None if server.env is None else dict(server.env)
+        parameters = StdioServerParameters(command=server.command, args=[*server.args], env=env, cwd=server.cwd)
+        return stdio(parameters, wire)
+    if isinstance(server, HTTPServer):
+        return await http(server.url, server.headers, wire)
+    return await bounded(server(), wire)
