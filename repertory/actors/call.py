@@ -1,4 +1,4 @@
-"""One call of an agent on its way: what was said, and where the result goes."""
+"""What the agent of a session is asked to do, above all a call: what was said, and where the result goes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The leases that a process holds on one store, shared by the agents of a session.
+"""What makes sessions outlive their process: a store with its writer, and the leases that agents of a session share.
 
 Not an actor: whoever shares a lease lives in one event loop. A session belongs to a process, not to an agent: two
 agents in one session write under one lease, which is given up with the last of them.

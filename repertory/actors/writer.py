@@ -1,4 +1,4 @@
-"""The writer of one session store: commits what every session of the process hands in, in groups.
+"""The writer of one session store, which commits what every session hands in, in groups, and the keeper of its leases.
 
 State: which sessions have a commit under way, where groups need not wait for each other. Fails: never for a store's
 error, nor for a bug of it: both go to the sessions concerned, and what one session cannot have written hinders no other

@@ -1,4 +1,4 @@
-"""Stopping a system in phases, each with a deadline, and saying what could not be finished."""
+"""Stopping a system in phases, each with its share of the time, and the report of what could not finish."""
 
 from __future__ import annotations
 

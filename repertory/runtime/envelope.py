@@ -1,4 +1,4 @@
-"""A message on its way, with what the runtime needs to know of it: when it was sent, on whose behalf, and who waits.
+"""A message on its way: when it was sent, on whose behalf, and who waits for the reply.
 
 `Envelope` is a tell, `Call` an ask; a stream's is in `channel.py`. An ask is answered at most once: whatever comes
 after the first answer, or after its asker has gone, is dropped and counted.

@@ -1,4 +1,4 @@
-"""The life cycle of an actor's address, as a table.
+"""The life cycle of an actor's address, as a table, and what can be looked at of it while a system runs.
 
     starting --started--> running --stop--> draining --drained--> stopping --ended--> stopped
         |                    |                 |                      ^                  |

@@ -1,4 +1,4 @@
-"""From a blueprint to the child specs of a session's actors."""
+"""From a blueprint to the child specs of a session's actors, the user's conversation manager among them."""
 
 from __future__ import annotations
 

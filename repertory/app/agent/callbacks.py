@@ -1,4 +1,4 @@
-"""Calling a callback handler, which is anybody's code and only looks on."""
+"""Calling a callback handler, which is anybody's code and only looks on; the default one prints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finding a model for the command line: what was asked for, or what the environment is set up for."""
+"""Finding a model by its id, or one for the command line: what was asked for, or what the environment is set up for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`repertory sessions ...`: the operations on stored sessions as commands."""
+"""`repertory sessions ...`: the operations on stored sessions as commands, and places of sessions as text."""
 
 from __future__ import annotations
 

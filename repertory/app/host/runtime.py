@@ -112,7 +112,7 @@ class Runtime:
         return HostedAgent(self._host, spec, self._sessions)
 
     def on_shutdown(self, phase: str, hook: ShutdownHook) -> None:
-        """Run `hook` (async, no arguments) in a phase of the drain: see `PHASES` in `app/host/host.py` for the names."""
+        """Run `hook` (async, no arguments) in a phase of the drain: see `PHASES` in `app/host/host.py` for names."""
         self._host.system.on_shutdown(phase, hook)
 
     async def serve_signals(

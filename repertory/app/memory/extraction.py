@@ -1,4 +1,4 @@
-"""How a store takes in what is said: the setting, with what it leaves out filled in."""
+"""How a store takes in what is said: the setting, when extraction runs, and how an extractor is asked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions in anyone's repository, as users name them."""
+"""Sessions in anyone's `SessionRepository`, as users name them, and its records as objects of the documented layout."""
 
 from __future__ import annotations
 
