@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -481,3 +482,14 @@ def _mentioned(node: ast.AST) -> list[str]:
             return [f"{owner}.{name}"]
         case _:
             return []
+
+
+def test_the_links_at_the_top_lead_into_the_package_and_nothing_imports_through_them() -> None:
+    """They are for whoever looks at the repository; see design note 28."""
+    rooms = ("runtime", "actors", "backends")
+    assert [os.readlink(ROOT / room) for room in rooms] == [f"repertory/{room}" for room in rooms]
+    nodes = [node for folder in ("bench", "examples", "scripts") for file in read(ROOT / folder) for node in file.nodes]
+    nodes += [node for file in (*SOURCES, *TESTS) for node in file.nodes]
+    through = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    through |= {str(node.module) for node in nodes if isinstance(node, ast.ImportFrom) and not node.level}
+    assert not {name.partition(".")[0] for name in through} & set(rooms)

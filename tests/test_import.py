@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tarfile
+import zipfile
+from pathlib import Path
 
 import pytest
+from hatchling.builders.sdist import SdistBuilder
+from hatchling.builders.wheel import WheelBuilder
 
 from tests.source_tree import PACKAGE, ROOT, read
 
@@ -114,3 +119,22 @@ effects += ["logging was set up"] * (handlers != logging.root.handlers)
 print("\\n".join(effects))
 sys.exit(bool(effects))
 """
+
+
+def test_what_is_published_holds_the_whole_package_and_nothing_else(tmp_path: Path) -> None:
+    (wheel,) = WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
+    (archive,) = SdistBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
+    package = {path.relative_to(ROOT).as_posix() for path in PACKAGE.rglob("*.py")} | {"repertory/py.typed"}
+    with zipfile.ZipFile(wheel) as built:
+        assert {name for name in built.namelist() if ".dist-info/" not in name} == package
+    with tarfile.open(archive) as built:
+        names = {name.partition("/")[2] for name in built.getnames()}
+    assert names - package == {
+        ".gitignore",
+        "ARCHITECTURE.md",
+        "CHANGELOG.md",
+        "PKG-INFO",
+        "README.md",
+        "pyproject.toml",
+    }
+    assert package <= names
