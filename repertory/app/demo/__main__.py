@@ -140,10 +140,6 @@ def _end(number: int, frame: FrameType | None) -> None:
     signal.raise_signal(signal.SIGINT)
 
 
-if __name__ == "__main__":
-    sys.exit(main())
-
-
 DIALOGUE = Path(__file__).parents[3] / "examples/dialogue.txt"
 """The dialogue that comes with the project. It is not part of an installed package."""
 
@@ -159,3 +155,7 @@ def read_dialogue(path: Path = DIALOGUE) -> list[str]:
     if not said:
         raise Invalid("the dialogue has no lines", path=str(path))
     return said
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -203,10 +203,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     anyio.run(work, WorkerSettings(folder=options.folder, model=model, pause_s=options.pause))
 
 
-if __name__ == "__main__":
-    main()
-
-
 _ORDER = re.compile(r"(?:please )?order (?P<item>.+?)[.!]?$", re.IGNORECASE)
 
 
@@ -235,3 +231,7 @@ class StallModel(Model):
         async for event in self._rules.stream(messages, tool_specs, system_prompt, **options):
             await anyio.sleep(self._pause_s)
             yield event
+
+
+if __name__ == "__main__":
+    main()

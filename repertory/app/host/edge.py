@@ -23,7 +23,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _SWITCH = "REPERTORY_FULL_TRACEBACKS"
-_OURS = str(Path(__file__).parents[1])
+_OURS = str(Path(__file__).parents[2])
 _STANDARD = sysconfig.get_path("stdlib")
 _INSTALLED = ("site-packages", "dist-packages")
 _SPECIAL = frozenset(("__init__", "__call__", "__enter__", "__exit__", "__aenter__", "__aexit__"))
