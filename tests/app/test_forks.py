@@ -184,7 +184,7 @@ assert texts(agent("sqlite", "another")) == ["one", "two"]
 assert texts(agent("sqlite")) == ["before the fork", "third"]
 """
 LOCKED = """
-from repertory.app import blocking, unsaved
+from repertory.app.host import blocking, unsaved
 
 each = agent("sqlite")
 each("before the fork")

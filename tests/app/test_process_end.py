@@ -24,7 +24,7 @@ HEAD = """
 import atexit, sys, threading, time
 import anyio
 from repertory import Agent, MemoryManager, ScriptedModel, tool
-from repertory.app import blocking, unsaved
+from repertory.app.host import blocking, unsaved
 from tests.app.test_outside_turns import PLACES, agent_on
 
 blocking.EXIT_S = unsaved.EXIT_S = float(sys.argv[1])
