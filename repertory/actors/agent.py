@@ -374,9 +374,11 @@ class AgentActor(Actor[AgentMessage]):
         try:
             await self._ledger.catch_up()
             persister = self.context.sibling("persister")
-            self._keep_state()
-            image = await persister.ask(ReadImage(), timeout_s=math.inf)
             edits = isinstance(wanted, MessagesEdit)
+            state = None if edits else wanted.state
+            if state is None:
+                self._keep_state()
+            image = await persister.ask(ReadImage(), timeout_s=math.inf)
             try:
                 records = editing(image, wanted, self._wall()) if edits else restoring(image, wanted, self._wall())
             except Invalid:
@@ -384,8 +386,9 @@ class AgentActor(Actor[AgentMessage]):
                 raise
             for record in records:
                 self._ledger.add(record)
-            if not edits and wanted.state is not None:
-                self._parts.state.replace(wanted.state)
+            if state is not None:
+                self._parts.state.restore(state)
+                self._keep_state()  # What was set since the snapshot was loaded.
             self._ledger.hand_over(soon=True)
             await self._stand_on(await persister.ask(ReadImage(), timeout_s=math.inf))
             if self._parts.remembers and not edits:

@@ -7,6 +7,7 @@ import copy
 import json
 import random
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -400,6 +401,31 @@ async def test_a_session_goes_on_from_a_snapshot_and_loses_nothing(place: str, t
     assert texts(reopened.messages) == ["first", "one", "second", "two", "fourth", "five"]
     assert reopened.state.get() == {"k": 1}
     assert texts(await reopened.history()) == ["first", "one", "second", "two", "third", "three", "fourth", "five"]
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("held", [False, True])
+async def test_what_is_set_behind_a_snapshot_that_was_loaded_stays(place: str, held: bool, tmp_path: Path) -> None:
+    manager = PLACES[place]
+    agent = agent_with("one", "two", "three", session_manager=manager(tmp_path))
+    async with agent if held else nullcontext():
+        await agent.invoke_async("first")
+        agent.state.set("k", "old")
+        agent.state.set("other", 1)
+        kept = over_json(agent.save_snapshot())
+        await agent.invoke_async("second")
+        agent.state.set("lost", "with what it was loaded over")
+        agent.load_snapshot(kept)
+        agent.state.set("k", "new")
+        agent.state.delete("other")
+        assert agent.state.get() == {"k": "new"}
+        await agent.invoke_async("third")
+        assert agent.state.get() == {"k": "new"}
+    again = agent_with(session_manager=manager(tmp_path))
+    await again.ready()
+    assert again.state.get() == {"k": "new"}
+    assert texts(again.messages) == ["first", "one", "third", "three"]
 
 
 @pytest.mark.real_time
