@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from repertory import (
@@ -13,10 +15,12 @@ from repertory import (
     Agent,
     AgentSpec,
     FileSessionManager,
+    FileSessions,
     MessageAddedEvent,
     Runtime,
     ScriptedModel,
     Sessions,
+    SlidingWindowConversationManager,
     ToolContext,
     tool,
 )
@@ -279,6 +283,30 @@ async def test_wrong_blocks_in_documents_of_others_are_taken_in_as_text_once() -
             assert len(talker.messages) == 6 + 2 * number
     key = f"{AGENT}/messages/message_2.json"
     assert place.shelf.objects[key].body == stored[key].body
+
+
+@pytest.mark.parametrize("shown", [2, 40])
+async def test_a_last_message_of_others_that_is_mended_is_taken_in_once(shown: int, tmp_path: Path) -> None:
+    def opened(*replies: str) -> Agent:
+        manager = FileSessionManager("s", tmp_path)
+        window = SlidingWindowConversationManager(window_size=shown)
+        return agent(*replies, session_manager=manager, conversation_manager=window)
+
+    await opened("hello").invoke_async("hi")
+    folder = tmp_path / "session_s" / "agents" / "agent_default" / "messages"
+    for number, message in enumerate((assistant("more"), {"role": "user", "content": [{"text": 5}]}), 2):
+        when = "2026-11-21T06:03:59.807405+00:00"
+        fields = {"message": message, "message_id": number, "redact_message": None, "created_at": when}
+        await anyio.Path(folder / f"message_{number}.json").write_text(json.dumps(fields))
+    for number in range(3):
+        async with opened() as talker:
+            talker.state.set("opened", number)
+            said = [message["content"][0] for message in await talker.history()]
+            assert said == [{"text": "hi"}, {"text": "hello"}, {"text": "more"}, {"text": "5"}]
+    await opened("yes").invoke_async("go on")
+    async with opened() as talker:
+        assert len(await talker.history()) == 7  # A note stands behind the one that was not answered.
+    assert (await Sessions(FileSessions(tmp_path)).doctor()).ok
 
 
 def test_a_sync_agent_refuses_the_same(tmp_path: Path) -> None:

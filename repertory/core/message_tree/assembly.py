@@ -77,7 +77,9 @@ def assemble(agent_id: str, documents: Mapping[Source, Read], unread: Collection
     for seq in [seq for seq, (source, _) in kept.items() if source in torn]:
         del kept[seq]
     known = {source.number for source, _ in kept.values()} | {row.file for _, row in kept.values()}
-    highest = max((number for number in known if number is not None), default=-1)
+    behind_taken = [documents[source] for source in {source for source, _ in kept.values()} if source.number is None]
+    taken = [max(read.next_number, read.taken) - 1 for read in behind_taken]
+    highest = max((number for number in (*known, *taken) if number is not None), default=-1)
     gone = {source.number for source in torn}
     numbers_there = sorted(number for number in by_number if number is not None)
     added = [(number, by_number[number]) for number in numbers_there if number > highest and number not in gone]

@@ -53,6 +53,8 @@ class Chapter:
     """Rows whose content this commit destroys, as long as that is not done."""
     next_number: int = 0
     """Of the next message's document, for rows that came without one."""
+    taken: int = 0
+    """One beyond the last document of others that these rows take in, where they hold its message as mended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +70,7 @@ class Read:
     batch: tuple[int, int] | None = None
     erase: Sequence[int] = ()
     next_number: int = 0
+    taken: int = 0
     generation: int = 0
     """Of the owner who wrote it."""
     fault: str | None = None
@@ -136,7 +139,8 @@ def rows_fields(chapter: Chapter, files: Mapping[int, tuple[int, Message]]) -> d
     for row in chapter.rows:
         number, shown = files.get(row.seq, (None, None))
         entries.append(entry(row, shown, number))
-    return {"next": chapter.next_number, **_chapter(chapter, entries)}
+    taken = {"taken": chapter.taken} if chapter.taken else {}
+    return {"next": chapter.next_number, **taken, **_chapter(chapter, entries)}
 
 
 def manager_named(view: View, found: AgentFile | None) -> str:
@@ -321,6 +325,7 @@ def _read_chapter(ours: Mapping[str, object], message: Message | None, at: float
         batch=(first, last) if last else None,
         erase=tuple(cast("list[int]", ours.get("erase", []))),
         next_number=int(cast("int", ours.get("next", 0))),
+        taken=int(cast("int", ours.get("taken", 0))),
         generation=int(cast("int", ours["generation"])),
     )
 

@@ -215,7 +215,15 @@ class TreeJournal:
             await self._put_aside(reading.document.body)
         if opened.made:
             number = max(found.numbers.values(), default=-1) + 1
-            chapter = Chapter(rows=opened.made, generation=self._generation, before=found.tail, next_number=number)
+            filed = {number for number, _ in opened.files.values()}
+            taken = max((number for number, read in found.added if read.message is not None), default=-1)
+            chapter = Chapter(
+                rows=opened.made,
+                generation=self._generation,
+                before=found.tail,
+                next_number=number,
+                taken=0 if taken in filed else taken + 1,
+            )
             await self._put_rows(chapter, opened.files)
         rows = opened.needed()
         if found.erase:
