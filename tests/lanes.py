@@ -21,8 +21,8 @@ from pathlib import Path
 import pytest
 
 BOTH_LOOPS = ("tests/runtime/", "tests/actors/")
-ONE_CASE_S = 0.2
-LEFT_OUT_S = 0.6
+ONE_CASE_S = 0.1
+LEFT_OUT_S = 0.4
 SLOWEST = 20
 SLOW = Path(__file__).with_name("slow.txt")
 
@@ -76,7 +76,7 @@ def note_slow(reports: Iterable[pytest.TestReport]) -> None:
         seconds[name] += report.duration  # type: ignore[assignment]
         cases[name] += report.when == "call"
     means = {name: cost / max(1, cases[name]) for name, cost in seconds.items()}
-    lines = [f"{mean:.1f} {name}\n" for name, mean in sorted(means.items()) if mean > ONE_CASE_S]
+    lines = [f"{mean:.2f} {name}\n" for name, mean in sorted(means.items()) if mean > ONE_CASE_S]
     SLOW.write_text("".join(lines))
 
 
