@@ -177,6 +177,11 @@ class StoreWriter(Actor[WriterMessage]):
         raise AssertionError
 
 
+# The keeper of one session store: renews leases and tidies up, where the store has to be tended, and looks whether
+# other processes ask for sessions.
+#
+# State: none. Fails: by a bug of the store alone, and is started again. Pace: the store's own. Supervised by the root.
+
 GiveUp: TypeAlias = Callable[[str], Awaitable[None]]
 """Gives a session up unless it is in use."""
 

@@ -266,6 +266,11 @@ _NAMES = frozenset(
 )
 
 
+# The content blocks of an answer while their pieces arrive.
+#
+# A block takes deltas with `add` and becomes a content block with `build`. A delta of another known kind is malformed;
+# kinds and keys that we do not know are ignored, since providers add them.
+
 _DELTA = "contentBlockDelta"
 _KINDS = ("text", "citation", "reasoningContent", "toolUse")
 

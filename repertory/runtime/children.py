@@ -320,6 +320,12 @@ def _gave_up(child: Child, reason: ExitReason, why: str) -> RestartLimitReached:
     return error
 
 
+# What to do about a child that ended: a pure decision.
+#
+# As in OTP, the intensity counts the restarts of all children of one supervisor; on top of that, failures of one child
+# that never ran healthily in between are counted for themselves, because backoff can stretch them past any period.
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
     """How a child's incarnation ended."""

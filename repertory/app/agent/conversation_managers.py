@@ -312,6 +312,11 @@ def _apply(agent: Any, plan: WindowPlan) -> None:
     agent.messages[:] = [*front, *apply_plan(agent.messages, plan)]
 
 
+# A copy of somebody's object that is proved to share nothing with it that can change.
+#
+# `copy.deepcopy` alone proves nothing: classes may say that a copy of them is themselves, and functions keep the lists
+# that they were made around.
+
 T = TypeVar("T")
 
 _UNCHANGING = (

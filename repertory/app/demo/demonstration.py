@@ -352,6 +352,11 @@ def _message_count(evidence: Sequence[Evidence]) -> int:
     return sum(len(one.messages) for one in evidence)
 
 
+# One customer of the demonstration: says line after line, and keeps what was acknowledged.
+#
+# A customer knows only its own side. When the worker is gone it does not know what became of the last line, so it asks
+# the next worker for the history, and goes on from there.
+
 INEXPLICABLE = "the history did not fit what was acknowledged: gave up"
 FOUND = "unknown outcome: the order was in the book, so its receipt was given"
 NOT_FOUND = "unknown outcome: the order was not in the book, so it was placed now"

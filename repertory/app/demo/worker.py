@@ -203,6 +203,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     anyio.run(work, WorkerSettings(folder=options.folder, model=model, pause_s=options.pause))
 
 
+# The offline model as the demonstration needs it: it can place orders, and it takes its time.
+#
+# Without the pauses a turn would be over before anybody could kill the worker in the middle of it.
+
 _ORDER = re.compile(r"(?:please )?order (?P<item>.+?)[.!]?$", re.IGNORECASE)
 
 

@@ -410,6 +410,12 @@ def ambient_host() -> Host | None:
     return _ambient.get()
 
 
+# Looking now and then for sessions that nobody uses any more.
+#
+# State: none. Fails: with the host, whose look it takes; it is then started again. Pace: its own clock. Supervised by
+# the root.
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookForIdle:
     """Time to look."""
@@ -434,6 +440,14 @@ def idle_watch_spec(period_s: float, look: Callable[[], Awaitable[None]]) -> Chi
     """The child spec of a watch."""
     return ChildSpec(name="idle watch", factory=lambda: IdleWatch(period_s, look))
 
+
+# The phases in which a host shuts down, in order, and what each may take of the time.
+#
+# refuse   take no more turns
+# turns    let turns in flight finish; those that do not are cancelled, which leaves a valid history
+# memory   extract and flush what memory stores have to take in
+# commit   stop the sessions: every record is committed, every lease released
+# close    close stores and models
 
 REFUSE, TURNS, MEMORY, COMMIT, CLOSE = "refuse", "turns", "memory", "commit", "close"
 

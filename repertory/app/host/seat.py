@@ -122,6 +122,18 @@ def _make_way(seat: _Seat, blueprint: Blueprint, busy: Busy) -> None:
         seat.active.cancel()
 
 
+# One session hosted by one call, or by one `async with agent`: the fewest actors that are still supervised.
+#
+# root, rest_for_one
+# |- tools NAME      one per tool server
+# |- writer          only when the session is stored
+# |- memory NAME     one per memory store
+# |- persister
+# |- conversation
+# |- agent
+# |- memory          only when there are memory stores
+# `- keeper          only when the store is to be tended
+
 _SETTINGS = SystemSettings(
     phases=(Phase(name="commit", timeout_s=20.0, reserve_s=5.0, stops_actors=True),),
     supervision=SupervisorSettings(strategy=Strategy.REST_FOR_ONE),

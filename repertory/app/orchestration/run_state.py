@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from repertory.core.orchestration.run import Run
 
 
+# The results of nodes as they were before a restart: what models filled in is read by the forms of the nodes again.
+#
+# A record has it as JSON. Whoever asks for a result gets the object, if the node has a form that the JSON still fits.
+
+
 class KnowsForms(Protocol):
     """An orchestrator, as far as its nodes fill in forms."""
 

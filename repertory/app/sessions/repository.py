@@ -95,6 +95,11 @@ AgentSessionManager = RepositorySessionManager
 """The same under the name that older documents use."""
 
 
+# Anyone's `SessionRepository` as the objects of the documented layout.
+#
+# A record has no room for what is ours, so it travels where a repository keeps whatever it is given: rows of a message
+# in its `metadata.custom`, all else in the agent's internal state. The lease lives as long as this object.
+
 _AGENT = re.compile(r"session_(?P<session>[^/]+)/agents/agent_(?P<agent>[^/]+)/(?P<rest>.*)")
 _SESSION = re.compile(r"session_(?P<session>[^/]+)/(?P<rest>[^/]+)")
 _MESSAGE = re.compile(r"messages/message_([0-9]+)\.json")
@@ -378,6 +383,11 @@ def _without_hidden(message: Mapping[str, Any], hidden: Mapping[str, Any]) -> di
         return said
     return {name: (metadata if name == "metadata" else value) for name, value in message.items()}
 
+
+# The runs of orchestrators in anyone's `SessionRepository`, as the objects of the documented layout.
+#
+# A record is the document of the run. What is ours travels in its `_internal_state`: the key by which we know the
+# document, and the rows beside it.
 
 _RUN = re.compile(r"session_(?P<session>[^/]+)/multi_agents/multi_agent_(?P<orchestrator>[^/]+)/(?P<rest>.*)")
 _DOCUMENT = "multi_agent.json"

@@ -61,6 +61,13 @@ def file_tools(root: str | os.PathLike[str]) -> tuple[FunctionTool[..., Any], ..
     return list_files, read_file, write_file, append_file
 
 
+# A folder that nobody gets out of: every path is walked from the root's descriptor, one component at a time.
+#
+# A symbolic link is never followed, not even one that appears while a path is being walked, because each component is
+# opened with `O_NOFOLLOW` relative to the one before it. POSIX only.
+#
+# Source: openat(2); the attack that it stops is CWE-367 on top of CWE-59.
+
 FILE_BYTES_MAX = 1_048_576
 """The largest file that is read or written."""
 LISTED_MAX = 1_000

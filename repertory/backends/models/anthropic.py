@@ -143,6 +143,14 @@ class AnthropicModel(Model):
         await self._clients.aclose()
 
 
+# What is sent to the Messages API: settings and a conversation as arguments of the SDK's call.
+#
+# Pure. What is ours (`metadata`, `tracking_id`) never leaves. What the service would refuse in an otherwise sound
+# history (blank text, reasoning without its signature, tool blocks without a tool list, tool results behind text) is
+# spelled so that it accepts it.
+#
+# Source: the Messages API, `POST /v1/messages`.
+
 _SERVICE = "Anthropic"
 _UNCACHEABLE = frozenset(("thinking", "redacted_thinking"))
 _PLACEHOLDER_TOOL: dict[str, Any] = {
@@ -345,6 +353,13 @@ def _cache_control(point: Mapping[str, Any]) -> dict[str, Any]:
     lifetime = {"ttl": point["ttl"]} if point.get("ttl") else {}
     return {"cache_control": {"type": "ephemeral", **lifetime}}
 
+
+# One answer of the Messages API as events of ours.
+#
+# A whole answer is read as the stream that would have brought it. Kinds of blocks that we do not know (tools that the
+# service runs itself) are passed over.
+#
+# Source: the Messages API, streaming and stop reasons.
 
 STOP_REASONS = {"refusal": "content_filtered"}
 """Stop reasons that Converse spells otherwise; the rest are the same, or passed on."""

@@ -94,6 +94,13 @@ def _words(text: str) -> Sequence[str]:
     return re.findall(r"\s*\S+|\s+$", text)
 
 
+# The rules by which the offline model answers: what was said, and what may be called, to one decision.
+#
+# Pure and deterministic. The first rule that fits decides; the order of `_RULES` is the order of trust. Rules look at
+# the latest user text only, except for facts ("my dog is called Rex"), which are looked up in everything that was
+# said.
+
+
 @dataclass(frozen=True, slots=True)
 class Say:
     """Answer with this text."""

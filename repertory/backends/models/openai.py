@@ -120,6 +120,14 @@ class OpenAIModel(Model):
         await self._clients.aclose()
 
 
+# What is sent to Chat Completions: settings and a conversation as arguments of the SDK's call.
+#
+# Pure. What is ours (`metadata`, `tracking_id`) never leaves. Text alone goes as one string, which every server
+# understands. Tool results are messages of their own and can hold only text, so their images and documents follow in a
+# user message. Cache points are dropped: these services cache by themselves.
+#
+# Source: the OpenAI API, `POST /v1/chat/completions`.
+
 ATTACHED = "[The attachments of this result follow in the next message.]"
 """Stands in a tool result for what only a user message can hold."""
 _SERVICE = "OpenAI"
@@ -264,6 +272,17 @@ def _tool_choice(choice: Mapping[str, Any]) -> str | dict[str, Any]:
     return "required" if "any" in choice else "auto"
 
 
+# One answer of Chat Completions as events of ours.
+#
+# The service sends text, reasoning and tool calls side by side in the deltas of one message; here each becomes a block
+# with a beginning and an end. A whole answer is read as the one delta that would have brought it.
+#
+# Servers that imitate the service leave much out: usage, ids and indexes of tool calls, the finish reason
+# `tool_calls`. None of that matters here. What does matter is a finish reason: without one the answer is broken.
+#
+# Source: the OpenAI API, `chat.completion` and `chat.completion.chunk` objects; `reasoning_content` and `reasoning` as
+# compatible servers send them.
+
 STOP_REASONS = {
     "stop": "end_turn",
     "length": "max_tokens",
@@ -407,6 +426,13 @@ def _counted(usage: Mapping[str, object]) -> dict[str, int]:
 
 def _number(value: object) -> int:
     return value if isinstance(value, int) and value > 0 else 0
+
+
+# The tool calls of one Chat Completions answer while their pieces arrive.
+#
+# The service says with every piece which call it belongs to, by an index. Imitations leave the index out, give all
+# calls the same one, or send no ids. A piece belongs to the call of its index, unless it names another id; without an
+# index, to the call of its id, and without that a name begins a new call.
 
 
 @dataclass(slots=True)

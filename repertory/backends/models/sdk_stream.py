@@ -108,6 +108,16 @@ def as_plain(answer: object) -> object:
     return answer if dump is None else cast("object", dump(exclude_unset=True, warnings=False))
 
 
+# What goes wrong between us and a service behind an official SDK, as errors of ours.
+#
+#   slow down        status 429, rate limits                                              Throttled
+#   try again        5xx, 529, 408, 409, no connection, no answer in time                 Unavailable
+#   broke off        the connection ended in the middle of an answer                      ModelStreamBroken
+#   shorten          the messages do not fit the window, or the request is too large      ContextWindowOverflowException
+#   give up          refused, not allowed, no key, no such model, no money, nonsense      ModelFailed
+#
+# Source: the errors of the Messages API and of the OpenAI API, and what compatible servers make of them.
+
 _UNPAID = frozenset(("insufficient_quota", "billing_error", "billing_hard_limit_reached"))
 _THROTTLED = frozenset(("rate_limit_error", "rate_limit_exceeded", "rate_limited", "too_many_requests"))
 _UNAVAILABLE = frozenset(("api_error", "overloaded_error", "server_error", "service_unavailable", "timeout_error"))
@@ -225,6 +235,14 @@ def _told(body: object, otherwise: str) -> list[str]:
     codes = [code for key in ("code", "type") if isinstance(code := inner.get(key), str) and code]
     return [message if isinstance(message, str) else otherwise, *codes]
 
+
+# Server-sent events over httpx: the JSON of an answer, piece by piece.
+#
+# The SDKs have a reader of their own, made of generators that do not close each other: trio complains of them after
+# every error and every answer that ends in `[DONE]`. Here one generator holds the connection, so closing it releases
+# it.
+#
+# Source: the HTML standard, server-sent events; `[DONE]` is OpenAI's.
 
 _DONE = "[DONE]"
 _LAST_BYTES_S = 0.1

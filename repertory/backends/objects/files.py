@@ -120,6 +120,16 @@ def _unforked(work: Callable[[], T]) -> T:
         return work()
 
 
+# What is done to objects in files, each operation as one blocking function.
+#
+# A key is a path below the root. Nothing is ever edited: an object is created by `link(2)`, which no two can win, and
+# replaced by `rename(2)` while the file that is replaced is locked, so a check and the write behind it belong
+# together. A reader has the old file or the new one.
+#
+# The version is a digest of the content, as on S3. Times and inode numbers would be cheaper for `Update`, but both
+# come again: a new file is often given the inode number of the one just replaced, within one tick of the file system's
+# clock.
+
 _NO_SUCH_NAME = {errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.ENXIO, errno.EILSEQ}
 _NO_RIGHTS = {errno.EACCES, errno.EPERM, errno.EROFS}
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS}
@@ -303,6 +313,11 @@ def _info(key: str, status: os.stat_result) -> ObjectInfo:
 def _version(body: bytes) -> str:
     return blake2b(body, digest_size=16).hexdigest()
 
+
+# New files that are whole or not there, and locks that end with their process.
+#
+# A file is written under a name of its own, synced, and only then given the name that readers look for. While it is
+# written it is locked, so a file that nobody has locked is what a killed process left behind.
 
 _NAMES_TRIED = 100
 _numbers = count()

@@ -225,6 +225,17 @@ def _refused(key: str, condition: Create | Update) -> Conflict:
     return PreconditionFailed("the object is not the one to update", key=key, wanted=condition.version)
 
 
+# What S3 says with words of its own, as errors of ours; the rest is in `aws_errors.py`.
+#
+#     try again        two writes at once                                                   Unavailable
+#     not there        the object; never the bucket                                         NotFound
+#     conflict         status 412                                                           PreconditionFailed
+#     fix the call     a bad bucket name, a key that is too long                            Invalid
+#     over a bound     the object is too large                                              LimitReached
+#     give up          no such bucket, wrong region, not allowed, wrong clock, all else     Failed
+#
+# Source: Amazon S3 API reference, "Error responses".
+
 _ACCESS = (
     "the identity may not do this: allow s3:GetObject, s3:PutObject and s3:DeleteObject on the bucket's objects, and"
     " s3:ListBucket on the bucket, without which S3 answers the same for an object that is not there"

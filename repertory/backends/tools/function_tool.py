@@ -331,6 +331,12 @@ def _name_of(function: Callable[..., Any]) -> str:
     return f"{getattr(function, '__qualname__', repr(function))}()"
 
 
+# The worker threads that synchronous tools run in: bounded, with contextvars, never waited for after cancellation.
+#
+# A thread cannot be stopped. When the call is cancelled (a timeout, the end of the turn) the tool's thread runs on by
+# itself and its answer is thrown away. So that abandoned threads do not pile up without a bound, they are counted, and
+# with `ABANDONED_MAX` of them still running further synchronous tools are refused.
+
 THREADS_MAX = 32
 """Synchronous tools that run at once in one event loop; more wait for a thread."""
 ABANDONED_MAX = 16

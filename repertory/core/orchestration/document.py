@@ -152,6 +152,18 @@ def _asking(interrupts: tuple[Interrupt, ...]) -> NodeResult:
     return node_result_of(outcome, 0)
 
 
+# Nodes that others have left waiting for a person, as the document of their run keeps them, conversation and all.
+#
+#     {"interrupts": {ID: INTERRUPT}, "activated": true, "context": {
+#         NODE: {"from_hook", "interrupt_ids", "interrupt_state", "state", "messages"}}}    of a graph
+#         NODE: {"activated", "interrupt_state", "state", "messages"}}}                     of a swarm
+#
+# A node that a hook asked about had not begun, so there is no conversation to go on with. One that is an orchestrator
+# has kept nothing to go on with, and owes its work from the beginning.
+#
+# Source: the documented session layout, as strands-agents 1.62.0 writes it.
+
+
 def _fields(value: Json) -> dict[str, Json]:
     """The same, known to be an object; nothing is an empty one. Errors: `TypeError`."""
     if value is not None and not isinstance(value, dict):

@@ -231,6 +231,12 @@ def _first_most(count: float, half: float) -> float:
     return count / (count + half)
 
 
+# Joining what two ways of looking found, by their scores: each is brought to the range from 0 to 1 first.
+#
+# By scores and not by ranks: a rank forgets that the first is far ahead of the second, and that is what one way of
+# looking has to say to the other.
+
+
 def fused(first: Mapping[int, float], second: Mapping[int, float], share: float) -> dict[int, float]:
     """The sum of both, `second` counting for `share` of it. What one of them has not found is its worst."""
     left, right = _ranged(first), _ranged(second)

@@ -161,6 +161,11 @@ def _overridden(said: dict[str, Json], overrides: Mapping[str, object]) -> dict[
     return said
 
 
+# What stands around the content of every snapshot that a program keeps itself: kind, version, time, metadata, digest.
+#
+# The digest covers everything but itself and the metadata, which belongs to the application. Bytes are marked as in
+# journals, so that whatever users store comes back as it was.
+
 _KEYS = frozenset(("type", "state", "metadata", "created_at", "schema_version", "sha256"))
 
 

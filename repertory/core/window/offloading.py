@@ -199,6 +199,11 @@ def _fields(value: object) -> Mapping[str, object]:
     return cast("Mapping[str, object]", value) if isinstance(value, Mapping) else {}
 
 
+# Reading a part of a long text: lines with their numbers, those around what was looked for, as many as there is room
+# for.
+#
+# Lines are wrapped, so that everything can be reached by line numbers however long a line is.
+
 LINE_CHARS_MAX = 2_000
 CONTEXT_LINES_MAX = 50
 _NOTES_BYTES = 300

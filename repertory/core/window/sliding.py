@@ -146,6 +146,12 @@ def _pinned(shown: Sequence[Message], first: int) -> range:
     return range(end)
 
 
+# Shortening long tool results, keeping their beginning and their end.
+#
+# Source: the documented behaviour of the SDK whose users we serve (tool result truncation): the first and the last 200
+# characters stay; an image becomes its description; the status stays; what was shortened once is left alone. JSON and
+# documents, which are left whole there, are shortened here too: they may be all that there is to shorten.
+
 KEPT_CHARS = 200
 _MARK = "... [truncated: "
 

@@ -311,6 +311,16 @@ def check_count(count: object) -> int:
     return count
 
 
+# What knowledge bases say with words of their own, as errors of ours; the rest is in `aws_errors.py`.
+#
+#     try again        the knowledge base is being changed, or its database wakes up     Unavailable
+#     not there        no such knowledge base, or data source                            NotFound
+#     over a bound     ServiceQuotaExceededException                                     LimitReached
+#     fix the call     an access control list is missing                                 Invalid
+#     give up          not allowed, refused by validation                                Failed
+#
+# Source: the service models of `bedrock-agent` (2023-06-05) and `bedrock-agent-runtime` (2023-07-26).
+
 NOT_ALLOWED = "accessdeniedexception"
 _ACCESS = (
     "the identity may not do this: allow bedrock:Retrieve on the knowledge base, and to write"

@@ -251,6 +251,10 @@ def _entry(row: tuple[Any, ...], score: float | None) -> MemoryEntry:
     return MemoryEntry(content=content, metadata=known)
 
 
+# Opening a memory database: the connection and its settings, and whether it is one of ours.
+#
+# Files, rights and errors are those of every database of ours (`backends/sqlite_files.py`).
+
 _KIND = DatabaseKind(name="memory database", entry="a memory")
 mapped_errors, mapped_error = _KIND.mapped_errors, _KIND.mapped_error
 

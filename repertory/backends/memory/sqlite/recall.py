@@ -168,6 +168,12 @@ class _Candidates:
         return asked
 
 
+# Which entries have which words of a question: the index, asked word by word, within bounds.
+#
+# A word that very many entries have says little, and reading all of them takes long. So the rarest words are read,
+# until so many entries have been as `read_max` says; the others are looked for only among those, and not at all when
+# next to them they say nothing. In a memory of some thousand turns every word is read wholly.
+
 READ_LEAST, READ_MOST = 300, 5000
 _READ_SHARE = 20_000_000
 _WORTH_LOOKING = 0.35

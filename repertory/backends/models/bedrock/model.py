@@ -155,6 +155,11 @@ async def _whole_answer(response: Mapping[str, Any]) -> AsyncGenerator[StreamEve
     yield {"metadata": {key: response[key] for key in ("usage", "metrics", "trace") if key in response}}
 
 
+# What a guardrail's verdict means for the conversation: which of the two messages is to be replaced.
+#
+# Pure. The trace of the answer tells whether the input or the output was blocked. Without a trace nobody can tell, so
+# blocked then means the input too: keeping a text that was refused is worse than hiding one that was not.
+
 INTERVENED = "guardrail_intervened"
 """The stop reason of an answer that a guardrail has replaced."""
 REDACTED_INPUT = "[User input redacted.]"
@@ -183,6 +188,13 @@ def _blocked(assessment: object) -> bool:
     if isinstance(assessment, list | tuple):
         return any(_blocked(value) for value in cast("Sequence[object]", assessment))
     return False
+
+
+# ConverseStream over httpx: the frames of an answer as events.
+#
+# aiobotocore reads event streams through `response.content.iter_chunks()`, which aiohttp has and httpx has not. Here
+# the bytes come from httpx's `aiter_raw()`, botocore's `EventStreamBuffer` cuts them into frames, and aiobotocore's
+# parser turns frames into events by the service model. One generator holds the connection, so closing it releases it.
 
 
 async def converse_events(stream: Any) -> AsyncGenerator[StreamEvent, None]:

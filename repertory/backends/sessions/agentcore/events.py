@@ -234,6 +234,15 @@ def _event(said: Mapping[str, Any]) -> Event:
     )
 
 
+# What AgentCore Memory says with words of its own, as errors of ours; the rest is in `aws_errors.py`.
+#
+#     not there        no such memory, or event               NotFound
+#     over a bound     ServiceQuotaExceededException          LimitReached
+#     leave out        refused by validation                  Unwritable
+#     give up          not allowed                            Failed
+#
+# Source: the service model of `bedrock-agentcore` (API version 2024-02-28).
+
 _ACCESS = (
     "the identity may not do this: allow bedrock-agentcore:CreateEvent, ListEvents, DeleteEvent and ListSessions on the"
     " memory"

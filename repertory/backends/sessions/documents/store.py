@@ -525,6 +525,12 @@ class TendedTreeStore(MessageTreeStore):
             await self.renew()
 
 
+# Reading around damage in the documents of a session.
+#
+# What cannot be proved any more is taken for what somebody else has written: the messages that can be read, as they
+# stand, and the agent's document. So nothing is lost that a person could read in the tree, but for what only rows
+# said.
+
 _OURS = ("session.json", "repertory.json")
 
 

@@ -356,6 +356,11 @@ def numbers_in(header: Mapping[str, object], name: str) -> list[int]:
     return [number for number in named if isinstance(number, int)]
 
 
+# Finding a few rows of a long journal: which of its objects hold them, without reading the others.
+#
+# The objects of a session that rows stand in, in the order of the commits in them, are its parts: chunks with what was
+# kept beside them, and single segments. Sequence numbers rise with the commits, so a part is found by guessing.
+
 ReadPart = Callable[[int], Awaitable[Sequence[Row]]]
 """Gives an agent's rows in the part of that number, in order."""
 

@@ -137,6 +137,11 @@ async def _tidy(session: OwnedSession) -> None:
         await merge(session)
 
 
+# Destroying contents: every object that holds one of them is replaced by one that does not.
+#
+# The commit that asked for it names the rows, so whoever opens the session after a crash finishes the work, and nobody
+# shows the contents meanwhile.
+
 _TRIES_MAX = 8
 
 
@@ -175,6 +180,12 @@ async def _erase_in(session: OwnedSession, info: ObjectInfo, erasing: frozenset[
             continue
         return
 
+
+# Merging segments into chunks, in the background, so that a whole history is read with few requests.
+#
+# First the chunk is put, then the head says that it counts, then the segments go. Killed in between, a chunk that does
+# not count is replaced by the next one that begins there; segments that are left over are not read, and removed later.
+# Fences stay for ever, and so do segments that are so large that a copy would cost more than it saves.
 
 SEGMENTS_MERGED = 128
 """Segments that become one chunk."""

@@ -259,6 +259,11 @@ def _lost(lease: Lease) -> LeaseLost:
     return LeaseLost("the session has another owner now", session=lease.session_id, generation=lease.generation)
 
 
+# The journal of one agent or orchestrator, carried in its latest snapshot: where there is no other place for it.
+#
+# Every commit saves the latest snapshot, with all rows packed into a field that others leave out. Such a place has no
+# conditional writes, so an owner looks before each commit whether the snapshot is still the one that it knows.
+
 _log = logging.getLogger("repertory.sessions")
 _ROWS = "rows"
 _OWNER = "owner"

@@ -414,6 +414,11 @@ class SnapshotSessionStore:
         return rows + await RunMaker(location, 0).rows_for(rows, found.snapshot, self._entropy, self._wall())
 
 
+# The snapshot of one orchestrator whose session is owned: how far its run is for others, and what they made of it.
+#
+# The journal is the truth. The snapshot is put from it in the background, as those of agents are, and there is one:
+# the latest. The rules by which the run of others is taken in are those of `core/orchestration/document.py`.
+
 _log = logging.getLogger("repertory.sessions")
 
 

@@ -415,6 +415,15 @@ class Journals:
         self._unchecked_bytes = 0
 
 
+# Who owns which session of a database: the lease as a line of the table `sessions`.
+#
+# A lease is current as long as its line names its generation and its owner. The owner is alive as long as it holds its
+# lock.
+#
+# Transactions that only change leases are not fsynced. A power cut can undo them, but it ends every owner on the
+# machine with them, and an owner that had committed rows has its lease on disk: the fsync of the rows covers
+# everything before them.
+
 _SANE = "CASE WHEN typeof(generation) = 'integer' AND generation BETWEEN 0 AND 1 << 62 THEN generation ELSE 0 END"
 """A generation that is damaged counts as none: owners have names that nobody else has, so leases stay apart."""
 _LINE = f"SELECT {_SANE}, CAST(owner AS TEXT) FROM sessions WHERE name = ?"
@@ -529,6 +538,11 @@ class Leases:
     def _lost(self, lease: Lease) -> LeaseLost:
         return LeaseLost("the session has another owner now", session=lease.session_id, generation=lease.generation)
 
+
+# What is damaged in a session database: finding it, and the table where it is set aside.
+#
+# The table `quarantine` is made when it is first needed. It has a row's columns as they were, whose row it was, and
+# the number of the time at which it was moved. Nothing reads it but people.
 
 _TABLE = (
     "CREATE TABLE IF NOT EXISTS quarantine (number INTEGER NOT NULL, session TEXT NOT NULL, agent TEXT NOT NULL,"

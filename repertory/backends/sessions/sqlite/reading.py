@@ -296,6 +296,11 @@ def is_dense(journal: int, head: Head) -> bool:
     return head.seq * 4 > head.position - journal
 
 
+# Where a row of a long journal lies, found without walking back through all that follow it.
+#
+# Rows of all journals lie in the order in which they came. So within one journal positions rise with sequence numbers,
+# and a row is found by guessing where it should lie. From the nearest row that was met, the chain leads to it.
+
 _NEAR = 48
 """Rows that the chain walks back about as quickly as one more guess is made."""
 _PASSED_MAX = 2048

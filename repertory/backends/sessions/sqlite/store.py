@@ -228,6 +228,11 @@ class SQLiteSessionStore:
             journals.close()
 
 
+# Making a session database anew of what can be read of a damaged one, which is moved aside as it is.
+#
+# The new file is made under another name, and takes the old one's place when it is complete: killed before that,
+# nothing has changed. Processes that have the old file open are told so by their next call.
+
 _BESIDE = ("", "-wal", "-shm")
 """A database, and what SQLite keeps beside it."""
 

@@ -481,6 +481,15 @@ class _WatchedStream:
         return await self._stream.__aexit__(exc_type, exc_val, exc_tb)
 
 
+# What an MCP server answered, as a tool result.
+#
+# Text stays text. Images and documents that the Converse API knows become blocks with bytes; what it has no block for
+# (sound, other types of file) becomes a line of text that says what it was. A structured value becomes a `json` block,
+# in place of the text that repeats it for clients that know no structured values; unless it only wraps that text.
+#
+# Source: Model Context Protocol, revision 2026-07-28, "Tool Result"; Amazon Bedrock API reference, `ImageBlock` and
+# `DocumentBlock`.
+
 IMAGES = {"image/gif": "gif", "image/jpeg": "jpeg", "image/jpg": "jpeg", "image/png": "png", "image/webp": "webp"}
 DOCUMENTS = {
     "application/msword": "doc",
