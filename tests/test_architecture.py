@@ -493,3 +493,17 @@ def test_the_links_at_the_top_lead_into_the_package_and_nothing_imports_through_
     through = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     through |= {str(node.module) for node in nodes if isinstance(node, ast.ImportFrom) and not node.level}
     assert not {name.partition(".")[0] for name in through} & set(rooms)
+
+
+def test_files_that_the_code_and_the_documents_name_are_there() -> None:
+    """A folder's docstring says where to start reading; others name their neighbours, by the end of a path."""
+    documents = [path for path in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")) if path.name != "CHANGELOG.md"]
+    texts = {file.name: file.text for file in SOURCES} | {str(path): path.read_text() for path in documents}
+    folders = (PACKAGE, *(ROOT / name for name in ("bench", "examples", "tests")))
+    everywhere = [f"/{path.relative_to(ROOT)}" for folder in folders for path in folder.rglob("*.py")]
+    _nothing(
+        f"{name}: there is no {named}"
+        for name, text in texts.items()
+        for named in re.findall(r"`([\w/]+\.py)`", text)
+        if not any(path.endswith(f"/{named}") for path in everywhere)
+    )

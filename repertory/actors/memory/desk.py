@@ -1,6 +1,6 @@
 """Asking one memory store, whatever it is: synchronous or not, with all methods or only some, its own or anybody's.
 
-Not an actor: searches of many turns run at the same time. Writes go through the store's actor (`memory_store.py`).
+Not an actor: searches of many turns run at the same time. Writes go through the store's actor (`store.py`).
 What is known of the store's health belongs to one event loop.
 """
 

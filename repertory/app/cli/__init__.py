@@ -1,1 +1,4 @@
-"""The command line."""
+"""The command line.
+
+Start with `main.py`; a group of commands is a module.
+"""

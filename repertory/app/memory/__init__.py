@@ -1,1 +1,4 @@
-"""Long-term memory, as users name it."""
+"""Long-term memory, as users name it.
+
+Start with `memory_manager.py`; `sqlite.py` and `bedrock.py` are stores.
+"""

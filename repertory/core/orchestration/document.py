@@ -10,7 +10,7 @@
 
 It cannot say which run this is, by which token, why it ended, what waits for what is to be done next, and what a node
 used that ran several times. What a node of ours has asked stands in its own conversation, which the document does not
-hold: others ask anew. What a node of theirs has asked is gone on with, see `left_waiting.py`.
+hold: others ask anew. What a node of theirs has asked is gone on with, see the end of this file.
 
 Source: the documented session layout, as strands-agents 1.62.0 writes it.
 """

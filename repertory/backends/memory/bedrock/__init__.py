@@ -1,1 +1,4 @@
-"""Knowledge bases of Amazon Bedrock."""
+"""Knowledge bases of Amazon Bedrock.
+
+Start with `store.py`.
+"""

@@ -1,1 +1,4 @@
-"""Models of Amazon Bedrock, and its embedder."""
+"""Models of Amazon Bedrock, and its embedder.
+
+Start with `model.py`.
+"""

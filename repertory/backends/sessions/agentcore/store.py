@@ -1,6 +1,6 @@
 """Sessions in Amazon Bedrock AgentCore Memory, where the package that users come from finds them, and ours its own.
 
-Start here, then read `agentcore_layout.py` (what stands in the events) and `agentcore_ownership.py` (who may write).
+Start here, then read `layout.py` (what stands in the events) and `ownership.py` (who may write).
 Design note 11 says why it looks like this, `docs/agentcore.md` what it costs and what it cannot prevent.
 """
 

@@ -1,6 +1,6 @@
 """Sessions on any object store: in a bucket, in a folder, in memory.
 
-Start here, then read `object_ownership.py` (one session that is owned) and `object_reading.py`. Design note 6 says why
+Start here, then read `ownership.py` (one session that is owned) and `reading.py`. Design note 6 says why
 it looks like this, `docs/journal-on-objects.md` what lies in the store.
 """
 

@@ -1,7 +1,7 @@
 """Everything that is asked of a session database, as statements on one connection.
 
 Blocking: it belongs to one thread. Each method is one transaction; after an error nothing of it is stored. Errors are
-those of the port. `sqlite_heads.py` says how rows lie in the file and how they are found.
+those of the port. `heads.py` says how rows lie in the file and how they are found.
 """
 
 from __future__ import annotations

@@ -1,1 +1,4 @@
-"""Tool servers that speak the Model Context Protocol."""
+"""Tool servers that speak the Model Context Protocol.
+
+Start with `source.py`, then `connection.py` (one connection) and `wire.py` (what bounds an answer).
+"""

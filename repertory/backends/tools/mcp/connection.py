@@ -195,7 +195,7 @@ class MCPConnection:
 
     async def call(self, name: str, tool_use: ToolUse, result_bytes: int = RESULT_BYTES) -> ToolResult:
         """Run a tool. The server's refusals, and answers that cannot be read, are results with status `error`. Errors:
-        `TooLarge` for what weighs more than `result_bytes`, or is sent in too many bytes (`mcp_wire.py`).
+        `TooLarge` for what weighs more than `result_bytes`, or is sent in too many bytes (`wire.py`).
         """
         use_id, arguments = tool_use["toolUseId"], tool_use["input"]
         if not isinstance(arguments, dict | None):
@@ -217,7 +217,7 @@ class MCPConnection:
     async def query(self, method: str, arguments: Mapping[str, object]) -> object:
         """`prompts/list`, `prompts/get`, `resources/list` and `resources/read`, answered with the package's objects.
 
-        Errors: `TooLarge` for an answer of more bytes than are read (`mcp_wire.py`).
+        Errors: `TooLarge` for an answer of more bytes than are read (`wire.py`).
         """
         try:
             return await self._queried(method, arguments)

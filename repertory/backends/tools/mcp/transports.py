@@ -1,4 +1,4 @@
-"""The transports of the `mcp` package, with a bound to what a server may send at once (`mcp_wire.py`).
+"""The transports of the `mcp` package, with a bound to what a server may send at once (`wire.py`).
 
 Users may hand in a function that makes one of the package's transports, as its own documentation spells it. Such a
 transport is recognised by the function that made it, and made anew with the same arguments. One that is of no known
