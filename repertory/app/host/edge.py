@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-import sysconfig
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from pathlib import Path
@@ -24,7 +23,7 @@ T = TypeVar("T")
 
 _SWITCH = "REPERTORY_FULL_TRACEBACKS"
 _OURS = str(Path(__file__).parents[2])
-_STANDARD = sysconfig.get_path("stdlib")
+_STANDARD = str(Path(os.__file__).parent)
 _INSTALLED = ("site-packages", "dist-packages")
 _SPECIAL = frozenset(("__init__", "__call__", "__enter__", "__exit__", "__aenter__", "__aexit__"))
 _LOOPS = ("anyio", "outcome", "sniffio", "trio")
