@@ -142,10 +142,12 @@ TEST_FILES_AT_THE_ROOT = {
     "__init__.py",
     "conftest.py",
     "lanes.py",
+    "path_tracer.py",
     "requirements.py",
     "source_tree.py",
     "test_architecture.py",
     "test_import.py",
+    "test_path_of_a_turn.py",
     "test_requirements.py",
 }
 REPEATED_TEST_FILES = {"__init__.py", "conftest.py"}
