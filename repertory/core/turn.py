@@ -5,18 +5,19 @@ that it asks for). The machine decides; whoever drives it carries the commands o
 the last one led to back in. It knows no clock, no task and no store, so resuming after a crash is the same code as
 going on.
 
-    READY --Began--> MODEL            messages to store, then the model is asked
-    READY --Continued--> TOOLS        a stored message asked for tools that have no result yet
-    MODEL --Answered--> TOOLS | OVER  the answer asks for tools, or is final (a steered prompt goes back to MODEL, as
-                                      does a form that the caller wants and the model has not filled in)
-    MODEL --RetryModel--> MODEL | OVER  the call failed, or its answer was thrown away, and is made again
-    MODEL --Overflowed--> REDUCING    the window is full
+    READY --Began--> MODEL                  messages to store, then the model is asked
+    READY --Continued--> TOOLS              a stored message asked for tools that have no result yet
+    MODEL --Answered--> TOOLS               the answer asks for tools
+    MODEL --Answered--> MODEL               something was steered in, or the model has left the caller's form empty
+    MODEL --Answered--> OVER                the answer is final
+    MODEL --RetryModel--> MODEL | OVER      the call failed, or its answer was thrown away, and is made again
+    MODEL --Overflowed--> REDUCING | OVER   the window is full; over when reductions lead nowhere
     REDUCING --Reduced--> MODEL
     TOOLS --ToolsEnded--> MODEL | OVER
-    TOOLS --ToolsParked--> OVER       a person is asked first, unless the turn is to end anyway
-    MODEL, REDUCING --Stopped | Erred--> OVER
-    MODEL, REDUCING, TOOLS --Steered--> the same phase
-    READY, MODEL, REDUCING, TOOLS --StopAsked--> the same phase
+    TOOLS --ToolsParked--> OVER             a person is asked first, unless the turn is to end anyway
+    MODEL | REDUCING --Stopped | Erred--> OVER
+    MODEL | REDUCING | TOOLS --Steered--> the same
+    READY | MODEL | REDUCING | TOOLS --StopAsked--> the same
 
 Whenever a step is over and another would begin, the caller's limits are looked at. An answer that was cut off or
 refused is stored, so that the history says what happened, and fails the turn: it is never taken for a whole one. Any
@@ -28,7 +29,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from repertory.core.answer import LIMITED, Answer
 from repertory.core.limits import NO_LIMITS, TurnLimits
@@ -302,11 +303,11 @@ Step: TypeAlias = "tuple[Turn, tuple[Command, ...]]"
 
 def step(turn: Turn, event: Event) -> Step:
     """The next turn and what to do now."""
-    transition = _TRANSITIONS.get((turn.phase, type(event)))
-    if transition is None:
+    known = TRANSITIONS.get((turn.phase, type(event)))
+    if known is None:
         msg = f"a turn in phase {turn.phase} cannot take {type(event).__name__}"
         raise AssertionError(msg)
-    return transition(turn, event)
+    return known[0](turn, event)
 
 
 def _began(turn: Turn, event: Began) -> Step:
@@ -474,24 +475,25 @@ def _erred(turn: Turn, event: Erred) -> Step:
     return turn._replace(phase=Phase.OVER), (Fail(event.error),)
 
 
-_TRANSITIONS: Mapping[tuple[Phase, type], Callable[..., Step]] = {
-    (Phase.READY, Began): _began,
-    (Phase.READY, Continued): _continued,
-    (Phase.READY, StopAsked): _stop_asked,
-    (Phase.MODEL, Answered): _answered,
-    (Phase.MODEL, RetryModel): _retry_model,
-    (Phase.MODEL, Overflowed): _overflowed,
-    (Phase.MODEL, Stopped): _stopped,
-    (Phase.MODEL, Erred): _erred,
-    (Phase.MODEL, Steered): _steered,
-    (Phase.MODEL, StopAsked): _stop_asked,
-    (Phase.REDUCING, Reduced): _reduced,
-    (Phase.REDUCING, Stopped): _stopped,
-    (Phase.REDUCING, Erred): _erred,
-    (Phase.REDUCING, Steered): _steered,
-    (Phase.REDUCING, StopAsked): _stop_asked,
-    (Phase.TOOLS, ToolsEnded): _tools_ended,
-    (Phase.TOOLS, ToolsParked): _tools_parked,
-    (Phase.TOOLS, Steered): _steered,
-    (Phase.TOOLS, StopAsked): _stop_asked,
+TRANSITIONS: Final[Mapping[tuple[Phase, type[Event]], tuple[Callable[..., Step], tuple[Phase, ...]]]] = {
+    (Phase.READY, Began): (_began, (Phase.MODEL,)),
+    (Phase.READY, Continued): (_continued, (Phase.TOOLS,)),
+    (Phase.READY, StopAsked): (_stop_asked, (Phase.READY,)),
+    (Phase.MODEL, Answered): (_answered, (Phase.TOOLS, Phase.MODEL, Phase.OVER)),
+    (Phase.MODEL, RetryModel): (_retry_model, (Phase.MODEL, Phase.OVER)),
+    (Phase.MODEL, Overflowed): (_overflowed, (Phase.REDUCING, Phase.OVER)),
+    (Phase.MODEL, Stopped): (_stopped, (Phase.OVER,)),
+    (Phase.MODEL, Erred): (_erred, (Phase.OVER,)),
+    (Phase.MODEL, Steered): (_steered, (Phase.MODEL,)),
+    (Phase.MODEL, StopAsked): (_stop_asked, (Phase.MODEL,)),
+    (Phase.REDUCING, Reduced): (_reduced, (Phase.MODEL,)),
+    (Phase.REDUCING, Stopped): (_stopped, (Phase.OVER,)),
+    (Phase.REDUCING, Erred): (_erred, (Phase.OVER,)),
+    (Phase.REDUCING, Steered): (_steered, (Phase.REDUCING,)),
+    (Phase.REDUCING, StopAsked): (_stop_asked, (Phase.REDUCING,)),
+    (Phase.TOOLS, ToolsEnded): (_tools_ended, (Phase.MODEL, Phase.OVER)),
+    (Phase.TOOLS, ToolsParked): (_tools_parked, (Phase.OVER,)),
+    (Phase.TOOLS, Steered): (_steered, (Phase.TOOLS,)),
+    (Phase.TOOLS, StopAsked): (_stop_asked, (Phase.TOOLS,)),
 }
+"""By phase and event: what happens, and the phases to which it may lead."""

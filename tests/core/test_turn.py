@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from repertory.core import turn as turn_module
 from repertory.core.answer import Answer
 from repertory.core.limits import TurnLimits
 from repertory.core.messages import ContentBlock, Message, error_result, tool_uses
 from repertory.core.pairing import check_next
 from repertory.core.turn import (
     CANCELLED,
+    TRANSITIONS,
     Answered,
     Append,
     Began,
@@ -25,6 +29,7 @@ from repertory.core.turn import (
     Fail,
     Finish,
     Overflowed,
+    Park,
     Phase,
     Reduce,
     Reduced,
@@ -36,6 +41,7 @@ from repertory.core.turn import (
     StopAsked,
     Stopped,
     ToolsEnded,
+    ToolsParked,
     Turn,
     is_whole,
     step,
@@ -128,37 +134,78 @@ def test_what_was_steered_in_during_the_last_step_makes_another_one() -> None:
     assert turn.steering == ()
 
 
+END = ToolsEnded(results=())
 EVENTS: list[Event] = [
     Began(messages=(PROMPT,)),
     Continued(uses=()),
     Answered(answer({"text": "x"})),
+    Answered(answer({"text": "x"}, use("a"), stop_reason="tool_use")),
+    Answered(answer({"text": "x"}, stop_reason="max_tokens")),
     Overflowed(OVERFLOW),
     Reduced(Size(1, 1)),
-    ToolsEnded(results=()),
-    Steered(()),
+    END,
+    ToolsEnded(results=(), stopped=CANCELLED),
+    ToolsEnded(results=(), closing=({"text": "x"},)),
+    ToolsEnded(results=(), filled="{}"),
+    ToolsEnded(results=(), misfilled=True),
+    ToolsEnded(results=(), failed=HookFailed("no")),
+    ToolsParked(park=Park(interrupts=(), results=(), parked=()), instead=END),
+    ToolsParked(
+        park=Park(interrupts=(), results=(), parked=()), instead=ToolsEnded(results=(), stopped=Stop(text="x"))
+    ),
+    Steered(({"text": "x"},)),
     RetryModel(1.0),
+    RetryModel(0.0, thrown_away=answer({"text": "x"})),
     StopAsked(CANCELLED),
     Stopped(CANCELLED),
     Erred(ModelFailed("no")),
 ]
+ONE_OF_EACH = list({type(event): event for event in EVENTS}.values())
+TURNS = [
+    Turn(),
+    Turn(stop=CANCELLED),
+    Turn(steering=({"text": "x"},)),
+    Turn(form=True),
+    Turn(limits=TurnLimits(steps=1)),
+    Turn(vain=100),
+    Turn(forms_wrong=100),
+]
+Arrow = tuple[Phase, type, Phase]
 
-TABLE = {
-    Phase.READY: {Began, Continued, StopAsked},
-    Phase.MODEL: {Answered, RetryModel, Overflowed, Stopped, StopAsked, Erred, Steered},
-    Phase.REDUCING: {Reduced, Stopped, StopAsked, Erred, Steered},
-    Phase.TOOLS: {ToolsEnded, Steered, StopAsked},
-    Phase.OVER: set[type](),
-}
+
+def arrows() -> set[Arrow]:
+    return {(phase, event, to) for (phase, event), (_, leads_to) in TRANSITIONS.items() for to in leads_to}
 
 
 @pytest.mark.parametrize("phase", list(Phase))
-@pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)
+@pytest.mark.parametrize("event", ONE_OF_EACH, ids=lambda event: type(event).__name__)
 def test_every_pair_of_phase_and_event_is_in_the_table_or_a_mistake(phase: Phase, event: Event) -> None:
-    if type(event) in TABLE[phase]:
+    if (phase, type(event)) in TRANSITIONS:
         step(Turn(phase=phase), event)
     else:
         with pytest.raises(AssertionError):
             step(Turn(phase=phase), event)
+
+
+def test_turns_go_where_the_table_says_and_nowhere_else() -> None:
+    """Everything that a turn may be when an event comes, with everything that the event may be."""
+    taken: set[Arrow] = set()
+    for phase, turn, event in itertools.product(Phase, TURNS, EVENTS):
+        if (phase, type(event)) in TRANSITIONS:
+            after, _ = step(turn._replace(phase=phase), event)
+            taken.add((phase, type(event), after.phase))
+    assert taken == arrows()
+
+
+def test_the_drawing_in_the_docstring_is_the_table() -> None:
+    drawn: set[Arrow] = set()
+    arrow = re.compile(r"^ {4}([A-Z |]+) --([A-Za-z |]+)--> ([A-Z]+(?: \| [A-Z]+)*|the same)", re.MULTILINE)
+    for line in arrow.findall(str(turn_module.__doc__)):
+        before, events, after = (part.split(" | ") for part in line)
+        for phase, event in itertools.product(before, events):
+            to = [phase] if after == ["the same"] else after
+            drawn |= {(Phase[phase], getattr(turn_module, event), Phase[one]) for one in to}
+    assert drawn == arrows()
 
 
 def asked_for_tools(turn: Turn) -> Turn:

@@ -5,7 +5,8 @@ A comment on the line before a fence says what a block is:
 - `<!-- not executed -->`: only shown;
 - `<!-- continues -->`: goes on from the program before it, names and all;
 - `<!-- prints -->`: what the program before it prints;
-- `<!-- tree -->`: a drawing of folders.
+- `<!-- tree -->`: a drawing of folders;
+- `<!-- turn -->`: a drawing of the phases of a turn.
 
 Without one, a `python` block is a program of its own.
 """
