@@ -53,7 +53,6 @@ BROAD_EXCEPTS: dict[str, str] = {
     "repertory/actors/hooks/injections.py": "a renderer is anybody's code; the call is made without what fails",
     "repertory/actors/memory/desk.py": "a memory store may be anybody's code; what it raises is the cause",
     "repertory/actors/model_call.py": "a model may be anybody's code; what it raises is the cause of `ModelFailed`",
-    "repertory/actors/turn.py": "a model may be anybody's code; the estimate stays",
     "repertory/actors/tools.py": "a tool may be anybody's code; what it raises is an answer to the model",
     "repertory/core/outage.py": "what one session cannot have written, whatever that raises, fails it alone",
     "repertory/app/agent/snapshots.py": "a conversation manager may be anybody's code, and may begin anew",
@@ -89,10 +88,9 @@ NAMED_KEYWORDS = {"Unpack", "kwargs"}
 MODEL_METHODS = {"stream", "update_config"}
 """`Model` passes a provider's own options through, so these take any keyword wherever a model is implemented."""
 ANY_AT_THE_EDGE: dict[str, str] = {
-    "repertory/actors/agent_parts.py": "the agent that tools and hooks see is the caller's own",
+    "repertory/actors/context.py": "the agent that tools and hooks see is the caller's own",
     "repertory/actors/agent.py": "the invocation state is the caller's own and passes through",
     "repertory/actors/call.py": "the invocation state is the caller's own and passes through",
-    "repertory/actors/direct_call.py": "the invocation state is the caller's own and passes through",
     "repertory/actors/hooks/calls.py": "the invocation state and the agent that callbacks see are the caller's own",
     "repertory/actors/hooks/events.py": "the agent and the invocation state that callbacks see are the caller's own",
     "repertory/actors/hooks/registry.py": "a callback names the one type of event that it takes",
@@ -102,9 +100,7 @@ ANY_AT_THE_EDGE: dict[str, str] = {
     "repertory/actors/orchestrator/events.py": "the orchestrator and the invocation state are the caller's own",
     "repertory/actors/orchestrator/nodes.py": "the invocation state is the caller's own and passes through",
     "repertory/actors/orchestrator/run_driver.py": "the orchestrator that hooks see is the caller's own",
-    "repertory/actors/tools.py": "events pass through as dictionaries",
     "repertory/core/result.py": "structured output is of the caller's type, and the request state the caller's own",
-    "repertory/actors/turn.py": "the invocation state and the agent that tools see are the caller's own",
 }
 DATACLASSES_THAT_CHANGE: dict[str, str] = {}
 

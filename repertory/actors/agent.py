@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, NamedTuple, assert_never
 
 import anyio
 
-from repertory.actors.agent_parts import AgentParts, AgentSettings, Footing, Means
 from repertory.actors.backlog import Backlog
 from repertory.actors.call import (
     Abandon,
@@ -37,6 +36,7 @@ from repertory.actors.call import (
     TimeUp,
 )
 from repertory.actors.caller_context import OPEN_TURNS, OpenTurn, in_context
+from repertory.actors.context import AgentParts, AgentSettings, Footing, Publish, TurnContext, TurnRecord
 from repertory.actors.conversation import LoadView
 from repertory.actors.ledger import Ledger
 from repertory.actors.memory.messages import SkipTo, TurnEnded
@@ -69,8 +69,8 @@ from repertory.runtime.exit import ExitReason
 from repertory.runtime.next import Next, carry_on, refuse, reply
 
 if TYPE_CHECKING:
+    from repertory.actors.conversation import ConversationMessage
     from repertory.actors.persister import PersisterMessage
-    from repertory.actors.turn_record import TurnRecord
     from repertory.core.messages import Message, ToolUse
     from repertory.runtime.ref import ActorRef
 
@@ -127,9 +127,8 @@ class AgentActor(Actor[AgentMessage]):
         image = await persister.ask(ReadImage(), timeout_s=math.inf)
         durable, backlog = self._settings.durable, self._backlog
         self._ledger = Ledger(persister, image.last_seq, self._wall, backlog=backlog, durable=durable)
-        conversation = self.context.sibling("conversation")
-        clock, chance = self.context.clock, partial(self.context.rng.uniform, 0.0, 1.0)
-        self._means = Means(ledger=self._ledger, conversation=conversation, clock=clock, chance=chance)
+        self._conversation: ActorRef[ConversationMessage] = self.context.sibling("conversation")
+        self._chance = partial(self.context.rng.uniform, 0.0, 1.0)
         self._opening = TurnOpening(persister, self._ledger, self._parts, self._calls.unknown_outcome)
         await self._stand_on(image)
         if image.last_seq == 0:
@@ -144,7 +143,7 @@ class AgentActor(Actor[AgentMessage]):
         self._cursors, self._kept = dict(image.cursors), dict(image.kept)
         self._stand(standing_of(image))
         self._parts.mirror.note_view(image.view)
-        shown = await self._means.conversation.ask(LoadView(image=image), timeout_s=math.inf)
+        shown = await self._conversation.ask(LoadView(image=image), timeout_s=math.inf)
         self._parts.mirror.show(shown.messages)
         self._parts.mirror.misnamed = shown.misnamed
 
@@ -442,9 +441,7 @@ class AgentActor(Actor[AgentMessage]):
         prompt = self._named.going_on(token, call.prompt, self._standing.last)
         before: TurnDriver | None = None
         while True:
-            driver = TurnDriver(self._settings, self._parts, self._means, self._footing, invocation, before)
-            self._driver = driver
-            driver.record.publish = call.outlet.publish
+            driver = self._driver = self._new_driver(invocation, call.outlet.publish, before)
             try:
                 result = await self._drive_one(driver, invocation, prompt)
             except RepertoryError:
@@ -459,6 +456,12 @@ class AgentActor(Actor[AgentMessage]):
                 self._named.remember(token, result, self._standing.last)
             await driver.after_answer()
             before, prompt = driver, driver.resume
+
+    def _new_driver(self, invocation: Invocation, publish: Publish | None, before: TurnDriver | None) -> TurnDriver:
+        """`before`: of the call's turn before this one."""
+        turn = TurnContext(self._settings, self._parts, invocation, self.context.clock, publish=publish)
+        record = TurnRecord(turn, self._ledger, self._conversation, self._footing)
+        return TurnDriver(turn, record, self._chance, before)
 
     async def _drive_one(self, driver: TurnDriver, invocation: Invocation, said: Said | Answers) -> AgentResult:
         prompt = await driver.begin(said)
@@ -481,7 +484,7 @@ class AgentActor(Actor[AgentMessage]):
         if invocation.direct is not None:
             if any(tool_uses(self._standing.last)) if self._standing.last is not None else False:
                 raise Invalid("cannot directly call tool during interrupt: finish the turn first")
-            driver.prepared = direct_answers(recorded(invocation.direct))
+            driver.answer_with(direct_answers(recorded(invocation.direct)))
         opening, standing, begun = await self._opening.open(self._standing, prompt, invocation, driver.record)
         self._stand(standing)
         if isinstance(opening, AskPerson):

@@ -1,4 +1,8 @@
-"""One call of the model: from the shown messages to a whole answer, publishing pieces on the way."""
+"""Asking the model: for one step of a turn (`ModelCalls`), or beside turns (`call_until_answered`).
+
+From what the conversation manager shows to a whole answer: past hooks and budgets, with what is said in one call only,
+publishing pieces on the way, and again as the retry strategy says.
+"""
 
 from __future__ import annotations
 
@@ -6,26 +10,56 @@ import logging
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 
-from repertory.actors.spending import Spending
-from repertory.core.answer import Answer, Assembler
+from repertory.actors.context import NAMELESS, TurnContext, TurnRecord
+from repertory.actors.conversation import Counted, PrepareCall, ReduceView
+from repertory.actors.hooks.events import AfterModelCallEvent, BeforeModelCallEvent
+from repertory.actors.hooks.injections import InjectionContext, injected
+from repertory.actors.spending import PAYER, Spending
+from repertory.core.answer import LIMITED, Answer, Assembler
+from repertory.core.direct_call import spoken_answer
+from repertory.core.events import derived_event
 from repertory.core.limits import ANSWER_BYTES
-from repertory.errors import ModelFailed, RepertoryError
+from repertory.core.messages import text_of, tool_uses
+from repertory.core.system_prompt import system_blocks, system_text
+from repertory.core.tokens import INJECTED_TOKENS, estimate_tokens, projected_tokens
+from repertory.core.turn import (
+    CANCELLED,
+    REFUSED,
+    Answered,
+    CallModel,
+    Erred,
+    Event,
+    Overflowed,
+    Reduce,
+    Reduced,
+    RetryModel,
+    Size,
+    Stop,
+    Stopped,
+)
+from repertory.core.window.gauge import Beside
+from repertory.core.window.summary import with_noted_summary
+from repertory.errors import ContextWindowOverflowException, Invalid, ModelFailed, RepertoryError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
+    from repertory.actors.conversation import Shown
     from repertory.backends.ports import Model, StreamEvent
+    from repertory.core.budget import Budget
     from repertory.core.messages import Message, ToolSpec
     from repertory.core.retry import RetryStrategy
 
 Publish = Callable[["StreamEvent"], Awaitable[None]]
 
 _log = logging.getLogger("repertory.retries")
+_counts_log = logging.getLogger("repertory.conversation")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +71,202 @@ class Request:
     system_prompt: str | None
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """What few calls need: `tool_choice`, and `system_prompt_content` when the system prompt is content blocks."""
+
+
+class ModelCalls:
+    """The model calls of one turn."""
+
+    def __init__(self, turn: TurnContext, record: TurnRecord, chance: Callable[[], float]) -> None:
+        """`chance` gives random numbers from 0 up to 1."""
+        self._turn = turn
+        self._parts = turn.parts
+        self._hooks = turn.hooks
+        self._record = record
+        self._chance = chance
+        self._form = turn.invocation.form
+        agent_id = turn.settings.agent_id
+        self._spending = Spending((PAYER.get() if agent_id == NAMELESS else None) or agent_id)
+        self._tokens: int | None = None
+        """What the next request takes, where the conversation manager measures it."""
+        self._injected_tokens = 0
+        """What was added to the last request takes about so many."""
+        self.prepared: list[Answer] = []
+        """Answers that are known before: a direct tool call asks no model."""
+
+    @property
+    def budgets(self) -> tuple[Budget, ...]:
+        """What the turn uses counts towards these."""
+        return self._spending.budgets
+
+    def stopped(self) -> Stopped:
+        """What there is to say when the turn is to end now."""
+        return Stopped(self._turn.stop.heard() or CANCELLED)
+
+    async def call(self, command: CallModel) -> Event:
+        """Ask the model, or know the answer already."""
+        if self.prepared:
+            return Answered(self.prepared.pop(0))
+        stop = self._turn.stop
+        try:
+            if command.after_s:
+                await stop.unless(lambda: anyio.sleep(command.after_s))
+            self._look_at_budgets()
+            request = None if stop.heard() else await self._request(form_only=command.form_only)
+            if request is None or stop.heard():
+                return self.stopped()
+            return await self._past_hooks(request, form_only=command.form_only)
+        except RepertoryError as error:
+            return Erred(error)
+
+    async def reduce(self, command: Reduce) -> Event:
+        """Have what the model is shown shortened."""
+        try:
+            first = ReduceView(error=command.error, before=command.before)
+            shown = await self._record.decided(first, replace(first, again=True))
+        except ContextWindowOverflowException as overflow:
+            self._look_at_budgets()  # Nothing may have been left for a summary.
+            return Erred(overflow) if self._turn.stop.heard() is None else self.stopped()
+        if shown.undecided:
+            return self.stopped()
+        return Reduced(Size(estimate_tokens(shown.messages), len(shown.messages)))
+
+    def _look_at_budgets(self) -> None:
+        """End the turn when what it may use with others is used up. Errors: `Invalid` for a model without a price."""
+        reason = self._spending.reached(self._parts.model)
+        if reason is not None:
+            self._turn.stop.ask(Stop(reason=reason))
+
+    # What the model is asked.
+
+    async def _request(self, *, form_only: bool) -> Request:
+        """What the model is to be asked; what was said until now is on its way to the store, or there."""
+        await self._record.own_or_raise()
+        await self._record.show_edits()
+        specs, prompt = self._parts.tools.specs, self._parts.system_prompt
+        window, countable = _told_by(self._parts.model)
+        beside = Beside(tool_specs=specs, system_prompt=system_text(prompt), window=window, countable=countable)
+        shown = await self._shown(beside)
+        # What is shown shortened, tools may read whole.
+        self._record.ledger.hand_over(soon=not self._turn.settings.durable and self._parts.hooks.shorten is not None)
+        options: dict[str, Any] = {}
+        if self._form is not None:
+            specs = (self._form.spec,) if form_only else (*specs, self._form.spec)
+            if form_only:
+                options["tool_choice"] = {"tool": {"name": self._form.name}}
+        blocks, sent = system_blocks(prompt), with_noted_summary(shown.messages)
+        if blocks is not None:
+            options["system_prompt_content"] = blocks
+        return Request(messages=sent, tool_specs=specs, system_prompt=beside.system_prompt, options=options)
+
+    async def _shown(self, beside: Beside) -> Shown:
+        """What the model is to be shown beside tools and system prompt, counted where that matters."""
+        added, budgets = self._record.footing.take_unshown(), self.budgets
+        first = PrepareCall(added=added, beside=beside, budgets=budgets)
+        again = PrepareCall(added=(), beside=beside, budgets=budgets, again=True)
+        shown = await self._record.decided(first, again)
+        if shown.count:
+            shown = await self._record.decided(await _counted(self._parts.model, shown.messages, beside), again)
+        self._tokens = shown.tokens
+        return shown
+
+    # Asking, and what comes of it.
+
+    async def _past_hooks(self, request: Request, *, form_only: bool) -> Event:
+        instead = await self._answer_instead(request) if self._hooks.hear(BeforeModelCallEvent) else None
+        if (shown := await self._record.show_edits()) is not None:
+            request = replace(request, messages=with_noted_summary(shown))
+        if instead is None:
+            self._look_at_budgets()  # A summary, or a hook, may have used what was left.
+        self._turn.meter.asking()
+        stop = self._turn.stop
+        answer = await stop.unless(lambda: self._ask(request)) if instead is None else spoken_answer(instead)
+        if isinstance(answer, RepertoryError):
+            return await self._failed(answer)
+        if answer is None:
+            await self._asked_again(None, None, retry=False)
+            return self.stopped()
+        return await self._answered(answer, form_only=form_only)
+
+    async def _answer_instead(self, request: Request) -> str | None:
+        """What a hook wants the answer to be, without asking the model."""
+        tokens = partial(projected_tokens, request.messages, request.tool_specs, request.system_prompt)
+        if self._tokens is not None:
+            tokens = partial(int, self._tokens)
+        return await self._turn.stop.unless(lambda: self._hooks.before_model(tokens))
+
+    async def _ask(self, request: Request) -> Answer | RepertoryError:
+        """The answer, or what the model failed with."""
+        try:
+            if self._parts.hooks.injections:
+                request = await self._with_injections(request)
+            publish = self._publish_raw if self._turn.publish else None
+            return await call_model(self._parts.model, request, publish, self._turn.sizes.answer_bytes)
+        except RepertoryError as error:
+            return error
+
+    async def _with_injections(self, request: Request) -> Request:
+        context = InjectionContext(request.messages, self._parts.state, self._parts.owner)
+        messages, self._injected_tokens = await injected(self._parts.hooks.injections, context)
+        self._turn.meter.left_out |= context.left_out
+        return replace(request, messages=messages)
+
+    async def _failed(self, error: RepertoryError) -> Event:
+        """Whether the call is made again is for the retry strategy to say, and for hooks."""
+        attempt = self._turn.meter.attempts
+        delay_s = retry_delay_s(self._parts.retry, error, attempt, self._chance())
+        again = await self._asked_again(None, error, retry=delay_s is not None)
+        if again is None:
+            return self.stopped()
+        if again:
+            return await self._again(RetryModel(delay_s or 0.0), attempt, error)
+        return Overflowed(error) if isinstance(error, ContextWindowOverflowException) else Erred(error)
+
+    async def _answered(self, answer: Answer, *, form_only: bool) -> Event:
+        if answer.redact_user is not None:
+            await self._record.redact(answer.redact_user)
+        answer.message["metadata"] = {"usage": answer.usage}
+        if answer.stop_reason in LIMITED or answer.stop_reason in REFUSED:
+            answer.message["metadata"]["custom"] = {"stop_reason": answer.stop_reason}
+        if self._injected_tokens:
+            answer.message["metadata"].setdefault("custom", {})[INJECTED_TOKENS] = self._injected_tokens
+            self._injected_tokens = 0
+        attempt = self._turn.meter.attempts
+        self._turn.meter.answered(answer)
+        self._spending.charge(self._parts.model, answer.usage)
+        again = await self._asked_again(answer, None, retry=False)
+        if again is None:
+            return self.stopped()
+        if again:
+            return await self._again(RetryModel(0.0, thrown_away=answer), attempt, None)
+        return Answered(answer, self._read_form(answer.message) if form_only else None)
+
+    async def _asked_again(self, answer: Answer | None, error: RepertoryError | None, *, retry: bool) -> bool | None:
+        """Whether the model is to be asked once more; None when the turn was stopped while hooks thought about it."""
+        if not self._hooks.hear(AfterModelCallEvent):
+            return retry
+        return await self._turn.stop.even_so(lambda: self._hooks.after_model(answer, error, retry=retry))
+
+    async def _again(self, event: RetryModel, attempt: int, error: RepertoryError | None) -> RetryModel:
+        if self._turn.publish is not None:
+            await self._turn.publish({"model_retry": {"attempt": attempt, "delay_s": event.after_s, "error": error}})
+        return event
+
+    def _read_form(self, message: Message) -> str | None:
+        """The form's JSON text, when the model wrote it as its answer instead of calling the tool."""
+        if self._form is None or any(tool_uses(message)):
+            return None
+        try:
+            self._turn.filled, text = self._form.read(text_of(message))
+        except Invalid:
+            return None
+        return text
+
+    async def _publish_raw(self, event: StreamEvent) -> None:
+        if self._turn.publish is not None:
+            await self._turn.publish({"event": event})
+            derived = derived_event(event)
+            if derived is not None:
+                await self._turn.publish(derived)
 
 
 async def call_model(
@@ -108,3 +338,20 @@ async def _drain(stream: AsyncIterator[StreamEvent], assembler: Assembler, publi
             assembler.feed(event)
             if publish is not None:
                 await publish(event)
+
+
+def _told_by(model: Model) -> tuple[int | None, bool]:
+    """Its window in tokens, and whether it counts. Errors: `ModelFailed` when its own code fails."""
+    try:
+        return model.context_window_limit, model.counts_tokens
+    except Exception as error:
+        raise ModelFailed("the model cannot say how it is set", model=type(model).__name__) from error
+
+
+async def _counted(model: Model, messages: Sequence[Message], beside: Beside) -> Counted:
+    """What the model counts, if it can."""
+    try:
+        return Counted(tokens=await model.count_tokens(messages, beside.tool_specs, beside.system_prompt))
+    except Exception as error:  # noqa: BLE001 - A model may be anybody's code; the estimate stays.
+        _counts_log.warning("the model did not count", exc_info=error)
+        return Counted(tokens=None)

@@ -19,7 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from repertory.actors.agent import AgentActor, CallSettings
-from repertory.actors.agent_parts import AgentParts, AgentSettings
+from repertory.actors.context import AgentParts, AgentSettings
 from repertory.actors.conversation import ConversationActor, Summarize
 from repertory.actors.leases import Durable
 from repertory.actors.memory.consumer import MemoryConsumer, MemoryParts

@@ -1,4 +1,4 @@
-"""Running the tools of one step: as child tasks of the turn, at once unless told otherwise, each with its own timeout.
+"""The tools of one answer: past hooks, as child tasks of the turn, each with its own timeout, to the end of the step.
 
 Every tool use gets exactly one result, whatever happens: an unknown name, an input that is not JSON, a hook that says
 no, a raise, a timeout and a cancellation are results with status `error`. A tool with effects starts only when its
@@ -6,6 +6,8 @@ intent is durable.
 
 A tool that asks a person stops, and one about which a hook asks does not start: it has no result, and the step is not
 over. The others run to their end all the same, unless tools run one after the other: then those behind it wait.
+
+Start with `run_tools`. `call_unrecorded` is the same for a call that the program makes, and that leaves no trace.
 """
 
 from __future__ import annotations
@@ -13,80 +15,63 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol
 
 import anyio.lowlevel
 
-from repertory.actors.hooks.calls import ToolEnded, TurnHooks
-from repertory.actors.ledger import Ledger
-from repertory.actors.mirror import Mirror
-from repertory.actors.tool_registry import ToolRegistry
-from repertory.actors.turn_meter import TurnMeter
+from repertory.actors.call import Invocation, request_state
+from repertory.actors.context import AgentParts, AgentSettings, TurnContext, TurnRecord
+from repertory.actors.hooks.calls import ToolEnded
+from repertory.actors.hooks.events import AfterToolsEvent, BeforeToolsEvent
 from repertory.backends.ports import OutputForm, Tool, ToolContext
 from repertory.core.interrupts import Interrupt, InterruptException, Questions, question_in
 from repertory.core.journal.records import ToolFinished, ToolStarted
-from repertory.core.messages import ToolResult, ToolUse, copy_result, copy_use, error_result
+from repertory.core.messages import ContentBlock, ToolResult, ToolUse, copy_result, copy_use, error_result
 from repertory.core.pairing import check_result
-from repertory.core.standing import Start
+from repertory.core.standing import Standing, Start
 from repertory.core.tool_results import check_result_size, exception_text, timeout_text
-from repertory.core.turn import RunTools
-from repertory.errors import Invalid, RepertoryError
+from repertory.core.turn import CANCELLED, Park, RunTools, Stop, ToolsEnded, ToolsParked
+from repertory.errors import HookFailed, Invalid, RepertoryError
 
-
-class ContextFor(Protocol):
-    """Makes the context of one tool use. `last`: its last start, if it was started before."""
-
-    def __call__(self, use: ToolUse, last: Start | None, hearing: Hearing) -> ToolContext: ...
-
-
-OnPartial = Callable[[object], Awaitable[None]]
-OnException = Callable[[Exception], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hearing:
-    """Who hears what a running tool says besides its result."""
-
-    on_partial: OnPartial | None
-    on_exception: OnException
-    questions: Questions
-
-
-Publish = Callable[[dict[str, Any]], Awaitable[None]]
-"""Takes what happens on the way."""
-
+AT_ONCE_MAX = 16
+"""Tools that run at the same time at most."""
 CUT_TEXT = "Cancelled before it ended."
 WITHHELD_TEXT = "The tool ran, but its result is withheld"
 """What the model is told of a result that a guard did not let pass."""
-
-ToolExecution = Literal["concurrent", "sequential"]
-"""Whether the tools of one answer run at the same time, or one after the other in the order asked."""
+_NO_QUESTIONS = "cannot raise interrupt in direct tool call"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolStepSettings:
-    """How tools run."""
+async def run_tools(turn: TurnContext, record: TurnRecord, command: RunTools) -> ToolsEnded | ToolsParked:
+    """How the step ended, or what a person is to answer first. Its tools go on from what is on record of them."""
+    record.begun()
+    direct = turn.invocation.direct
+    if direct is not None:  # The message may only name what JSON cannot say.
+        command = replace(command, uses=(direct,))
+    begun = record.footing.take_begun()
+    turn.parts.mirror.standing = replace(begun, last=record.footing.last)
+    step = ToolStep(turn, record, command, begun)
+    refusal = await step.run_unless_refused()
+    if direct is not None and step.asked:
+        refusal = _NO_QUESTIONS
+        step.failed = step.failed or Invalid(refusal, tool=direct["name"])
+    record.ledger.add_changes(turn.parts.state)
+    return await step.end(refusal)
 
-    execution: ToolExecution = "concurrent"
-    at_once_max: int = 16
-    """Tools that run at the same time at most."""
 
+async def call_unrecorded(settings: AgentSettings, parts: AgentParts, use: ToolUse) -> ToolResult:
+    """The result of a tool call of the program itself that leaves no trace in the conversation. Hooks are told as of
+    any tool call. Cancellation cancels the tool.
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolStepParts:
-    """What a tool step is made of."""
-
-    tools: ToolRegistry
-    ledger: Ledger | None
-    """None keeps no record of starts and ends."""
-    context_for: ContextFor
-    hooks: TurnHooks
-    meter: TurnMeter
-    questions: Questions
-    form: OutputForm | None = None
-    publish: Publish | None = None
-    mirror: Mirror | None = None
-    """Where others see what has started and what has ended; None shows nobody."""
+    Errors: those of a guard; `Invalid` when the tool, or a hook, asks a person.
+    """
+    invocation = Invocation(prompt=None, direct=use)
+    turn = TurnContext(settings, parts, invocation, anyio.current_time, is_turn=False)
+    step = ToolStep(turn, None, RunTools(uses=(use,), known={}, invalid={}), Standing(last=None))
+    await step.run()
+    if step.failed is not None:
+        raise step.failed
+    if step.asked:
+        raise Invalid(_NO_QUESTIONS, tool=use["name"])
+    return step.results[use["toolUseId"]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,159 +81,170 @@ class _Call:
     use: ToolUse
     tool: Tool
     context: ToolContext
-    raised: list[Exception]
+    raised: list[Exception] = field(default_factory=list[Exception])
     """What it has raised in this attempt."""
+
+    @property
+    def use_id(self) -> str:
+        return self.use["toolUseId"]
 
     @property
     def start(self) -> Start:
         return Start(self.context.attempt, self.context.idempotency_key)
 
 
-@dataclass(slots=True, kw_only=True)
-class Outcome:
-    """What a step of tools led to."""
-
-    results: dict[str, ToolResult] = field(default_factory=dict[str, ToolResult])
-    """By tool use id."""
-    cut: bool = False
-    """Whether some were cut short."""
-    failed: RepertoryError | None = None
-    """The error of a guard, if one failed: what had not started did not run."""
-    asked: dict[str, Interrupt] = field(default_factory=dict[str, "Interrupt"])
-    """What a person is to answer before the step can end, by id."""
-    parked: dict[str, Start] = field(default_factory=dict[str, Start])
-    """Ids of tool uses that had started on record and stopped in order to ask, with that start."""
-    recorded: set[str] = field(default_factory=set[str])
-    """Ids of tool uses whose result is on record."""
-    filled: tuple[object, str] | None = None
-    """The form that was filled in, as the caller wants it and as JSON text."""
-    misfilled: bool = False
-    """Whether a form was filled in wrongly."""
-
-
 class ToolStep:
-    """Runs one step's tools. Made for one step, used once."""
+    """The tools of one answer, and what they lead to. Made for one step, used once."""
 
-    def __init__(self, parts: ToolStepParts, settings: ToolStepSettings) -> None:
-        self._parts = parts
-        self._settings = settings
-        self._outcome = Outcome()
+    def __init__(self, turn: TurnContext, record: TurnRecord | None, command: RunTools, begun: Standing) -> None:
+        """`record` is where starts and ends are noted; None leaves no trace. `begun`: what is on record of them."""
+        self._turn = turn
+        self._hooks = turn.hooks
+        self._record = record
+        self._command = command
+        self._begun = begun
+        self._form = turn.invocation.form
+        self._tools = turn.parts.tools if turn.invocation.direct is None else turn.parts.tools.whole
+        wall = (lambda: 0.0) if record is None else record.ledger.wall
+        self._questions = Questions(wall, begun.responses)
         self._running = 0
-        self._asked: dict[str, _Call] = {}
+        self._ready: dict[str, _Call] = {}
         """By tool use id, what hooks were asked about and not told the end of."""
+        self._parked: dict[str, Start] = {}
+        """Ids of tool uses that had started on record and stopped in order to ask, with that start."""
+        self._recorded: set[str] = set()
+        """Ids of tool uses whose result is on record."""
+        self._ran = False
+        self._cut = False
+        self._filled: str | None = None
+        self._misfilled = False
+        self.results: dict[str, ToolResult] = dict(command.known)
+        """By tool use id."""
+        self.failed: RepertoryError | None = None
+        """The error of a guard, or of the store, if one failed: what had not started did not run."""
+        self.asked: dict[str, Interrupt] = {}
+        """What a person is to answer before the step can end, by id."""
 
-    async def run(self, command: RunTools, starts: Mapping[str, Start], scope: anyio.CancelScope) -> Outcome:
-        """One result per use, unless a person was asked: then what waits has none. Cancelling `scope` cuts what runs
-        short; nothing else is lost.
+    # The step: what hooks make of it, and its end.
 
-        `starts`: the last start of each tool use that was started before. Errors: those of the commit of an intent.
+    async def run_unless_refused(self) -> str | None:
+        """Run the tools, unless a hook is against it or asks a person first. Why none of them ran, if none did."""
+        try:
+            refused = await self._refused()
+            if isinstance(refused, str):
+                return refused
+            if refused is None:
+                await self.run()
+                self._ran = True
+            else:
+                self.asked = {interrupt.id: interrupt for interrupt in refused}
+        except RepertoryError as error:
+            self.failed = error
+            return f"Not run: {'a hook failed' if isinstance(error, HookFailed) else 'the turn could not be stored'}."
+        return None
+
+    async def _refused(self) -> str | tuple[Interrupt, ...] | None:
+        """Why none of the tools is to run (now); None runs them."""
+        turn, asking = self._turn, None if self._record is None else self._record.footing.last
+        if turn.invocation.direct is not None or asking is None or not self._hooks.hear(BeforeToolsEvent):
+            return None
+        return await turn.stop.unless(lambda: self._hooks.before_tools(asking, self._questions))
+
+    async def end(self, refusal: str | None) -> ToolsEnded | ToolsParked:
+        """The end of the step, or its rest when a person is asked. `refusal`: of tools that have no result."""
+        parks = bool(self.asked) and self.failed is None and not self._cut
+        known = dict(self.results)
+        for use in self._command.uses:
+            self.results.setdefault(use["toolUseId"], error_result(use["toolUseId"], refusal or CUT_TEXT))
+        closing: tuple[ContentBlock, ...] = ()
+        if self._ran or not parks:
+            closing = await self._tell_end(known if parks else self.results)
+        ended = ToolsEnded(
+            results=tuple(self.results[use["toolUseId"]] for use in self._command.uses),
+            stopped=self._stop_after(),
+            closing=closing,
+            filled=self._filled,
+            misfilled=self._misfilled,
+            failed=self.failed,
+        )
+        if not parks or ended.failed is not None:
+            return ended
+        return ToolsParked(park=self._park(known), instead=ended)
+
+    async def _tell_end(self, told: Mapping[str, ToolResult]) -> tuple[ContentBlock, ...]:
+        """Tell hooks of the results. The turn's answer, if it is to end here."""
+        if self._turn.invocation.direct is not None or not self._hooks.hear(AfterToolsEvent):
+            return ()
+        results = tuple(told[use["toolUseId"]] for use in self._command.uses if use["toolUseId"] in told)
+        try:
+            return await self._turn.stop.even_so(lambda: self._hooks.after_tools(results)) or ()
+        except RepertoryError as error:
+            self.failed = self.failed or error
+            return ()
+
+    def _stop_after(self) -> Stop | None:
+        stop = self._turn.stop.heard()
+        if stop is not None or self._cut:
+            return stop or CANCELLED
+        ends = not self.asked and request_state(self._turn.invocation).get("stop_event_loop")
+        return Stop(reason="tool_use") if ends else None
+
+    def _park(self, known: Mapping[str, ToolResult]) -> Park:
+        """What is to be recorded so that the step can go on. A form is read again then."""
+        assert self._record is not None
+        form = None if self._form is None else self._form.name
+        uses = self._command.uses
+        kept = [use["toolUseId"] for use in uses if use["toolUseId"] in known and use["name"] != form]
+        interrupts = tuple(self.asked.values())
+        standing = replace(self._begun, last=self._record.footing.last)
+        self._record.waits_at = standing.parked([known[use_id] for use_id in kept], interrupts, self._parked)
+        new = tuple(known[use_id] for use_id in kept if use_id not in {*self._begun.finished, *self._recorded})
+        return Park(interrupts=interrupts, results=new, parked=tuple(self._parked))
+
+    # All tools of the step.
+
+    async def run(self) -> None:
+        """One result per use, unless a person was asked: then what waits has none. When the turn is to end, what runs
+        is cut short; nothing else is lost. Errors: those of the commit of an intent.
         """
-        outcome = self._outcome
-        outcome.results.update(command.known)
-        waiting = [use for use in command.uses if use["toolUseId"] not in outcome.results]
-        groups = [[use] for use in waiting] if self._settings.execution == "sequential" else [waiting]
-        with scope:
+        waiting = [use for use in self._command.uses if use["toolUseId"] not in self.results]
+        sequential = self._turn.settings.tool_execution == "sequential"
+        with self._turn.stop.scope() as scope:
             await anyio.lowlevel.checkpoint_if_cancelled()  # A tool that never waits would run to its end.
-            for group in groups:
-                if not outcome.asked:
-                    await self._run_group(group, command, starts)
-        outcome.cut = scope.cancelled_caught
-        if outcome.asked and not outcome.cut and outcome.failed is None:
-            return outcome
-        missing = CUT_TEXT if outcome.failed is None else "Not run: a hook failed."
-        for call in self._asked.values():
+            for group in [[use] for use in waiting] if sequential else [waiting]:
+                if not self.asked:
+                    await self._run_group(group)
+        self._cut = scope.cancelled_caught
+        if self.asked and not self._cut and self.failed is None:
+            return
+        missing = CUT_TEXT if self.failed is None else "Not run: a hook failed."
+        for call in self._ready.values():
             await self._cut_short(call, missing)
-        for use in command.uses:
-            outcome.results.setdefault(use["toolUseId"], error_result(use["toolUseId"], missing))
-        return outcome
+        for use in self._command.uses:
+            self.results.setdefault(use["toolUseId"], error_result(use["toolUseId"], missing))
 
     async def _cut_short(self, call: _Call, why: str) -> None:
         """Tell hooks, who were asked about this tool, that it has come to nothing."""
-        result = error_result(call.use["toolUseId"], why)
+        result = error_result(call.use_id, why)
         ended = ToolEnded(tool=call.tool, use=call.use, result=result, cancel_message=why)
         try:
-            result, _ = await self._parts.hooks.after_tool(ended)
+            result, _ = await self._hooks.after_tool(ended)
         except RepertoryError as error:
-            self._outcome.failed = self._outcome.failed or error
-        self._outcome.results[call.use["toolUseId"]] = result
+            self.failed = self.failed or error
+        self.results[call.use_id] = result
 
-    async def _run_group(self, uses: Sequence[ToolUse], command: RunTools, starts: Mapping[str, Start]) -> None:
-        if self._outcome.failed is not None:
+    async def _run_group(self, uses: Sequence[ToolUse]) -> None:
+        if self.failed is not None:
             return
-        calls: list[_Call] = []
         try:
-            for use in uses:
-                call = await self._prepare(use, command.invalid, starts)
-                if call is not None:
-                    calls.append(call)
+            prepared = [await self._prepare(use) for use in uses]
         except RepertoryError as error:
-            self._outcome.failed = error
+            self.failed = error
             return
+        calls = [call for call in prepared if call is not None]
         await anyio.lowlevel.checkpoint_if_cancelled()
         await self._record_intents(calls)
         await self._run_all(calls)
-
-    async def _prepare(self, use: ToolUse, invalid: Mapping[str, str], starts: Mapping[str, Start]) -> _Call | None:
-        """The call that has to run; None when the use has its result already. Errors: those of a guard."""
-        use_id = use["toolUseId"]
-        if self._parts.form is not None and use["name"] == self._parts.form.name:
-            self._fill_in(self._parts.form, use, invalid.get(use_id))
-            return None
-        found = self._parts.tools.get(use["name"])
-        tool, changed, cancelled, asked = await self._parts.hooks.before_tool(found, use, self._parts.questions)
-        if asked:
-            await self._ask(use, asked)
-            return None
-        refusal = cancelled
-        if refusal is None and tool is None:
-            refusal = f"Unknown tool: {use['name']}. Available tools: {', '.join(self._parts.tools.names) or 'none'}."
-        if refusal is None and use_id in invalid and changed == use:
-            refusal = f"The input is not valid JSON: {invalid[use_id][:200]}"
-        if refusal is None and tool is not None:
-            raised: list[Exception] = []
-            hearing = Hearing(
-                on_partial=self._on_partial(changed), on_exception=raised.append, questions=self._parts.questions
-            )
-            context = self._parts.context_for(copy_use(changed), starts.get(use_id), hearing)
-            call = _Call(use=changed, tool=tool, context=context, raised=raised)
-            self._asked[use_id] = call
-            return call
-        result = error_result(use_id, refusal or "")
-        ended = ToolEnded(tool=tool, use=changed, result=result, cancel_message=cancelled)
-        self._outcome.results[use_id], _ = await self._parts.hooks.after_tool(ended)
-        return None
-
-    def _fill_in(self, form: OutputForm, use: ToolUse, invalid: str | None) -> None:
-        """Read the form. A wrong one is answered with what is wrong about it."""
-        use_id = use["toolUseId"]
-        try:
-            if invalid is not None:
-                raise Invalid(f"The input is not valid JSON: {invalid[:200]}")
-            self._outcome.filled = form.read(use["input"])
-            text = f"Successfully validated {form.name} structured output"
-            self._outcome.results[use_id] = {"toolUseId": use_id, "status": "success", "content": [{"text": text}]}
-        except Invalid as error:
-            self._outcome.misfilled = True
-            self._outcome.results[use_id] = error_result(use_id, str(error))
-
-    async def _record_intents(self, calls: Sequence[_Call]) -> None:
-        ledger, mirror = self._parts.ledger, self._parts.mirror
-        intended = [call for call in calls if call.tool.effects]
-        if ledger is None or not intended:
-            return
-        for call in intended:
-            started = ToolStarted(
-                at=ledger.wall(),
-                tool_use_id=call.use["toolUseId"],
-                name=call.tool.name,
-                idempotency_key=call.context.idempotency_key,
-                attempt=call.context.attempt,
-            )
-            ledger.add(started)
-            if mirror is not None:
-                mirror.standing = mirror.standing.begun(call.use["toolUseId"], call.start)
-        ledger.hand_over(soon=True)
-        await ledger.commit()
 
     async def _run_all(self, calls: Sequence[_Call]) -> None:
         self._running = len(calls)
@@ -256,7 +252,7 @@ class ToolStep:
             for call in calls:
                 await self._run_one(call)
             return
-        limiter = anyio.CapacityLimiter(self._settings.at_once_max)
+        limiter = anyio.CapacityLimiter(AT_ONCE_MAX)
         async with anyio.create_task_group() as group:
             for call in calls:
                 group.start_soon(self._run_limited, call, limiter)
@@ -265,8 +261,93 @@ class ToolStep:
         async with limiter:
             await self._run_one(call)
 
+    # Before one tool runs.
+
+    async def _prepare(self, use: ToolUse) -> _Call | None:
+        """The call that has to run; None when the use has its result already. Errors: those of a guard."""
+        use_id = use["toolUseId"]
+        if self._form is not None and use["name"] == self._form.name:
+            self._fill_in(self._form, use)
+            return None
+        found = self._tools.get(use["name"])
+        tool, changed, cancelled, asked = await self._hooks.before_tool(found, use, self._questions)
+        if asked:
+            await self._ask(use, asked)
+            return None
+        refusal = cancelled or self._why_not(tool, use, changed)
+        if refusal is None and tool is not None:
+            self._ready[use_id] = call = self._call(tool, changed)
+            return call
+        result = error_result(use_id, refusal or "")
+        ended = ToolEnded(tool=tool, use=changed, result=result, cancel_message=cancelled)
+        self.results[use_id], _ = await self._hooks.after_tool(ended)
+        return None
+
+    def _why_not(self, tool: Tool | None, use: ToolUse, changed: ToolUse) -> str | None:
+        """What is wrong about a use that the model asked for, and that hooks have `changed`."""
+        invalid = self._command.invalid.get(use["toolUseId"])
+        if tool is None:
+            return f"Unknown tool: {use['name']}. Available tools: {', '.join(self._tools.names) or 'none'}."
+        return None if invalid is None or changed != use else f"The input is not valid JSON: {invalid[:200]}"
+
+    def _fill_in(self, form: OutputForm, use: ToolUse) -> None:
+        """Read the form. A wrong one is answered with what is wrong about it."""
+        use_id = use["toolUseId"]
+        invalid = self._command.invalid.get(use_id)
+        try:
+            if invalid is not None:
+                raise Invalid(f"The input is not valid JSON: {invalid[:200]}")
+            self._turn.filled, self._filled = form.read(use["input"])
+            text = f"Successfully validated {form.name} structured output"
+            self.results[use_id] = {"toolUseId": use_id, "status": "success", "content": [{"text": text}]}
+        except Invalid as error:
+            self._misfilled = True
+            self.results[use_id] = error_result(use_id, str(error))
+
+    def _call(self, tool: Tool, use: ToolUse) -> _Call:
+        """The call with what its tool may know of it."""
+        turn, record = self._turn, self._record
+        turn.stop.heard()
+        settings, use_id, raised = turn.settings, use["toolUseId"], list[Exception]()
+        attempt, key = self._begun.starts.get(use_id) or (0, "")
+        place = f"{settings.session_id}/{settings.agent_id}"
+        context = ToolContext(
+            tool_use=copy_use(use),
+            agent_id=settings.agent_id,
+            state=turn.parts.state,
+            idempotency_key=key or f"{place if record is None else f'{place}/{record.footing.last_seq}'}/{use_id}",
+            attempt=attempt + 1,
+            invocation_state=turn.invocation.invocation_state,
+            agent=turn.parts.owner,
+            on_partial=self._on_partial(use),
+            on_exception=raised.append,
+            questions=self._questions,
+            result_bytes=turn.sizes.result_bytes,
+        )
+        return _Call(use=use, tool=tool, context=context, raised=raised)
+
+    async def _record_intents(self, calls: Sequence[_Call]) -> None:
+        intended = [call for call in calls if call.tool.effects]
+        if self._record is None or not intended:
+            return
+        ledger, mirror = self._record.ledger, self._turn.parts.mirror
+        for call in intended:
+            started = ToolStarted(
+                at=ledger.wall(),
+                tool_use_id=call.use_id,
+                name=call.tool.name,
+                idempotency_key=call.context.idempotency_key,
+                attempt=call.context.attempt,
+            )
+            ledger.add(started)
+            mirror.standing = mirror.standing.begun(call.use_id, call.start)
+        ledger.hand_over(soon=True)
+        await ledger.commit()
+
+    # One tool.
+
     async def _run_one(self, call: _Call) -> None:
-        publish = self._parts.publish
+        publish = self._turn.publish
         if publish is not None:
             await publish({"tool_started": copy_use(call.use)})
         try:
@@ -282,44 +363,41 @@ class ToolStep:
             if question is None:
                 raise
             self._running -= 1
-            if self._parts.ledger is not None and call.tool.effects:
-                self._outcome.parked[call.use["toolUseId"]] = call.start
+            if self._record is not None and call.tool.effects:
+                self._parked[call.use_id] = call.start
             await self._ask(call.use, question.interrupts)
             return
         except RepertoryError as error:
-            self._outcome.failed = self._outcome.failed or error
-            result = error_result(call.use["toolUseId"], f"{WITHHELD_TEXT}: a hook failed.")
-        self._outcome.results[call.use["toolUseId"]] = result
+            self.failed = self.failed or error
+            result = error_result(call.use_id, f"{WITHHELD_TEXT}: a hook failed.")
+        self.results[call.use_id] = result
         self._running -= 1
-        if self._parts.mirror is not None:
-            self._parts.mirror.standing = self._parts.mirror.standing.ended(result)
         self._record_end(call, result)
         if publish is not None:
             await publish({"tool_finished": copy_result(result)})
 
     async def _ask(self, use: ToolUse, interrupts: Sequence[Interrupt]) -> None:
-        self._outcome.asked.update((interrupt.id, interrupt) for interrupt in interrupts)
-        if self._parts.publish is not None:
+        self.asked.update((interrupt.id, interrupt) for interrupt in interrupts)
+        if self._turn.publish is not None:
             asked: dict[str, object] = {"tool_use": copy_use(use), "interrupts": [*interrupts]}
-            await self._parts.publish({"tool_interrupt_event": asked})
+            await self._turn.publish({"tool_interrupt_event": asked})
 
     async def _attempt(self, call: _Call) -> tuple[ToolResult, bool]:
         """The result of one attempt, and whether a hook wants another."""
-        clock = self._parts.meter.clock
+        clock = self._turn.meter.clock
         began = clock()
         result = await _bounded(call)
         duration_s = clock() - began
-        self._parts.meter.ran(call.tool.name, result, duration_s)
+        self._turn.meter.ran(call.tool.name, result, duration_s)
         exception = call.raised[0] if call.raised else None
         ended = ToolEnded(tool=call.tool, use=call.use, result=result, exception=exception, duration_s=duration_s)
-        use_id = call.use["toolUseId"]
-        self._asked.pop(use_id, None)
-        if self._parts.hooks.hear_of_tools:  # They may not get to their end.
-            self._outcome.results[use_id] = error_result(use_id, f"{WITHHELD_TEXT}: a hook was cut short.")
-        return await self._parts.hooks.after_tool(ended)
+        self._ready.pop(call.use_id, None)
+        if self._hooks.hear_of_tools:  # They may not get to their end.
+            self.results[call.use_id] = error_result(call.use_id, f"{WITHHELD_TEXT}: a hook was cut short.")
+        return await self._hooks.after_tool(ended)
 
-    def _on_partial(self, use: ToolUse) -> OnPartial | None:
-        publish = self._parts.publish
+    def _on_partial(self, use: ToolUse) -> Callable[[object], Awaitable[None]] | None:
+        publish = self._turn.publish
         if publish is None:
             return None
 
@@ -330,11 +408,14 @@ class ToolStep:
 
     def _record_end(self, call: _Call, result: ToolResult) -> None:
         """The step's message, which holds every result, comes only when the slowest tool has ended."""
-        ledger = self._parts.ledger
-        if ledger is not None and call.tool.effects and self._running:
-            ledger.add(ToolFinished(at=ledger.wall(), tool_use_id=call.use["toolUseId"], result=result))
+        if self._record is None:
+            return
+        ledger, mirror = self._record.ledger, self._turn.parts.mirror
+        mirror.standing = mirror.standing.ended(result)
+        if call.tool.effects and self._running:
+            ledger.add(ToolFinished(at=ledger.wall(), tool_use_id=call.use_id, result=result))
             ledger.hand_over(soon=True)
-            self._outcome.recorded.add(call.use["toolUseId"])
+            self._recorded.add(call.use_id)
 
 
 async def _bounded(call: _Call) -> ToolResult:

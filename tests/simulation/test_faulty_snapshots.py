@@ -24,7 +24,7 @@ from repertory.errors import RepertoryError
 from repertory.testing.faulty_objects import FaultyObjectStore, ObjectFaults
 
 if TYPE_CHECKING:
-    from repertory.actors.agent_parts import MarkTurn
+    from repertory.actors.context import MarkTurn
     from repertory.actors.leases import Durable
     from repertory.actors.memory_journal import MemoryJournal
     from repertory.app.host.blueprint import Blueprint

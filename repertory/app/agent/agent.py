@@ -16,16 +16,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 
 from repertory.actors.agent import CallSettings
-from repertory.actors.agent_parts import AgentParts, AgentSettings, Durability
 from repertory.actors.call import Busy, Invocation
-from repertory.actors.direct_call import call_unrecorded
+from repertory.actors.context import AgentParts, AgentSettings, Durability, ToolExecution
 from repertory.actors.hooks.calls import fire_sync
 from repertory.actors.hooks.events import AgentInitializedEvent
 from repertory.actors.hooks.registry import EventTypes, HookCallback, HookOrder, HookProvider, HookRegistry, SameHooks
 from repertory.actors.mirror import Mirror
 from repertory.actors.persister import MemoryJournal
 from repertory.actors.tool_registry import ToolRegistry
-from repertory.actors.tools import ToolExecution, ToolStepSettings
+from repertory.actors.tools import call_unrecorded
 from repertory.app.agent.as_tool import AgentTool, as_tools
 from repertory.app.agent.call_options import CallOptions, read_call, request_state_of
 from repertory.app.agent.callbacks import CallbackHandler, call_handler, print_events
@@ -544,7 +543,7 @@ class Agent(SnapshotMethods, MemoryMethods, InterruptMethods):
             durability=self._durability,
             initial=self._initial,
             durable=manager is not None and manager.sessions is not None,
-            tools=ToolStepSettings(execution=self._execution),
+            tool_execution=self._execution,
             limits=self._limits,
         )
 

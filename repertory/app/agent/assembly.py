@@ -27,7 +27,7 @@ from repertory.core.window.summary import BLOCK_CHARS_MAX, REQUESTS_MAX, halves,
 from repertory.errors import ContextWindowOverflowException, Invalid, ModelFailed
 
 if TYPE_CHECKING:
-    from repertory.actors.agent_parts import AgentParts
+    from repertory.actors.context import AgentParts
     from repertory.actors.conversation import Summarize
     from repertory.actors.memory.store import MemoryStoreMessage
     from repertory.actors.persister import MemoryJournal

@@ -10,10 +10,9 @@ from repertory.core.ids import check_id
 from repertory.core.retry import DEFAULT_RETRY
 
 if TYPE_CHECKING:
-    from repertory.actors.agent_parts import Durability
     from repertory.actors.call import Busy
+    from repertory.actors.context import Durability, ToolExecution
     from repertory.actors.hooks.registry import HookProvider
-    from repertory.actors.tools import ToolExecution
     from repertory.app.agent.conversation_managers import ManagerChoice
     from repertory.app.agent.plugins import Plugin
     from repertory.app.memory.memory_manager import MemoryManager

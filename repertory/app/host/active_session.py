@@ -20,6 +20,7 @@ from repertory.actors.call import (
     InvokeStreaming,
     ShowSnapshot,
 )
+from repertory.actors.context import StopWish
 from repertory.actors.memory.messages import FinishMemory, FlushMemory, MemoryMessage
 from repertory.actors.mirror import Mirror
 from repertory.actors.orchestrator.orchestrator import LoadRun, OrchestratorMessage, SaveRun
@@ -27,13 +28,12 @@ from repertory.actors.persister import PersisterMessage
 from repertory.actors.persister_messages import Hurry, ReadHistory, ReadImage, ReadSaid
 from repertory.actors.said import History
 from repertory.actors.tool_registry import ToolRegistry
-from repertory.actors.turn_stop import StopWish
 from repertory.core.state import AgentState
 from repertory.core.turn import CANCELLED, Stop
 from repertory.errors import ActorDead
 
 if TYPE_CHECKING:
-    from repertory.actors.agent_parts import AgentParts
+    from repertory.actors.context import AgentParts
     from repertory.core.events import TurnEvent
     from repertory.core.journal.editing import MessagesEdit
     from repertory.core.journal.image import Image

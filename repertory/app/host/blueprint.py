@@ -12,8 +12,8 @@ from repertory.app.host.claim import Claim
 
 if TYPE_CHECKING:
     from repertory.actors.agent import CallSettings
-    from repertory.actors.agent_parts import AgentParts, AgentSettings
     from repertory.actors.call import Busy
+    from repertory.actors.context import AgentParts, AgentSettings
     from repertory.actors.memory.consumer import MemoryParts
     from repertory.actors.persister import MemoryJournal
     from repertory.app.agent.conversation_managers import ConversationManager

@@ -16,7 +16,7 @@ from repertory.app.host.claim import Claim
 from repertory.runtime.spec import ChildSpec
 
 if TYPE_CHECKING:
-    from repertory.actors.agent_parts import AgentSettings
+    from repertory.actors.context import AgentSettings
     from repertory.actors.leases import Durable
     from repertory.actors.memory_journal import MemoryJournal
     from repertory.app.host.active_session import ActiveSession

@@ -17,7 +17,7 @@ from repertory.core.snapshots.orchestrators import AgentInRun, last_turn, said_o
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:
-    from repertory.actors.agent_parts import AgentParts
+    from repertory.actors.context import AgentParts
     from repertory.app.agent.callbacks import CallbackHandler
     from repertory.app.host.active_session import ActiveSession
     from repertory.app.host.blueprint import Blueprint

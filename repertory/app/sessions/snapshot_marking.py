@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from repertory.actors.agent_parts import MarkTurn
+    from repertory.actors.context import MarkTurn
     from repertory.actors.leases import Durable
     from repertory.actors.memory_journal import MemoryJournal
     from repertory.app.host.blueprint import Blueprint

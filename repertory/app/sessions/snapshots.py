@@ -38,7 +38,7 @@ from repertory.core.snapshots.trigger import (
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:
-    from repertory.actors.agent_parts import MarkTurn
+    from repertory.actors.context import MarkTurn
     from repertory.actors.memory_journal import MemoryJournal
     from repertory.app.host.blueprint import Blueprint
     from repertory.app.sessions.storages import Storage
