@@ -47,7 +47,7 @@ UNDOCUMENTED = 0
 # ------------------------------------------------------------------------------------------------- permitted exceptions
 
 BROAD_EXCEPTS: dict[str, str] = {
-    "repertory/actors/caller_context.py": "whatever is thrown into a turn is handed on to it",
+    "repertory/actors/call.py": "whatever is thrown into a turn is handed on to it",
     "repertory/actors/conversation.py": "a conversation manager may be anybody's code; what fails changes nothing",
     "repertory/actors/hooks/calls.py": "a callback may be anybody's code; failures are logged or, of guards, raised",
     "repertory/actors/hooks/injections.py": "a renderer is anybody's code; the call is made without what fails",

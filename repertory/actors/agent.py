@@ -20,6 +20,8 @@ import anyio
 
 from repertory.actors.backlog import Backlog
 from repertory.actors.call import (
+    BUDGETS,
+    OPEN_TURNS,
     Abandon,
     AgentMessage,
     Busy,
@@ -30,19 +32,19 @@ from repertory.actors.call import (
     Invoke,
     InvokeStreaming,
     KeepProgress,
+    OpenTurn,
     ShowSnapshot,
     SinkOutlet,
     SlotOutlet,
     TimeUp,
+    in_context,
 )
-from repertory.actors.caller_context import OPEN_TURNS, OpenTurn, in_context
 from repertory.actors.context import AgentParts, AgentSettings, Footing, Publish, TurnContext, TurnRecord
 from repertory.actors.conversation import LoadView
 from repertory.actors.ledger import Ledger
 from repertory.actors.memory.messages import SkipTo, TurnEnded
 from repertory.actors.persister import ReadImage
 from repertory.actors.persister_messages import LeftBehind, ReadLeftBehind
-from repertory.actors.spending import BUDGETS
 from repertory.actors.turn import TurnDriver
 from repertory.actors.worklist import Worklist
 from repertory.backends.ports import OutputForm

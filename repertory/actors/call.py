@@ -1,14 +1,21 @@
-"""What the agent of a session is asked to do, above all a call: what was said, and where the result goes."""
+"""What the agent of a session is asked to do, above all a call: what was said, where the result goes, in whose context
+it runs and on whose budget.
+"""
 
 from __future__ import annotations
 
 import contextvars
 import math
-from collections.abc import Awaitable, Callable, Sequence
+import types
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeAlias, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
-from repertory.backends.ports import OutputForm
+from anyio.lowlevel import current_token
+
+from repertory.backends.ports import OutputForm, settings_of
 from repertory.core.budget import Budget
 from repertory.core.events import TurnEvent
 from repertory.core.journal.editing import MessagesEdit
@@ -18,9 +25,17 @@ from repertory.core.orchestration.results import MultiAgentResult
 from repertory.core.prompt import Answers, Said
 from repertory.core.result import AgentResult
 from repertory.core.snapshots.fields import SnapshotFields
-from repertory.errors import RepertoryError, StreamClosed
+from repertory.errors import LimitReached, RepertoryError, StreamClosed
 from repertory.runtime.context import Context
 from repertory.runtime.message import Ask, Stream
+from repertory.runtime.origin import ORIGIN, Origin
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from repertory.backends.ports import Model
+    from repertory.core.messages import Usage
+    from repertory.runtime.ref import ActorRef
 
 Busy = Literal["queue", "reject", "interrupt", "steer"]
 """What a call does when a turn runs already: wait its turn, be refused, cancel that turn, or add to it."""
@@ -228,3 +243,116 @@ class KeepProgress(Ask[None]):
 AgentMessage: TypeAlias = (
     Invoke | InvokeStreaming | ShowSnapshot | KeepProgress | CancelTurn | TimeUp | Abandon | FinishTurns
 )
+
+
+BUDGETS: ContextVar[tuple[Budget, ...]] = ContextVar("repertory_budgets", default=())
+"""The budgets that what is used here counts towards, each once, the outermost call's first. What is done behind an
+answer has those of the call that it is done for."""
+
+
+PAYER: ContextVar[str | None] = ContextVar("repertory_payer", default=None)
+"""Under which name the turn or run that is worked on spends when it has no id of its own; None: there is no other."""
+
+
+def refusals(budgets: Iterable[Budget]) -> int:
+    """How often models were not asked because of them. When it grows, whatever was done on them may not be whole."""
+    return sum(budget.refused for budget in budgets)
+
+
+class Spending:
+    """Somebody who asks models, on the budgets that count here."""
+
+    __slots__ = ("_who", "budgets")
+
+    def __init__(self, who: str) -> None:
+        """`who`: as `Budget.by` names it."""
+        self._who = who
+        self.budgets = BUDGETS.get()
+
+    def reached(self, model: Model) -> str | None:
+        """The stop reason of the first budget that is used up; None when the model may be asked.
+
+        Errors: `Invalid` for a model without a price, when there is a bound on the cost.
+        """
+        for budget in self.budgets:
+            reason = budget.reached(_id_of(model))
+            if reason is not None:
+                return reason
+        return None
+
+    def check(self, model: Model) -> None:
+        """Errors: `LimitReached` when a budget is used up; those of `reached`."""
+        reason = self.reached(model)
+        if reason is not None:
+            raise LimitReached("the budget of the call is used up", who=self._who, reason=reason)
+
+    def charge(self, model: Model, usage: Usage) -> None:
+        """The model has answered."""
+        for budget in self.budgets:
+            budget.charge(self._who, _id_of(model), usage)
+
+
+def _id_of(model: Model) -> str:
+    return str(settings_of(model).get("model_id", ""))
+
+
+T = TypeVar("T")
+
+
+class OpenTurn(NamedTuple):
+    """A turn on whose behalf code runs."""
+
+    agent: ActorRef[object]
+    call: Invocation
+    """The call; compared by identity."""
+    budget: Budget | None = None
+    """What its caller has given it."""
+
+
+OPEN_TURNS: ContextVar[tuple[OpenTurn, ...]] = ContextVar("repertory_open_turns", default=())
+"""The turns in which the code that runs here was called, the innermost last. None of them ends before it does."""
+
+
+_DEADLINE: ContextVar[tuple[object, float]] = ContextVar("repertory_deadline", default=(None, math.inf))
+"""An event loop, and when by its clock the first of those turns' calls that were made there has had its time."""
+
+
+def deadline() -> float:
+    """When the first of the calls for which code runs here has had its time, by the event loop's clock."""
+    loop, at = _DEADLINE.get()
+    return at if at < math.inf and loop is current_token().native_token else math.inf
+
+
+# A session's turns run in one long-lived task, so without this, tools, hooks and models would see the context variables
+# of whoever opened the session, not those of the call: a request id, a tenant, a span.
+@types.coroutine
+def in_context(
+    context: contextvars.Context, turn: OpenTurn, work: Coroutine[object, object, T]
+) -> Generator[object, object, T]:
+    """Do the `work` of a turn so that each step of it, and every task that it starts, runs in `context`, which nobody
+    else may use meanwhile.
+
+    What the runtime must know of the running task stays what it is; only the trace is the caller's, if it has one.
+    """
+    context.run(_speak_for, ORIGIN.get(), turn)
+    step: Callable[[], object] = partial(work.send, None)
+    while True:
+        try:
+            waits_for = context.run(step)
+        except StopIteration as done:
+            return done.value
+        try:
+            step = partial(work.send, (yield waits_for))
+        except BaseException as error:  # noqa: BLE001 - Whatever is thrown in here is for the work.
+            step = partial(work.throw, error)
+
+
+def _speak_for(here: Origin, turn: OpenTurn) -> None:
+    """In the context of a caller: speak on behalf of the job that runs here."""
+    ORIGIN.set(Origin(here.owner, here.waits, ORIGIN.get().trace or here.trace))
+    OPEN_TURNS.set((*OPEN_TURNS.get(), turn))
+    PAYER.set(turn.call.payer)
+    if turn.call.deadline < deadline():
+        _DEADLINE.set((current_token().native_token, turn.call.deadline))
+    if turn.budget is not None and turn.budget not in BUDGETS.get():
+        BUDGETS.set((*BUDGETS.get(), turn.budget))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeAlias, assert_never
 
 import anyio
 
-from repertory.actors.spending import BUDGETS, refusals
+from repertory.actors.call import BUDGETS, refusals
 from repertory.core.budget import Budget
 from repertory.core.journal.image import Image
 from repertory.core.journal.records import View, ViewChanged

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from repertory.actors.backlog import Backlog
-from repertory.actors.caller_context import deadline
+from repertory.actors.call import deadline
 from repertory.actors.persister import PersisterMessage
 from repertory.actors.persister_messages import Append, Begin, Commit, Prove, Redact
 from repertory.core.journal.records import MessageAdded, Record, StateChanged, ViewChanged

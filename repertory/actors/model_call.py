@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 
+from repertory.actors.call import PAYER, Spending
 from repertory.actors.context import NAMELESS, TurnContext, TurnRecord
 from repertory.actors.conversation import Counted, PrepareCall, ReduceView
 from repertory.actors.hooks.events import AfterModelCallEvent, BeforeModelCallEvent
 from repertory.actors.hooks.injections import InjectionContext, injected
-from repertory.actors.spending import PAYER, Spending
 from repertory.core.answer import LIMITED, Answer, Assembler
 from repertory.core.direct_call import spoken_answer
 from repertory.core.events import derived_event

@@ -9,8 +9,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from repertory.actors.call import Invocation
-from repertory.actors.caller_context import OPEN_TURNS, OpenTurn, deadline, in_context
+from repertory.actors.call import OPEN_TURNS, Invocation, OpenTurn, deadline, in_context
 from repertory.runtime.origin import current_trace, traced
 
 pytestmark = pytest.mark.anyio

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, assert_never
 
 import anyio
 
-from repertory.actors.call import KeepProgress
+from repertory.actors.call import BUDGETS, KeepProgress, refusals
 from repertory.actors.memory.link import MemoryLink
 from repertory.actors.memory.messages import (
     AcceptMemories,
@@ -33,7 +33,6 @@ from repertory.actors.memory.messages import (
 )
 from repertory.actors.memory.store import AddBatch, AddMemory
 from repertory.actors.persister_messages import Prove, ReadImage, ReadSaid
-from repertory.actors.spending import BUDGETS, refusals
 from repertory.core.memory.breaker import Breaker
 from repertory.core.memory.flushed import StoreFlush
 from repertory.core.memory.message_filter import Filtered, filtered

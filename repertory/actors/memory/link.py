@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from repertory.actors.call import BUDGETS
 from repertory.actors.memory.messages import Fire, RunRecall
-from repertory.actors.spending import BUDGETS
 from repertory.forking import forget_in_children
 
 if TYPE_CHECKING:

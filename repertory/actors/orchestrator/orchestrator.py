@@ -17,6 +17,8 @@ import anyio
 
 from repertory.actors.backlog import Backlog
 from repertory.actors.call import (
+    BUDGETS,
+    OPEN_TURNS,
     Abandon,
     AgentMessage,
     Call,
@@ -26,19 +28,19 @@ from repertory.actors.call import (
     Invoke,
     InvokeStreaming,
     KeepProgress,
+    OpenTurn,
     ShowSnapshot,
     SinkOutlet,
     SlotOutlet,
     TimeUp,
+    in_context,
 )
-from repertory.actors.caller_context import OPEN_TURNS, OpenTurn, in_context
 from repertory.actors.hooks.calls import fire
 from repertory.actors.ledger import Ledger
 from repertory.actors.orchestrator.events import AfterMultiAgentInvocationEvent, BeforeMultiAgentInvocationEvent
 from repertory.actors.orchestrator.nodes import Cut
 from repertory.actors.orchestrator.run_driver import OrchestratorParts, RunDriver
 from repertory.actors.persister_messages import ReadImage, ReadRun
-from repertory.actors.spending import BUDGETS
 from repertory.actors.worklist import Worklist
 from repertory.core.budget import Budget
 from repertory.core.orchestration.calls import BeginRun, Decision, GoOn, Replay, decide_call, waiting

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from repertory.actors.call import PAYER
 from repertory.actors.hooks.calls import check_asked, fire
 from repertory.actors.orchestrator.events import AfterNodeCallEvent, BeforeNodeCallEvent
 from repertory.actors.orchestrator.nodes import NodeCall, NodeEnd, NodePolicy
-from repertory.actors.spending import PAYER
 from repertory.core.interrupts import Questions
 from repertory.core.orchestration.calls import GoOn, waiting
 from repertory.core.orchestration.executions import execution_token

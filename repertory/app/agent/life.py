@@ -8,8 +8,7 @@ from contextlib import asynccontextmanager
 
 from anyio.lowlevel import current_token
 
-from repertory.actors.call import Busy
-from repertory.actors.caller_context import OPEN_TURNS
+from repertory.actors.call import OPEN_TURNS, Busy
 from repertory.app.host.active_session import ActiveSession
 from repertory.app.host.blueprint import Blueprint
 from repertory.app.host.host import ambient_host

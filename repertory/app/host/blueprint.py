@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from repertory.actors.caller_context import deadline as caller_deadline
+from repertory.actors.call import deadline as caller_deadline
 from repertory.app.host.claim import Claim
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ import anyio
 from anyio.lowlevel import RunVar
 
 from repertory.actors.backlog import Backlog, Backlogs
-from repertory.actors.caller_context import deadline as caller_deadline
+from repertory.actors.call import deadline as caller_deadline
 from repertory.actors.leases import Durable, Leases
 from repertory.actors.memory_journal import MemoryJournal
 from repertory.actors.session import session_spec

@@ -17,8 +17,8 @@ import anyio
 from anyio.lowlevel import RunVar
 
 from repertory.actors.backlog import Backlogs
-from repertory.actors.caller_context import OPEN_TURNS
-from repertory.actors.caller_context import deadline as caller_deadline
+from repertory.actors.call import OPEN_TURNS
+from repertory.actors.call import deadline as caller_deadline
 from repertory.actors.leases import Durable, Leases
 from repertory.actors.writer import StoreWriter, WriterSettings, keeper_spec
 from repertory.app.agent.assembly import assemble

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypedDict, TypeVa
 import anyio
 from anyio.lowlevel import RunVar, current_token
 
-from repertory.actors.call import Busy, Invocation
-from repertory.actors.caller_context import OPEN_TURNS
+from repertory.actors.call import OPEN_TURNS, Busy, Invocation
 from repertory.actors.context import AgentSettings
 from repertory.actors.hooks.calls import fire_built, fire_sync
 from repertory.actors.hooks.events import AfterSnapshotEvent, BeforeSnapshotEvent
