@@ -29,7 +29,7 @@ from repertory.core.journal.restore import records_of, restore
 from repertory.core.journal.rows import Row
 from repertory.core.journal.view_change import view_change
 from repertory.core.messages import Message
-from repertory.core.window.plan import WindowPlan
+from repertory.core.window.decision import WindowPlan
 
 TEXT = "The journal is the truth: everything else is a fold over it. " * 6
 TURNS = 1000

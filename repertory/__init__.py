@@ -148,6 +148,7 @@ if TYPE_CHECKING:
     from repertory.core.orchestration.results import MultiAgentResult as MultiAgentResult
     from repertory.core.orchestration.results import NodeResult as NodeResult
     from repertory.core.orchestration.results import Status as Status
+    from repertory.core.outage import StorePatience as StorePatience
     from repertory.core.result import AgentResult as AgentResult
     from repertory.core.retry import ModelRetryStrategy as ModelRetryStrategy
     from repertory.core.snapshots.location import SnapshotLocation as SnapshotLocation
@@ -155,9 +156,8 @@ if TYPE_CHECKING:
     from repertory.core.snapshots.portable import Snapshot as Snapshot
     from repertory.core.snapshots.trigger import SnapshotEvery as SnapshotEvery
     from repertory.core.state import AgentState as AgentState
-    from repertory.core.store_patience import StorePatience as StorePatience
     from repertory.core.window.decision import WindowBudget as WindowBudget
-    from repertory.core.window.plan import WindowPlan as WindowPlan
+    from repertory.core.window.decision import WindowPlan as WindowPlan
     from repertory.errors import AggregateMemoryError as AggregateMemoryError
     from repertory.errors import ConcurrencyException as ConcurrencyException
     from repertory.errors import ContextWindowOverflowException as ContextWindowOverflowException
@@ -319,7 +319,7 @@ _HOMES = {
     "Spent": "repertory.core.budget",
     "Status": "repertory.core.orchestration.results",
     "StoreFlush": "repertory.core.memory.flushed",
-    "StorePatience": "repertory.core.store_patience",
+    "StorePatience": "repertory.core.outage",
     "StructuredOutputException": "repertory.errors",
     "SummarizingConversationManager": "repertory.app.agent.conversation_managers",
     "Swarm": "repertory.app.orchestration.swarm",
@@ -331,7 +331,7 @@ _HOMES = {
     "ToolContext": "repertory.backends.ports",
     "Unavailable": "repertory.errors",
     "WindowBudget": "repertory.core.window.decision",
-    "WindowPlan": "repertory.core.window.plan",
+    "WindowPlan": "repertory.core.window.decision",
     "calculator": "repertory.app.toolbox.calculator",
     "current_time": "repertory.app.toolbox.clock",
     "hook": "repertory.app.agent.plugins",

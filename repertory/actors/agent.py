@@ -49,16 +49,26 @@ from repertory.actors.turn import TurnDriver
 from repertory.actors.worklist import Worklist
 from repertory.backends.ports import OutputForm
 from repertory.core.budget import Budget
-from repertory.core.direct_call import DIRECT_WHILE_BUSY, direct_answers, recorded
 from repertory.core.journal.editing import MessagesEdit, editing
 from repertory.core.journal.image import Image
 from repertory.core.journal.records import CursorMoved, Interrupted, MessageAdded, Resumed, StateChanged
 from repertory.core.journal.standing import standing_of
 from repertory.core.journal.turn_tokens import FINISHED_TURNS_MAX, is_answer
 from repertory.core.messages import Json, text_of, tool_uses
-from repertory.core.opening import Ask, Opening, UnknownOutcome, going_on_with, open_turn
+from repertory.core.opening import (
+    DIRECT_WHILE_BUSY,
+    Answers,
+    Ask,
+    Opening,
+    Said,
+    UnknownOutcome,
+    direct_answers,
+    going_on_with,
+    open_turn,
+    read_prompt,
+    recorded,
+)
 from repertory.core.opening import Ask as AskPerson
-from repertory.core.prompt import Answers, Said, read_prompt
 from repertory.core.result import AgentResult
 from repertory.core.snapshots.fields import SnapshotFields
 from repertory.core.snapshots.restoring import restoring

@@ -14,7 +14,7 @@ from repertory.core.journal.codec import at_of, decode
 from repertory.core.journal.records import MessageAdded
 from repertory.core.journal.redaction import Redaction
 from repertory.core.journal.rows import Kind, Row
-from repertory.core.store_patience import DEFAULT_PATIENCE, StorePatience
+from repertory.core.outage import DEFAULT_PATIENCE, StorePatience
 from repertory.errors import RepertoryError
 
 

@@ -17,13 +17,12 @@ from anyio.lowlevel import current_token
 
 from repertory.backends.ports import OutputForm, settings_of
 from repertory.core.budget import Budget
-from repertory.core.events import TurnEvent
 from repertory.core.journal.editing import MessagesEdit
 from repertory.core.limits import NO_LIMITS, TurnLimits
 from repertory.core.messages import ContentBlock, Json, Prompt, ToolUse
+from repertory.core.opening import Answers, Said
 from repertory.core.orchestration.results import MultiAgentResult
-from repertory.core.prompt import Answers, Said
-from repertory.core.result import AgentResult
+from repertory.core.result import AgentResult, TurnEvent
 from repertory.core.snapshots.fields import SnapshotFields
 from repertory.errors import LimitReached, RepertoryError, StreamClosed
 from repertory.runtime.context import Context

@@ -18,9 +18,16 @@ from repertory.actors.hooks.calls import TurnHooks
 from repertory.core.journal.records import MessageAdded
 from repertory.core.journal.redaction import redacted
 from repertory.core.limits import NO_LIMITS, TurnLimits
-from repertory.core.messages import ContentBlock, Message, copy_message, error_result, is_filler, tool_results
+from repertory.core.messages import (
+    ContentBlock,
+    Message,
+    check_next,
+    copy_message,
+    error_result,
+    is_filler,
+    tool_results,
+)
 from repertory.core.opening import asked_again
-from repertory.core.pairing import check_next
 from repertory.core.result import StepMetrics, ToolMetrics, TurnMetrics
 from repertory.core.snapshots.trigger import EndedTurn
 from repertory.core.standing import Standing, Start
@@ -39,13 +46,12 @@ if TYPE_CHECKING:
     from repertory.actors.tool_registry import ToolRegistry
     from repertory.backends.ports import Model
     from repertory.core.answer import Answer
-    from repertory.core.events import TurnEvent
     from repertory.core.journal.image import Image, UnansweredTurn
     from repertory.core.journal.records import SnapshotTaken
-    from repertory.core.messages import ToolResult
+    from repertory.core.messages import SystemPrompt, ToolResult
+    from repertory.core.result import TurnEvent
     from repertory.core.retry import RetryStrategy
     from repertory.core.state import AgentState
-    from repertory.core.system_prompt import SystemPrompt
     from repertory.runtime.message import Ask
     from repertory.runtime.ref import ActorRef
 

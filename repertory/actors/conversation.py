@@ -23,12 +23,22 @@ from repertory.core.journal.shown import Shown as Window
 from repertory.core.journal.view_change import view_change
 from repertory.core.messages import Json, Message
 from repertory.core.tokens import estimate_tokens
-from repertory.core.window.compression import is_full, least_reduction, tokens_above
-from repertory.core.window.decision import Decision, Edit, Shorten, WindowBudget, WindowManager
+from repertory.core.window.decision import (
+    DEFAULT_MANAGER,
+    Decision,
+    Edit,
+    Shorten,
+    SummaryRequest,
+    WindowBudget,
+    WindowManager,
+    WindowPlan,
+    is_full,
+    is_summary,
+    least_reduction,
+    tokens_above,
+)
 from repertory.core.window.edits import plan_of_edit
 from repertory.core.window.gauge import Beside, TokenGauge
-from repertory.core.window.plan import DEFAULT_MANAGER, WindowPlan
-from repertory.core.window.summary import SummaryRequest, is_summary
 from repertory.errors import ContextWindowOverflowException, Invalid, LimitReached, UnpairedTools
 from repertory.runtime.actor import Actor
 from repertory.runtime.envelope import ReplySlot

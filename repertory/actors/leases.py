@@ -16,8 +16,8 @@ import anyio
 from repertory.actors.backlog import Backlog, Backlogs
 from repertory.actors.writer import WriterMessage
 from repertory.backends.ports import Batch, Lease, SessionStore, YieldingStore
-from repertory.core.owner_names import whereabouts
-from repertory.core.store_patience import StorePatience
+from repertory.core.ids import whereabouts
+from repertory.core.outage import StorePatience
 from repertory.errors import LeaseLost, RepertoryError, SessionBusy
 from repertory.runtime.ref import ActorRef
 

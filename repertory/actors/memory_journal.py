@@ -12,7 +12,7 @@ from repertory.core.journal.shown import shown_messages
 from repertory.core.memory.reading import SaidMessage
 from repertory.core.messages import Message, copy_message
 from repertory.core.orchestration.run import RUN, earlier_in
-from repertory.core.store_patience import StorePatience
+from repertory.core.outage import StorePatience
 
 
 @dataclass(slots=True)

@@ -12,8 +12,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from repertory.core.messages import copy_message
-from repertory.core.pairing import check_messages
+from repertory.core.messages import check_messages, copy_message
 from repertory.core.standing import Standing
 from repertory.core.window.edits import plan_of_edit
 

@@ -22,11 +22,10 @@ from repertory.actors.conversation import Counted, PrepareCall, ReduceView
 from repertory.actors.hooks.events import AfterModelCallEvent, BeforeModelCallEvent
 from repertory.actors.hooks.injections import InjectionContext, injected
 from repertory.core.answer import LIMITED, Answer, Assembler
-from repertory.core.direct_call import spoken_answer
-from repertory.core.events import derived_event
 from repertory.core.limits import ANSWER_BYTES
-from repertory.core.messages import text_of, tool_uses
-from repertory.core.system_prompt import system_blocks, system_text
+from repertory.core.messages import system_blocks, system_text, text_of, tool_uses
+from repertory.core.opening import spoken_answer
+from repertory.core.result import derived_event
 from repertory.core.tokens import INJECTED_TOKENS, estimate_tokens, projected_tokens
 from repertory.core.turn import (
     CANCELLED,
@@ -43,8 +42,8 @@ from repertory.core.turn import (
     Stop,
     Stopped,
 )
+from repertory.core.window.decision import with_noted_summary
 from repertory.core.window.gauge import Beside
-from repertory.core.window.summary import with_noted_summary
 from repertory.errors import ContextWindowOverflowException, Invalid, ModelFailed, RepertoryError
 
 if TYPE_CHECKING:

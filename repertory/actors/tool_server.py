@@ -22,7 +22,7 @@ from anyio.lowlevel import current_token
 
 from repertory.core.limits import RESULT_BYTES
 from repertory.core.messages import ToolResult, ToolSpec, ToolUse, error_result
-from repertory.core.tool_results import exception_text
+from repertory.core.tools import exception_text
 from repertory.errors import ActorDead, Invalid, RepertoryError, Unavailable
 from repertory.runtime.actor import Actor
 from repertory.runtime.mailbox import MailboxSettings

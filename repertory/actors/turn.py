@@ -15,9 +15,9 @@ from repertory.actors.conversation import Tidy
 from repertory.actors.hooks.events import BeforeInvocationEvent
 from repertory.actors.model_call import ModelCalls
 from repertory.actors.tools import run_tools
-from repertory.core.direct_call import spoken_answer
 from repertory.core.journal.records import Interrupted, ToolFinished
 from repertory.core.messages import ContentBlock, Message, copy_message
+from repertory.core.opening import spoken_answer
 from repertory.core.result import AgentResult
 from repertory.core.turn import (
     CANCELLED,
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from repertory.core.answer import Answer
     from repertory.core.interrupts import Interrupt
     from repertory.core.journal.image import Image
-    from repertory.core.prompt import Answers, Said
+    from repertory.core.opening import Answers, Said
     from repertory.core.standing import Standing
 
 

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 from repertory.core.interrupts import tool_scope
 from repertory.core.limits import RESULT_BYTES
-from repertory.core.model_windows import window_of
-from repertory.core.tokens import estimate_tokens
+from repertory.core.tokens import estimate_tokens, window_of
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:
@@ -193,7 +192,7 @@ class ToolConnection(Protocol):
     async def call(self, name: str, tool_use: ToolUse, result_bytes: int = RESULT_BYTES) -> ToolResult:
         """Run the tool of that name once. What the server refuses, or says that no one can read, is an error result.
 
-        Errors: `TooLarge` for a result that weighs more than `result_bytes` (`core/sizes.py`).
+        Errors: `TooLarge` for a result that weighs more than `result_bytes` (`core/limits.py`).
         """
         ...
 

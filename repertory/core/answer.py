@@ -23,14 +23,10 @@ import json
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, NoReturn, Protocol, cast, get_args
+from typing import Literal, NoReturn, Protocol, TypeGuard, cast, get_args
 
-from repertory.core.depth import is_too_deep
-from repertory.core.limits import ANSWER_BYTES
-from repertory.core.message_form import message_fault
-from repertory.core.messages import ContentBlock, Json, Message, Usage
-from repertory.core.sizes import VALUE_BYTES, Scale
-from repertory.core.stream_event import count, filled, is_mapping, malformed, mapping
+from repertory.core.limits import ANSWER_BYTES, VALUE_BYTES, Scale, is_too_deep
+from repertory.core.messages import ContentBlock, Json, Message, Usage, message_fault
 from repertory.errors import ModelFailed, ModelStreamBroken, TooLarge
 
 LIMITED = frozenset(("max_tokens", "model_context_window_exceeded"))
@@ -467,3 +463,42 @@ def _well_formed(text: str) -> str:
     if text.isascii():
         return text
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+# Reading the fields of a model's stream events, strictly.
+#
+# Every function returns the value with its type, or raises `ModelFailed` that names the event, what it should hold and
+# what it holds.
+
+_SHOWN_CHARACTERS = 200
+
+
+def is_mapping(value: object) -> TypeGuard[Mapping[str, object]]:
+    """Whether the value is a dictionary, as JSON objects are after parsing."""
+    return isinstance(value, dict)
+
+
+def mapping(value: object, event: str, field: str) -> Mapping[str, object]:
+    """The value as a dictionary."""
+    if not is_mapping(value):
+        malformed(event, f"a dictionary under '{field}'", value)
+    return value
+
+
+def filled(value: object, event: str, field: str) -> str:
+    """The value as a string with something in it."""
+    if not isinstance(value, str) or not value:
+        malformed(event, f"a non-empty string under '{field}'", value)
+    return value
+
+
+def count(value: object, event: str, field: str) -> int:
+    """The value as a number of things."""
+    if type(value) is not int or not 0 <= value < 2**63:
+        malformed(event, f"a count under '{field}'", value)
+    return value
+
+
+def malformed(event: str, expected: str, got: object) -> NoReturn:
+    """Refuse an event."""
+    raise ModelFailed("malformed model event", event=event, expected=expected, got=repr(got)[:_SHOWN_CHARACTERS])

@@ -1,5 +1,5 @@
-"""What a session, agent, orchestrator, snapshot, store or object may be called. Every store asks here, so all of them
-agree.
+"""What a session, agent, orchestrator, snapshot, store or object may be called, and how an owner of sessions names
+itself. Every store asks here, so all of them agree.
 
 The rule keeps ids usable as file names and object keys on every system that the stores know.
 """
@@ -7,6 +7,7 @@ The rule keeps ids usable as file names and object keys on every system that the
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 
 from repertory.errors import Invalid
 
@@ -90,3 +91,24 @@ def _fault(value: str) -> str | None:
 
 def _article(what: str) -> str:
     return "an" if what[0] in "aeiou" else "a"
+
+
+# What an owner of sessions is called: a name of its own, which says where it runs to whoever meets it.
+
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9-]")
+_NAME = re.compile(r"[0-9a-f]+_([A-Za-z0-9-]*)_([0-9]+)_([0-9]+)")
+_HOST_MAX = 40
+
+
+def owner_name(chance: bytes, *, host: str, pid: int, at: float) -> str:
+    """A name that no other owner has. `at`: when it came, in epoch seconds."""
+    return f"{chance.hex()}_{_NOT_IN_NAMES.sub('-', host)[:_HOST_MAX]}_{pid}_{int(at)}"
+
+
+def whereabouts(owner: object) -> dict[str, object]:
+    """Host, pid and since when (UTC), out of the name; nothing for owners that are called otherwise."""
+    found = _NAME.fullmatch(owner) if isinstance(owner, str) else None
+    if found is None:
+        return {}
+    since = datetime.fromtimestamp(int(found[3]), UTC).isoformat(timespec="seconds")
+    return {"host": found[1], "pid": int(found[2]), "since": since}

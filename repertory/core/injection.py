@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Literal, cast
 
 from repertory.core.journal.plain_json import dump
-from repertory.core.messages import ContentBlock, Message, copy_message
-from repertory.core.pairing import check_message
+from repertory.core.messages import ContentBlock, Message, check_message, copy_message
 from repertory.errors import Invalid
 
 Occasion = Literal["userTurn", "everyTurn"]

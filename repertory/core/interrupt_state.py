@@ -17,8 +17,7 @@ from typing import cast
 
 from repertory.core.interrupts import Interrupt, is_about_outcome
 from repertory.core.journal.records import Interrupted, Record, Resumed, ToolFinished, ToolStarted
-from repertory.core.messages import Json, Message, tool_uses
-from repertory.core.pairing import read_message, read_result
+from repertory.core.messages import Json, Message, read_message, read_result, tool_uses
 from repertory.core.standing import Standing, Start
 from repertory.errors import Invalid
 

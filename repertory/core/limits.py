@@ -1,12 +1,12 @@
-"""Bounds that a caller sets for one call."""
+"""Bounds: those that a caller sets for one call, how deeply values may be nested, and what they weigh."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import NamedTuple, TypedDict, cast
+from typing import NamedTuple, TypeAlias, TypedDict, cast
 
-from repertory.errors import Invalid
+from repertory.errors import Invalid, TooLarge
 
 RESULT_BYTES = 10 * 1024 * 1024
 ANSWER_BYTES = 16 * 1024 * 1024
@@ -36,7 +36,7 @@ class Limits(TypedDict, total=False):
 
 
 class Sizes(NamedTuple):
-    """How much single values may weigh; see `Limits` and `core/sizes.py`."""
+    """How much single values may weigh; see `Limits`, and `Scale` for what a value weighs."""
 
     result_bytes: int = RESULT_BYTES
     answer_bytes: int = ANSWER_BYTES
@@ -110,3 +110,163 @@ def read_limits(limits: object) -> TurnLimits:
         answer_bytes=checked.get("answer_bytes"),
         prompt_bytes=checked.get("prompt_bytes"),
     )
+
+
+# How deeply JSON may be nested here: far deeper than people write, and far from where copying it would fail.
+
+DEPTH_MAX = 100
+"""Of a value: in agent state, in the input of a tool, in its result."""
+MESSAGE_DEPTH_MAX = DEPTH_MAX + 10
+"""Of a message, which holds such values a few levels down."""
+RECORD_DEPTH_MAX = 250
+"""Of what is read from a journal or a snapshot: deeper than anything that was ever taken in."""
+
+
+def is_too_deep(value: object, depth_max: int = DEPTH_MAX) -> bool:
+    """Whether dictionaries and lists are nested deeper than `depth_max`. Looks level by level, so no depth can hurt."""
+    level = _containers([value])
+    for _ in range(depth_max):
+        level = [inner for container in level for inner in _containers(_items(container))]
+        if not level:
+            return False
+    return True
+
+
+def _containers(values: Iterable[object]) -> list[object]:
+    return [value for value in values if isinstance(value, dict | list)]
+
+
+def _items(container: object) -> Iterable[object]:
+    if isinstance(container, dict):
+        return cast("dict[object, object]", container).values()
+    return cast("list[object]", container)
+
+
+# How large a value is, counted no further than its bound.
+#
+# What a value costs is its bytes, and the number of values in it: an empty list is two bytes of JSON, and takes a
+# hundred times as much in memory. So one number bounds both: a value weighs the UTF-8 bytes of its texts and keys,
+# the bytes of its media, and `VALUE_BYTES` more for each text, number, list and object in it. A JSON text that is
+# still arriving is weighed by what it says so far, so that what is too large is never made into values.
+
+VALUE_BYTES = 256
+"""What each value weighs besides its bytes."""
+
+
+_Container: TypeAlias = "dict[object, object] | list[object] | tuple[object, ...]"
+
+
+_MEDIA = (bytes, bytearray, memoryview)
+
+
+class Scale:
+    """Weighs values one after the other, until they weigh more than `bytes_max` together.
+
+    Counting ends there, so weighing a value costs no more than weighing one that is just small enough. What is neither
+    JSON nor bytes weighs nothing but its `VALUE_BYTES`.
+    """
+
+    __slots__ = ("bytes", "bytes_max", "values", "whole")
+
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.bytes = 0
+        """Of texts, keys and media so far."""
+        self.values = 0
+        self.whole = True
+        """Whether everything was counted; False when counting ended at the bound."""
+
+    @property
+    def weight(self) -> int:
+        """Bytes and values together."""
+        return self.bytes + VALUE_BYTES * self.values
+
+    @property
+    def too_large(self) -> bool:
+        """Whether the bound is passed."""
+        return self.weight > self.bytes_max
+
+    def put(self, value: object) -> bool:
+        """Weigh one more value; False when the bound is passed. Looks level by level, so no depth can hurt."""
+        self.values += 1
+        level = self._weighed([value])
+        for _ in range(MESSAGE_DEPTH_MAX):
+            if not level:
+                break
+            # Before anything is looked at: a container says how many values it holds.
+            self.values += sum(map(len, level))
+            if self.too_large:
+                self.whole = False
+                return False
+            below: list[object] = []
+            for container in level:
+                below += container
+                if isinstance(container, dict):
+                    below += container.values()
+            level = self._weighed(below)
+        return not self.too_large
+
+    def _weighed(self, values: list[object]) -> list[_Container]:
+        """Add the bytes of these values. Gives those that hold more values."""
+        texts = [value for value in values if isinstance(value, str)]
+        if texts:
+            size = sum(map(len, texts))
+            if size <= self.bytes_max and not (joined := "".join(texts)).isascii():
+                size = len(joined.encode(errors="replace"))
+            self.bytes += size
+            values = [value for value in values if not isinstance(value, str)]
+        self.bytes += sum(len(cast("bytes", value)) for value in values if isinstance(value, _MEDIA))
+        return [cast("_Container", value) for value in values if isinstance(value, dict | list | tuple)]
+
+    def refusal(self, message: str, bound: str) -> TooLarge:
+        """The error that says how large the values are, and which bound of the caller's they pass."""
+        least = "" if self.whole else "at least "
+        return TooLarge(
+            f"{message}: it takes {least}{self.weight:,} bytes, counting {VALUE_BYTES} for each of {self.values:,} "
+            f"values, and {bound} is {self.bytes_max:,}"
+        )
+
+
+class JsonScale:
+    """Weighs a JSON text piece by piece, as it arrives: its bytes, and `VALUE_BYTES` for each value in it.
+
+    What is no JSON weighs its bytes at least.
+    """
+
+    __slots__ = ("_in_text", "_rest", "bytes", "values")
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self.values = 0
+        self._in_text = False
+        self._rest = b""
+        """A backslash whose next character has not arrived yet."""
+
+    @property
+    def weight(self) -> int:
+        """Bytes and values together."""
+        return self.bytes + VALUE_BYTES * self.values
+
+    def put(self, piece: bytes) -> None:
+        """Weigh what has arrived."""
+        self.bytes += len(piece)
+        said = self._rest + piece
+        self._rest = b""
+        if b"\\" in said:
+            # What is escaped neither begins nor ends a text.
+            said = said.replace(b"\\\\", b"")
+            if said.endswith(b"\\"):
+                said, self._rest = said[:-1], b"\\"
+            said = said.replace(b'\\"', b"")
+        parts = said.split(b'"')
+        structure = b"".join(parts[1::2] if self._in_text else parts[::2])
+        # One value before each comma, and each list and object besides.
+        self.values += structure.count(b",") + structure.count(b"[") + structure.count(b"{")
+        self._in_text ^= len(parts) % 2 == 0
+
+
+def check_size(value: object, bytes_max: int, message: str, bound: str) -> None:
+    """Raise `TooLarge` when the value weighs more than `bytes_max`, which callers know as `bound`."""
+    scale = Scale(bytes_max)
+    if not scale.put(value):
+        raise scale.refusal(message, bound)

@@ -1,15 +1,22 @@
 """Messages and content blocks as the Converse API spells them, which is how users read and write them.
 
 These are the wire's dictionaries with types. Nothing in the project edits a message after it was made:
-a change is a new message. Reading helpers live here; the pairing rule lives in `pairing.py`.
+a change is a new message. What a message may hold, and what may follow it, is checked here.
 
 Source: Amazon Bedrock API reference, `Message` and `ContentBlock`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
+from hashlib import sha256
+from math import isfinite
 from typing import Literal, NotRequired, TypeAlias, TypedDict, cast
+
+from repertory.core.limits import MESSAGE_DEPTH_MAX, is_too_deep
+from repertory.errors import Invalid, UnpairedTools
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 """A value that JSON can say exactly."""
@@ -152,3 +159,468 @@ def copy_json(value: Json) -> Json:
     if isinstance(value, list | tuple):
         return [copy_json(item) for item in value]
     return value
+
+
+# What a message may hold: the content blocks of Converse, with the types of everything in them that has a name.
+#
+# Whatever enters a conversation is checked here before anything is stored, and is refused with the place of what is
+# wrong (`messages[0].content[1].text: a string, not int`). Keys that are not known here are kept, as long as JSON or
+# bytes can say their values: providers add blocks and fields.
+#
+# What an earlier release has stored, or somebody else has written into a file, is `mended` instead: a block that no
+# provider would take becomes text that says what the block said, so that the conversation goes on and nothing is lost.
+#
+# Source: Amazon Bedrock API reference, `ContentBlock` and `ToolResultContentBlock`.
+
+_Form: TypeAlias = Callable[[object, str], "str | None"]
+"""Looks at a value at a place: what is wrong with it, or None."""
+
+_INT_BITS_MAX = 14_000
+"""Python refuses to write longer integers as text."""
+
+
+def message_fault(value: object, place: str) -> str | None:
+    """What is wrong with a message, and where; None when it may be stored and sent."""
+    return shape_fault(value, place) or _content_fault(cast("Message", value), place) or _plain_fault(value, place)
+
+
+def result_fault(value: object, place: str) -> str | None:
+    """The same for what a tool or a hook gives as a result: whose it is may be left out."""
+    if is_too_deep(value, MESSAGE_DEPTH_MAX):
+        return f"{place}: nested too deeply, at most {MESSAGE_DEPTH_MAX} levels"
+    return _GIVEN_RESULT(value, place) or _plain_fault(value, place)
+
+
+def shape_fault(value: object, place: str, *, stored: bool = False) -> str | None:
+    """What is wrong with the outermost parts of a message, without a look into its content blocks. Of a `stored` one
+    only what cannot be mended.
+    """
+    if not isinstance(value, dict):
+        return _wrong(value, place, "a message is a dictionary")
+    fields = cast("dict[object, object]", value)
+    if fields.get("role") not in ("user", "assistant"):
+        return f"{place}.role: 'user' or 'assistant', not {_shown(fields.get('role'))}"
+    content = fields.get("content")
+    if not isinstance(content, list) or not (content or stored):
+        return f"{place}.content: a list of at least one content block, not {_shown(cast('object', content))}"
+    for number, block in enumerate(cast("list[object]", content if not stored else ())):
+        if not isinstance(block, dict) or not block:
+            return _wrong(cast("object", block), f"{place}.content[{number}]", "a dictionary such as {'text': ...}")
+    if is_too_deep(fields, MESSAGE_DEPTH_MAX):
+        return f"{place}: nested too deeply, at most {MESSAGE_DEPTH_MAX} levels"
+    return None
+
+
+def mended(message: Message) -> Message:
+    """The message as it may be stored and sent: the same object when nothing is wrong with it.
+
+    Its shape is known to be right. What a block says stays, as text where it can be nothing else; ids of tool uses that
+    are no text are spelled so that uses and results still match.
+    """
+    if _content_fault(message, "") is None:
+        return message
+    said: dict[str, object] = {**message, "content": [_mended_block(block, _BLOCKS) for block in message["content"]]}
+    metadata = said.get("metadata")
+    if isinstance(metadata, dict):
+        fields = cast("dict[str, object]", metadata)
+        said["metadata"] = {key: item for key, item in fields.items() if _METADATA({key: item}, "") is None}
+    elif "metadata" in said:
+        del said["metadata"]
+    if not isinstance(said.get("tracking_id", ""), str):
+        del said["tracking_id"]
+    return cast("Message", said) if said != message else message
+
+
+def is_plainly_sound(message: Mapping[str, object]) -> bool:
+    """Whether a stored message is text alone, as most are, and nothing is wrong with it; False says nothing. Decided as
+    fast as can be, since this runs for every row that is opened.
+    """
+    content = message.get("content")
+    if message.get("role") not in ("user", "assistant") or type(content) is not list or "tracking_id" in message:
+        return False
+    for block in cast("list[dict[str, object]]", content):
+        if type(block) is not dict or len(block) != 1 or type(block.get("text")) is not str:
+            return False
+    if "metadata" not in message:
+        return True
+    metadata = message["metadata"]
+    if type(metadata) is not dict:
+        return False
+    fields = cast("dict[str, object]", metadata)
+    usage = fields.get("usage")
+    if len(fields) != 1 or type(usage) is not dict:
+        return False
+    counts = cast("dict[str, object]", usage)
+    given, taken, both = counts.get("inputTokens"), counts.get("outputTokens"), counts.get("totalTokens")
+    right = type(given) is int and type(taken) is int and type(both) is int and given >= 0 <= taken and both >= 0
+    return right and len(counts) == _USUAL_COUNTS
+
+
+def mended_result(result: Mapping[str, object]) -> ToolResult:
+    """The same for a tool result that stands by itself."""
+    return cast("ToolResult", result if _RESULT(result, "") is None else _mended_result(result))
+
+
+# The forms of what has a name.
+
+
+def _text(value: object, place: str) -> str | None:
+    return None if isinstance(value, str) else _wrong(value, place, "a string")
+
+
+def _name(value: object, place: str) -> str | None:
+    return None if isinstance(value, str) and value else _wrong(value, place, "a string that is not empty")
+
+
+def _data(value: object, place: str) -> str | None:
+    return None if isinstance(value, bytes | bytearray) else _wrong(value, place, "bytes")
+
+
+def _flag(value: object, place: str) -> str | None:
+    return None if isinstance(value, bool) else _wrong(value, place, "a boolean")
+
+
+def _count(value: object, place: str) -> str | None:
+    right = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
+    return None if right else _wrong(value, place, "a count")
+
+
+def _status(value: object, place: str) -> str | None:
+    return None if value in ("success", "error") else f"{place}: 'success' or 'error', not {_shown(value)}"
+
+
+def _anything(value: object, place: str) -> str | None:
+    del value, place
+    return None
+
+
+def _fields(needed: Mapping[str, _Form] | None = None, known: Mapping[str, _Form] | None = None) -> _Form:
+    """A dictionary that has the needed fields and may have the others."""
+    required = frozenset(needed or ())
+    forms = {**(needed or {}), **(known or {})}
+
+    def look(value: object, place: str) -> str | None:
+        if not isinstance(value, dict):
+            return _wrong(value, place, "a dictionary")
+        fields = cast("dict[object, object]", value)
+        missing = required - fields.keys()
+        if missing:
+            return f"{place}: has no {min(missing)!r}"
+        for key, item in fields.items():
+            form = forms.get(cast("str", key))
+            fault = form(item, f"{place}.{key}") if form is not None else None
+            if fault is not None:
+                return fault
+        return None
+
+    return look
+
+
+def _every(form: _Form) -> _Form:
+    """A list of these."""
+
+    def look(value: object, place: str) -> str | None:
+        if not isinstance(value, list | tuple):
+            return _wrong(value, place, "a list")
+        return _first(form(item, f"{place}[{number}]") for number, item in enumerate(cast("list[object]", value)))
+
+    return look
+
+
+_PARTS = _every(_fields({"text": _text}))
+_MEDIUM = _fields({"source": _fields(known={"bytes": _data, "s3Location": _fields({"uri": _text})})}, {"format": _text})
+_DOCUMENT = _fields(
+    {
+        "source": _fields(
+            known={"bytes": _data, "text": _text, "content": _PARTS, "s3Location": _fields({"uri": _text})}
+        )
+    },
+    {"name": _text, "format": _text, "context": _text, "citations": _fields({"enabled": _flag})},
+)
+_RESULT_BLOCKS: Mapping[str, _Form] = {
+    "text": _text,
+    "json": _anything,
+    "image": _MEDIUM,
+    "video": _MEDIUM,
+    "document": _DOCUMENT,
+}
+_RESULT = _fields(
+    {"toolUseId": _name, "content": _every(_fields(known=_RESULT_BLOCKS))},
+    {"status": _status},
+)
+_GIVEN_RESULT = _fields(
+    {"status": _status, "content": _every(_fields(known=_RESULT_BLOCKS))},
+    {"toolUseId": _name},
+)
+_BLOCKS: Mapping[str, _Form] = {
+    "text": _text,
+    "image": _MEDIUM,
+    "video": _MEDIUM,
+    "audio": _MEDIUM,
+    "document": _DOCUMENT,
+    "toolUse": _fields({"toolUseId": _name, "name": _name, "input": _anything}),
+    "toolResult": _RESULT,
+    "reasoningContent": _fields(
+        known={"reasoningText": _fields({"text": _text}, {"signature": _text}), "redactedContent": _data}
+    ),
+    "cachePoint": _fields({"type": _text}, {"ttl": _text}),
+    "guardContent": _fields(known={"text": _fields({"text": _text}, {"qualifiers": _every(_text)}), "image": _MEDIUM}),
+    "citationsContent": _fields(
+        known={
+            "content": _PARTS,
+            "citations": _every(
+                _fields(known={"title": _text, "source": _text, "sourceContent": _PARTS, "location": _fields()})
+            ),
+        }
+    ),
+}
+_BLOCK = _fields(known=_BLOCKS)
+_USUAL_COUNTS = 3
+"""Without those of caches."""
+_METADATA = _fields(
+    known={
+        "usage": _fields(
+            {"inputTokens": _count, "outputTokens": _count, "totalTokens": _count},
+            {"cacheReadInputTokens": _count, "cacheWriteInputTokens": _count},
+        ),
+        "metrics": _fields(),
+        "custom": _fields(),
+    }
+)
+
+
+def _content_fault(message: Message, place: str) -> str | None:
+    for number, block in enumerate(cast("list[dict[str, object]]", message["content"])):
+        if type(block) is dict and len(block) == 1 and type(block.get("text")) is str:
+            continue  # As nearly all of them are.
+        fault = _BLOCK(block or None, f"{place}.content[{number}]")
+        if fault is not None:
+            return fault
+    if "metadata" in message and (fault := _METADATA(message["metadata"], f"{place}.metadata")) is not None:
+        return fault
+    return _text(message["tracking_id"], f"{place}.tracking_id") if "tracking_id" in message else None
+
+
+def _plain_fault(value: object, place: str) -> str | None:
+    """What neither JSON nor bytes can say, and where. The nesting is known to be bounded."""
+    if value is None or isinstance(value, str | bytes | bytearray | bool):
+        return None
+    if isinstance(value, int):
+        return None if value.bit_length() < _INT_BITS_MAX else f"{place}: a number of fewer digits"
+    if isinstance(value, float):
+        return None if isfinite(value) else f"{place}: a number that JSON can say, not {value}"
+    if isinstance(value, list | tuple):
+        return _first(_plain_fault(item, f"{place}[{at}]") for at, item in enumerate(cast("list[object]", value)))
+    if not isinstance(value, dict):
+        return _wrong(value, place, "what JSON or bytes can say")
+    fields = cast("dict[object, object]", value)
+    odd = next((key for key in fields if not isinstance(key, str)), None)
+    if odd is not None:
+        return _wrong(odd, f"a key of {place}", "a string")
+    return _first(_plain_fault(item, f"{place}.{key}") for key, item in fields.items())
+
+
+def _first(faults: Iterable[str | None]) -> str | None:
+    return next((fault for fault in faults if fault is not None), None)
+
+
+def _wrong(value: object, place: str, expected: str) -> str:
+    return f"{place}: {expected}, not {_shown(value)}"
+
+
+def _shown(value: object) -> str:
+    """The type of a value; the value itself only where that is short and says more."""
+    return repr(value) if value is None or (isinstance(value, str) and len(value) <= 20) else type(value).__name__
+
+
+# Mending.
+
+
+def _mended_block(said: object, forms: Mapping[str, _Form]) -> ContentBlock:
+    if not isinstance(said, dict) or not said:
+        return {"text": _words(cast("object", said))}
+    block = cast("dict[str, object]", said)
+    if all(forms[key](item, "") is None for key, item in block.items() if key in forms):
+        return cast("ContentBlock", block)
+    if forms is _BLOCKS and isinstance(use := block.get("toolUse"), dict):
+        return {"toolUse": _mended_use(cast("dict[str, Json]", use))}
+    if forms is _BLOCKS and isinstance(result := block.get("toolResult"), dict):
+        return {"toolResult": _mended_result(cast("dict[str, object]", result))}
+    return {"text": _words(block["text"] if len(block) == 1 and "text" in block else block)}
+
+
+def _mended_use(use: Mapping[str, Json]) -> ToolUse:
+    name = use.get("name")
+    said: dict[str, Json] = {
+        **use,
+        "toolUseId": _mended_id(use.get("toolUseId")),
+        "name": name if isinstance(name, str) else _words(name),
+        "input": use.get("input", {}),
+    }
+    return cast("ToolUse", said)
+
+
+def _mended_result(result: Mapping[str, object]) -> ToolResult:
+    content, status = result.get("content"), result.get("status")
+    blocks = cast("list[object]", content) if isinstance(content, list | tuple) else [content]
+    return cast(
+        "ToolResult",
+        {
+            **result,
+            "toolUseId": _mended_id(result.get("toolUseId")),
+            "status": status if status in ("success", "error") else "error",
+            "content": [_mended_block(block, _RESULT_BLOCKS) for block in blocks],
+        },
+    )
+
+
+def _mended_id(value: object) -> str:
+    """The same text for the same value, of characters that providers take."""
+    return value if isinstance(value, str) else f"mended-{sha256(_words(value).encode()).hexdigest()[:24]}"
+
+
+def _words(value: object) -> str:
+    """What a value says, as text."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=repr)
+
+
+# The pairing rule: each tool use has its result in the very next message.
+#
+# A history that breaks the rule is refused by every provider, so the rule is asserted where a message is about to be
+# stored and again where a journal is folded. Histories made elsewhere are mended once, on import, by `repair`.
+
+INTERRUPTED_TEXT = "Tool was interrupted."
+"""What a repaired history says of a tool use that has no result."""
+
+
+def check_next(previous: Message | None, message: Message) -> None:
+    """Raise `UnpairedTools` unless `message` may follow `previous` (None: it is the first one)."""
+    content = message["content"]
+    asked = [block["toolUse"]["toolUseId"] for block in previous["content"] if "toolUse" in block] if previous else []
+    answered = [block["toolResult"]["toolUseId"] for block in content if "toolResult" in block]
+    asks = [block["toolUse"]["toolUseId"] for block in content if "toolUse" in block]
+    if asked or answered:
+        _check_results(message, asked, answered)
+    if asks:
+        _check_uses(message, asks)
+
+
+def _check_results(message: Message, asked: list[str], answered: list[str]) -> None:
+    if message["role"] != "user":
+        raise UnpairedTools("tool uses are answered by a user message", asked=asked, answered=answered)
+    if asked != answered and sorted(asked) != sorted(answered):
+        missing = sorted(set(asked) - set(answered))
+        unexpected = sorted(set(answered) - set(asked))
+        raise UnpairedTools("tool results do not answer the tool uses", missing=missing, unexpected=unexpected)
+
+
+def _check_uses(message: Message, asks: list[str]) -> None:
+    if message["role"] != "assistant":
+        raise UnpairedTools("tool uses stand in assistant messages only", found=asks)
+    if len(asks) > 1 and len(set(asks)) != len(asks):
+        raise UnpairedTools("tool use ids repeat within one message", ids=asks)
+
+
+def check_message(message: object, place: str = "message") -> Message:
+    """The same object as a `Message`. Errors: `Invalid`, which says where in `place` it is wrong."""
+    return cast("Message", _checked(message, message_fault(message, place)))
+
+
+def check_messages(messages: Iterable[object], place: str = "messages") -> list[Message]:
+    """The same for each of several messages, named by their numbers."""
+    return [check_message(message, f"{place}[{number}]") for number, message in enumerate(messages)]
+
+
+def check_shape(message: object) -> Message:
+    """The same object as a `Message` whose blocks may still be of wrong types. Errors: as `check_message`."""
+    return cast("Message", _checked(message, shape_fault(message, "message")))
+
+
+def read_message(message: object) -> Message:
+    """A message that is stored already, mended where a block is not what it should be; the same object when nothing is
+    wrong. Errors: `Invalid` for what is no message at all.
+    """
+    return mended(cast("Message", _checked(message, shape_fault(message, "message", stored=True))))
+
+
+def check_result(result: object) -> ToolResult:
+    """The same object as a `ToolResult`. Errors: `Invalid` naming the place of what is wrong."""
+    return cast("ToolResult", _checked(result, result_fault(result, "result")))
+
+
+def read_result(result: object) -> ToolResult:
+    """A tool result that is stored already, mended like a message. Errors: `Invalid` for what is no dictionary."""
+    if not isinstance(result, dict):
+        raise Invalid(f"result: a dictionary, not {type(result).__name__}")
+    return mended_result(cast("Mapping[str, object]", result))
+
+
+def _checked(value: object, fault: str | None) -> object:
+    if fault is not None:
+        raise Invalid(fault)
+    return value
+
+
+def repair(messages: Sequence[Message]) -> list[Message]:
+    """The history with every tool use answered: orphan results dropped, missing results filled with an error.
+
+    Order and everything else stay. A history that keeps the rule comes back equal. The last message may end in tool
+    uses: they are open, not broken.
+    """
+    mended: list[Message] = []
+    for position, message in enumerate(messages):
+        asked = [use["toolUseId"] for use in tool_uses(mended[-1])] if mended else []
+        mended.extend(_mend(asked, message, first=position == 0))
+    return mended
+
+
+def _mend(asked: list[str], message: Message, *, first: bool) -> list[Message]:
+    """The message, or the two messages, that take its place after a message that asked for `asked`."""
+    if first or not asked:
+        return _without_results(message)
+    given = {result["toolUseId"]: result for result in tool_results(message)}
+    if message["role"] == "user" and list(given) == asked and len(given) == sum(1 for _ in tool_results(message)):
+        return [message]
+    blocks: list[ContentBlock] = [
+        {"toolResult": given.get(use_id) or error_result(use_id, INTERRUPTED_TEXT)} for use_id in asked
+    ]
+    others = [block for block in message["content"] if "toolResult" not in block]
+    if message["role"] == "user":
+        return [{**message, "content": [*blocks, *others]}]
+    return [{"role": "user", "content": blocks}, message]
+
+
+def _without_results(message: Message) -> list[Message]:
+    if not any(tool_results(message)):
+        return [message]
+    others = [block for block in message["content"] if "toolResult" not in block]
+    return [{**message, "content": others}] if others else []
+
+
+# A system prompt in its two forms: one text, or content blocks with cache marks between them.
+
+SystemPrompt: TypeAlias = "str | Sequence[Mapping[str, object]] | None"
+"""Text, or blocks such as `{"text": ...}` and `{"cachePoint": {"type": "default"}}`."""
+
+
+def check_system_prompt(prompt: object) -> SystemPrompt:
+    """The same prompt, blocks copied, or `Invalid` saying what it should be."""
+    if prompt is None or isinstance(prompt, str):
+        return prompt
+    if isinstance(prompt, list | tuple):
+        blocks = list(cast("Sequence[object]", prompt))
+        if all(isinstance(block, Mapping) for block in blocks):
+            return cast("Sequence[Mapping[str, object]]", deepcopy(blocks))
+    raise Invalid("a system prompt is a text or a list of content blocks", got=type(cast("object", prompt)).__name__)
+
+
+def system_text(prompt: SystemPrompt) -> str | None:
+    """All of its text; None when there is none."""
+    if prompt is None or isinstance(prompt, str):
+        return prompt
+    return "\n".join(str(block["text"]) for block in prompt if "text" in block) or None
+
+
+def system_blocks(prompt: SystemPrompt) -> Sequence[Mapping[str, object]] | None:
+    """The blocks, when it was given as blocks."""
+    return None if prompt is None or isinstance(prompt, str) else prompt

@@ -16,14 +16,17 @@ answer. What waited for a question that is over gets an error result that says s
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2s
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
+from repertory.core.answer import Answer
 from repertory.core.interrupts import Interrupt, held_up, is_about_outcome, outcome_id
 from repertory.core.journal.image import UnansweredTurn
 from repertory.core.journal.records import ToolStarted
+from repertory.core.limits import PROMPT_BYTES, check_size
 from repertory.core.messages import (
     NO_ANSWER_TEXT,
     ContentBlock,
@@ -31,14 +34,20 @@ from repertory.core.messages import (
     Message,
     ToolResult,
     ToolUse,
+    check_message,
+    check_messages,
+    copy_message,
     error_result,
     is_filler,
     tool_uses,
 )
-from repertory.core.prompt import Answers, Said
 from repertory.core.standing import Standing
+from repertory.core.state import as_json
 from repertory.core.turn import Began, Continued
-from repertory.errors import InterruptExpired, InterruptNotFound, InterruptsWaiting, Invalid
+from repertory.errors import InterruptExpired, InterruptNotFound, InterruptsWaiting, Invalid, TooLarge
+
+if TYPE_CHECKING:
+    from repertory.core.messages import Usage
 
 UnknownOutcome = Literal["ask", "retry", "fail"]
 
@@ -249,3 +258,132 @@ def asked_again(turn: UnansweredTurn, at: float) -> tuple[Message, tuple[ToolSta
         uses.append({"toolUse": {**use, "toolUseId": use_id}})
         starts.append(replace(started, at=at, tool_use_id=use_id))
     return {"role": "assistant", "content": uses}, tuple(starts)
+
+
+# What a caller said, in one of the forms that a call accepts, as messages or as answers to interrupts.
+
+_BOUND = "limits['prompt_bytes']"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """New messages, in order; empty when the caller said None and wants to go on."""
+
+    messages: tuple[Message, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answers:
+    """Answers to interrupts: interrupt id to response."""
+
+    responses: Mapping[str, Json]
+
+
+def read_prompt(prompt: object, bytes_max: int = PROMPT_BYTES) -> Said | Answers:
+    """Tell the forms of a prompt apart.
+
+    A string is one user message; a list of content blocks is one user message; a list of messages is taken as it is;
+    None is no message; a list of `{"interruptResponse": {"interruptId", "response"}}` is answers.
+    What is given is copied. Errors: `Invalid` saying what was given; `TooLarge` for what weighs more than `bytes_max`
+    (`core/limits.py`).
+    """
+    if prompt is None:
+        return Said(messages=())
+    check_size(prompt, bytes_max, "the prompt is too large; say less, or put it where a tool can read it", _BOUND)
+    if isinstance(prompt, str):
+        if not prompt.strip():
+            raise Invalid("a prompt needs some text; pass None to go on without a new message")
+        return Said(messages=({"role": "user", "content": [{"text": prompt}]},))
+    if not isinstance(prompt, list | tuple):
+        raise Invalid(
+            "a prompt is text, content blocks, messages, interrupt responses or None", got=type(prompt).__name__
+        )
+    items = list(cast("Sequence[object]", prompt))
+    if not items:
+        raise Invalid("a prompt needs at least one content block; pass None to go on without a new message")
+    if any(not isinstance(item, dict) for item in items):
+        raise Invalid("a prompt list holds content blocks or messages, which are dictionaries")
+    blocks = cast("list[dict[str, object]]", items)
+    if all("interruptResponse" in block for block in blocks):
+        return Answers(responses=_answers(blocks))
+    if all("role" in block for block in blocks):
+        return Said(messages=tuple(map(copy_message, check_messages(blocks))))
+    if any("role" in block or "interruptResponse" in block for block in blocks):
+        raise Invalid("a prompt list holds content blocks, or messages, or interrupt responses, not a mixture")
+    content = cast("list[ContentBlock]", blocks)
+    return Said(messages=(copy_message(check_message({"role": "user", "content": content}, "prompt")),))
+
+
+def _answers(blocks: Sequence[dict[str, object]]) -> dict[str, Json]:
+    found: dict[str, Json] = {}
+    for block in blocks:
+        interrupt_id, response = _answer(block["interruptResponse"])
+        if found.setdefault(interrupt_id, response) != response:
+            raise Invalid("an interrupt has one answer", interrupt=interrupt_id)
+    return found
+
+
+# A tool call that the program makes itself, as messages: what was asked for in its name, and that it was done.
+#
+# Source: the texts are those of the SDK whose users we serve.
+
+
+def _answer(response: object) -> tuple[str, Json]:
+    fields = cast("dict[str, object]", response) if isinstance(response, dict) else {}
+    interrupt_id = fields.get("interruptId")
+    if not isinstance(interrupt_id, str) or "response" not in fields:
+        raise Invalid("an interrupt response is {'interruptId': ..., 'response': ...}")
+    return interrupt_id, as_json(fields["response"])
+
+
+DIRECT_WHILE_BUSY = (
+    "Direct tool call cannot be made while the agent is in the middle of an invocation. "
+    "Set record_direct_tool_call=False to allow direct tool calls during agent invocation."
+)
+
+
+def recorded(use: ToolUse) -> ToolUse:
+    """The tool use with its arguments as JSON: a value that JSON cannot say is named by its type."""
+    arguments = cast("Mapping[str, object]", use["input"])
+    return {**use, "input": {name: _json_or_name(value) for name, value in arguments.items()}}
+
+
+def direct_prompt(use: ToolUse, override: str | None) -> Message:
+    """What the user is taken to have said about a recorded use; `override` stands first."""
+    shown = json.dumps(use["input"], ensure_ascii=False)
+    text = f"agent.tool.{use['name']} direct tool call.\nInput parameters: {shown}\n"
+    blocks: list[ContentBlock] = [] if override is None else [{"text": f"{override}\n"}]
+    return {"role": "user", "content": [*blocks, {"text": text}]}
+
+
+def direct_answers(use: ToolUse) -> list[Answer]:
+    """What the model is taken to have answered: the tool use, and after its result the end."""
+    end = f"agent.tool.{use['name']} was called."
+    return [_known_answer({"toolUse": use}, "tool_use"), _known_answer({"text": end}, "end_turn")]
+
+
+def spoken_answer(text: str) -> Answer:
+    """A text that takes the place of a model's answer."""
+    return _known_answer({"text": text}, "end_turn")
+
+
+def _known_answer(block: ContentBlock, stop_reason: str) -> Answer:
+    usage: Usage = {"inputTokens": 0, "outputTokens": 0, "totalTokens": 0}
+    return Answer(
+        message={"role": "assistant", "content": [block]},
+        stop_reason=stop_reason,
+        usage=usage,
+        latency_ms=None,
+        invalid_inputs={},
+        truncated=False,
+        redact_user=None,
+    )
+
+
+def _json_or_name(value: object) -> Json:
+    try:
+        return as_json(value)
+    except TooLarge:
+        return f"<<too large to be recorded: {type(value).__qualname__}>>"
+    except Invalid:
+        return f"<<non-serializable: {type(value).__qualname__}>>"

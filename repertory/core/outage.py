@@ -1,13 +1,15 @@
-"""What to do when a store does not take a commit, and what of it is stored all the same."""
+"""What to do when a store does not take a commit, what of it is stored all the same, and how long callers wait."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, fields
 from enum import Enum
 
 from repertory.core.journal.rows import Row, link_of
-from repertory.errors import Failed, RepertoryError, Retryable, SessionException, Throttled, Unwritable
+from repertory.errors import Failed, Invalid, RepertoryError, Retryable, SessionException, Throttled, Unwritable
 
 _FIRST_S = 0.1
 _MAX_S = 2.0
@@ -95,3 +97,33 @@ def following(stored: Sequence[Row], kept: Sequence[Row], first: bytes) -> list[
     if not rest or (rest[0].seq == last_seq + 1 and link_of(link, rest[0]) == rest[0].link):
         return rest
     return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorePatience:
+    """What a session does while its store is down, slow or full. What was said waits in memory, and is stored in order
+    when the store is back.
+
+    Errors: `Invalid` for what is not positive, or not finite.
+    """
+
+    wait_s: float = 30.0
+    """Seconds that a call waits for what it said to be stored, or for room. Then it fails with `Unavailable`. One with
+    `timeout_s` waits until 2 seconds after its deadline at most."""
+    records_max: int = 1000
+    """Records of one agent in one session that may wait. With more, its turns wait before they go on."""
+    bytes_max: int = 16 * 1024 * 1024
+    """The same in bytes. What one step of a turn adds may go beyond both: it is never dropped."""
+    busy_s: float = 30.0
+    """Seconds that opening a session waits at most for another process to give it up, which it does at once when no
+    turn of it runs, else with the end of the turn. Then it fails with `SessionBusy`."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            least = 0 if field.name == "busy_s" else 1e-9
+            if isinstance(value, bool | str) or not least <= value < math.inf:
+                raise Invalid(f"{field.name} is a positive number", got=value)
+
+
+DEFAULT_PATIENCE = StorePatience()

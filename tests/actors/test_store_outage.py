@@ -18,7 +18,7 @@ from repertory.backends.ports import Batch, Position
 from repertory.core.journal.records import MessageAdded
 from repertory.core.journal.rows import Row
 from repertory.core.messages import Message
-from repertory.core.store_patience import StorePatience
+from repertory.core.outage import StorePatience
 from repertory.errors import ActorDead, Failed, LeaseLost, RepertoryError, StoreUnavailable, Throttled, Unavailable
 from repertory.runtime.ref import ActorRef
 from repertory.runtime.spec import ChildSpec

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from repertory import AgentSpec, Runtime, ScriptedModel, SQLiteSessions
-from repertory.core.messages import Message, text_of
-from repertory.core.pairing import check_next
+from repertory.core.messages import Message, check_next, text_of
 
 
 async def read_histories(database: Path, agent: str, sessions: Sequence[str]) -> list[list[str]]:

@@ -10,9 +10,8 @@ import pytest
 
 from repertory import Agent, AgentResult, NullConversationManager, ScriptedModel, SlidingWindowConversationManager, tool
 from repertory.backends.tools.schema_library import schema_class
-from repertory.core.messages import Message, text_of, tool_results, tool_uses
-from repertory.core.pairing import check_next
-from repertory.core.window.plan import WindowPlan
+from repertory.core.messages import Message, check_next, text_of, tool_results, tool_uses
+from repertory.core.window.decision import WindowPlan
 from repertory.errors import (
     AgentBusy,
     ContextWindowOverflowException,

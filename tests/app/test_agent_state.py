@@ -24,7 +24,7 @@ from repertory import (
     tool,
 )
 from repertory.backends.tools.schema_library import schema_class
-from repertory.core.depth import DEPTH_MAX
+from repertory.core.limits import DEPTH_MAX
 from repertory.errors import Invalid
 
 schema_class()  # Loading it uses a thread, which a clock that jumps would pass.

@@ -36,7 +36,7 @@ from repertory import (
     tool,
 )
 from repertory.core.messages import Message, text_of
-from repertory.core.window.summary import is_summary
+from repertory.core.window.decision import is_summary
 from repertory.errors import AgentBusy, Invalid, ModelFailed, UnpairedTools
 
 pytestmark = pytest.mark.anyio

@@ -34,8 +34,7 @@ from repertory import (
     tool,
 )
 from repertory.backends.tools.schema_library import schema_class
-from repertory.core.messages import Message, text_of, tool_results, tool_uses
-from repertory.core.pairing import check_next
+from repertory.core.messages import Message, check_next, text_of, tool_results, tool_uses
 from repertory.errors import Invalid
 
 schema_class()  # Loading it uses a thread, which a clock that jumps would pass.

@@ -22,10 +22,9 @@ from repertory import (
     tool,
 )
 from repertory.actors.conversation import SUMMARIES_MAX
-from repertory.core.messages import Message, text_of
-from repertory.core.pairing import check_next
+from repertory.core.messages import Message, check_next, text_of
 from repertory.core.tokens import estimate_tokens
-from repertory.core.window.summary import LEFT_OUT, REQUESTS_MAX, is_summary
+from repertory.core.window.decision import LEFT_OUT, REQUESTS_MAX, is_summary
 from repertory.errors import ModelFailed
 
 pytestmark = pytest.mark.anyio

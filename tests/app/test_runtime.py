@@ -18,8 +18,7 @@ import trio
 
 from repertory import AgentResult, AgentSpec, Runtime, ScriptedModel, SQLiteSessions, tool
 from repertory.app.host.host import CLOSE, COMMIT, MEMORY, REFUSE, TURNS
-from repertory.core.messages import text_of, tool_results
-from repertory.core.pairing import check_next
+from repertory.core.messages import check_next, text_of, tool_results
 from repertory.errors import RepertoryError
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time]

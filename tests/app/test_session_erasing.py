@@ -14,7 +14,7 @@ from repertory.app.sessions.sessions import PlacedSession, SessionPlace
 from repertory.core.journal.records import CursorMoved, StateChanged
 from repertory.core.journal.restore import restore
 from repertory.core.messages import Message, text_of
-from repertory.core.window.plan import WindowPlan
+from repertory.core.window.decision import WindowPlan
 from repertory.errors import Failed, Invalid, NotFound, SessionBusy, Unavailable
 from repertory.testing.session_contract import grow
 from tests.app.operated_places import LOCAL, at_time, fill, names_holding, place_of, rows_in, shown_in, talk

@@ -18,9 +18,8 @@ from repertory import (
     tool,
 )
 from repertory.core.messages import Message, text_of
-from repertory.core.window.decision import WindowBudget
-from repertory.core.window.summarizing import Summarizing
-from repertory.core.window.summary import is_summary
+from repertory.core.window.decision import WindowBudget, is_summary
+from repertory.core.window.strategies import Summarizing
 from tests.app.test_conversation import NarrowModel, quiet, say
 
 pytestmark = pytest.mark.anyio

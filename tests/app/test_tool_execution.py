@@ -26,8 +26,7 @@ from repertory import (
 )
 from repertory.backends.tools.function_tool import THREADS_MAX, tool_threads
 from repertory.backends.tools.schema_library import schema_class
-from repertory.core.messages import Message, ToolResult, tool_results
-from repertory.core.pairing import check_next
+from repertory.core.messages import Message, ToolResult, check_next, tool_results
 from repertory.errors import Invalid
 
 schema_class()  # Loading it uses a thread, which a clock that jumps would pass.

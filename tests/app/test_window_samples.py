@@ -21,7 +21,7 @@ from repertory import (
     SummarizingConversationManager,
 )
 from repertory.core.messages import Message, text_of
-from repertory.core.window.summary import DEFAULT_PROMPT
+from repertory.core.window.decision import DEFAULT_PROMPT
 from tests.app.test_conversation import NarrowModel
 from tests.backends.models.aimock_server import aimock
 from tests.backends.models.conftest import aws_environment as aws_environment

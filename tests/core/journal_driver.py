@@ -29,7 +29,7 @@ from repertory.core.journal.rows import Kind, Row
 from repertory.core.journal.shown import SUMMARY_SEQ, Shown
 from repertory.core.journal.view_change import message_with_view, view_change
 from repertory.core.messages import Json, Message, ToolResult, tool_results, tool_uses
-from repertory.core.window.plan import WindowPlan
+from repertory.core.window.decision import WindowPlan
 
 COMMANDS = (
     "prompt", "answer", "answer", "ask", "start", "finish", "results", "results", "drop", "drop", "truncate",

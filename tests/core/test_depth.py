@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from repertory.core.depth import DEPTH_MAX, is_too_deep
+from repertory.core.limits import DEPTH_MAX, is_too_deep
 
 
 def lists(depth: int) -> object:

@@ -17,7 +17,7 @@ from repertory.core.memory.extracting import ExtractionResult, facts_in, read_re
 from repertory.core.memory.message_filter import KINDS, Filtered, MemoryMessageFilter, filtered
 from repertory.core.messages import Message
 from repertory.core.tokens import estimate_tokens
-from repertory.core.window.transcript import read_transcript
+from repertory.core.window.decision import read_transcript
 from repertory.errors import ExtractionFailed, Invalid
 
 TALK: list[Message] = [

@@ -35,8 +35,7 @@ from repertory.core.journal.records import (
 )
 from repertory.core.journal.restore import said_in
 from repertory.core.journal.rows import VERSION, Kind, Row
-from repertory.core.message_form import mended, mended_result
-from repertory.core.messages import Message
+from repertory.core.messages import Message, mended, mended_result
 from repertory.errors import CorruptJournal, Invalid
 
 text = st.text(max_size=8) | st.sampled_from(["$bytes", "$$bytes", "a$bytes", "ends in $bytes", '"', "\ud83d"])

@@ -29,9 +29,8 @@ from repertory.core.journal.rows import Row
 from repertory.core.journal.turn_tokens import FINISHED_TURNS_MAX, is_answer
 from repertory.core.journal.verify import verify
 from repertory.core.journal.view_change import view_change
-from repertory.core.messages import Message
-from repertory.core.pairing import check_next
-from repertory.core.window.plan import WindowPlan
+from repertory.core.messages import Message, check_next
+from repertory.core.window.decision import WindowPlan
 from repertory.errors import CorruptJournal, Invalid, UnpairedTools
 from tests.core.journal_driver import COMMANDS, Driver, result_of
 

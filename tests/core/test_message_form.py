@@ -11,10 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from repertory.core.journal.plain_json import dump
-from repertory.core.message_form import mended
-from repertory.core.messages import Message, tool_results, tool_uses
-from repertory.core.pairing import check_message, check_messages, check_result
-from repertory.core.prompt import read_prompt
+from repertory.core.messages import (
+    Message,
+    check_message,
+    check_messages,
+    check_result,
+    mended,
+    tool_results,
+    tool_uses,
+)
+from repertory.core.opening import read_prompt
 from repertory.errors import Invalid
 
 IMAGE = {"format": "png", "source": {"bytes": b"\x89PNG"}}

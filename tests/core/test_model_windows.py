@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from repertory.core.model_windows import window_of
+from repertory.core.tokens import window_of
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 
 from repertory.core.messages import Message, ToolResult, tool_results
 from repertory.core.tokens import estimate_tokens
+from repertory.core.window.decision import apply_plan
 from repertory.core.window.offloading import (
     LINE_CHARS_MAX,
     RETRIEVAL_TOOL,
@@ -30,7 +31,6 @@ from repertory.core.window.offloading import (
     tokens_of,
     whole_or_beginning,
 )
-from repertory.core.window.plan import apply_plan
 from repertory.errors import Invalid
 
 SETTINGS = OffloadSettings(max_result_tokens=400, preview_tokens=100)

@@ -8,20 +8,21 @@ from typing import cast
 import pytest
 
 from repertory.core.interrupts import STEP_SCOPE, Interrupt, hook_scope, outcome_id, question_id, tool_scope
-from repertory.core.messages import ContentBlock, Json, Message, ToolResult, ToolUse, tool_results
+from repertory.core.messages import ContentBlock, Json, Message, ToolResult, ToolUse, check_next, tool_results
 from repertory.core.opening import (
     DROPPED_TEXT,
     EXPIRED_TEXT,
     NOT_GONE_ON_TEXT,
     NOT_RUN_TEXT,
     UNKNOWN_TEXT,
+    Answers,
     Ask,
+    Said,
     UnknownOutcome,
     interrupt_for,
     open_turn,
+    read_prompt,
 )
-from repertory.core.pairing import check_next
-from repertory.core.prompt import Answers, Said, read_prompt
 from repertory.core.standing import Standing, Start
 from repertory.core.turn import Began, Continued
 from repertory.errors import InterruptExpired, InterruptsWaiting, Invalid, NotFound

@@ -10,8 +10,7 @@ from repertory.core.journal.appender import Appender
 from repertory.core.journal.fold import Fold
 from repertory.core.journal.records import MessageAdded
 from repertory.core.journal.rows import Row, first_link
-from repertory.core.outage import Verdict, following, retry_after_s, stored_of, verdict_on
-from repertory.core.store_patience import StorePatience
+from repertory.core.outage import StorePatience, Verdict, following, retry_after_s, stored_of, verdict_on
 from repertory.errors import (
     Corrupt,
     Failed,

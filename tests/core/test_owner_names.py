@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from repertory.app.sessions.places import new_owner
-from repertory.core.ids import check_id
-from repertory.core.owner_names import owner_name, whereabouts
+from repertory.core.ids import check_id, owner_name, whereabouts
 
 
 def test_a_name_says_where_its_owner_runs() -> None:

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repertory.core.messages import ContentBlock, Message
-from repertory.core.pairing import INTERRUPTED_TEXT, check_message, check_next, repair
+from repertory.core.messages import INTERRUPTED_TEXT, ContentBlock, Message, check_message, check_next, repair
 from repertory.errors import Invalid, UnpairedTools
 
 

@@ -10,7 +10,7 @@ from repertory.core.journal.records import Interrupted, NodeChanged, StateChange
 from repertory.core.journal.redaction import redact, redacted
 from repertory.core.journal.restore import restore
 from repertory.core.messages import Message
-from repertory.core.window.plan import WindowPlan
+from repertory.core.window.decision import WindowPlan
 from tests.core.journal_driver import COMMANDS, Driver
 
 SAID = 'my "secret" is 4711, \u00e4\u00f6\u00fc'

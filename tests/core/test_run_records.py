@@ -15,10 +15,10 @@ from repertory.core.journal.fold import Fold
 from repertory.core.journal.records import NodeChanged
 from repertory.core.journal.rows import VERSION
 from repertory.core.journal.standing import nodes_again, standing_records
+from repertory.core.opening import read_prompt
 from repertory.core.orchestration.calls import BeginRun, GoOn, Replay, decide_call
 from repertory.core.orchestration.results import MultiAgentResult, NodeResult, Status, node_result_of
 from repertory.core.orchestration.run import RUN, Ended, Run, leading_to
-from repertory.core.prompt import read_prompt
 from repertory.core.result import AgentResult, StepMetrics, TurnMetrics
 from repertory.errors import (
     Corrupt,

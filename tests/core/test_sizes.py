@@ -11,11 +11,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from repertory.core.answer import EVENT_BYTES, Assembler
-from repertory.core.limits import ANSWER_BYTES, PROMPT_BYTES, RESULT_BYTES, Sizes, read_limits
-from repertory.core.prompt import read_prompt
-from repertory.core.sizes import VALUE_BYTES, JsonScale, Scale, check_size
+from repertory.core.limits import (
+    ANSWER_BYTES,
+    PROMPT_BYTES,
+    RESULT_BYTES,
+    VALUE_BYTES,
+    JsonScale,
+    Scale,
+    Sizes,
+    check_size,
+    read_limits,
+)
+from repertory.core.opening import read_prompt
 from repertory.core.state import AgentState
-from repertory.core.tool_results import check_result_size, tool_result
+from repertory.core.tools import check_result_size, tool_result
 from repertory.errors import LimitReached, TooLarge
 
 HUGE = 1 << 60

@@ -6,13 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repertory.core.messages import Message, text_of, tool_results, tool_uses
-from repertory.core.pairing import check_next
-from repertory.core.window.decision import WindowBudget
-from repertory.core.window.plan import apply_plan
-from repertory.core.window.summarizing import Summarizing
-from repertory.core.window.summary import DEFAULT_PROMPT, SummaryRequest, is_summary, with_noted_summary
-from repertory.core.window.transcript import read_transcript, transcript
+from repertory.core.messages import Message, check_next, text_of, tool_results, tool_uses
+from repertory.core.window.decision import (
+    DEFAULT_PROMPT,
+    SummaryRequest,
+    WindowBudget,
+    apply_plan,
+    is_summary,
+    read_transcript,
+    transcript,
+    with_noted_summary,
+)
+from repertory.core.window.strategies import Summarizing
 from repertory.errors import ContextWindowOverflowException, Invalid
 from tests.core.test_window import conversation
 

@@ -25,7 +25,7 @@ from repertory.core.journal.restore import messages_of, records_of, restore
 from repertory.core.journal.text_redaction import Words, redact_text
 from repertory.core.journal.whole_journal import read_whole
 from repertory.core.messages import Message, tool_uses
-from repertory.core.window.plan import WindowPlan
+from repertory.core.window.decision import WindowPlan
 from repertory.errors import Invalid
 from tests.core.journal_driver import COMMANDS, Driver
 

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repertory.core.tool_results import ERROR_TEXT_MAX, exception_text, timeout_text, tool_result
+from repertory.core.tools import ERROR_TEXT_MAX, exception_text, timeout_text, tool_result
 from repertory.errors import Failed
 
 PNG = {"image": {"format": "png", "source": {"bytes": b"\x89PNG"}}}

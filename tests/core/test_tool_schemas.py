@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from repertory.core.tool_schemas import SCHEMA_BYTES_MAX, refusal, work_of
+from repertory.core.tools import SCHEMA_BYTES_MAX, refusal, work_of
 
 
 def nested(depth: int) -> Any:

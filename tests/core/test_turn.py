@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from repertory.core import turn as turn_module
 from repertory.core.answer import Answer
 from repertory.core.limits import TurnLimits
-from repertory.core.messages import ContentBlock, Message, error_result, tool_uses
-from repertory.core.pairing import check_next
+from repertory.core.messages import ContentBlock, Message, check_next, error_result, tool_uses
 from repertory.core.turn import (
     CANCELLED,
     TRANSITIONS,

@@ -6,13 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repertory.core.messages import Message, text_of, tool_results, tool_uses
-from repertory.core.pairing import check_next
+from repertory.core.messages import Message, check_next, text_of, tool_results, tool_uses
 from repertory.core.tokens import estimate_tokens
-from repertory.core.window.compression import least_reduction
-from repertory.core.window.decision import WindowBudget
-from repertory.core.window.plan import apply_plan
-from repertory.core.window.sliding import KEPT_CHARS, SlidingWindow, shorten_results, shorten_text
+from repertory.core.window.decision import WindowBudget, apply_plan, least_reduction
+from repertory.core.window.strategies import KEPT_CHARS, SlidingWindow, shorten_results, shorten_text
 from repertory.errors import ContextWindowOverflowException, Invalid
 
 OVERFLOW = ContextWindowOverflowException("too long")

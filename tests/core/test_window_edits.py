@@ -9,8 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from repertory.core.messages import Message, tool_results, tool_uses
+from repertory.core.window.decision import WindowPlan, apply_plan
 from repertory.core.window.edits import plan_of_edit
-from repertory.core.window.plan import WindowPlan, apply_plan
 from repertory.errors import Invalid, UnpairedTools
 from tests.core.test_window import conversation
 

@@ -15,8 +15,7 @@ import anyio
 
 from repertory import Agent, AgentSpec, MemoryEntry, MemoryManager, Model, Runtime, ScriptedModel, Sessions, tool
 from repertory.app.sessions.sessions import PlacedSession
-from repertory.core.messages import Message, text_of
-from repertory.core.pairing import check_next
+from repertory.core.messages import Message, check_next, text_of
 from repertory.core.retry import ModelRetryStrategy
 from repertory.errors import ModelFailed, RepertoryError, Throttled, Unavailable
 from tests.simulation.campaigns import Report

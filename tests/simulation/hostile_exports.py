@@ -25,7 +25,7 @@ from repertory import AgentSpec, JournalSessions, Runtime, ScriptedModel, Sessio
 from repertory.core.journal.export_lines import End, first_line, last_line, row_line
 from repertory.core.journal.plain_json import dump
 from repertory.core.journal.rows import Row, first_link, link_of
-from repertory.core.pairing import check_messages
+from repertory.core.messages import check_messages
 from repertory.errors import RepertoryError
 from tests.app.operated_places import Memory
 from tests.core.journal_driver import COMMANDS, Driver

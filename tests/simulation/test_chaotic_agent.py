@@ -13,8 +13,7 @@ from chaotic_agent import KINDS, Chaos, ChaoticHooks, ChaoticModel, Report, tool
 
 from repertory import Agent, NullConversationManager, SQLiteSessionManager
 from repertory.backends.tools.schema_library import schema_class
-from repertory.core.messages import Message, tool_uses
-from repertory.core.pairing import check_next
+from repertory.core.messages import Message, check_next, tool_uses
 from repertory.core.retry import ModelRetryStrategy
 from repertory.errors import ActorDead, ActorFailed, RepertoryError
 

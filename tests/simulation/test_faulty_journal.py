@@ -12,8 +12,7 @@ from repertory.backends.objects.memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.ports import SessionStore
 from repertory.backends.sessions.journal.owners import TimedOwners
 from repertory.backends.sessions.journal.store import ObjectSessionStore
-from repertory.core.messages import Message, text_of
-from repertory.core.pairing import check_next
+from repertory.core.messages import Message, check_next, text_of
 from repertory.errors import RepertoryError
 from repertory.testing.faulty_objects import FaultyObjectStore, ObjectFaults
 

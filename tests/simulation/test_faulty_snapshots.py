@@ -18,8 +18,7 @@ from repertory.backends.sessions.journal.owners import TimedOwners
 from repertory.backends.sessions.snapshots.choices import SnapshotChoices
 from repertory.backends.sessions.snapshots.journal import SnapshotJournal
 from repertory.backends.sessions.snapshots.store import SnapshotSessionStore
-from repertory.core.messages import Message, text_of
-from repertory.core.pairing import check_next
+from repertory.core.messages import Message, check_next, text_of
 from repertory.errors import RepertoryError
 from repertory.testing.faulty_objects import FaultyObjectStore, ObjectFaults
 

@@ -9,8 +9,7 @@ import pytest
 
 from repertory import AgentSpec, Runtime, ScriptedModel
 from repertory.backends.ports import SessionStore
-from repertory.core.messages import Message, text_of
-from repertory.core.pairing import check_next
+from repertory.core.messages import Message, check_next, text_of
 from repertory.errors import RepertoryError
 from repertory.testing.faulty_sessions import FaultSettings, FaultySessionStore
 from repertory.testing.memory_sessions import MemorySessionStore, SessionShelf

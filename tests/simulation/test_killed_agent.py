@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from repertory import Agent, AgentResult, ScriptedModel, SQLiteSessionManager, ToolContext, tool
-from repertory.core.messages import Message, text_of, tool_results
-from repertory.core.pairing import check_next
+from repertory.core.messages import Message, check_next, text_of, tool_results
 
 WORKER = Path(__file__).with_name("dying_worker.py")
 KILLS = 50

@@ -13,8 +13,7 @@ import pytest
 
 from repertory import Agent, FileStorage, JournalSessionManager, ScriptedModel
 from repertory.app.host.blocking import blocking_host
-from repertory.core.messages import text_of
-from repertory.core.pairing import check_next
+from repertory.core.messages import check_next, text_of
 
 WORKER = Path(__file__).with_name("dying_worker.py")
 KILLS = 30

@@ -17,8 +17,7 @@ from repertory.backends.sessions.documents.store import TendedTreeStore
 from repertory.backends.sessions.journal.owners import TimedOwners
 from repertory.backends.sessions.journal.store import ObjectSessionStore
 from repertory.backends.sessions.proof_of_life import TimeToLive
-from repertory.core.messages import Message, text_of
-from repertory.core.pairing import check_next
+from repertory.core.messages import Message, check_next, text_of
 from repertory.errors import RepertoryError
 from repertory.testing.faulty_objects import FaultyObjectStore, ObjectFaults
 from repertory.testing.faulty_sessions import FaultSettings, FaultySessionStore

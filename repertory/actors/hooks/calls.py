@@ -31,9 +31,16 @@ from repertory.actors.hooks.events import (
 from repertory.actors.tool_registry import ToolRegistry
 from repertory.core.interrupts import question_in
 from repertory.core.journal.plain_json import dump
-from repertory.core.messages import copy_message, copy_result, copy_use, tool_results
-from repertory.core.pairing import check_message, check_messages, check_result
-from repertory.core.prompt import Answers, Said, read_prompt
+from repertory.core.messages import (
+    check_message,
+    check_messages,
+    check_result,
+    copy_message,
+    copy_result,
+    copy_use,
+    tool_results,
+)
+from repertory.core.opening import Answers, Said, read_prompt
 from repertory.errors import HookFailed, Invalid, RepertoryError, UnpairedTools
 
 if TYPE_CHECKING:

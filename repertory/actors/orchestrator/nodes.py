@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 if TYPE_CHECKING:
-    from repertory.core.events import TurnEvent
     from repertory.core.messages import Json, Prompt
     from repertory.core.orchestration.results import Outcome
+    from repertory.core.result import TurnEvent
     from repertory.core.snapshots.orchestrators import NodeFields
 
 OnFailure = Literal["fail", "skip"]

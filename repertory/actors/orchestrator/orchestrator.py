@@ -43,12 +43,12 @@ from repertory.actors.orchestrator.run_driver import OrchestratorParts, RunDrive
 from repertory.actors.persister_messages import ReadImage, ReadRun
 from repertory.actors.worklist import Worklist
 from repertory.core.budget import Budget
+from repertory.core.opening import read_prompt
 from repertory.core.orchestration.calls import BeginRun, Decision, GoOn, Replay, decide_call, waiting
 from repertory.core.orchestration.executions import execution_token, visit_of
 from repertory.core.orchestration.frontier import frontier_of
 from repertory.core.orchestration.results import MultiAgentResult, Status
 from repertory.core.orchestration.run import Run, leading_to
-from repertory.core.prompt import read_prompt
 from repertory.core.snapshots.orchestrators import RunFields, left_agents, said_of_run
 from repertory.errors import AgentBusy, Invalid, NodeFailed, RepertoryError, RunUnfinished, TooLarge, Unavailable
 from repertory.runtime.actor import Actor

@@ -36,13 +36,13 @@ if TYPE_CHECKING:
     from repertory.actors.hooks.registry import HookRegistry
     from repertory.actors.ledger import Ledger
     from repertory.actors.orchestrator.nodes import NodeRunner
-    from repertory.core.events import TurnEvent
     from repertory.core.interrupts import Interrupt
     from repertory.core.journal.records import NodeChanged
     from repertory.core.messages import Json
     from repertory.core.orchestration.plan import Plan
     from repertory.core.orchestration.results import NodeResult
     from repertory.core.orchestration.run import NodeNote, Run
+    from repertory.core.result import TurnEvent
 
 _BACKOFF_S, _BACKOFF_MAX_S = 0.5, 30.0
 _NO_POLICY = NodePolicy()

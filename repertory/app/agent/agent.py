@@ -43,14 +43,12 @@ from repertory.app.host.edge import short_errors
 from repertory.app.host.event_loop import inside_event_loop
 from repertory.app.host.unsaved import watch_state
 from repertory.app.sessions.sessions import PlacedSession, check_placement
-from repertory.core.direct_call import DIRECT_WHILE_BUSY
 from repertory.core.ids import check_id
 from repertory.core.limits import Limits, read_limits
-from repertory.core.messages import copy_message
-from repertory.core.pairing import check_messages, repair
+from repertory.core.messages import SystemPrompt, check_messages, check_system_prompt, copy_message, repair
+from repertory.core.opening import DIRECT_WHILE_BUSY
 from repertory.core.retry import DEFAULT_RETRY, RetryStrategy, check_retry
 from repertory.core.state import AgentState, agent_state
-from repertory.core.system_prompt import SystemPrompt, check_system_prompt
 from repertory.core.turn import Stop
 from repertory.errors import AgentBusy, Invalid, StructuredOutputException
 
@@ -62,12 +60,11 @@ if TYPE_CHECKING:
     from repertory.app.memory.memory_manager import MemoryManager
     from repertory.app.sessions.sessions import SessionPlacement
     from repertory.backends.ports import Model
-    from repertory.core.events import TurnEvent
     from repertory.core.interrupts import Interrupt
     from repertory.core.messages import Message, Prompt, ToolResult
     from repertory.core.opening import UnknownOutcome
-    from repertory.core.result import AgentResult
-    from repertory.core.store_patience import StorePatience
+    from repertory.core.outage import StorePatience
+    from repertory.core.result import AgentResult, TurnEvent
 
 
 class InterruptMethods:
@@ -410,7 +407,7 @@ class Agent(SnapshotMethods, MemoryMethods, InterruptMethods):
         raise AssertionError("a turn's stream ends with its result or an error")
 
     async def stream_async(self, prompt: Prompt = None, **options: Unpack[CallOptions]) -> AsyncGenerator[TurnEvent]:
-        """Run a turn and yield what happens (`core/events.py` lists the shapes); the last event holds the result.
+        """Run a turn and yield what happens (`core/result.py` lists the shapes); the last event holds the result.
 
         Leaving the loop early, by `break` inside `contextlib.aclosing`, cancels the turn.
         """

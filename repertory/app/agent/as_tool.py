@@ -17,10 +17,9 @@ if TYPE_CHECKING:
     from repertory.app.agent.conversation_managers import ConversationManager
     from repertory.app.host.blueprint import Blueprint
     from repertory.backends.ports import ToolContext
-    from repertory.core.events import TurnEvent
     from repertory.core.interrupts import Interrupt
     from repertory.core.messages import Json, Prompt
-    from repertory.core.result import AgentResult
+    from repertory.core.result import AgentResult, TurnEvent
 
 _WAITING_MAX = 256
 """Copies of agents that wait for a person; the oldest give way."""

@@ -20,10 +20,19 @@ from repertory.backends.ports import SharedStore
 from repertory.backends.tools.schema_library import load_schema_library
 from repertory.core.answer import LIMITED
 from repertory.core.messages import Json, Message, copy_message, text_of
-from repertory.core.window.decision import Decision, Edit, WindowBudget, WindowManager
+from repertory.core.window.decision import (
+    BLOCK_CHARS_MAX,
+    REQUESTS_MAX,
+    Decision,
+    Edit,
+    WindowBudget,
+    WindowManager,
+    WindowPlan,
+    halves,
+    is_summary,
+    summarised,
+)
 from repertory.core.window.edits import plan_of_edit
-from repertory.core.window.plan import WindowPlan
-from repertory.core.window.summary import BLOCK_CHARS_MAX, REQUESTS_MAX, halves, is_summary, summarised
 from repertory.errors import ContextWindowOverflowException, Invalid, ModelFailed
 
 if TYPE_CHECKING:
@@ -32,7 +41,7 @@ if TYPE_CHECKING:
     from repertory.actors.memory.store import MemoryStoreMessage
     from repertory.actors.persister import MemoryJournal
     from repertory.app.host.blueprint import Blueprint
-    from repertory.core.window.summary import SummaryRequest
+    from repertory.core.window.decision import SummaryRequest
     from repertory.runtime.ref import ActorRef
     from repertory.runtime.spec import ChildSpec
 

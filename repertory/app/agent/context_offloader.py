@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from repertory.app.sessions.storages import Storage
     from repertory.backends.ports import ObjectStore
     from repertory.core.messages import Message, ToolResult
-    from repertory.core.window.plan import WindowPlan
+    from repertory.core.window.decision import WindowPlan
 
 SAVE_TIMEOUT_S = 20.0
 """How long a tool's result waits for its storage; then it is shown whole."""

@@ -19,16 +19,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from repertory.core.state import AgentState
-from repertory.core.window.compression import Compression, read_threshold
-from repertory.core.window.decision import WindowBudget
-from repertory.core.window.plan import WindowPlan, apply_plan, own_state
-from repertory.core.window.sliding import SlidingWindow
-from repertory.core.window.summarizing import Summarizing
+from repertory.core.window.decision import Compression, WindowBudget, WindowPlan, apply_plan, own_state, read_threshold
+from repertory.core.window.strategies import SlidingWindow, Summarizing
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:
     from repertory.core.messages import Json, Message
-    from repertory.core.window.summary import SummaryRequest
+    from repertory.core.window.decision import SummaryRequest
     from repertory.errors import ContextWindowOverflowException
 
 

@@ -7,9 +7,9 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from repertory.actors.call import Invocation
-from repertory.core.depth import MESSAGE_DEPTH_MAX, is_too_deep
-from repertory.core.direct_call import direct_prompt, recorded
+from repertory.core.limits import MESSAGE_DEPTH_MAX, is_too_deep
 from repertory.core.messages import tool_results
+from repertory.core.opening import direct_prompt, recorded
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from repertory.app.host.tool_servers import ToolServers, open_by_hand
 from repertory.backends.tools.mcp.choice import ToolChoice, ToolFilters
 from repertory.backends.tools.mcp.source import HTTPServer, MCPSource, StdioServer, TransportFactory
 from repertory.core.messages import error_result
-from repertory.core.tool_results import exception_text, timeout_text
+from repertory.core.tools import exception_text, timeout_text
 from repertory.errors import Invalid, NotReady, TooLarge, Unavailable
 from repertory.forking import forget_in_children, never_collect
 from repertory.runtime.drain import Phase

@@ -16,7 +16,7 @@ from repertory.app.agent.snapshottable import load_components, saved_components
 from repertory.app.host.event_loop import inside_event_loop
 from repertory.app.host.tracing import span
 from repertory.core.interrupt_state import read_state, snapshot_state
-from repertory.core.pairing import repair
+from repertory.core.messages import repair
 from repertory.core.snapshots.fields import Preset, SnapshotFields, fields_wanted
 from repertory.core.snapshots.portable import Snapshot, read_fields, snapshot_of
 from repertory.errors import AgentBusy, Invalid, NotReady

@@ -18,10 +18,9 @@ if TYPE_CHECKING:
     from repertory.app.memory.memory_manager import MemoryManager
     from repertory.backends.ports import Model
     from repertory.core.limits import Limits
-    from repertory.core.messages import Message
+    from repertory.core.messages import Message, SystemPrompt
     from repertory.core.opening import UnknownOutcome
     from repertory.core.retry import RetryStrategy
-    from repertory.core.system_prompt import SystemPrompt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,10 +42,9 @@ if TYPE_CHECKING:
     from repertory.app.operations.positions import Position
     from repertory.app.sessions.sessions import SessionPlace
     from repertory.backends.ports import Model
-    from repertory.core.events import TurnEvent
     from repertory.core.interrupts import Interrupt
     from repertory.core.messages import Message, Prompt, ToolResult, ToolUse
-    from repertory.core.result import AgentResult
+    from repertory.core.result import AgentResult, TurnEvent
 
 DEFAULT_AGENT = "default"
 

@@ -27,8 +27,7 @@ from repertory.app.demo.worker_process import Refused, WorkerLost, WorkerProcess
 from repertory.app.sessions.sessions import SQLiteSessions
 from repertory.core.journal.restore import messages_of, records_of
 from repertory.core.journal.verify import verify
-from repertory.core.messages import Message, ToolUse, tool_results, tool_uses
-from repertory.core.pairing import check_next
+from repertory.core.messages import Message, ToolUse, check_next, tool_results, tool_uses
 from repertory.errors import Corrupt, Failed, UnpairedTools
 
 NAMES = ("ada", "ben", "cleo", "dora", "emil", "finn", "gita", "hugo")

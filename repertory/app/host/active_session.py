@@ -34,12 +34,11 @@ from repertory.errors import ActorDead
 
 if TYPE_CHECKING:
     from repertory.actors.context import AgentParts
-    from repertory.core.events import TurnEvent
     from repertory.core.journal.editing import MessagesEdit
     from repertory.core.journal.image import Image
     from repertory.core.memory.flushed import StoreFlush
     from repertory.core.messages import Message
-    from repertory.core.result import AgentResult
+    from repertory.core.result import AgentResult, TurnEvent
     from repertory.core.snapshots.fields import SnapshotFields
     from repertory.core.snapshots.orchestrators import RunFields
     from repertory.runtime.ref import ActorRef

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from repertory.app.agent.conversation_managers import ConversationManager
     from repertory.app.host.active_session import ActiveSession
     from repertory.app.sessions.sessions import SessionPlace
-    from repertory.core.store_patience import StorePatience
+    from repertory.core.outage import StorePatience
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,7 +32,7 @@ from repertory.app.host.tool_servers import ServerUse, ToolServers, reason_of
 from repertory.app.memory.open_memories import OpenMemories
 from repertory.app.orchestration.blueprint import OrchestratorBlueprint, orchestrator_specs
 from repertory.app.sessions.snapshot_marking import choose_for_run
-from repertory.core.store_patience import DEFAULT_PATIENCE, StorePatience
+from repertory.core.outage import DEFAULT_PATIENCE, StorePatience
 from repertory.errors import Retryable, StartFailed, Unavailable
 from repertory.runtime.actor import Actor
 from repertory.runtime.drain import Phase

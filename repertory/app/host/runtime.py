@@ -35,8 +35,8 @@ from repertory.app.sessions.sessions import PlacedSession, check_place
 from repertory.core.ids import check_id
 from repertory.core.memory.flushed import FlushReport, together
 from repertory.core.messages import copy_message
+from repertory.core.outage import DEFAULT_PATIENCE, StorePatience
 from repertory.core.state import agent_state
-from repertory.core.store_patience import DEFAULT_PATIENCE, StorePatience
 from repertory.errors import Invalid
 from repertory.runtime.drain import DrainReport as ActorsReport
 from repertory.runtime.host_task import HostTask
@@ -46,10 +46,9 @@ if TYPE_CHECKING:
     from repertory.app.host.host import ShutdownHook
     from repertory.app.memory.memory_manager import MemoryManager
     from repertory.app.sessions.sessions import SessionPlace
-    from repertory.core.events import TurnEvent
     from repertory.core.interrupts import Interrupt
     from repertory.core.messages import Message, Prompt
-    from repertory.core.result import AgentResult
+    from repertory.core.result import AgentResult, TurnEvent
     from repertory.runtime.lifecycle import ActorInfo
     from repertory.runtime.system import OnFatal
 

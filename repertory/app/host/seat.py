@@ -27,7 +27,7 @@ from repertory.app.host.host import Key, ambient_host
 from repertory.app.host.session_end import finish
 from repertory.app.host.tool_servers import ToolServers, reason_of
 from repertory.app.memory.open_memories import OpenMemories
-from repertory.core.store_patience import DEFAULT_PATIENCE
+from repertory.core.outage import DEFAULT_PATIENCE
 from repertory.errors import AgentBusy, StartFailed, StoreUnavailable
 from repertory.runtime.drain import Phase
 from repertory.runtime.spec import ChildSpec, Strategy, SupervisorSettings

@@ -20,9 +20,9 @@ from repertory.app.agent.callbacks import CallbackHandler, call_handler
 from repertory.app.agent.snapshottable import Snapshottable, loaded_by, saved_by
 from repertory.core.budget import LIMITED_BY_BUDGET
 from repertory.core.journal.plain_json import dump
+from repertory.core.messages import check_message
 from repertory.core.orchestration.results import MultiAgentResult, Status, node_result_of
 from repertory.core.orchestration.run import RUN
-from repertory.core.pairing import check_message
 from repertory.core.result import AgentResult
 from repertory.core.snapshots.fields import SnapshotFields
 from repertory.core.snapshots.orchestrators import OtherInRun

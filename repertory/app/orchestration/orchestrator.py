@@ -58,9 +58,9 @@ if TYPE_CHECKING:
     from repertory.app.sessions.sessions import SessionPlacement
     from repertory.backends.ports import OutputForm
     from repertory.core.budget import Budget
-    from repertory.core.events import TurnEvent
     from repertory.core.messages import Prompt
     from repertory.core.orchestration.run import Kind
+    from repertory.core.result import TurnEvent
     from repertory.core.snapshots.fields import SnapshotFields
     from repertory.core.snapshots.orchestrators import NodeFields
 

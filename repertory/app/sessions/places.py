@@ -7,7 +7,7 @@ import socket
 import time
 from pathlib import Path
 
-from repertory.core.owner_names import owner_name
+from repertory.core.ids import owner_name
 
 
 def home() -> Path:

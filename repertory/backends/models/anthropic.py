@@ -22,7 +22,7 @@ from repertory.backends.models.sdk_arguments import with_params
 from repertory.backends.models.sdk_client import ClientSettings, Service, sdk_clients
 from repertory.backends.models.sdk_stream import as_plain, ask, streamed_events, whole_events
 from repertory.backends.ports import Model, StreamEvent
-from repertory.core.stream_event import count, filled, is_mapping, malformed, mapping
+from repertory.core.answer import count, filled, is_mapping, malformed, mapping
 from repertory.core.tokens import estimate_tokens
 from repertory.errors import ModelStreamBroken, RepertoryError
 

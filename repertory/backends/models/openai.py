@@ -15,7 +15,7 @@ from repertory.backends.models.sdk_arguments import with_params
 from repertory.backends.models.sdk_client import ClientSettings, Service, sdk_clients
 from repertory.backends.models.sdk_stream import streamed_events, whole_events
 from repertory.backends.ports import Model, StreamEvent
-from repertory.core.stream_event import filled, is_mapping, malformed, mapping
+from repertory.core.answer import filled, is_mapping, malformed, mapping
 from repertory.core.tokens import estimate_tokens
 from repertory.errors import ModelFailed, ModelStreamBroken
 

@@ -17,7 +17,7 @@ from repertory.backends.models.overflow import is_overflow
 from repertory.backends.models.release import release
 from repertory.backends.models.retry_after import retry_after_s
 from repertory.backends.models.sdk_client import Service
-from repertory.core.stream_event import is_mapping, mapping
+from repertory.core.answer import is_mapping, mapping
 from repertory.errors import (
     ContextWindowOverflowException,
     ModelFailed,

@@ -23,7 +23,7 @@ from repertory.backends.ports import ToolContext
 from repertory.backends.tools.schema_library import load_schema_library, schema_class
 from repertory.core.interrupts import question_in
 from repertory.core.messages import ToolResult, ToolSpec, ToolUse, error_result
-from repertory.core.tool_results import exception_text, tool_result
+from repertory.core.tools import exception_text, tool_result
 from repertory.errors import Invalid, LimitReached, TooLarge
 
 if TYPE_CHECKING:

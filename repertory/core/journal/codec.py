@@ -4,7 +4,7 @@ A body is a JSON object whose keys are the record's fields; fields at their defa
 numbers are lists of pairs. What a decoder does not know it refuses by name: a journal written by a later release is
 never half understood. Every field is looked at down to what the folds and their readers rely on, since a correct chain
 proves that a body was not changed, and not that it makes sense. Only content blocks of wrong types are mended instead
-(`core/message_form.py`), since earlier releases have stored such.
+(`core/messages.py`), since earlier releases have stored such.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from dataclasses import MISSING, fields
 from itertools import combinations
 from typing import TypeAlias, TypeVar, cast, get_args
 
-from repertory.core.depth import RECORD_DEPTH_MAX, is_too_deep
 from repertory.core.interrupts import Interrupt
 from repertory.core.journal.plain_json import dump, load, load_all
 from repertory.core.journal.records import (
@@ -36,9 +35,8 @@ from repertory.core.journal.records import (
     ViewChanged,
 )
 from repertory.core.journal.rows import VERSION, Kind, Row
-from repertory.core.message_form import is_plainly_sound
-from repertory.core.messages import Message
-from repertory.core.pairing import read_message, read_result
+from repertory.core.limits import RECORD_DEPTH_MAX, is_too_deep
+from repertory.core.messages import Message, is_plainly_sound, read_message, read_result
 from repertory.errors import CorruptJournal, Invalid
 
 _Fields: TypeAlias = dict[str, object]

@@ -12,14 +12,13 @@ from repertory.core.journal.turn_tokens import is_answer
 from repertory.core.journal.view_change import view_change
 from repertory.core.messages import NO_ANSWER_TEXT, tool_results
 from repertory.core.tokens import estimate_tokens
-from repertory.core.window.plan import DEFAULT_MANAGER, apply_plan
-from repertory.core.window.summary import is_summary
+from repertory.core.window.decision import DEFAULT_MANAGER, apply_plan, is_summary
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:
     from repertory.core.journal.image import Image
     from repertory.core.messages import Json, Message
-    from repertory.core.window.plan import WindowPlan
+    from repertory.core.window.decision import WindowPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -37,8 +37,7 @@ from repertory.core.journal.records import (
 )
 from repertory.core.journal.shown import Shown, shown_at
 from repertory.core.journal.turn_tokens import TurnTokens, is_answer
-from repertory.core.messages import Json, Message, ToolResult, is_filler
-from repertory.core.pairing import check_next
+from repertory.core.messages import Json, Message, ToolResult, check_next, is_filler
 from repertory.errors import Invalid
 
 

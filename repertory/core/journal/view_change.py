@@ -12,7 +12,7 @@ from repertory.core.journal.shown import SUMMARY_SEQ
 if TYPE_CHECKING:
     from repertory.core.journal.shown import Shown
     from repertory.core.messages import Json, Message
-    from repertory.core.window.plan import WindowPlan
+    from repertory.core.window.decision import WindowPlan
 
 
 def view_change(

@@ -18,13 +18,24 @@ from repertory.core.journal.records import MessageAdded, Redacted, StateChanged,
 from repertory.core.journal.rows import SALT_BYTES, VERSION, Row, digest_of, header_of, next_link
 from repertory.core.journal.standing import standing_of
 from repertory.core.journal.turn_tokens import is_answer
-from repertory.core.message_form import mended as well_formed
 from repertory.core.message_tree.assembly import Fault
 from repertory.core.message_tree.documents import AgentFile, Read
 from repertory.core.message_tree.kept_rows import message_in
-from repertory.core.messages import LOST_TEXT, ContentBlock, Json, Message, error_result, tool_results, tool_uses
-from repertory.core.pairing import INTERRUPTED_TEXT, check_next, read_message, repair
-from repertory.core.window.plan import own_state
+from repertory.core.messages import (
+    INTERRUPTED_TEXT,
+    LOST_TEXT,
+    ContentBlock,
+    Json,
+    Message,
+    check_next,
+    error_result,
+    read_message,
+    repair,
+    tool_results,
+    tool_uses,
+)
+from repertory.core.messages import mended as well_formed
+from repertory.core.window.decision import own_state
 from repertory.errors import Invalid, UnpairedTools
 
 

@@ -24,9 +24,8 @@ from repertory.core.journal.rows import Row
 from repertory.core.journal.standing import standing_of
 from repertory.core.message_tree.kept_rows import Kept, Line, entry, read_entry, tracked
 from repertory.core.message_tree.spelling import decoded, encoded, epoch, iso, parsed, read, spelled, written
-from repertory.core.messages import Json, Message
-from repertory.core.pairing import check_shape
-from repertory.core.window.plan import DEFAULT_MANAGER, own_state
+from repertory.core.messages import Json, Message, check_shape
+from repertory.core.window.decision import DEFAULT_MANAGER, own_state
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:

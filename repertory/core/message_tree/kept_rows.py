@@ -18,8 +18,7 @@ from typing import NamedTuple, cast
 from repertory.core.journal.plain_json import dump, load
 from repertory.core.journal.rows import DIGEST_BYTES, LINK_BYTES, SALT_BYTES, Kind, Row, digest_of
 from repertory.core.message_tree.spelling import read, spelled
-from repertory.core.messages import Message
-from repertory.core.pairing import read_message
+from repertory.core.messages import Message, read_message
 from repertory.errors import Invalid
 
 _TRACKING = "tracking_id"

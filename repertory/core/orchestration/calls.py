@@ -21,9 +21,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
+from repertory.core.opening import Answers, Said
 from repertory.core.orchestration.questions import own_id, questions_of
 from repertory.core.orchestration.results import Status
-from repertory.core.prompt import Answers, Said
 from repertory.errors import InterruptExpired, InterruptNotFound, InterruptsWaiting, Invalid, RunUnfinished
 
 if TYPE_CHECKING:

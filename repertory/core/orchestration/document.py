@@ -24,11 +24,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
 from repertory.core.interrupt_state import NO_INTERRUPTS, questions_in, read_state
-from repertory.core.messages import tool_results
+from repertory.core.messages import check_message, read_message, tool_results
 from repertory.core.orchestration.places import Places
 from repertory.core.orchestration.results import NodeResult, Status, node_result_of, sum_of
 from repertory.core.orchestration.run import RUN, Ended, KeptResult, NodeNote, Run
-from repertory.core.pairing import check_message, read_message
 from repertory.core.result import AgentResult
 from repertory.errors import Corrupt
 

@@ -15,12 +15,11 @@ from enum import Enum
 from typing import Never, Self, TypeAlias, TypedDict, cast
 
 from repertory.core.budget import Spent
-from repertory.core.depth import is_too_deep
 from repertory.core.interrupts import Interrupt
-from repertory.core.messages import Json, Usage, copy_message
-from repertory.core.pairing import read_message
-from repertory.core.plain_values import plain_value
+from repertory.core.limits import is_too_deep
+from repertory.core.messages import Json, Usage, copy_message, read_message
 from repertory.core.result import AgentResult, StepMetrics, ToolMetrics, TurnMetrics
+from repertory.core.state import plain_value
 from repertory.errors import Corrupt, Failed
 
 NO_USAGE: Usage = {"inputTokens": 0, "outputTokens": 0, "totalTokens": 0}

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, cast
 
 from repertory.core.journal.records import NodeChanged
+from repertory.core.messages import read_message
 from repertory.core.orchestration.places import Places
 from repertory.core.orchestration.results import (
     NO_USAGE,
@@ -28,7 +29,6 @@ from repertory.core.orchestration.results import (
     sum_of,
     usage_in,
 )
-from repertory.core.pairing import read_message
 from repertory.errors import CorruptJournal
 
 if TYPE_CHECKING:

@@ -18,12 +18,11 @@ from typing import TYPE_CHECKING, cast
 
 from repertory.core.interrupt_state import NO_INTERRUPTS, documented_state
 from repertory.core.journal.standing import standing_of
-from repertory.core.message_form import mended
 from repertory.core.message_tree.documents import OURS
 from repertory.core.message_tree.spelling import decoded, encoded, epoch, zulu
-from repertory.core.pairing import check_shape
+from repertory.core.messages import check_shape, mended
 from repertory.core.snapshots.location import AGENT_SCOPE
-from repertory.core.window.plan import DEFAULT_MANAGER, own_state
+from repertory.core.window.decision import DEFAULT_MANAGER, own_state
 from repertory.errors import Invalid, SnapshotException
 
 if TYPE_CHECKING:

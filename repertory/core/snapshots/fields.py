@@ -6,8 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
-from repertory.core.pairing import check_messages
-from repertory.core.system_prompt import SystemPrompt, check_system_prompt
+from repertory.core.messages import SystemPrompt, check_messages, check_system_prompt
 from repertory.errors import Invalid, SnapshotException
 
 if TYPE_CHECKING:

@@ -18,9 +18,8 @@ from repertory.core.journal.shown import SUMMARY_SEQ
 from repertory.core.journal.view_change import view_change
 from repertory.core.message_tree.adoption import adopt, adopt_questions
 from repertory.core.message_tree.documents import Read
-from repertory.core.messages import Message, error_result, tool_uses
-from repertory.core.pairing import INTERRUPTED_TEXT, read_message
-from repertory.core.window.plan import WindowPlan, own_state
+from repertory.core.messages import INTERRUPTED_TEXT, Message, error_result, read_message, tool_uses
+from repertory.core.window.decision import WindowPlan, own_state
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:

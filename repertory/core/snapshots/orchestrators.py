@@ -22,7 +22,7 @@ from repertory.core.journal.standing import standing_of
 from repertory.core.orchestration.document import document_of, records_from
 from repertory.core.orchestration.run import Kind, Run
 from repertory.core.snapshots.fields import NamedTurn, SnapshotFields, fields_of, mapping
-from repertory.core.window.plan import DEFAULT_MANAGER
+from repertory.core.window.decision import DEFAULT_MANAGER
 from repertory.errors import Corrupt, SnapshotException
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, cast
 
-from repertory.core.depth import RECORD_DEPTH_MAX, is_too_deep
 from repertory.core.journal.plain_json import dump, load
+from repertory.core.limits import RECORD_DEPTH_MAX, is_too_deep
 from repertory.core.message_tree.spelling import decoded, encoded, epoch, zulu
 from repertory.core.snapshots import orchestrators
 from repertory.core.snapshots.document import SCHEMA_VERSION, content_digest

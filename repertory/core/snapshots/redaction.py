@@ -11,7 +11,7 @@ from repertory.core.journal.plain_json import dump
 from repertory.core.journal.records import Branched, MessageAdded, Record, Redacted, StateChanged, View, ViewChanged
 from repertory.core.message_tree.documents import OURS
 from repertory.core.message_tree.spelling import decoded, encoded
-from repertory.core.pairing import read_message
+from repertory.core.messages import read_message
 from repertory.core.snapshots.document import content_digest
 from repertory.core.snapshots.intake import identity
 

@@ -14,9 +14,9 @@ from repertory.core.interrupt_state import read_state, records_between
 from repertory.core.journal.editing import said_by_hand
 from repertory.core.journal.records import Branched, MessageAdded, Record, View
 from repertory.core.journal.shown import SUMMARY_SEQ
-from repertory.core.pairing import repair
+from repertory.core.messages import repair
 from repertory.core.standing import Standing
-from repertory.core.window.summary import is_summary
+from repertory.core.window.decision import is_summary
 
 if TYPE_CHECKING:
     from repertory.core.journal.image import Image

@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import TypeGuard
 
-from repertory.core.messages import Message, copy_message, tool_results, tool_uses
-from repertory.core.pairing import check_messages, check_next
-from repertory.core.window.plan import WindowPlan
+from repertory.core.messages import Message, check_messages, check_next, copy_message, tool_results, tool_uses
+from repertory.core.window.decision import WindowPlan
 from repertory.errors import Invalid, UnpairedTools
 
 

@@ -17,7 +17,7 @@ from typing import NamedTuple, cast
 from repertory.core.journal.plain_json import dump
 from repertory.core.messages import ContentBlock, Message, ToolResult, ToolUse, tool_results, tool_uses
 from repertory.core.tokens import TEXT_FORMATS, estimate_tokens
-from repertory.core.window.plan import WindowPlan
+from repertory.core.window.decision import WindowPlan
 from repertory.errors import Invalid
 
 RETRIEVAL_TOOL = "retrieve_offloaded_content"

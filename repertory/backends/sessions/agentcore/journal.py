@@ -34,7 +34,7 @@ from repertory.core.message_tree.kept_rows import Line
 from repertory.core.message_tree.opening import Opened, due_after, needed_of, open_agent, outdated
 from repertory.core.message_tree.spelling import read, spelled
 from repertory.core.orchestration.journals import orchestrator_in
-from repertory.core.window.plan import DEFAULT_MANAGER
+from repertory.core.window.decision import DEFAULT_MANAGER
 from repertory.errors import CorruptJournal, StoreUnavailable
 
 ROWS_MAX = 100

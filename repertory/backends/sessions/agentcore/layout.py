@@ -40,8 +40,7 @@ from repertory.core.message_tree.documents import (
     without_content_fields,
 )
 from repertory.core.message_tree.spelling import read, spelled
-from repertory.core.messages import Message
-from repertory.core.pairing import check_message
+from repertory.core.messages import Message, check_message
 from repertory.errors import Invalid
 
 TEXT_CHARACTERS_MAX = 100_000

@@ -46,7 +46,7 @@ from repertory.core.message_tree.head import Head
 from repertory.core.message_tree.kept_rows import Line
 from repertory.core.message_tree.opening import Opened, due_after, manager_in, needed_of, open_agent, outdated
 from repertory.core.messages import Message
-from repertory.core.window.plan import DEFAULT_MANAGER
+from repertory.core.window.decision import DEFAULT_MANAGER
 from repertory.errors import AlreadyExists, CorruptJournal, LeaseLost, NotFound
 
 HEAD_BYTES_MAX = 1_000_000

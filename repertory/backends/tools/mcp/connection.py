@@ -47,11 +47,9 @@ from repertory.backends.tools.line_search import python_command
 from repertory.backends.tools.mcp.wire import WireBound, stands_for_too_much
 from repertory.backends.tools.output_schema import problem_in, validator_of
 from repertory.backends.worker_threads import run_in_thread
-from repertory.core.limits import RESULT_BYTES
+from repertory.core.limits import RESULT_BYTES, Scale
 from repertory.core.messages import ToolResult, ToolUse, error_result
-from repertory.core.sizes import Scale
-from repertory.core.tool_results import exception_text, result_too_large, tool_result
-from repertory.core.tool_schemas import refusal, work_of
+from repertory.core.tools import exception_text, refusal, result_too_large, tool_result, work_of
 from repertory.errors import Failed, Invalid, LimitReached, TooLarge, Unavailable
 
 if TYPE_CHECKING:
@@ -70,7 +68,7 @@ LEAVE_TIMEOUT_S = 3.0
 PAGES_MAX = 1000
 """Pages of a list that are read before it is taken to have no end."""
 LIST_BYTES_MAX = 64 * 1024 * 1024
-"""How much the list of a server's tools may weigh (`core/sizes.py`)."""
+"""How much the list of a server's tools may weigh (`core/limits.py`)."""
 CHECK_TIMEOUT_S = 5.0
 """How long the check of an answer may take in a process of its own, whose start takes some of it."""
 CHECK_WORK_MAX = 50_000
@@ -318,7 +316,7 @@ class AnswerCheck:
     """Whether the structured answers of one tool fit the schema that its server has promised for them."""
 
     def __init__(self, schema: Mapping[str, object]) -> None:
-        """`schema`: one that is not refused (`core/tool_schemas.py`)."""
+        """`schema`: one that is not refused (`core/tools.py`)."""
         self._schema = schema
 
     async def check(self, value: object) -> None:
@@ -510,7 +508,7 @@ def result_of(use_id: str, answer: CallToolResult, bytes_max: int = RESULT_BYTES
     """The answer as a tool result, in the server's order.
 
     Errors: `ValueError` when bytes are not base64; `Failed` for what JSON cannot say; `TooLarge` for what weighs more
-    than `bytes_max` (`core/sizes.py`), before anything is done with it.
+    than `bytes_max` (`core/limits.py`), before anything is done with it.
     """
     structured: object = answer.structured_content
     scale = Scale(bytes_max)

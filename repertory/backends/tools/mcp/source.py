@@ -20,7 +20,7 @@ import anyio
 import anyio.to_thread
 
 from repertory.backends.tools.mcp.choice import ToolChoice
-from repertory.core.tool_results import exception_text
+from repertory.core.tools import exception_text
 from repertory.errors import Invalid, RepertoryError, Unavailable
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from mcp.shared.message import SessionMessage
 from mcp_types import RequestId, jsonrpc_message_adapter
 
 from repertory.backends.tools.mcp.wire import WireBound
-from repertory.core.sizes import JsonScale
+from repertory.core.limits import JsonScale
 from repertory.errors import TooLarge
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """How much a tool server may send at once, over pipes and over HTTP, and what becomes of more.
 
 The `mcp` package gathers a message in memory, however large, and parses it on the event loop. A thread would not help:
-the parser holds the interpreter's lock until it is done. So what arrives is weighed (`core/sizes.py`) before it is put
+the parser holds the interpreter's lock until it is done. So what arrives is weighed (`core/limits.py`) before it is put
 together, and only what is parsed in a moment is passed on. An answer that is too large is replaced by an error with the
 same id: the call that waits for it gets that, and the connection goes on.
 
@@ -21,8 +21,7 @@ from anyio.lowlevel import checkpoint
 from httpx2 import AsyncByteStream, AsyncClient, ReadError, Request, Response, SSEError
 from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError, RequestId
 
-from repertory.core.limits import RESULT_BYTES
-from repertory.core.sizes import VALUE_BYTES, JsonScale
+from repertory.core.limits import RESULT_BYTES, VALUE_BYTES, JsonScale
 
 EXPANSION = 3
 """How much larger than its result an answer may be: a letter is sent as an escape (`\\u0416`), a text in an object."""
