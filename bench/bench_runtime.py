@@ -26,8 +26,7 @@ import anyio.lowlevel
 
 from bench.harness import Figure, report
 from repertory.runtime.actor import Actor
-from repertory.runtime.message import Ask
-from repertory.runtime.next import Next, carry_on, reply
+from repertory.runtime.message import Ask, Next, carry_on, reply
 from repertory.runtime.ref import ActorRef
 from repertory.runtime.spec import ChildSpec
 from repertory.runtime.supervisor import Supervisor

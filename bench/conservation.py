@@ -42,8 +42,7 @@ from repertory.runtime.channel import Sink
 from repertory.runtime.dead_letters import DeadLetter
 from repertory.runtime.lifecycle import State
 from repertory.runtime.mailbox import MailboxSettings
-from repertory.runtime.message import Ask, Stream
-from repertory.runtime.next import Next, Reject, carry_on, fail, refuse, reply
+from repertory.runtime.message import Ask, Next, Reject, Stream, carry_on, fail, refuse, reply
 from repertory.runtime.ref import ActorRef
 from repertory.runtime.spec import Backoff, ChildSpec, Restart, Strategy, SupervisorSettings
 from repertory.runtime.supervisor import Supervisor

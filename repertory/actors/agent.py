@@ -77,8 +77,8 @@ from repertory.core.turn import CANCELLED, Began, Continued, Stop, is_whole
 from repertory.errors import AgentBusy, Failed, Invalid, RepertoryError, TooLarge, Unavailable
 from repertory.runtime.actor import Actor
 from repertory.runtime.envelope import ReplySlot
-from repertory.runtime.exit import ExitReason
-from repertory.runtime.next import Next, carry_on, refuse, reply
+from repertory.runtime.lifecycle import ExitReason
+from repertory.runtime.message import Next, carry_on, refuse, reply
 
 if TYPE_CHECKING:
     from repertory.actors.conversation import ConversationMessage

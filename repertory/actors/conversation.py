@@ -42,8 +42,7 @@ from repertory.core.window.gauge import Beside, TokenGauge
 from repertory.errors import ContextWindowOverflowException, Invalid, LimitReached, UnpairedTools
 from repertory.runtime.actor import Actor
 from repertory.runtime.envelope import ReplySlot
-from repertory.runtime.message import Ask
-from repertory.runtime.next import CARRY_ON, Next, refuse, reply
+from repertory.runtime.message import CARRY_ON, Ask, Next, refuse, reply
 
 if TYPE_CHECKING:
     from repertory.actors.mirror import Draft

@@ -65,8 +65,8 @@ from repertory.errors import Invalid, LeaseLost, RepertoryError, Retryable, Stor
 from repertory.runtime.actor import Actor
 from repertory.runtime.clock import Rng
 from repertory.runtime.envelope import ReplySlot
-from repertory.runtime.exit import ExitReason, Failed
-from repertory.runtime.next import Next, carry_on, fail, refuse, reply
+from repertory.runtime.lifecycle import ExitReason, Failed
+from repertory.runtime.message import Next, carry_on, fail, refuse, reply
 from repertory.runtime.ref import ActorRef
 
 if TYPE_CHECKING:

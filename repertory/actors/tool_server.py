@@ -26,8 +26,7 @@ from repertory.core.tools import exception_text
 from repertory.errors import ActorDead, Invalid, RepertoryError, Unavailable
 from repertory.runtime.actor import Actor
 from repertory.runtime.mailbox import MailboxSettings
-from repertory.runtime.message import Ask
-from repertory.runtime.next import Next, carry_on
+from repertory.runtime.message import Ask, Next, carry_on
 from repertory.runtime.spec import Backoff, ChildSpec, SupervisorSettings
 from repertory.runtime.supervisor import Supervisor
 

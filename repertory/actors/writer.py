@@ -18,8 +18,7 @@ from repertory.core.journal.rows import Row
 from repertory.core.outage import own_errors
 from repertory.errors import LeaseLost, RepertoryError, Retryable, StoreUnavailable
 from repertory.runtime.actor import Actor
-from repertory.runtime.message import Ask
-from repertory.runtime.next import Next, carry_on, refuse, reply
+from repertory.runtime.message import Ask, Next, carry_on, refuse, reply
 from repertory.runtime.ref import ActorRef
 from repertory.runtime.spec import ChildSpec
 

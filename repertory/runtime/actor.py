@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Generic, TypeVar
 
 from repertory.runtime.context import Context
-from repertory.runtime.exit import ExitReason
-from repertory.runtime.next import Next, carry_on
-from repertory.runtime.watch import Down
+from repertory.runtime.lifecycle import ExitReason
+from repertory.runtime.message import Next, carry_on
+from repertory.runtime.ref import Down
 
 M_contra = TypeVar("M_contra", contravariant=True)
 

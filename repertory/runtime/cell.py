@@ -19,19 +19,27 @@ import anyio.lowlevel
 
 from repertory.errors import ActorDead, ActorFailed, RestartLimitReached, StartFailed
 from repertory.runtime.actor import Actor
-from repertory.runtime.alarms import Expiring
 from repertory.runtime.child import Child, Exited, Keeper
 from repertory.runtime.context import Context
 from repertory.runtime.dead_letters import Reason
 from repertory.runtime.envelope import Envelope, Note
-from repertory.runtime.exit import ExitReason, Failed, Killed, LimitReached, Normal, Shutdown
 from repertory.runtime.jobs import Jobs, Work
-from repertory.runtime.lifecycle import ActorInfo, Happening, State
-from repertory.runtime.next import CARRY_ON, CarryOn, Fail, Next, Refuse, Reject, Reply, Stop, Unanswered
+from repertory.runtime.lifecycle import (
+    ActorInfo,
+    ExitReason,
+    Failed,
+    Happening,
+    Killed,
+    LimitReached,
+    Normal,
+    Shutdown,
+    State,
+)
+from repertory.runtime.message import CARRY_ON, CarryOn, Fail, Next, Refuse, Reject, Reply, Stop, Unanswered
 from repertory.runtime.origin import ORIGIN, Origin
+from repertory.runtime.ref import Down
 from repertory.runtime.services import Services
-from repertory.runtime.timers import TimerFired
-from repertory.runtime.watch import Down
+from repertory.runtime.timers import Expiring, TimerFired
 
 _LOG = logging.getLogger("repertory.runtime")
 

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from repertory.runtime.exit import ExitReason, Shutdown
-from repertory.runtime.lifecycle import ActorInfo, Happening, State, advance
+from repertory.runtime.lifecycle import ActorInfo, ExitReason, Happening, Shutdown, State, advance
 from repertory.runtime.ref import ActorRef
 from repertory.runtime.spec import ChildSpec
 

@@ -17,15 +17,13 @@ import anyio
 
 from repertory.errors import ActorDead, AlreadyExists, NotFound, RestartLimitReached, StartFailed
 from repertory.runtime.child import Child, Exited
-from repertory.runtime.exit import ExitReason, Failed, Killed, LimitReached, Normal, Shutdown
 from repertory.runtime.jobs import Jobs
-from repertory.runtime.lifecycle import ActorInfo, Happening
+from repertory.runtime.lifecycle import ActorInfo, ExitReason, Failed, Happening, Killed, LimitReached, Normal, Shutdown
 from repertory.runtime.origin import ORIGIN
 from repertory.runtime.parking import Waiter
-from repertory.runtime.ref import ActorRef
+from repertory.runtime.ref import ActorRef, announce_end
 from repertory.runtime.services import Services
 from repertory.runtime.spec import Backoff, ChildSpec, Restart, Strategy, SupervisorSettings
-from repertory.runtime.watch import announce_end
 
 _ASKED = Shutdown("asked to")
 

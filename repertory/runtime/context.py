@@ -15,11 +15,10 @@ from repertory.runtime.clock import Clock, Rng
 from repertory.runtime.envelope import Call, Envelope, ReplySlot, Request
 from repertory.runtime.jobs import Job, Jobs
 from repertory.runtime.origin import ORIGIN, current_trace
-from repertory.runtime.ref import ActorRef
+from repertory.runtime.ref import ActorRef, unwatch, watch
 from repertory.runtime.services import Services
 from repertory.runtime.spec import ChildSpec, SupervisorSettings
 from repertory.runtime.timers import Timers
-from repertory.runtime.watch import unwatch, watch
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 from repertory.errors import ActorDead, AskTimeout, MailboxFull
 from repertory.runtime.dead_letters import Reason
 from repertory.runtime.message import Ask
-from repertory.runtime.waits import Waits
+from repertory.runtime.origin import Waits
 
 if TYPE_CHECKING:
     from repertory.runtime.parking import Waiter

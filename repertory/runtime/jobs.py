@@ -11,8 +11,7 @@ from typing import TypeAlias
 import anyio
 
 from repertory.errors import StreamClosed
-from repertory.runtime.origin import ORIGIN, Origin
-from repertory.runtime.waits import Waits
+from repertory.runtime.origin import ORIGIN, Origin, Waits
 
 Work: TypeAlias = Callable[[], Awaitable[object]]
 Spawn: TypeAlias = Callable[[Coroutine[object, object, None], str], anyio.TaskHandle[None]]

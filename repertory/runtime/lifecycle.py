@@ -1,4 +1,4 @@
-"""The life cycle of an actor's address, as a table, and what can be looked at of it while a system runs.
+"""The life cycle of an actor's address, as a table; why one ends; what can be looked at of it while a system runs.
 
     starting --started--> running --stop--> draining --drained--> stopping --ended--> stopped
         |                    |                 |                      ^                  |
@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import Final, TypeAlias
 
 from repertory.errors import Invalid
 
@@ -130,3 +130,41 @@ class SystemStats:
     dead_tells: int
     """Of all dead letters, how many were tells."""
     late_replies: int
+
+
+# Why an actor ended: a closed set. Supervision looks at nothing else.
+
+
+@dataclass(frozen=True, slots=True)
+class Normal:
+    """It said `stop()`: its work was done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shutdown:
+    """It was asked to stop, and did so in order."""
+
+    why: str = ""
+    """As the one who asked put it; what stops an actor stops its children for the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Killed:
+    """It was cut short: `on_stop` did not run, or did not end in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A handler, a job or a start raised, or the handler said `fail(error)`."""
+
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class LimitReached:
+    """A supervisor gave up on a child that failed more often than its settings allow."""
+
+    error: Exception
+
+
+ExitReason: TypeAlias = Normal | Shutdown | Killed | Failed | LimitReached

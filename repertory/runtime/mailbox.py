@@ -14,9 +14,8 @@ from enum import Enum, StrEnum
 from repertory.errors import Invalid, MailboxFull
 from repertory.runtime.dead_letters import DeadLetter, DeadLetters, Reason
 from repertory.runtime.envelope import Envelope, undelivered
-from repertory.runtime.origin import ORIGIN
+from repertory.runtime.origin import ORIGIN, Waits
 from repertory.runtime.parking import Waiter
-from repertory.runtime.waits import Waits
 
 
 class Overflow(StrEnum):

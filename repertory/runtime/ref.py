@@ -1,4 +1,4 @@
-"""How an actor is spoken to: its address, which outlives its incarnations.
+"""How an actor is spoken to, and watched: its address, which outlives its incarnations.
 
 All of it must be called in the loop's thread, `tell_threadsafe` apart. Messages of one sender arrive in order; each is
 handled at most once. Every ask ends: with its answer or with one of the errors below.
@@ -14,16 +14,15 @@ from typing import Generic, TypeVar, cast
 import anyio
 
 from repertory.errors import ActorDead, Deadlock, Invalid, MailboxFull
-from repertory.runtime.alarms import SLOT_S, Alarms, Expiring
 from repertory.runtime.channel import EventStream, StreamCall
 from repertory.runtime.dead_letters import Reason
 from repertory.runtime.envelope import Call, Envelope, Request, timed_out
-from repertory.runtime.exit import ExitReason
+from repertory.runtime.lifecycle import ExitReason
 from repertory.runtime.mailbox import Mailbox
 from repertory.runtime.message import Ask, Stream
-from repertory.runtime.origin import ORIGIN
+from repertory.runtime.origin import ORIGIN, Waits, find_circle
 from repertory.runtime.parking import Parking
-from repertory.runtime.waits import Waits, find_circle
+from repertory.runtime.timers import SLOT_S, Alarms, Expiring
 
 M_contra = TypeVar("M_contra", contravariant=True)
 R = TypeVar("R")
@@ -219,3 +218,39 @@ class ActorRef(Generic[M_contra]):
             self.tell(message)
         except MailboxFull:
             self.mailbox.bury(Envelope(message, self._now(), None), Reason.FULL)
+
+
+# Being told when another actor has ended for good. A restart is not an end.
+
+
+@dataclass(frozen=True, slots=True)
+class Down:
+    """An actor that was watched has stopped and will not be restarted. Handled by `on_down`."""
+
+    ref: ActorRef[object]
+    reason: ExitReason
+
+
+def watch(watcher: ActorRef[object], target: ActorRef[object]) -> None:
+    """Have `Down` put into the watcher's system lane when the target ends; at once if it has ended. Once per pair."""
+    if target.ended is not None:
+        watcher.mailbox.offer_system(Down(target, target.ended))
+    elif target.watchers is None:
+        target.watchers = {watcher: None}
+    else:
+        target.watchers[watcher] = None
+
+
+def unwatch(watcher: ActorRef[object], target: ActorRef[object]) -> None:
+    """Undo `watch`."""
+    if target.watchers is not None:
+        target.watchers.pop(watcher, None)
+
+
+def announce_end(target: ActorRef[object], reason: ExitReason) -> None:
+    """The target has ended for good: tell who watches."""
+    target.ended = reason
+    watchers, target.watchers = target.watchers, None
+    for watcher in watchers or ():
+        if watcher.ended is None:
+            watcher.mailbox.offer_system(Down(target, reason))

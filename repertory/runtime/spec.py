@@ -9,7 +9,7 @@ from typing import Never, Protocol
 
 from repertory.errors import Invalid
 from repertory.runtime.mailbox import MailboxSettings
-from repertory.runtime.next import Next
+from repertory.runtime.message import Next
 
 
 class Behaviour(Protocol):

@@ -25,22 +25,20 @@ import anyio
 from anyio.abc import TaskStatus
 
 from repertory.errors import ActorDead, Invalid, NotFound, NotReady, RestartLimitReached
-from repertory.runtime.alarms import Alarms
 from repertory.runtime.cell import Cell
 from repertory.runtime.child import Child, Incarnation, Keeper
 from repertory.runtime.clock import Clock, Rng, unseeded
 from repertory.runtime.dead_letters import DeadLetters
 from repertory.runtime.drain import Drain, DrainReport, Hook, Hooks, Phase
-from repertory.runtime.exit import ExitReason, Failed, LimitReached, Shutdown
-from repertory.runtime.lifecycle import ActorInfo, SystemStats
+from repertory.runtime.lifecycle import ActorInfo, ExitReason, Failed, LimitReached, Shutdown, SystemStats
 from repertory.runtime.mailbox import Mailbox, MailboxSettings
 from repertory.runtime.parking import parking_here
-from repertory.runtime.ref import ActorRef, Post
+from repertory.runtime.ref import ActorRef, Post, announce_end
 from repertory.runtime.services import Services, Totals
 from repertory.runtime.signals import end_by_signal, serve_signals
 from repertory.runtime.spec import ChildSpec, SupervisorSettings
 from repertory.runtime.supervisor import Supervisor
-from repertory.runtime.watch import announce_end
+from repertory.runtime.timers import Alarms
 
 OnFatal: TypeAlias = Literal["raise", "signal"] | Callable[[Exception], object]
 

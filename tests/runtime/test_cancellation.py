@@ -10,9 +10,9 @@ import pytest
 
 from repertory.errors import ActorDead, MailboxFull, RestartLimitReached
 from repertory.runtime.drain import Phase
-from repertory.runtime.exit import ExitReason
+from repertory.runtime.lifecycle import ExitReason
 from repertory.runtime.mailbox import MailboxSettings
-from repertory.runtime.next import Next, carry_on, reply
+from repertory.runtime.message import Next, carry_on, reply
 from repertory.runtime.spec import ChildSpec
 from repertory.runtime.system import ActorSystem, SystemSettings
 from tests.runtime.toys import Add, Gate, Run, Scripted, counter, ended, scripted, settle

@@ -8,11 +8,11 @@ import anyio
 import pytest
 
 from repertory.errors import AskTimeout, Deadlock, StartFailed
-from repertory.runtime.next import Next, carry_on, reply
+from repertory.runtime.message import Next, carry_on, reply
+from repertory.runtime.origin import Waits, find_circle
 from repertory.runtime.ref import ActorRef
 from repertory.runtime.spec import ChildSpec
 from repertory.runtime.system import ActorSystem
-from repertory.runtime.waits import Waits, find_circle
 from tests.runtime.toys import Nap, Run, Scripted, counter, scripted, settle
 
 pytestmark = pytest.mark.anyio

@@ -7,8 +7,8 @@ import pytest
 
 from repertory.errors import ActorDead, Invalid
 from repertory.runtime.drain import Phase
-from repertory.runtime.exit import ExitReason
-from repertory.runtime.next import Next, carry_on
+from repertory.runtime.lifecycle import ExitReason
+from repertory.runtime.message import Next, carry_on
 from repertory.runtime.spec import ChildSpec
 from repertory.runtime.supervisor import Supervisor
 from repertory.runtime.system import ActorSystem, SystemSettings

@@ -7,7 +7,7 @@ import pytest
 
 from repertory.runtime.dead_letters import DeadLetter, Reason
 from repertory.runtime.lifecycle import State
-from repertory.runtime.next import Next, carry_on, refuse, reply
+from repertory.runtime.message import Next, carry_on, refuse, reply
 from repertory.runtime.origin import current_trace, traced
 from repertory.runtime.system import ActorSystem, SystemSettings
 from tests.runtime.toys import Add, Bump, Crash, Nap, Run, Scripted, counter, scripted, settle

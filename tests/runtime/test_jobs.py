@@ -8,9 +8,9 @@ import anyio
 import pytest
 
 from repertory.errors import ActorFailed, Invalid
-from repertory.runtime.exit import ExitReason
 from repertory.runtime.jobs import Job
-from repertory.runtime.next import Next, carry_on, reply
+from repertory.runtime.lifecycle import ExitReason
+from repertory.runtime.message import Next, carry_on, reply
 from repertory.runtime.spec import ChildSpec
 from repertory.runtime.system import ActorSystem
 from tests.runtime.toys import Add, Gate, Run, Scripted, counter, scripted, settle

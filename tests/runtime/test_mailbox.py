@@ -10,8 +10,7 @@ from repertory.errors import AskTimeout, Invalid, MailboxFull
 from repertory.runtime.cell import BURST
 from repertory.runtime.dead_letters import Reason
 from repertory.runtime.mailbox import MailboxSettings
-from repertory.runtime.message import Ask
-from repertory.runtime.next import Next, carry_on, reply
+from repertory.runtime.message import Ask, Next, carry_on, reply
 from repertory.runtime.ref import ActorRef
 from repertory.runtime.spec import ChildSpec
 from repertory.runtime.system import ActorSystem

@@ -15,7 +15,7 @@ from repertory.runtime.children import (
     decide_restart,
     wants_restart,
 )
-from repertory.runtime.exit import ExitReason, Failed, Killed, LimitReached, Normal, Shutdown
+from repertory.runtime.lifecycle import ExitReason, Failed, Killed, LimitReached, Normal, Shutdown
 from repertory.runtime.spec import Backoff, Restart, SupervisorSettings
 
 CRASH = Failed(ValueError())

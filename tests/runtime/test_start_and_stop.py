@@ -9,8 +9,8 @@ import pytest
 
 from repertory.errors import ActorDead, AlreadyExists, Invalid, NotFound, NotReady, StartFailed
 from repertory.runtime.dead_letters import Reason
-from repertory.runtime.exit import ExitReason, Failed, Killed, Shutdown
-from repertory.runtime.next import Next, carry_on, reply
+from repertory.runtime.lifecycle import ExitReason, Failed, Killed, Shutdown
+from repertory.runtime.message import Next, carry_on, reply
 from repertory.runtime.spec import ChildSpec
 from repertory.runtime.supervisor import Supervisor
 from repertory.runtime.system import ActorSystem

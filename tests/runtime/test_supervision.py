@@ -10,9 +10,8 @@ import anyio
 import pytest
 
 from repertory.errors import ActorFailed, AlreadyExists, NotFound, RestartLimitReached, StartFailed
-from repertory.runtime.exit import ExitReason, LimitReached, Normal
-from repertory.runtime.lifecycle import State
-from repertory.runtime.next import Next, carry_on, reply, stop
+from repertory.runtime.lifecycle import ExitReason, LimitReached, Normal, State
+from repertory.runtime.message import Next, carry_on, reply, stop
 from repertory.runtime.ref import ActorRef
 from repertory.runtime.spec import Backoff, ChildSpec, Restart, Strategy, SupervisorSettings
 from repertory.runtime.supervisor import StartChild, StopChild, Supervisor

@@ -8,13 +8,13 @@ import anyio
 import pytest
 
 from repertory.errors import ActorDead, ActorFailed, AskTimeout
-from repertory.runtime.exit import Shutdown
-from repertory.runtime.next import Next, carry_on
+from repertory.runtime.lifecycle import Shutdown
+from repertory.runtime.message import Next, carry_on
+from repertory.runtime.ref import Down
 from repertory.runtime.spec import ChildSpec
 from repertory.runtime.system import ActorSystem
 from repertory.runtime.testing.faults import Fault, FaultPlan, Saboteur
 from repertory.runtime.testing.probe import Probe
-from repertory.runtime.watch import Down
 from tests.runtime.toys import Add, Bump, Counter, Run, Scripted, counter, scripted
 
 pytestmark = pytest.mark.anyio

@@ -8,9 +8,9 @@ import anyio
 import pytest
 
 from repertory.errors import Invalid
-from repertory.runtime.alarms import SLOT_S, Alarms
-from repertory.runtime.next import Next, carry_on, reply
+from repertory.runtime.message import Next, carry_on, reply
 from repertory.runtime.system import ActorSystem
+from repertory.runtime.timers import SLOT_S, Alarms
 from tests.runtime.toys import Run, Script, Scripted, scripted
 
 pytestmark = pytest.mark.anyio

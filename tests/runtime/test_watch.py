@@ -5,12 +5,11 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from repertory.runtime.exit import ExitReason, Shutdown
-from repertory.runtime.next import Next, carry_on, reply
-from repertory.runtime.ref import ActorRef
+from repertory.runtime.lifecycle import ExitReason, Shutdown
+from repertory.runtime.message import Next, carry_on, reply
+from repertory.runtime.ref import ActorRef, Down
 from repertory.runtime.spec import ChildSpec, Restart
 from repertory.runtime.system import ActorSystem
-from repertory.runtime.watch import Down
 from tests.runtime.toys import Add, Crash, Run, Scripted, counter, settle
 
 pytestmark = pytest.mark.anyio

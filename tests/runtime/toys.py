@@ -9,10 +9,9 @@ from typing import TypeAlias
 import anyio
 
 from repertory.runtime.actor import Actor
-from repertory.runtime.exit import ExitReason
+from repertory.runtime.lifecycle import ExitReason
 from repertory.runtime.mailbox import MailboxSettings
-from repertory.runtime.message import Ask
-from repertory.runtime.next import Next, carry_on, reply
+from repertory.runtime.message import Ask, Next, carry_on, reply
 from repertory.runtime.ref import ActorRef
 from repertory.runtime.spec import ChildSpec, Restart
 

@@ -41,8 +41,8 @@ from repertory.core.memory.progress import MemoryWrite, Progress, Stretch, kept_
 from repertory.core.memory.reading import SaidMessage, turns_in, whole_turns
 from repertory.errors import Invalid, LimitReached, RepertoryError, Retryable
 from repertory.runtime.actor import Actor
-from repertory.runtime.exit import ExitReason
-from repertory.runtime.next import Next, carry_on, refuse, reply
+from repertory.runtime.lifecycle import ExitReason
+from repertory.runtime.message import Next, carry_on, refuse, reply
 
 if TYPE_CHECKING:
     from repertory.actors.memory.source import Extract, MemorySource

@@ -18,8 +18,7 @@ from repertory.core.memory.options import AddMessagesContext
 from repertory.core.messages import Json, Message
 from repertory.errors import RepertoryError, Unavailable
 from repertory.runtime.actor import Actor
-from repertory.runtime.message import Ask
-from repertory.runtime.next import Next, refuse, reply
+from repertory.runtime.message import Ask, Next, refuse, reply
 from repertory.runtime.spec import ChildSpec
 
 

@@ -53,9 +53,8 @@ from repertory.core.snapshots.orchestrators import RunFields, left_agents, said_
 from repertory.errors import AgentBusy, Invalid, NodeFailed, RepertoryError, RunUnfinished, TooLarge, Unavailable
 from repertory.runtime.actor import Actor
 from repertory.runtime.envelope import ReplySlot
-from repertory.runtime.exit import ExitReason
-from repertory.runtime.message import Ask
-from repertory.runtime.next import Next, carry_on, refuse
+from repertory.runtime.lifecycle import ExitReason
+from repertory.runtime.message import Ask, Next, carry_on, refuse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,7 +37,7 @@ from repertory.errors import Retryable, StartFailed, Unavailable
 from repertory.runtime.actor import Actor
 from repertory.runtime.drain import Phase
 from repertory.runtime.mailbox import MailboxSettings
-from repertory.runtime.next import Next, carry_on
+from repertory.runtime.message import Next, carry_on
 from repertory.runtime.spec import ChildSpec
 from repertory.runtime.system import ActorSystem, OnFatal, SystemSettings
 

@@ -10,10 +10,9 @@ from typing import Protocol, TypeVar, cast
 import anyio
 
 from repertory.runtime.actor import Actor
-from repertory.runtime.exit import ExitReason
-from repertory.runtime.next import Next
-from repertory.runtime.ref import ActorRef
-from repertory.runtime.watch import Down
+from repertory.runtime.lifecycle import ExitReason
+from repertory.runtime.message import Next
+from repertory.runtime.ref import ActorRef, Down
 
 M = TypeVar("M")
 

@@ -10,12 +10,11 @@ import anyio
 
 from repertory.runtime.actor import Actor
 from repertory.runtime.context import Context
-from repertory.runtime.exit import ExitReason
+from repertory.runtime.lifecycle import ExitReason
 from repertory.runtime.mailbox import MailboxSettings
-from repertory.runtime.next import Next, carry_on, reply
-from repertory.runtime.ref import ActorRef
+from repertory.runtime.message import Next, carry_on, reply
+from repertory.runtime.ref import ActorRef, Down
 from repertory.runtime.spec import ChildSpec, Restart
-from repertory.runtime.watch import Down
 
 T = TypeVar("T")
 
