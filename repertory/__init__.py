@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from repertory.actors.orchestrator.events import BeforeMultiAgentInvocationEvent as BeforeMultiAgentInvocationEvent
     from repertory.actors.orchestrator.events import BeforeNodeCallEvent as BeforeNodeCallEvent
     from repertory.actors.orchestrator.events import MultiAgentInitializedEvent as MultiAgentInitializedEvent
-    from repertory.actors.orchestrator.nodes import NodePolicy as NodePolicy
+    from repertory.actors.orchestrator.run_driver import NodePolicy as NodePolicy
     from repertory.app.agent.agent import Agent as Agent
-    from repertory.app.agent.context_injector import ContextInjector as ContextInjector
-    from repertory.app.agent.context_offloader import ContextOffloader as ContextOffloader
+    from repertory.app.agent.context_plugins import ContextInjector as ContextInjector
+    from repertory.app.agent.context_plugins import ContextOffloader as ContextOffloader
     from repertory.app.agent.conversation_managers import ConversationManager as ConversationManager
     from repertory.app.agent.conversation_managers import NullConversationManager as NullConversationManager
     from repertory.app.agent.conversation_managers import (
@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from repertory.app.agent.plugins import Plugin as Plugin
     from repertory.app.agent.plugins import hook as hook
     from repertory.app.agent.snapshots import SnapshotLoaded as SnapshotLoaded
-    from repertory.app.agent.snapshottable import Snapshottable as Snapshottable
-    from repertory.app.agent.spec import AgentSpec as AgentSpec
+    from repertory.app.agent.snapshots import Snapshottable as Snapshottable
+    from repertory.app.host.runtime import AgentSpec as AgentSpec
     from repertory.app.host.runtime import DrainReport as DrainReport
     from repertory.app.host.runtime import HostedAgent as HostedAgent
     from repertory.app.host.runtime import HostedSession as HostedSession
@@ -77,8 +77,8 @@ if TYPE_CHECKING:
     from repertory.app.orchestration.graph import GraphNode as GraphNode
     from repertory.app.orchestration.graph import GraphResult as GraphResult
     from repertory.app.orchestration.graph import GraphState as GraphState
-    from repertory.app.orchestration.multi_agent_plugin import MultiAgentPlugin as MultiAgentPlugin
     from repertory.app.orchestration.orchestrator import MultiAgentBase as MultiAgentBase
+    from repertory.app.orchestration.orchestrator import MultiAgentPlugin as MultiAgentPlugin
     from repertory.app.orchestration.orchestrator import RunOptions as RunOptions
     from repertory.app.orchestration.swarm import SharedContext as SharedContext
     from repertory.app.orchestration.swarm import Swarm as Swarm
@@ -93,16 +93,14 @@ if TYPE_CHECKING:
     from repertory.app.sessions.documented import FileSessions as FileSessions
     from repertory.app.sessions.documented import S3SessionManager as S3SessionManager
     from repertory.app.sessions.documented import S3Sessions as S3Sessions
-    from repertory.app.sessions.journal import JournalSessionManager as JournalSessionManager
-    from repertory.app.sessions.journal import JournalSessions as JournalSessions
     from repertory.app.sessions.repository import AgentSessionManager as AgentSessionManager
     from repertory.app.sessions.repository import RepositorySessionManager as RepositorySessionManager
-    from repertory.app.sessions.session_repository import Session as Session
-    from repertory.app.sessions.session_repository import SessionAgent as SessionAgent
-    from repertory.app.sessions.session_repository import SessionMessage as SessionMessage
-    from repertory.app.sessions.session_repository import SessionMultiAgent as SessionMultiAgent
-    from repertory.app.sessions.session_repository import SessionRepository as SessionRepository
-    from repertory.app.sessions.session_repository import SessionType as SessionType
+    from repertory.app.sessions.repository import Session as Session
+    from repertory.app.sessions.repository import SessionAgent as SessionAgent
+    from repertory.app.sessions.repository import SessionMessage as SessionMessage
+    from repertory.app.sessions.repository import SessionMultiAgent as SessionMultiAgent
+    from repertory.app.sessions.repository import SessionRepository as SessionRepository
+    from repertory.app.sessions.repository import SessionType as SessionType
     from repertory.app.sessions.sessions import SQLiteSessionManager as SQLiteSessionManager
     from repertory.app.sessions.sessions import SQLiteSessions as SQLiteSessions
     from repertory.app.sessions.snapshots import SessionManager as SessionManager
@@ -110,6 +108,8 @@ if TYPE_CHECKING:
     from repertory.app.sessions.snapshots import SnapshotSessions as SnapshotSessions
     from repertory.app.sessions.storages import FileStorage as FileStorage
     from repertory.app.sessions.storages import InMemoryStorage as InMemoryStorage
+    from repertory.app.sessions.storages import JournalSessionManager as JournalSessionManager
+    from repertory.app.sessions.storages import JournalSessions as JournalSessions
     from repertory.app.sessions.storages import S3Storage as S3Storage
     from repertory.app.toolbox.calculator import calculator as calculator
     from repertory.app.toolbox.clock import current_time as current_time
@@ -192,7 +192,7 @@ _HOMES = {
     "AgentInitializedEvent": "repertory.actors.hooks.events",
     "AgentResult": "repertory.core.result",
     "AgentSessionManager": "repertory.app.sessions.repository",
-    "AgentSpec": "repertory.app.agent.spec",
+    "AgentSpec": "repertory.app.host.runtime",
     "AgentState": "repertory.core.state",
     "AggregateMemoryError": "repertory.errors",
     "AnthropicModel": "repertory.backends.models.anthropic",
@@ -209,8 +209,8 @@ _HOMES = {
     "BeforeToolsEvent": "repertory.actors.hooks.events",
     "Budget": "repertory.core.budget",
     "ConcurrencyException": "repertory.errors",
-    "ContextInjector": "repertory.app.agent.context_injector",
-    "ContextOffloader": "repertory.app.agent.context_offloader",
+    "ContextInjector": "repertory.app.agent.context_plugins",
+    "ContextOffloader": "repertory.app.agent.context_plugins",
     "ContextWindowOverflowException": "repertory.errors",
     "ConversationManager": "repertory.app.agent.conversation_managers",
     "DrainReport": "repertory.app.host.runtime",
@@ -247,8 +247,8 @@ _HOMES = {
     "InterruptException": "repertory.core.interrupts",
     "IntervalTrigger": "repertory.app.memory.extraction",
     "InvocationTrigger": "repertory.app.memory.extraction",
-    "JournalSessionManager": "repertory.app.sessions.journal",
-    "JournalSessions": "repertory.app.sessions.journal",
+    "JournalSessionManager": "repertory.app.sessions.storages",
+    "JournalSessions": "repertory.app.sessions.storages",
     "Limits": "repertory.core.limits",
     "MCPClient": "repertory.app.agent.mcp_client",
     "Mark": "repertory.core.journal.marks",
@@ -270,10 +270,10 @@ _HOMES = {
     "ModelRetryStrategy": "repertory.core.retry",
     "MultiAgentBase": "repertory.app.orchestration.orchestrator",
     "MultiAgentInitializedEvent": "repertory.actors.orchestrator.events",
-    "MultiAgentPlugin": "repertory.app.orchestration.multi_agent_plugin",
+    "MultiAgentPlugin": "repertory.app.orchestration.orchestrator",
     "MultiAgentResult": "repertory.core.orchestration.results",
     "NodeFailed": "repertory.errors",
-    "NodePolicy": "repertory.actors.orchestrator.nodes",
+    "NodePolicy": "repertory.actors.orchestrator.run_driver",
     "NodeResult": "repertory.core.orchestration.results",
     "NotStored": "repertory.actors.backlog",
     "NullConversationManager": "repertory.app.agent.conversation_managers",
@@ -295,14 +295,14 @@ _HOMES = {
     "SQLiteSessions": "repertory.app.sessions.sessions",
     "ScriptedModel": "repertory.backends.models.scripted",
     "SearchOptions": "repertory.core.memory.options",
-    "Session": "repertory.app.sessions.session_repository",
-    "SessionAgent": "repertory.app.sessions.session_repository",
+    "Session": "repertory.app.sessions.repository",
+    "SessionAgent": "repertory.app.sessions.repository",
     "SessionException": "repertory.errors",
     "SessionManager": "repertory.app.sessions.snapshots",
-    "SessionMessage": "repertory.app.sessions.session_repository",
-    "SessionMultiAgent": "repertory.app.sessions.session_repository",
-    "SessionRepository": "repertory.app.sessions.session_repository",
-    "SessionType": "repertory.app.sessions.session_repository",
+    "SessionMessage": "repertory.app.sessions.repository",
+    "SessionMultiAgent": "repertory.app.sessions.repository",
+    "SessionRepository": "repertory.app.sessions.repository",
+    "SessionType": "repertory.app.sessions.repository",
     "Sessions": "repertory.app.operations.sessions",
     "SharedContext": "repertory.app.orchestration.swarm",
     "SlidingWindowConversationManager": "repertory.app.agent.conversation_managers",
@@ -315,7 +315,7 @@ _HOMES = {
     "SnapshotSessionManager": "repertory.app.sessions.snapshots",
     "SnapshotSessions": "repertory.app.sessions.snapshots",
     "SnapshotStorage": "repertory.backends.sessions.snapshots.port",
-    "Snapshottable": "repertory.app.agent.snapshottable",
+    "Snapshottable": "repertory.app.agent.snapshots",
     "Spent": "repertory.core.budget",
     "Status": "repertory.core.orchestration.results",
     "StoreFlush": "repertory.core.memory.flushed",

@@ -43,8 +43,7 @@ from repertory.actors.context import AgentParts, AgentSettings, Footing, Publish
 from repertory.actors.conversation import LoadView
 from repertory.actors.ledger import Ledger
 from repertory.actors.memory.messages import SkipTo, TurnEnded
-from repertory.actors.persister import ReadImage
-from repertory.actors.persister_messages import LeftBehind, ReadLeftBehind
+from repertory.actors.persister_messages import LeftBehind, ReadImage, ReadLeftBehind
 from repertory.actors.turn import TurnDriver
 from repertory.actors.worklist import Worklist
 from repertory.backends.ports import OutputForm
@@ -70,8 +69,7 @@ from repertory.core.opening import (
 )
 from repertory.core.opening import Ask as AskPerson
 from repertory.core.result import AgentResult
-from repertory.core.snapshots.fields import SnapshotFields
-from repertory.core.snapshots.restoring import restoring
+from repertory.core.snapshots.fields import SnapshotFields, restoring
 from repertory.core.standing import Standing
 from repertory.core.turn import CANCELLED, Began, Continued, Stop, is_whole
 from repertory.errors import AgentBusy, Failed, Invalid, RepertoryError, TooLarge, Unavailable

@@ -59,7 +59,7 @@ from repertory.core.journal.restate import restatements
 from repertory.core.journal.restore import records_of, restore
 from repertory.core.journal.rows import Kind, Row, first_link, size_of
 from repertory.core.journal.verify import verify
-from repertory.core.orchestration.past_run import past_run
+from repertory.core.orchestration.run import past_run
 from repertory.core.outage import StorePatience, Verdict, following, retry_after_s, stored_of, verdict_on
 from repertory.errors import Invalid, LeaseLost, RepertoryError, Retryable, StoreUnavailable, Unavailable
 from repertory.runtime.actor import Actor

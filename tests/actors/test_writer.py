@@ -9,17 +9,10 @@ from collections.abc import Sequence
 import anyio
 import pytest
 
-from repertory.actors.leases import Leases
-from repertory.actors.persister import (
-    Append,
-    Commit,
-    Durable,
-    MemoryJournal,
-    PersisterSettings,
-    ReadHistory,
-    ReadImage,
-    SessionPersister,
-)
+from repertory.actors.leases import Durable, Leases
+from repertory.actors.memory_journal import MemoryJournal
+from repertory.actors.persister import PersisterSettings, SessionPersister
+from repertory.actors.persister_messages import Append, Commit, ReadHistory, ReadImage
 from repertory.actors.writer import StoreWriter, WriterSettings
 from repertory.backends.ports import Batch, Position
 from repertory.core.journal.records import MessageAdded

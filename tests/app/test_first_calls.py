@@ -41,8 +41,8 @@ sys.exit(failed[0] if failed else 0)
 HALF_IMPORTED = """
 import importlib, sys, threading
 
-from repertory.app.host.event_loop import inside_event_loop
-from repertory.app.host.tracing import span
+from repertory.app.host.edge import inside_event_loop
+from repertory.app.host.edge import span
 
 library, stops_at = sys.argv[1:]
 halfway, go_on = threading.Event(), threading.Event()

@@ -28,15 +28,14 @@ from repertory import (
     SQLiteSessions,
     tool,
 )
-from repertory.app.agent import assembly
+from repertory.app.agent import session as agent_session
 from repertory.backends.objects.memory import MemoryObjectStore
 from repertory.backends.ports import Batch, Condition, ObjectStore, Overwrite, SessionStore
 from repertory.backends.tools.schema_library import schema_class
 from repertory.core.journal.appender import Appender
 from repertory.core.journal.records import MessageAdded
 from repertory.core.journal.restore import restore
-from repertory.core.messages import Message, text_of
-from repertory.core.opening import NO_ANSWER_TEXT
+from repertory.core.messages import NO_ANSWER_TEXT, Message, text_of
 from repertory.errors import LeaseLost
 from tests.app.tree_sessions import TreeSessions
 
@@ -264,7 +263,7 @@ async def say(store: SessionStore, takeover: bool, *messages: Message, token: st
 async def test_an_owner_that_came_and_went_is_no_reason_to_fail(named: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it said is there. When it has answered this very turn already, that answer is given."""
     clock = Clock()
-    monkeypatch.setattr(assembly, "time", clock)
+    monkeypatch.setattr(agent_session, "time", clock)
     storage = InMemoryStorage()
     async with agent_on(JournalSessionManager("s", storage=storage), "one", "two") as agent:
         await agent.invoke_async("first")
@@ -288,7 +287,7 @@ async def test_a_redaction_of_an_open_session_is_known_to_its_next_turn(
 ) -> None:
     """It takes a takeover, since the owner is alive; the owner goes on with what it says then."""
     clock = Clock()
-    monkeypatch.setattr(assembly, "time", clock)
+    monkeypatch.setattr(agent_session, "time", clock)
     manager, place = {
         "sqlite": lambda: (SQLiteSessionManager("s", tmp_path / "a.db"), SQLiteSessions(tmp_path / "a.db")),
         "journal": lambda: (JournalSessionManager("s", FileStorage(tmp_path)), JournalSessions(FileStorage(tmp_path))),

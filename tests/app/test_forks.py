@@ -188,7 +188,7 @@ from repertory.app.host import blocking, unsaved
 
 each = agent("sqlite")
 each("before the fork")
-locks = [blocking._lock, unsaved._lock, each._claim._lock, each._parts.wish._lock]
+locks = [blocking._lock, unsaved._lock, each._lock._lock, each._parts.wish._lock]
 holding = threading.Event()
 
 def hold():

@@ -14,8 +14,7 @@ import pytest
 from full_disk_process import place
 
 from repertory import AgentSpec, Runtime, ScriptedModel, StorePatience
-from repertory.core.messages import text_of
-from repertory.core.opening import NO_ANSWER_TEXT
+from repertory.core.messages import NO_ANSWER_TEXT, text_of
 from repertory.errors import Unavailable
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time]

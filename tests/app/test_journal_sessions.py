@@ -23,7 +23,7 @@ from repertory import (
     SlidingWindowConversationManager,
     tool,
 )
-from repertory.app.agent import assembly
+from repertory.app.agent import session as agent_session
 from repertory.backends.ports import ObjectStore, StreamEvent
 from repertory.core.messages import Message, text_of
 from repertory.errors import CorruptJournal, Invalid, LeaseLost, SessionBusy
@@ -118,7 +118,7 @@ async def test_after_a_pause_ownership_is_asked_for_and_a_turn_is_still_one_put(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = Clock()
-    monkeypatch.setattr(assembly, "time", clock)
+    monkeypatch.setattr(agent_session, "time", clock)
     storage = Counted()
     async with agent_on(storage, "a", "b", "c") as agent:
         await agent.invoke_async("1")
@@ -139,7 +139,7 @@ class Clock:
 
 async def test_a_fenced_owner_loses_before_its_model_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    monkeypatch.setattr(assembly, "time", clock)
+    monkeypatch.setattr(agent_session, "time", clock)
     storage = InMemoryStorage()
     model = ScriptedModel(["first", "never"])
     manager = JournalSessionManager("s1", storage=storage)

@@ -11,8 +11,8 @@ import pytest
 
 from repertory import Agent, BeforeNodeCallEvent, Graph, NodeFailed, ScriptedModel, Status, Swarm
 from repertory.app.cli.listing import history_lines
-from repertory.app.operations.branching import Made
 from repertory.app.operations.doctor import examine_place
+from repertory.app.operations.reading import Made
 from repertory.app.operations.showing import show
 from repertory.app.orchestration.orchestrator import Orchestrator
 from repertory.backends.objects.memory import MemoryObjectStore

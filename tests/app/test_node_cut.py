@@ -8,11 +8,10 @@ import anyio
 import pytest
 
 from repertory import Agent, ScriptedModel
-from repertory.actors.orchestrator.nodes import NodeCall
-from repertory.app.host.active_session import ActiveSession
-from repertory.app.host.host import AnyBlueprint, Host, HostSettings
-from repertory.app.orchestration.node_runner import RunnerSettings, SessionNodeRunner
-from repertory.app.orchestration.nodes import AgentNode
+from repertory.actors.orchestrator.run_driver import NodeCall
+from repertory.app.host.host import Host, HostSettings
+from repertory.app.host.session import ActiveSession, SessionSpec
+from repertory.app.orchestration.nodes import AgentNode, RunnerSettings, SessionNodeRunner
 from repertory.backends.tools.schema_library import schema_class
 from repertory.errors import Unavailable
 
@@ -31,15 +30,15 @@ class SlowHost:
     def refusing(self) -> bool:
         return self._host.refusing
 
-    async def enter(self, blueprint: AnyBlueprint) -> ActiveSession:
+    async def enter(self, spec: SessionSpec) -> ActiveSession:
         if self.down:
             raise Unavailable("not to be reached")
         if self.slow:
             await anyio.sleep(1)
-        return await self._host.enter(blueprint)
+        return await self._host.enter(spec)
 
-    async def leave(self, blueprint: AnyBlueprint) -> None:
-        await self._host.leave(blueprint)
+    async def leave(self, spec: SessionSpec) -> None:
+        await self._host.leave(spec)
 
 
 def call(visit: int) -> NodeCall:

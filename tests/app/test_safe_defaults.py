@@ -25,8 +25,8 @@ from repertory import (
     SQLiteSessions,
 )
 from repertory.app.cli.chat import ChatSettings, Terminal, talk
+from repertory.app.cli.listing import harmless, harmless_json
 from repertory.app.cli.main import main
-from repertory.app.cli.transcript import harmless, harmless_json
 from repertory.backends.tools.mcp.source import HTTPServer, StdioServer
 from repertory.errors import Invalid
 

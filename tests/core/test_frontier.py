@@ -7,8 +7,7 @@ from collections import Counter
 
 import pytest
 
-from repertory.core.orchestration.frontier import Frontier, frontier_of, startable
-from repertory.core.orchestration.shape import Edge, GraphShape, in_a_row, shape_of
+from repertory.core.orchestration.plan import Edge, Frontier, GraphShape, frontier_of, in_a_row, shape_of, startable
 from repertory.errors import Invalid
 
 

@@ -12,7 +12,8 @@ from repertory.core.journal.codec import decode, encode
 from repertory.core.orchestration.document import document_of, records_from
 from repertory.core.orchestration.results import NodeResult
 from repertory.core.orchestration.run import Run
-from repertory.core.snapshots.portable import Snapshot, content_digest, read_fields, snapshot_of
+from repertory.core.snapshots.document import content_digest
+from repertory.core.snapshots.portable import Snapshot, read_fields, snapshot_of
 from repertory.errors import RepertoryError
 from tests.core.test_run_documents import worked
 from tests.simulation.hostile_exports import changed

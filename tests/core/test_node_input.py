@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from repertory.core.messages import ContentBlock, Message
-from repertory.core.orchestration.node_input import graph_input, swarm_input
+from repertory.core.orchestration.plan import graph_input, swarm_input
 from repertory.core.orchestration.results import NodeResult, Status
 from repertory.core.result import AgentResult
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from repertory.app.sessions.places import new_owner
+from repertory.app.sessions.sessions import new_owner
 from repertory.core.ids import check_id, owner_name, whereabouts
 
 

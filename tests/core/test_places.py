@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from repertory.core.orchestration.places import STRETCHES_MAX, TIMES_MAX, Places
+from repertory.core.orchestration.run import STRETCHES_MAX, TIMES_MAX, Places
 
 
 def test_places_come_back_from_records_as_they_were(rng: random.Random) -> None:

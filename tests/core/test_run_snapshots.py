@@ -16,9 +16,8 @@ from repertory.core.message_tree.spelling import written
 from repertory.core.orchestration.results import NodeResult, Status
 from repertory.core.orchestration.run import Ended, Run
 from repertory.core.result import AgentResult
-from repertory.core.snapshots.document import Standing
+from repertory.core.snapshots.document import Standing, read_run_snapshot, rows_for_run, run_snapshot
 from repertory.core.snapshots.location import SnapshotLocation
-from repertory.core.snapshots.run_snapshot import read_run_snapshot, rows_for_run, run_snapshot
 from repertory.errors import SnapshotException
 
 PLACE = SnapshotLocation.of("s", "multi_agent.g")

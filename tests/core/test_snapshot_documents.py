@@ -20,13 +20,15 @@ from repertory.core.snapshots.document import (
     snapshot_document,
 )
 from repertory.core.snapshots.location import (
+    Numbering,
     SnapshotManifest,
     check_snapshot_id,
     file_name,
     id_in,
     in_order,
+    manifest_document,
+    read_manifest,
 )
-from repertory.core.snapshots.manifest import Numbering, manifest_document, read_manifest
 from repertory.core.snapshots.trigger import AgentData, SnapshotEvery, wanted_by
 from repertory.errors import Invalid, SnapshotException
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from repertory.core.message_tree.spelling import parsed
 from repertory.core.snapshots.document import read_snapshot, snapshot_document
-from repertory.core.snapshots.manifest import Numbering, manifest_document, read_manifest
+from repertory.core.snapshots.location import Numbering, manifest_document, read_manifest
 from tests.source_tree import ROOT
 
 GOLDEN = ROOT / "tests/golden/snapshots-v1"

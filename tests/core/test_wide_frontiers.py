@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from repertory.core.orchestration.frontier import Frontier, frontier_of
+from repertory.core.orchestration.plan import Frontier, frontier_of
 
 WIDE = 400
 

@@ -38,18 +38,16 @@ from repertory.actors.call import (
 from repertory.actors.hooks.calls import fire
 from repertory.actors.ledger import Ledger
 from repertory.actors.orchestrator.events import AfterMultiAgentInvocationEvent, BeforeMultiAgentInvocationEvent
-from repertory.actors.orchestrator.nodes import Cut
-from repertory.actors.orchestrator.run_driver import OrchestratorParts, RunDriver
+from repertory.actors.orchestrator.run_driver import Cut, OrchestratorParts, RunDriver
 from repertory.actors.persister_messages import ReadImage, ReadRun
 from repertory.actors.worklist import Worklist
 from repertory.core.budget import Budget
 from repertory.core.opening import read_prompt
 from repertory.core.orchestration.calls import BeginRun, Decision, GoOn, Replay, decide_call, waiting
-from repertory.core.orchestration.executions import execution_token, visit_of
-from repertory.core.orchestration.frontier import frontier_of
+from repertory.core.orchestration.plan import frontier_of
 from repertory.core.orchestration.results import MultiAgentResult, Status
-from repertory.core.orchestration.run import Run, leading_to
-from repertory.core.snapshots.orchestrators import RunFields, left_agents, said_of_run
+from repertory.core.orchestration.run import Run, execution_token, leading_to, visit_of
+from repertory.core.snapshots.portable import RunFields, left_agents, said_of_run
 from repertory.errors import AgentBusy, Invalid, NodeFailed, RepertoryError, RunUnfinished, TooLarge, Unavailable
 from repertory.runtime.actor import Actor
 from repertory.runtime.envelope import ReplySlot

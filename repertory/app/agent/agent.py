@@ -10,10 +10,12 @@ import json
 import math
 import os
 import secrets
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
+from weakref import ref
 
 from repertory.actors.agent import CallSettings
 from repertory.actors.call import Busy, Invocation
@@ -21,27 +23,27 @@ from repertory.actors.context import AgentParts, AgentSettings, Durability, Tool
 from repertory.actors.hooks.calls import fire_sync
 from repertory.actors.hooks.events import AgentInitializedEvent
 from repertory.actors.hooks.registry import EventTypes, HookCallback, HookOrder, HookProvider, HookRegistry, SameHooks
+from repertory.actors.memory_journal import MemoryJournal
 from repertory.actors.mirror import Mirror
-from repertory.actors.persister import MemoryJournal
 from repertory.actors.tool_registry import ToolRegistry
 from repertory.actors.tools import call_unrecorded
-from repertory.app.agent.as_tool import AgentTool, as_tools
-from repertory.app.agent.call_options import CallOptions, read_call, request_state_of
-from repertory.app.agent.callbacks import CallbackHandler, call_handler, print_events
+from repertory.app.agent.call_options import (
+    CallbackHandler,
+    CallOptions,
+    call_handler,
+    print_events,
+    read_call,
+    request_state_of,
+)
 from repertory.app.agent.conversation_managers import ManagerChoice, another_manager, chosen_manager
-from repertory.app.agent.direct_tools import DirectTools, call_recorded, direct_use
-from repertory.app.agent.editable_messages import EditableMessages, edit_made
-from repertory.app.agent.fork_history import whole_history
-from repertory.app.agent.life import AgentLife
-from repertory.app.agent.memory import MemoryMethods, given_manager, with_memory
+from repertory.app.agent.messages import EditableMessages, edit_made
 from repertory.app.agent.model_choice import default_model
-from repertory.app.agent.plugins import LatePlugins, Plugin
-from repertory.app.agent.snapshots import Moment, SnapshotMethods, check_open
-from repertory.app.host.blueprint import Blueprint
-from repertory.app.host.claim import Claim
-from repertory.app.host.edge import short_errors
-from repertory.app.host.event_loop import inside_event_loop
-from repertory.app.host.unsaved import watch_state
+from repertory.app.agent.plugins import LatePlugins, Plugin, check_plugins
+from repertory.app.agent.session import AgentLife, AgentSessionSpec
+from repertory.app.agent.tools import AgentTool, DirectTools, as_tools, call_recorded, direct_use
+from repertory.app.host.edge import inside_event_loop, short_errors, sync_loop
+from repertory.app.host.session import ActivationLock
+from repertory.app.host.unsaved import Unfinished, hold_memory, watch_state
 from repertory.app.sessions.sessions import PlacedSession, check_placement
 from repertory.core.ids import check_id
 from repertory.core.limits import Limits, read_limits
@@ -50,52 +52,32 @@ from repertory.core.opening import DIRECT_WHILE_BUSY
 from repertory.core.retry import DEFAULT_RETRY, RetryStrategy, check_retry
 from repertory.core.state import AgentState, agent_state
 from repertory.core.turn import Stop
-from repertory.errors import AgentBusy, Invalid, StructuredOutputException
+from repertory.errors import AgentBusy, Invalid, NotReady, StructuredOutputException
 
 if TYPE_CHECKING:
     from os import PathLike
 
-    from repertory.app.host.active_session import ActiveSession
-    from repertory.app.host.blocking import BlockingHost
+    from repertory.actors.memory.consumer import MemoryParts
+    from repertory.app.agent.snapshots import SnapshotLoaded
+    from repertory.app.host.session import ActiveSession
     from repertory.app.memory.memory_manager import MemoryManager
     from repertory.app.sessions.sessions import SessionPlacement
     from repertory.backends.ports import Model
     from repertory.core.interrupts import Interrupt
+    from repertory.core.memory.flushed import StoreFlush
     from repertory.core.messages import Message, Prompt, ToolResult
     from repertory.core.opening import UnknownOutcome
     from repertory.core.outage import StorePatience
     from repertory.core.result import AgentResult, TurnEvent
-
-
-class InterruptMethods:
-    """An agent's methods around questions to a person."""
-
-    _mirror: Mirror
-    _opened: bool
-
-    @property
-    def interrupts(self) -> list[Interrupt]:
-        """What a person was asked and has not answered, in that order, also after a restart; empty while nothing waits.
-
-        Questions whose time is over stand here until a call goes on without them. Errors: `NotReady` before the session
-        was opened.
-        """
-        check_open(self._opened)
-        return list(self._mirror.standing.waiting)
+    from repertory.core.snapshots.fields import Preset
+    from repertory.core.snapshots.portable import Snapshot
 
 
 T = TypeVar("T")
 
 
-def _blocking() -> BlockingHost:
-    """The event loop of sync code, loaded by the first sync call."""
-    from repertory.app.host.blocking import blocking_host
-
-    return blocking_host()
-
-
 @short_errors
-class Agent(SnapshotMethods, MemoryMethods, InterruptMethods):
+class Agent:
     """One agent and its conversation.
 
     `agent("Hello!")` from sync code, `await agent.invoke_async("Hello!")` from async code (asyncio or trio), and
@@ -198,14 +180,14 @@ class Agent(SnapshotMethods, MemoryMethods, InterruptMethods):
         self._memory = MemoryJournal()
         self._patience = patience
         self._unsaved_id = f"unsaved-{secrets.token_hex(8)}"
-        self._claim = Claim()
+        self._lock = ActivationLock()
         self._life = AgentLife(self.agent_id, self.blueprint, self._joined)
         self._opened = session_manager is None
         self._initialized = False
         self._register(hooks or ())
         if session_manager is not None and session_manager.sessions is not None:
-            watch_state(self._state, self._store_state, (session_manager.session_id, self.agent_id), _blocking)
-        self._flush_at_exit(_blocking)
+            watch_state(self._state, self._store_state, (session_manager.session_id, self.agent_id), sync_loop)
+        self._flush_at_exit()
         if session_manager is None:
             self._mirror.show(self._initial)
             if self._late_plugins.done:
@@ -213,7 +195,7 @@ class Agent(SnapshotMethods, MemoryMethods, InterruptMethods):
         if snapshot is not None:
             self._load_snapshot(snapshot, None)
         if session_manager is not None and not isinstance(session_manager, PlacedSession) and not inside_event_loop():
-            _blocking().run(self.ready)
+            sync_loop().run(self.ready)
 
     def _register(self, hooks: Sequence[HookProvider]) -> None:
         """Hooks in the order given, then those of plugins, then what plugins do to the agent."""
@@ -351,13 +333,13 @@ class Agent(SnapshotMethods, MemoryMethods, InterruptMethods):
         order, `UnpairedTools` for tool uses without their results, `AgentBusy` while a turn runs (then nothing has
         changed), and those of the store.
         """
-        check_open(self._opened)
+        self._check_open()
         drafted = self._mirror.drafted()
         return EditableMessages(self._mirror.messages(), self._edit_messages) if drafted is None else drafted
 
     @messages.setter
     def messages(self, messages: Sequence[Message]) -> None:
-        check_open(self._opened)
+        self._check_open()
         if not self._mirror.assign(messages):
             self._edit_messages(messages, messages if isinstance(messages, EditableMessages) else None)
 
@@ -375,16 +357,155 @@ class Agent(SnapshotMethods, MemoryMethods, InterruptMethods):
         self._mirror.show_edited(shown, waits=edit.keeps_end)
         self._life.loads.append(edit)
         if self.session_manager is not None and not inside_event_loop():
-            _blocking().run(self.ready)
+            sync_loop().run(self.ready)
         return shown
 
     @property
-    def _moment(self) -> Moment:
-        return Moment(self, self._mirror, self._state, self._life, self._opened)
+    def interrupts(self) -> list[Interrupt]:
+        """What a person was asked and has not answered, in that order, also after a restart; empty while nothing waits.
+
+        Questions whose time is over stand here until a call goes on without them. Errors: `NotReady` before the session
+        was opened.
+        """
+        self._check_open()
+        return list(self._mirror.standing.waiting)
+
+    def _check_open(self) -> None:
+        if not self._opened:
+            raise NotReady("the session is not open yet: await agent.ready(), enter `async with agent`, or make a call")
+
+    def save_snapshot(
+        self,
+        metadata: Mapping[str, Any] | None = None,
+        *,
+        preset: Preset = "session",
+        include: Collection[str] | None = None,
+        exclude: Collection[str] | None = None,
+    ) -> Snapshot:
+        """The agent as it is now, as JSON; `metadata` is kept in it. Also within a turn, from hooks and tools.
+
+        Fields: messages, state, conversation_manager_state, interrupt_state and model_state, the data of plugins that
+        are `Snapshottable`, `enabled_tools` when it was set, and those to `include` (`system_prompt`), without those to
+        `exclude`. Errors: `Invalid` for names and values that make no sense; `NotReady` before the session was opened.
+        """
+        told = () if self.enabled_tools is None else ("enabled_tools",)
+        return self._snapshot(preset, (*told, "components", *(include or ())), exclude, metadata)
+
+    def take_snapshot(
+        self,
+        *,
+        preset: Preset | None = None,
+        include: Collection[str] | None = None,
+        exclude: Collection[str] | None = None,
+        app_data: Mapping[str, Any] | None = None,
+    ) -> Snapshot:
+        """`save_snapshot` as the SDK's newest release spells it: what preset and `include` name, and nothing else.
+
+        Errors: `SnapshotException` when that is nothing; those of `save_snapshot`.
+        """
+        return self._snapshot(preset, include, exclude, app_data)
+
+    def _snapshot(
+        self,
+        preset: Preset | None,
+        include: Collection[str] | None,
+        exclude: Collection[str] | None,
+        metadata: Mapping[str, Any] | None,
+    ) -> Snapshot:
+        from repertory.app.agent.snapshots import take_snapshot  # loaded when used
+        from repertory.core.snapshots.fields import fields_wanted
+
+        wanted = fields_wanted(preset, include, exclude)
+        self._check_open()
+        return take_snapshot(self, self._mirror, wanted, metadata)
+
+    def load_snapshot(
+        self, snapshot: Mapping[str, Any], *, overrides: Mapping[str, Any] | None = None
+    ) -> SnapshotLoaded:
+        """Go on from a snapshot. Fields that it does not hold stay as they are; what was said until now stays in the
+        history. `overrides`: other values for some fields, or, by `state.KEY`, for single values of the state.
+
+        `messages`, `state` and what the conversation manager keeps are those of the snapshot at once. The session has
+        it when this returns; inside an event loop, where nothing can be waited for here, when the next call begins:
+        `load_snapshot_async` waits. Errors: `SnapshotException` for one that was changed, truncated, or is of another
+        version or kind; `Invalid` for overrides that make no sense; `AgentBusy` from within a turn. Then nothing has
+        changed.
+        """
+        loaded = self._load_snapshot(snapshot, overrides)
+        if self.session_manager is not None and not inside_event_loop():
+            sync_loop().run(self.ready)
+        return loaded
+
+    async def load_snapshot_async(
+        self, snapshot: Mapping[str, Any], *, overrides: Mapping[str, Any] | None = None
+    ) -> SnapshotLoaded:
+        """`load_snapshot` that returns when the session has it. Cancelled, the next call sees to that."""
+        loaded = self._load_snapshot(snapshot, overrides)
+        await self.ready()
+        return loaded
+
+    def _load_snapshot(self, snapshot: object, overrides: Mapping[str, Any] | None) -> SnapshotLoaded:
+        from repertory.app.agent.snapshots import show_snapshot  # loaded when used
+
+        if self._life.in_a_turn:
+            raise AgentBusy("a turn is running: load the snapshot when it is over", agent=self.agent_id)
+        fields, loaded = show_snapshot(self, self._mirror, snapshot, overrides)
+        self._life.loads.append(fields)
+        return loaded
+
+    @property
+    def memory_manager(self) -> MemoryManager | None:
+        """What the agent remembers with across conversations; None when it does not."""
+        return self._memory_manager
+
+    @property
+    def _memory_parts(self) -> MemoryParts | None:
+        return None if self._memory_manager is None else self._memory_manager.parts_for(self)
+
+    async def flush_memory(self) -> Mapping[str, StoreFlush]:
+        """Have every memory store take in what this agent's conversation has for it, now; see `MemoryManager.flush`.
+
+        By the name of the store, what landed, what did not, and why. Errors: those of opening the session.
+        """
+        return await self._flush_by(math.inf)
+
+    async def _flush_by(self, deadline: float) -> Mapping[str, StoreFlush]:
+        if self._memory_manager is None:
+            return {}
+        async with self._session(deadline=deadline) as session:
+            return await session.flush_memory()
+
+    def _flush_at_exit(self) -> None:
+        """Offer what sync calls have said to memory when the process ends, if nothing else does it before."""
+        parts = self._memory_parts
+        if parts is None or inside_event_loop() or not any(source.extracts for source in parts.sources):
+            return
+        here, kept = ref(self), self.session_id is not None
+
+        async def flush_if_there(by: float) -> str | None:
+            agent = here()
+            return None if agent is None else await agent._flush_before_exit(by)
+
+        stores = [source.desk.name for source in parts.sources if source.extracts]
+        then = "it stands in the journal" if kept else "it is kept nowhere else, and lost"
+        unfinished = Unfinished(
+            left=f"memory stores have not taken in what was said; {then} stores={stores!r}",
+            session_id=self.session_id,
+            agent_id=self.agent_id,
+            # What is kept in a session is there for the next process as well.
+            finish=flush_if_there if kept else self._flush_before_exit,
+            host=sync_loop,
+            of_memory=True,
+        )
+        parts.link.watch = partial(hold_memory, id(parts.link), unfinished)
+
+    async def _flush_before_exit(self, by: float) -> str | None:
+        flushed = await self._flush_by(by)
+        return "; ".join(str(each.error) for each in flushed.values() if each.parked) or None
 
     def __call__(self, prompt: Prompt = None, **options: Unpack[CallOptions]) -> AgentResult:
         """Run a turn from sync code; takes what `invoke_async` takes. Blocks the calling thread until it is durable."""
-        return _blocking().run(self.invoke_async, prompt, **options)
+        return sync_loop().run(self.invoke_async, prompt, **options)
 
     async def invoke_async(self, prompt: Prompt = None, **options: Unpack[CallOptions]) -> AgentResult:
         """Run a turn; `CallOptions` says what may stand beside the prompt.
@@ -420,7 +541,7 @@ class Agent(SnapshotMethods, MemoryMethods, InterruptMethods):
 
     def structured_output(self, output_model: type[T], prompt: Prompt = None) -> T:
         """`structured_output_async` from sync code."""
-        return _blocking().run(self.structured_output_async, output_model, prompt)
+        return sync_loop().run(self.structured_output_async, output_model, prompt)
 
     async def structured_output_async(self, output_model: type[T], prompt: Prompt = None) -> T:
         """An object of that type that the model filled in. Errors: `StructuredOutputException` when it would not."""
@@ -442,6 +563,8 @@ class Agent(SnapshotMethods, MemoryMethods, InterruptMethods):
         """A copy of everything ever said, oldest first, whatever the model is shown. A fork begins with what was said
         in its source, as far as that is still there.
         """
+        from repertory.app.operations.reading import whole_history  # loaded when used
+
         async with self._session() as session:
             return await whole_history(session, self.blueprint())
 
@@ -470,18 +593,18 @@ class Agent(SnapshotMethods, MemoryMethods, InterruptMethods):
 
     def __enter__(self) -> Agent:
         """Keep the session open from sync code, until the end of the block or `shutdown()`."""
-        _blocking().run(self.__aenter__)
+        sync_loop().run(self.__aenter__)
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        _blocking().run(self.__aexit__, *exc_info)
+        sync_loop().run(self.__aexit__, *exc_info)
 
     def shutdown(self) -> None:
         """Close what `with agent` opened; everything said is durable and was offered to memory, and so is the state.
         Calling it again does nothing.
         """
         if self._life.is_held or self._state.changed or self._life.edited or self._memory_manager is not None:
-            _blocking().run(self.shutdown_async)
+            sync_loop().run(self.shutdown_async)
 
     async def shutdown_async(self) -> None:
         """The same for `async with agent`, from the same event loop."""
@@ -499,7 +622,7 @@ class Agent(SnapshotMethods, MemoryMethods, InterruptMethods):
     def _session(
         self, busy: Busy | None = None, deadline: float = math.inf, *, moves: bool = False
     ) -> AbstractAsyncContextManager[ActiveSession]:
-        """The session that is held open, or one brought to life for as long as the block; see `AgentLife.session`."""
+        """The session that is held open, or one brought to life for as long as the block; see `SessionLife.session`."""
         return self._life.session(busy or self._busy, deadline, moves=moves)
 
     def _joined(self, session: ActiveSession) -> None:
@@ -544,13 +667,13 @@ class Agent(SnapshotMethods, MemoryMethods, InterruptMethods):
             limits=self._limits,
         )
 
-    def blueprint(self) -> Blueprint:
+    def blueprint(self) -> AgentSessionSpec:
         """What brings this agent to life, for whoever hosts it.
 
         Read anew for each call, so that attributes may be changed between calls.
         """
         manager = self.session_manager
-        return Blueprint(
+        return AgentSessionSpec(
             agent=self._settings(),
             calls=CallSettings(busy=self._busy, unknown_outcome=self._unknown),
             parts=self._parts,
@@ -563,8 +686,22 @@ class Agent(SnapshotMethods, MemoryMethods, InterruptMethods):
             prepare=self._late_plugins.finish,
             opened=self._life.join,
             remembers=self._memory_parts,
-            claim=self._claim,
+            lock=self._lock,
         )
+
+
+def with_memory(plugins: Sequence[Plugin] | None, manager: MemoryManager | None) -> Sequence[Plugin]:
+    """The plugins of an agent, its memory manager among them. Errors: as `check_plugins`."""
+    return check_plugins([*check_plugins(plugins or (), Plugin), *([manager] if manager is not None else ())], Plugin)
+
+
+def given_manager(given: object) -> MemoryManager | None:
+    """The memory manager that an agent was given. Loads what that takes only when there is one. Errors: `Invalid`."""
+    if given is None:
+        return None
+    from repertory.app.memory.memory_manager import read_manager
+
+    return read_manager(given)
 
 
 def read_config(config: Mapping[str, Any] | str | os.PathLike[str]) -> dict[str, Any]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
+import logging
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypedDict, cast
+import sys
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, cast
 
 import anyio
 
@@ -105,3 +108,33 @@ def request_state_of(state: Mapping[str, Any]) -> dict[str, Any]:
     """The part of an invocation state that callback handlers are given."""
     found = state.get("request_state")
     return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+
+
+CallbackHandler: TypeAlias = "Callable[..., object]"
+"""Called with each event's entries as keywords, and `request_state`. The turn waits for an asynchronous one."""
+
+_log = logging.getLogger("repertory.callbacks")
+
+
+async def call_handler(handler: CallbackHandler, event: Mapping[str, object], request_state: dict[str, Any]) -> None:
+    """Tell the handler. What it raises is logged: the turn goes on."""
+    try:
+        outcome = handler(**event, request_state=request_state)
+        if outcome is not None and inspect.isawaitable(outcome):
+            await outcome
+    except Exception as error:  # noqa: BLE001 - a handler is anybody's code, and only looks on
+        _log.error("callback handler failed", exc_info=error)
+
+
+def print_events(**event: object) -> None:
+    """Print the answer's text as it streams, and a line for each tool that starts."""
+    match event:
+        case {"data": str(text)}:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+        case {"tool_started": {"name": str(name)}}:
+            sys.stdout.write(f"\n[{name}]\n")
+        case {"result": _}:
+            sys.stdout.write("\n")
+        case _:
+            pass

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, TypedDict, Unpack, cast
 
 import anyio
 
+from repertory.app.host.edge import sync_loop
 from repertory.app.host.host import ambient_host
-from repertory.app.host.tool_servers import ToolServers, open_by_hand
+from repertory.app.host.shared import ToolServers, open_by_hand
 from repertory.backends.tools.mcp.choice import ToolChoice, ToolFilters
 from repertory.backends.tools.mcp.source import HTTPServer, MCPSource, StdioServer, TransportFactory
 from repertory.core.messages import error_result
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from mcp_types import GetPromptResult, ListPromptsResult, ListResourcesResult, ReadResourceResult
 
     from repertory.actors.tool_server import ServedTool, ServerLink
-    from repertory.app.host.blocking import BlockingHost
     from repertory.backends.ports import ToolConnection
     from repertory.core.messages import Json, ToolResult, ToolUse
 
@@ -40,13 +40,6 @@ _SETTINGS = SystemSettings(
     phases=(Phase(name="close", timeout_s=20.0, reserve_s=10.0, stops_actors=True),),
     on_fatal=lambda error: None,  # The tools say so themselves.
 )
-
-
-def _blocking() -> BlockingHost:
-    """The event loop of sync code, loaded by the first sync call."""
-    from repertory.app.host.blocking import blocking_host
-
-    return blocking_host()
 
 
 class ClientSettings(TypedDict, total=False):
@@ -180,11 +173,11 @@ class MCPClient:
 
     def __enter__(self) -> MCPClient:
         """The same from sync code, for agents that are called from sync code."""
-        _blocking().run(self.__aenter__)
+        sync_loop().run(self.__aenter__)
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        _blocking().run(self.__aexit__, *exc_info)
+        sync_loop().run(self.__aexit__, *exc_info)
 
     async def list_tools(self) -> list[ServedTool]:
         """The server's tools, after the filters; each may be given to any agent. Errors: `NotReady` when not open."""
@@ -212,7 +205,7 @@ class MCPClient:
 
     def call_tool_sync(self, tool_use_id: str, name: str, arguments: Mapping[str, Json] | None = None) -> ToolResult:
         """`call_tool_async` from sync code, inside `with client`."""
-        return _blocking().run(self.call_tool_async, tool_use_id, name, arguments)
+        return sync_loop().run(self.call_tool_async, tool_use_id, name, arguments)
 
     async def list_prompts(self, cursor: str | None = None) -> ListPromptsResult:
         """A page of the server's prompts, as `mcp` has them. Errors: `Failed`, `Unavailable`, `NotReady`, and

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 from repertory.backends.tools.function_tool import FunctionTool
 from repertory.errors import HookFailed, Invalid, RepertoryError
@@ -65,21 +65,30 @@ def marked_callbacks(plugin: object) -> list[Callable[..., Any]]:
     return [getattr(plugin, name) for name in _names(plugin) if hasattr(getattr(type(plugin), name), _MARK)]
 
 
-def check_plugins(plugins: object) -> list[Plugin]:
-    """The plugins as a list. Errors: `Invalid` for what is none, for one without a name, for two of one name."""
+class NamedPlugin(Protocol):
+    """What plugins of agents, and of graphs and swarms, have in common."""
+
+    name: str
+
+
+P = TypeVar("P", bound=NamedPlugin)
+
+
+def check_plugins(plugins: object, kind: type[P]) -> list[P]:
+    """The plugins of that kind as a list. Errors: `Invalid` for what is none, for one without a name, for two of one
+    name.
+    """
     found = list(cast("Sequence[object]", plugins)) if isinstance(plugins, list | tuple) else [plugins]
-    checked: list[Plugin] = []
+    checked: list[P] = []
     for plugin in found:
-        if not isinstance(plugin, Plugin) or not plugin.name:
-            raise Invalid("a plugin is an object of a subclass of Plugin with a name", got=repr(plugin))
-        if any(plugin.name == other.name and not _may_both(plugin, other) for other in checked):
-            raise Invalid("two plugins have the same name", name=plugin.name)
+        if not isinstance(plugin, kind) or not plugin.name:
+            raise Invalid(f"a plugin is an object of a subclass of {kind.__name__} with a name", got=repr(plugin))
+        for other in checked:
+            both = plugin is not other and all(getattr(each, "may_repeat", False) for each in (plugin, other))
+            if plugin.name == other.name and not both:
+                raise Invalid("two plugins have the same name", name=plugin.name)
         checked.append(plugin)
     return checked
-
-
-def _may_both(plugin: Plugin, other: Plugin) -> bool:
-    return plugin is not other and plugin.may_repeat and other.may_repeat
 
 
 class LatePlugins:

@@ -1,31 +1,27 @@
-"""Taking snapshots of an agent, and what loading one does to it at once."""
+"""Snapshots of an agent, and of objects that say themselves what belongs into one: plugins and nodes."""
 
 from __future__ import annotations
 
 import logging
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 from repertory.actors.hooks.calls import fire_sync
 from repertory.actors.hooks.events import AfterSnapshotEvent, BeforeSnapshotEvent
 from repertory.app.agent.conversation_managers import restore_state
-from repertory.app.agent.snapshottable import load_components, saved_components
-from repertory.app.host.event_loop import inside_event_loop
-from repertory.app.host.tracing import span
+from repertory.app.host.edge import span
 from repertory.core.interrupt_state import read_state, snapshot_state
 from repertory.core.messages import repair
-from repertory.core.snapshots.fields import Preset, SnapshotFields, fields_wanted
+from repertory.core.snapshots.fields import SnapshotFields
 from repertory.core.snapshots.portable import Snapshot, read_fields, snapshot_of
-from repertory.errors import AgentBusy, Invalid, NotReady
+from repertory.errors import Invalid, RepertoryError, SnapshotException
 
 if TYPE_CHECKING:
     from repertory.actors.mirror import Mirror
-    from repertory.app.agent.life import AgentLife
+    from repertory.app.agent.conversation_managers import ConversationManager
     from repertory.core.messages import Json
-    from repertory.core.state import AgentState
 
 _log = logging.getLogger("repertory.sessions")
 
@@ -44,109 +40,8 @@ class SnapshotLoaded:
     """Nodes that the snapshot holds and that this orchestrator does not have."""
 
 
-class Moment(NamedTuple):
-    """An agent as it is now."""
-
-    agent: Any
-    """The `Agent`."""
-    mirror: Mirror
-    state: AgentState
-    life: AgentLife
-    opened: bool
-
-
-class SnapshotMethods(ABC):
-    """What an `Agent` does with snapshots."""
-
-    @property
-    @abstractmethod
-    def _moment(self) -> Moment:
-        """What of it is looked at and changed."""
-
-    @abstractmethod
-    async def ready(self) -> None:
-        """Open the session, and go on from what was loaded."""
-
-    def save_snapshot(
-        self,
-        metadata: Mapping[str, Any] | None = None,
-        *,
-        preset: Preset = "session",
-        include: Collection[str] | None = None,
-        exclude: Collection[str] | None = None,
-    ) -> Snapshot:
-        """The agent as it is now, as JSON; `metadata` is kept in it. Also within a turn, from hooks and tools.
-
-        Fields: messages, state, conversation_manager_state, interrupt_state and model_state, the data of plugins that
-        are `Snapshottable`, `enabled_tools` when it was set, and those to `include` (`system_prompt`), without those to
-        `exclude`. Errors: `Invalid` for names and values that make no sense; `NotReady` before the session was opened.
-        """
-        told = () if self._moment.agent.enabled_tools is None else ("enabled_tools",)
-        return self._save(fields_wanted(preset, (*told, "components", *(include or ())), exclude), metadata)
-
-    def take_snapshot(
-        self,
-        *,
-        preset: Preset | None = None,
-        include: Collection[str] | None = None,
-        exclude: Collection[str] | None = None,
-        app_data: Mapping[str, Any] | None = None,
-    ) -> Snapshot:
-        """`save_snapshot` as the SDK's newest release spells it: what preset and `include` name, and nothing else.
-
-        Errors: `SnapshotException` when that is nothing; those of `save_snapshot`.
-        """
-        return self._save(fields_wanted(preset, include, exclude), app_data)
-
-    def _save(self, wanted: frozenset[str], metadata: Mapping[str, Any] | None) -> Snapshot:
-        moment = self._moment
-        check_open(moment.opened)
-        return _save(moment, wanted, metadata)
-
-    def load_snapshot(
-        self, snapshot: Mapping[str, Any], *, overrides: Mapping[str, Any] | None = None
-    ) -> SnapshotLoaded:
-        """Go on from a snapshot. Fields that it does not hold stay as they are; what was said until now stays in the
-        history. `overrides`: other values for some fields, or, by `state.KEY`, for single values of the state.
-
-        `messages`, `state` and what the conversation manager keeps are those of the snapshot at once. The session has
-        it when this returns; inside an event loop, where nothing can be waited for here, when the next call begins:
-        `load_snapshot_async` waits. Errors: `SnapshotException` for one that was changed, truncated, or is of another
-        version or kind; `Invalid` for overrides that make no sense; `AgentBusy` from within a turn. Then nothing has
-        changed.
-        """
-        loaded = self._load_snapshot(snapshot, overrides)
-        if self._moment.agent.session_manager is not None and not inside_event_loop():
-            from repertory.app.host.blocking import blocking_host
-
-            blocking_host().run(self.ready)
-        return loaded
-
-    async def load_snapshot_async(
-        self, snapshot: Mapping[str, Any], *, overrides: Mapping[str, Any] | None = None
-    ) -> SnapshotLoaded:
-        """`load_snapshot` that returns when the session has it. Cancelled, the next call sees to that."""
-        loaded = self._load_snapshot(snapshot, overrides)
-        await self.ready()
-        return loaded
-
-    def _load_snapshot(self, snapshot: object, overrides: Mapping[str, Any] | None) -> SnapshotLoaded:
-        moment = self._moment
-        if moment.life.in_a_turn:
-            raise AgentBusy("a turn is running: load the snapshot when it is over", agent=moment.agent.agent_id)
-        fields, loaded = _load(moment, snapshot, overrides)
-        moment.life.loads.append(fields)
-        return loaded
-
-
-def check_open(opened: bool) -> None:
-    """Errors: `NotReady` before the session was opened."""
-    if not opened:
-        raise NotReady("the session is not open yet: await agent.ready(), enter `async with agent`, or make a call")
-
-
-def _save(moment: Moment, wanted: Collection[str], metadata: Mapping[str, Any] | None) -> Snapshot:
-    agent, mirror = moment.agent, moment.mirror
+def take_snapshot(agent: Any, mirror: Mirror, wanted: Collection[str], metadata: Mapping[str, Any] | None) -> Snapshot:
+    """The snapshot of these fields. Errors: `Invalid`, `SnapshotException`, and those of guards."""
     if metadata is not None and not isinstance(cast("object", metadata), Mapping):
         raise Invalid("metadata is a dictionary", got=type(metadata).__name__)
     before = BeforeSnapshotEvent(agent=agent, action="save", metadata=dict(metadata or {}))
@@ -156,7 +51,7 @@ def _save(moment: Moment, wanted: Collection[str], metadata: Mapping[str, Any] |
         components = saved_components(agent) if "components" in wanted else {}
         fields: dict[str, object] = {
             "messages": mirror.messages(),
-            "state": moment.state.get(),
+            "state": agent.state.get(),
             "conversation_manager_state": {**manager.get_state(), **mirror.manager_state, "__name__": manager.name},
             "interrupt_state": snapshot_state(mirror.standing),
             "model_state": {},
@@ -172,14 +67,13 @@ def _save(moment: Moment, wanted: Collection[str], metadata: Mapping[str, Any] |
     return snapshot
 
 
-def _load(
-    moment: Moment, snapshot: object, overrides: Mapping[str, object] | None
+def show_snapshot(
+    agent: Any, mirror: Mirror, snapshot: object, overrides: Mapping[str, object] | None
 ) -> tuple[SnapshotFields, SnapshotLoaded]:
     """Make the agent look like the snapshot: what has to become part of its conversation, and what was done."""
-    agent = moment.agent
     with span("repertory.snapshot.load", {"agent.id": agent.agent_id}):
         fields = read_fields(snapshot, overrides)
-        messages = moment.mirror.messages() if fields.messages is None else repair(fields.messages)
+        messages = mirror.messages() if fields.messages is None else repair(fields.messages)
         standing = read_state(fields.interrupts, messages[-1] if messages else None)
         fire_sync(agent.hooks, BeforeSnapshotEvent(agent=agent, action="load", snapshot=snapshot))
         missing_components = load_components(agent, fields.components)
@@ -187,12 +81,12 @@ def _load(
         if "system_prompt" in fields.names:
             agent.system_prompt = fields.system_prompt
         if fields.messages is not None:
-            moment.mirror.show(messages)
+            mirror.show(messages)
         if fields.manager is not None:
-            _restore_manager(moment, fields.manager)
-        moment.mirror.standing = standing
+            _restore_manager(agent.conversation_manager, mirror, fields.manager)
+        mirror.standing = standing
         if fields.state is not None:
-            moment.state.replace(fields.state)
+            agent.state.replace(fields.state)
         loaded = SnapshotLoaded(
             fields=tuple(sorted(fields.names)),
             missing_tools=missing,
@@ -202,9 +96,9 @@ def _load(
     return fields, loaded
 
 
-def _restore_manager(moment: Moment, said: Mapping[str, Json]) -> None:
+def _restore_manager(manager: ConversationManager, mirror: Mirror, said: Mapping[str, Json]) -> None:
     """Have the conversation manager go on from what a snapshot says of it."""
-    mirror, manager, removed = moment.mirror, moment.agent.conversation_manager, said.get("removed_message_count")
+    removed = said.get("removed_message_count")
     mirror.manager_state = {key: value for key, value in said.items() if key not in ("__name__", "summary_message")}
     try:
         restore_state(manager, removed if isinstance(removed, int) else 0, mirror.manager_state)
@@ -219,3 +113,64 @@ def enable_tools(agent: Any, fields: SnapshotFields) -> tuple[str, ...]:
     known, names = set(agent.tool_names), fields.enabled_tools
     agent.enabled_tools = None if names is None else [name for name in names if name in known]
     return tuple(name for name in names or () if name not in known)
+
+
+@runtime_checkable
+class Snapshottable(Protocol):
+    """Something whose state belongs into snapshots: agents, orchestrators, and objects that own data.
+
+    An agent's snapshot holds those of its plugins that have these methods, under the plugin's name; an orchestrator's
+    holds those of its nodes.
+    """
+
+    def save_snapshot(self) -> Mapping[str, Any]:
+        """What to keep, as JSON. It must not change afterwards."""
+        ...
+
+    def load_snapshot(self, snapshot: Any) -> object:
+        """Go on from what `save_snapshot` gave, perhaps in another process and an earlier release."""
+        ...
+
+
+def saved_by(name: str, component: Snapshottable) -> dict[str, Json]:
+    """What it keeps. Errors: `SnapshotException` for whatever it raises."""
+    try:
+        return dict(component.save_snapshot())
+    except RepertoryError:
+        raise
+    except Exception as error:
+        raise SnapshotException("this gave no snapshot", of=name, cause=repr(error)) from error
+
+
+def loaded_by(name: str, component: Snapshottable, data: Json) -> None:
+    """Give it back what it kept. Errors: `SnapshotException` for whatever it raises."""
+    try:
+        component.load_snapshot(data)
+    except RepertoryError:
+        raise
+    except Exception as error:
+        raise SnapshotException("this did not take its snapshot", of=name, cause=repr(error)) from error
+
+
+def components(agent: Any) -> Iterator[tuple[str, Snapshottable]]:
+    """The plugins of an agent that own data, by name."""
+    for plugin in agent.plugins:
+        name = plugin.name
+        if isinstance(plugin, Snapshottable):
+            yield name, plugin
+
+
+def saved_components(agent: Any) -> dict[str, Json]:
+    """What the plugins of an agent keep. Errors: `SnapshotException`."""
+    return {name: saved_by(name, component) for name, component in components(agent)}
+
+
+def load_components(agent: Any, data: Mapping[str, Json]) -> tuple[str, ...]:
+    """Give the plugins of an agent back what they kept; gives the names of those that it does not have. Errors:
+    `SnapshotException`.
+    """
+    found = dict(components(agent))
+    for name, kept in data.items():
+        if name in found:
+            loaded_by(name, found[name], kept)
+    return tuple(name for name in data if name not in found)

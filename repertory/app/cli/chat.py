@@ -22,11 +22,10 @@ import anyio
 
 from repertory.app.agent.agent import Agent
 from repertory.app.agent.model_choice import NothingChosen, choose_model
-from repertory.app.cli.transcript import harmless, interrupt_line, tool_result_line, tool_use_line
+from repertory.app.cli.listing import harmless, interrupt_line, tool_result_line, tool_use_line
 from repertory.app.host.blocking import blocking_host
 from repertory.app.operations.sessions import Sessions
-from repertory.app.sessions.places import home
-from repertory.app.sessions.sessions import PlacedSession, SQLiteSessions
+from repertory.app.sessions.sessions import PlacedSession, SQLiteSessions, home
 from repertory.app.toolbox.calculator import calculator
 from repertory.app.toolbox.clock import current_time
 from repertory.app.toolbox.files import file_tools
@@ -39,7 +38,7 @@ from repertory.errors import RepertoryError, StoreNotFound
 if TYPE_CHECKING:
     from types import FrameType
 
-    from repertory.app.operations.positions import Position
+    from repertory.app.operations.reading import Position
     from repertory.app.sessions.sessions import SessionPlace
     from repertory.backends.ports import Model
     from repertory.core.interrupts import Interrupt

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from io import TextIOWrapper
 from pathlib import Path
 
+from repertory.app.cli.listing import harmless
 from repertory.app.cli.memory_commands import add_memory_commands, run_memory_command
 from repertory.app.cli.session_commands import add_commands, add_place, chosen_place, run_command
-from repertory.app.cli.transcript import harmless
 from repertory.errors import RepertoryError
 
 

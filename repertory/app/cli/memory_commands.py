@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from repertory.app.cli import listing
+from repertory.app.cli.listing import harmless, shortened
 from repertory.app.cli.session_commands import Outcome, add_place, chosen_place
-from repertory.app.cli.transcript import harmless, shortened
 from repertory.app.memory.memory_manager import MemoryManager
 from repertory.app.memory.sqlite import SQLiteMemoryStore
 from repertory.app.operations.sessions import Sessions
@@ -23,7 +23,7 @@ from repertory.core.memory.options import MemoryAddOptions, MemorySearchOptions
 from repertory.errors import Invalid, NotFound
 
 if TYPE_CHECKING:
-    from repertory.app.operations.letters import StoredLetter
+    from repertory.app.operations.marking import StoredLetter
     from repertory.core.memory.entry import MemoryEntry
 
 _Run = Callable[[argparse.Namespace], Awaitable[Outcome]]

@@ -16,19 +16,18 @@ import anyio
 import anyio.to_thread
 
 from repertory.app.cli import listing
-from repertory.app.cli.transcript import harmless
+from repertory.app.cli.listing import harmless
 from repertory.app.memory.sqlite import SQLiteMemoryStore
 from repertory.app.operations.sessions import Sessions
 from repertory.app.sessions.agentcore import AgentCoreMemorySessions
 from repertory.app.sessions.documented import FileSessions, S3Sessions
-from repertory.app.sessions.journal import JournalSessions
 from repertory.app.sessions.sessions import SQLiteSessions
 from repertory.app.sessions.snapshots import SnapshotSessions
-from repertory.app.sessions.storages import FileStorage, S3Storage
+from repertory.app.sessions.storages import FileStorage, JournalSessions, S3Storage
 from repertory.errors import Invalid, NotFound
 
 if TYPE_CHECKING:
-    from repertory.app.operations.copying import CopyReport
+    from repertory.app.operations.branching import CopyReport
     from repertory.app.operations.erasing import (
         DeletionProof,
         ExpiryReport,
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
         RedactionReport,
         TextRedactionReport,
     )
-    from repertory.app.operations.pruning import PruneReport
+    from repertory.app.operations.marking import PruneReport
     from repertory.app.operations.showing import StoredAgent, StoredSession
     from repertory.app.sessions.sessions import SessionPlace
     from repertory.app.sessions.storages import Storage

@@ -24,9 +24,8 @@ import anyio
 from anyio.abc import TaskGroup
 
 from repertory.app.agent.model_choice import Chosen, named_model
-from repertory.app.agent.spec import AgentSpec
 from repertory.app.demo.orders import ORDER_TOOL, order_tool
-from repertory.app.host.runtime import HostedSession, Runtime
+from repertory.app.host.runtime import AgentSpec, HostedSession, Runtime
 from repertory.app.sessions.sessions import SQLiteSessions
 from repertory.app.toolbox.calculator import calculator
 from repertory.app.toolbox.clock import current_time

@@ -1,4 +1,5 @@
-"""Bringing sessions to life: `Runtime`, one session by itself, and sync code.
+"""Bringing sessions to life: in a `Runtime`, for a call by itself, and for sync code.
 
-Start with `runtime.py` and `host.py` (many sessions), then `seat.py` (one) and `blocking.py` (sync code).
+Start with `session.py` (what a session is) and `host.py` (what brings it to life), then `life.py` (calls that find no
+host), `runtime.py` and `blocking.py` (sync code).
 """

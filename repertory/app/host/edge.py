@@ -10,13 +10,18 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+import sys
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar, cast
 
 from repertory.errors import RepertoryError
+from repertory.forking import call_in_children
+
+if TYPE_CHECKING:
+    from repertory.app.host.blocking import BlockingHost
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -41,6 +46,13 @@ def short_errors(kind: type[T]) -> type[T]:
         if inspect.isfunction(function) and (not name.startswith("_") or name in _SPECIAL):
             setattr(kind, name, _shortening(function))
     return kind
+
+
+def sync_loop() -> BlockingHost:
+    """The event loop of sync code, loaded by the first sync call."""
+    from repertory.app.host.blocking import blocking_host
+
+    return blocking_host()
 
 
 def shortened_error(error: Exception) -> Exception:
@@ -135,3 +147,64 @@ def _is_internal(file: str) -> bool:
         if found:
             return below.partition(os.sep)[0] in _LIBRARIES
     return file.startswith(_STANDARD)
+
+
+_parents_run: Any = None
+"""The run of trio in which this process was forked, if it was. It goes on in the parent alone."""
+
+
+def inside_event_loop() -> bool:
+    """Whether this thread is inside asyncio (or uvloop) or trio. Safe while another thread imports them.
+
+    A loop whose library was never imported does not run, so nothing is imported here. A library that another thread is
+    still importing is in `sys.modules` already, without most of its names: no loop of it runs yet either.
+    """
+    lowlevel: Any = sys.modules.get("trio.lowlevel")
+    in_trio_run = getattr(lowlevel, "in_trio_run", None)
+    if in_trio_run is not None and in_trio_run() and lowlevel.current_trio_token() is not _parents_run:
+        return True
+    asyncio: Any = sys.modules.get("asyncio")
+    running_loop = getattr(asyncio, "_get_running_loop", None)
+    return running_loop is not None and running_loop() is not None
+
+
+def _forget_parent() -> None:
+    """In a forked child: asyncio knows by itself that its loop does not run here."""
+    global _parents_run
+    lowlevel: Any = sys.modules.get("trio.lowlevel")
+    in_trio_run = getattr(lowlevel, "in_trio_run", None)
+    if in_trio_run is not None and in_trio_run():
+        _parents_run = lowlevel.current_trio_token()
+
+
+call_in_children(_forget_parent)
+
+
+AttributeValue: TypeAlias = (
+    "str | bool | int | float | Sequence[str] | Sequence[bool] | Sequence[int] | Sequence[float]"
+)
+"""What a span can say of something."""
+_NAME = "repertory"
+
+
+@contextmanager
+def span(name: str, attributes: Mapping[str, AttributeValue]) -> Generator[None]:
+    """A span of that name as the current one, ended with the block; an error in the block is recorded in it."""
+    get_tracer = _imported("get_tracer")
+    if get_tracer is None:
+        yield
+        return
+    with get_tracer(_NAME).start_as_current_span(name, attributes=dict(attributes)):
+        yield
+
+
+def tell_left_out(name: str, why: str) -> None:
+    """Note on the current span, which is the caller's, that something was not told to the model, and why."""
+    get_current_span = _imported("get_current_span")
+    if get_current_span is not None:
+        get_current_span().add_event("repertory.injection.left_out", {"injection": name, "why": why})
+
+
+def _imported(name: str) -> Any:
+    """That function, if whoever traces has imported it, wholly: before, another thread may be at it."""
+    return getattr(sys.modules.get("opentelemetry.trace"), name, None)

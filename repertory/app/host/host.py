@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -21,31 +20,24 @@ from anyio.lowlevel import RunVar
 
 from repertory.actors.backlog import Backlog, Backlogs
 from repertory.actors.call import deadline as caller_deadline
-from repertory.actors.leases import Durable, Leases
+from repertory.actors.leases import Durable
 from repertory.actors.memory_journal import MemoryJournal
 from repertory.actors.session import session_spec
-from repertory.actors.writer import StoreWriter, WriterSettings, keeper_spec
-from repertory.app.agent.assembly import assemble
-from repertory.app.host.active_session import ActiveSession, active_session
-from repertory.app.host.session_end import finish
-from repertory.app.host.tool_servers import ServerUse, ToolServers, reason_of
+from repertory.app.host.session import ActiveSession, active_session
+from repertory.app.host.shared import OpenStores, ServerUse, ToolServers, reason_of
 from repertory.app.memory.open_memories import OpenMemories
-from repertory.app.orchestration.blueprint import OrchestratorBlueprint, orchestrator_specs
-from repertory.app.sessions.snapshot_marking import choose_for_run
 from repertory.core.outage import DEFAULT_PATIENCE, StorePatience
-from repertory.errors import Retryable, StartFailed, Unavailable
+from repertory.errors import StartFailed, Unavailable
 from repertory.runtime.actor import Actor
 from repertory.runtime.drain import Phase
-from repertory.runtime.mailbox import MailboxSettings
 from repertory.runtime.message import Next, carry_on
-from repertory.runtime.spec import ChildSpec
+from repertory.runtime.spec import ChildSpec, Strategy, SupervisorSettings
 from repertory.runtime.system import ActorSystem, OnFatal, SystemSettings
 
 if TYPE_CHECKING:
+    from repertory.actors.leases import Durable
     from repertory.actors.memory.consumer import MemoryParts
-    from repertory.app.host.blueprint import Blueprint
-    from repertory.app.host.claim import Claim
-    from repertory.app.sessions.sessions import SessionPlace
+    from repertory.app.host.session import SessionSpec
     from repertory.backends.ports import Model
     from repertory.core.memory.flushed import StoreFlush
     from repertory.runtime.ref import ActorRef
@@ -53,7 +45,6 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("repertory.app")
 
 Key: TypeAlias = tuple[str, str, str]
-AnyBlueprint: TypeAlias = "Blueprint | OrchestratorBlueprint"
 _HURRY_SHARE = 0.05
 """Of the whole drain: how long a call that is cut short still waits for its store."""
 ShutdownHook = Callable[[], Awaitable[None]]
@@ -72,19 +63,25 @@ class HostSettings:
     """What sessions do while their store cannot be written."""
     ambient: bool = True
     """Whether agents called in the same event loop share this host."""
+    alone: bool = False
+    """Whether it lives for one agent alone: for a call of it, or for a block around many. Its callers learn from their
+    own calls what goes wrong, and all that it started ends at once when it is left.
+    """
+    closes_models: bool = True
+    """Whether the models that were used are closed when it is left."""
 
 
 @dataclass(slots=True)
 class _Place:
     """Everything the host knows of one session."""
 
-    lock: anyio.Lock = field(default_factory=anyio.Lock)
+    lock: anyio.Lock = field(default_factory=partial(anyio.Lock, fast_acquire=True))
     active: ActiveSession | None = None
     name: str = ""
     """Among the actors, while it is active."""
     store_key: str | None = None
-    claim: Claim | None = None
-    """What keeps others from bringing the agent to life."""
+    spec: SessionSpec | None = None
+    """What it was brought to life from, whose lock is held."""
     remembers: MemoryParts | None = None
     """The memory stores that the session uses."""
     servers: list[ServerUse] = field(default_factory=list[ServerUse])
@@ -109,9 +106,14 @@ class Host:
 
     def __init__(self, settings: HostSettings) -> None:
         self._settings = settings
-        phases = drain_phases(settings.drain_timeout_s)
+        phases = (_ALONE,) if settings.alone else drain_phases(settings.drain_timeout_s)
         self.system = ActorSystem(
-            SystemSettings(phases=phases, grace_s=settings.drain_timeout_s, on_fatal=settings.on_fatal)
+            SystemSettings(
+                phases=phases,
+                grace_s=settings.drain_timeout_s,
+                supervision=_TOGETHER if settings.alone else SupervisorSettings(),
+                on_fatal=settings.on_fatal,
+            )
         )
         self.backlogs = Backlogs(settings.patience)
         """What sessions have accepted and their stores have not."""
@@ -133,6 +135,8 @@ class Host:
 
     async def __aenter__(self) -> Host:
         await self.system.__aenter__()
+        if self._settings.alone:
+            return self
         self.system.on_shutdown(REFUSE, self._refuse)
         self.system.on_shutdown(TURNS, self._finish_turns)
         self.system.on_shutdown(COMMIT, self._rest_all)
@@ -150,7 +154,10 @@ class Host:
         try:
             return await self.system.__aexit__(*exc_info)
         finally:
-            for told in self.backlogs.not_stored():
+            if self._settings.alone:
+                with anyio.CancelScope(shield=True):
+                    await self._close()
+            for told in () if self._settings.alone else self.backlogs.not_stored():
                 _LOG.error("a session is not stored whole session=%r records=%d", told.session_id, told.records)
 
     def _be_ambient_no_more(self) -> None:
@@ -164,27 +171,32 @@ class Host:
         if inner is not None:
             inner._outer = self._outer
 
-    def session(self, blueprint: AnyBlueprint, deadline: float = math.inf) -> SessionUse:
-        """The session, active for as long as the block: `async with host.session(blueprint) as session`. `deadline`:
-        that of the call, for what is to be done at the end of the block, as `finish` takes it.
+    def session(self, spec: SessionSpec, deadline: float = math.inf) -> SessionUse:
+        """The session, active for as long as the block: `async with host.session(spec) as session`. `deadline`:
+        that of the call, for what is to be done at the end of the block; see `ActiveSession.finish`.
 
         Errors: what opening it met (`SessionBusy`, `Corrupt`, `Unavailable`, `Invalid`).
         """
-        return SessionUse(self, blueprint, deadline)
+        return SessionUse(self, spec, deadline)
+
+    @property
+    def alone(self) -> bool:
+        """Whether it lives for one agent alone."""
+        return self._settings.alone
 
     @property
     def refusing(self) -> bool:
         """Whether it shuts down: nobody else enters, and turns are cut short."""
         return self._refusing
 
-    async def enter(self, blueprint: AnyBlueprint, deadline: float = math.inf) -> ActiveSession:
+    async def enter(self, spec: SessionSpec, deadline: float = math.inf) -> ActiveSession:
         """One more user of the session, which is brought to life if need be. Each `enter` needs one `leave`.
 
         `deadline`: as `session` takes it. That of a call of which this one is a part holds as well.
         """
         if self._refusing:
-            raise Unavailable("the runtime is shutting down", session=blueprint.agent.session_id)
-        place = self._places.setdefault(blueprint.key, _Place())
+            raise Unavailable("the runtime is shutting down", session=spec.agent.session_id)
+        place = self._places.setdefault(spec.key, _Place())
         place.users += 1
         place.by = max(place.by, min(deadline, caller_deadline()))
         active = place.active
@@ -194,89 +206,88 @@ class Host:
             async with place.lock:
                 if place.active is not None and not place.active.alive:
                     await self._forget(place)
-                return place.active or await self._activate(place, blueprint)
+                return place.active or await self._activate(place, spec)
         except BaseException:
             place.users -= 1
             if not place.lock.locked():  # Else it is being put to rest, and is dropped when that is done.
-                self._drop_empty(blueprint.key, place)
+                self._drop_empty(spec.key, place)
             raise
 
-    async def leave(self, blueprint: AnyBlueprint) -> None:
+    async def leave(self, spec: SessionSpec) -> None:
         """One user less; the last one puts the session to rest, unless it may idle and nobody else asks for it.
         Cancellation waits for it.
         """
-        place = self._places[blueprint.key]
+        place = self._places[spec.key]
         place.users -= 1
         place.idle_since = anyio.current_time()
-        wanted = blueprint.key[:2] in self._wanted
-        if place.users or (self._settings.idle_timeout_s > 0 and not blueprint.own and not wanted):
+        wanted = spec.key[:2] in self._wanted
+        if place.users or (self._settings.idle_timeout_s > 0 and not spec.own and not wanted):
             return
         with anyio.CancelScope(shield=True):
             if wanted:
-                await self._yield(*blueprint.key[:2])
+                await self._yield(*spec.key[:2])
                 return
             async with place.lock:
                 if not place.users:
                     by, place.by = place.by, -math.inf
-                    await self._rest(blueprint.key, place, by=by)
+                    await self._rest(spec.key, place, by=by)
 
-    async def _activate(self, place: _Place, blueprint: AnyBlueprint) -> ActiveSession:
-        blueprint.claim.take(blueprint.agent.agent_id)
-        place.claim = blueprint.claim
-        name = place.name = self._name_for(blueprint)
+    async def _activate(self, place: _Place, spec: SessionSpec) -> ActiveSession:
+        spec.lock.acquire(spec.agent.agent_id)
+        place.spec = spec
+        name = place.name = self._name_for(spec)
         supervisor: ActorRef[object] | None = None
         refs: dict[str, ActorRef[Any]] = {}
         keeper: Durable | MemoryJournal
         try:
-            if blueprint.sessions is not None:
-                keeper = await self._stores.enter(blueprint.sessions)
-                place.store_key = blueprint.sessions.key
-                place.backlog = keeper.backlog_of(
-                    blueprint.agent.session_id, blueprint.agent.agent_id, getattr(blueprint, "patience", None)
-                )
-            elif blueprint.own:
-                keeper = blueprint.memory
+            if spec.sessions is not None:
+                keeper = await self._stores.enter(spec.sessions)
+                place.store_key = spec.sessions.key
+                place.backlog = keeper.backlog_of(spec.agent.session_id, spec.agent.agent_id, spec.patience)
+            elif spec.own:
+                keeper = spec.memory
             else:
-                keeper = place.memory = place.memory or blueprint.memory
-            if isinstance(blueprint, OrchestratorBlueprint):
-                choose_for_run(blueprint, keeper)
-                specs = orchestrator_specs(blueprint, keeper, self)
-            else:
-                specs = await self._equipped(place, blueprint, keeper)
-            supervisor = await self.system.start(session_spec(name))
-            for spec in specs:
-                refs[spec.name] = await self.system.start(spec, under=supervisor)
-            active = place.active = active_session(blueprint.parts, supervisor, refs)
+                keeper = place.memory = place.memory or spec.memory
+            members = await self._members(place, spec, keeper)
+            if not self._settings.alone:
+                supervisor = await self.system.start(session_spec(name))
+            for member in members:
+                refs[member.name] = await self.system.start(member, under=supervisor)
+            if place.store_key is not None:
+                await self._stores.tend(place.store_key)
+            active = place.active = active_session(spec.parts, supervisor or refs["agent"], refs)
         except StartFailed as error:
             raise (failure := reason_of(error)) from failure.__cause__
         finally:
-            if place.active is None:
+            if place.active is None and not self._settings.alone:
                 with anyio.CancelScope(shield=True):
                     if supervisor is not None:
                         await self.system.stop(supervisor)
                     await self._forget(place)
-        blueprint.claim.holds(active)
-        if blueprint.opened is not None:
-            blueprint.opened(active)
+        spec.lock.activated(active)
+        if spec.opened is not None:
+            spec.opened(active)
         return active
 
-    async def _equipped(
-        self, place: _Place, blueprint: Blueprint, keeper: Durable | MemoryJournal
-    ) -> Sequence[ChildSpec]:
-        """What the session of an agent consists of, with the tool servers and the memory stores that it uses."""
-        self._models[id(blueprint.parts.model)] = blueprint.parts.model
-        links = await self.servers.enter_all(blueprint.parts.tools.sources, place.servers)
-        blueprint.parts.tools = blueprint.parts.tools.opened(links)
-        if blueprint.remembers is not None and not self._remembers:
+    async def _members(self, place: _Place, spec: SessionSpec, keeper: Durable | MemoryJournal) -> Sequence[ChildSpec]:
+        """What the session consists of, with the tool servers and the memory stores that it uses."""
+        if spec.parts is not None:
+            self._models[id(spec.parts.model)] = spec.parts.model
+            links = await self.servers.enter_all(spec.parts.tools.sources, place.servers)
+            spec.parts.tools = spec.parts.tools.opened(links)
+        if spec.remembers is not None and not self._remembers:
             self._remembers = True
-            self.system.on_shutdown(MEMORY, self._flush_memories)
-        memories = await self._memories.enter(blueprint.remembers)
-        place.remembers = blueprint.remembers
-        return await assemble(blueprint, keeper, memories)
+            if not self._settings.alone:
+                self.system.on_shutdown(MEMORY, self._flush_memories)
+        memories = await self._memories.enter(spec.remembers)
+        place.remembers = spec.remembers
+        if spec.prepare is not None:
+            await spec.prepare()
+        return await spec.members(keeper, memories, self)
 
-    def _name_for(self, blueprint: AnyBlueprint) -> str:
+    def _name_for(self, spec: SessionSpec) -> str:
         """The session's name among the actors; numbered when one in another store has the same."""
-        name = first = f"session {blueprint.agent.session_id} {blueprint.agent.agent_id}"
+        name = first = f"session {spec.agent.session_id} {spec.agent.agent_id}"
         numbers = count(2)
         while name in self._names:
             name = f"{first} {next(numbers)}"
@@ -291,14 +302,16 @@ class Host:
                 active.hurry(self._settings.drain_timeout_s * _HURRY_SHARE)
                 await active.finish_turns(at_once=True)
             else:
-                await finish(active, by)
+                await active.finish(by)
+            if self._settings.alone:
+                return  # All that there is ends with the host.
             await self.system.stop(active.watched)
         await self._forget(place)
         self._drop_empty(key, place)
 
     def _drop_empty(self, key: Key, place: _Place) -> None:
         """Keep nothing of a session that nobody uses and that is kept elsewhere."""
-        unused = place.active is None and place.memory is None and not place.users
+        unused = place.active is None and place.memory is None and not place.users and place.spec is None
         if unused and self._places.get(key) is place:
             del self._places[key]
 
@@ -306,9 +319,7 @@ class Host:
         """The session's actors are gone: nothing of it is active."""
         place.active = place.backlog = None
         self._names.discard(place.name)
-        if place.claim is not None:
-            place.claim.give_up()
-            place.claim = None
+        self._release(place)
         remembers, place.remembers = place.remembers, None
         await self._memories.leave(remembers)
         while place.servers:
@@ -316,6 +327,12 @@ class Host:
         store_key, place.store_key = place.store_key, None
         if store_key is not None:
             await self._stores.leave(store_key, keep=self._settings.idle_timeout_s > 0)
+
+    def _release(self, place: _Place) -> None:
+        """From now on the session may come to life elsewhere."""
+        spec, place.spec = place.spec, None
+        if spec is not None:
+            spec.lock.release()
 
     async def _passivate_idle(self) -> None:
         """Put every session to rest that nobody has used for a while, and of which nothing waits to be stored."""
@@ -379,9 +396,12 @@ class Host:
 
     async def _close(self) -> None:
         """Close what the sessions used. Their actors have ended."""
-        await self._memories.aclose()
+        for place in self._places.values():
+            self._release(place)
+        if not self._settings.alone:
+            await self._memories.aclose()
         await self._stores.close_all()
-        for model in self._models.values():
+        for model in self._models.values() if self._settings.closes_models else ():
             await model.aclose()
 
 
@@ -390,9 +410,9 @@ class SessionUse:
 
     __slots__ = ("_blueprint", "_deadline", "_host")
 
-    def __init__(self, host: Host, blueprint: AnyBlueprint, deadline: float) -> None:
+    def __init__(self, host: Host, spec: SessionSpec, deadline: float) -> None:
         self._host = host
-        self._blueprint = blueprint
+        self._blueprint = spec
         self._deadline = deadline
 
     async def __aenter__(self) -> ActiveSession:
@@ -452,6 +472,14 @@ def idle_watch_spec(period_s: float, look: Callable[[], Awaitable[None]]) -> Chi
 REFUSE, TURNS, MEMORY, COMMIT, CLOSE = "refuse", "turns", "memory", "commit", "close"
 
 
+_ALONE = Phase(name=COMMIT, timeout_s=20.0, reserve_s=5.0, stops_actors=True)
+"""The only phase of a host that lives for one agent: its turns have ended before."""
+
+
+_TOGETHER = SupervisorSettings(strategy=Strategy.REST_FOR_ONE)
+"""Of such a host: the session's actors stand under the root, behind those that they need."""
+
+
 def drain_phases(total_s: float) -> tuple[Phase, ...]:
     """The phases within `total_s` seconds. Committing and closing have their share whatever the turns take."""
     return (
@@ -461,86 +489,3 @@ def drain_phases(total_s: float) -> tuple[Phase, ...]:
         Phase(name=COMMIT, timeout_s=total_s * 0.20, reserve_s=total_s * 0.16, stops_actors=True),
         Phase(name=CLOSE, timeout_s=total_s * 0.08, reserve_s=total_s * 0.04),
     )
-
-
-_MAILBOX = MailboxSettings(capacity=100_000)
-"""Each session has at most one write waiting, so this bounds the active sessions of one store."""
-
-
-@dataclass(slots=True)
-class _OpenStore:
-    durable: Durable
-    writer: ActorRef[object]
-    keeper: ActorRef[object] | None = None
-    users: int = 0
-
-
-class OpenStores:
-    """One store and one writer per database, whoever asks."""
-
-    def __init__(
-        self, system: ActorSystem, backlogs: Backlogs, give_up: Callable[[str, str], Awaitable[None]] | None
-    ) -> None:
-        """`give_up` is called with the key of a store and a session in it that another process asks for; None: nobody
-        is heard.
-        """
-        self._system = system
-        self._asked = give_up
-        self._backlogs = backlogs
-        self._open: dict[str, _OpenStore] = {}
-        self._started = 0
-        self._lock = anyio.Lock()
-
-    async def enter(self, sessions: SessionPlace) -> Durable:
-        """The store, opened when it is not, and one more user of it."""
-        async with self._lock:
-            entry = self._open.get(sessions.key)
-            if entry is None:
-                entry = self._open[sessions.key] = await self._start(sessions)
-            entry.users += 1
-            return entry.durable
-
-    async def leave(self, key: str, *, keep: bool) -> None:
-        """One user less; the last one closes the store unless it is to be kept."""
-        async with self._lock:
-            entry = self._open[key]
-            entry.users -= 1
-            if not entry.users and not keep:
-                await self._close(key)
-
-    async def give_up_owed(self, key: str, session_id: str) -> None:
-        """Give a session up that nobody uses, if that could not be done before. What fails is done the next time."""
-        entry = self._open.get(key)
-        if entry is not None:
-            with suppress(Retryable):
-                await entry.durable.leases.give_up_owed(session_id)
-
-    async def close_all(self) -> None:
-        """Close every store. Nobody may use one any more, and the writers have ended."""
-        async with self._lock:
-            while self._open:
-                _, entry = self._open.popitem()
-                await entry.durable.store.aclose()
-
-    async def _start(self, sessions: SessionPlace) -> _OpenStore:
-        store = sessions.open_store()
-
-        def writer() -> StoreWriter:
-            return StoreWriter(store, WriterSettings())
-
-        self._started += 1
-        spec = ChildSpec(name=f"writer {self._started}", factory=writer, mailbox=_MAILBOX)
-        ref = await self._system.start(spec)
-        give_up = partial(self._asked, sessions.key) if self._asked is not None else None
-        keeping = keeper_spec(store, f"keeper {self._started}", give_up)
-        keeper = await self._system.start(keeping) if keeping is not None else None
-        leases = Leases(store, busy_s=self._backlogs.patience.busy_s)
-        durable = Durable(store=store, leases=leases, writer=ref, backlogs=self._backlogs)
-        return _OpenStore(durable, ref, keeper)
-
-    async def _close(self, key: str) -> None:
-        entry = self._open.pop(key)
-        if entry.keeper is not None:
-            await self._system.stop(entry.keeper)
-        await self._system.stop(entry.writer)
-        await entry.durable.store.aclose()

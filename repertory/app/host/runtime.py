@@ -10,9 +10,9 @@ flight finish, journals are committed, leases are released, and `drain()` report
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Protocol, Unpack, cast
+from typing import TYPE_CHECKING, Any, Protocol, Unpack, cast
 from weakref import WeakValueDictionary
 
 import anyio
@@ -20,15 +20,12 @@ from anyio.abc import TaskStatus
 
 from repertory.actors.backlog import Backlogs, NotStored
 from repertory.actors.tool_registry import ToolRegistry
-from repertory.app.agent.agent import Agent
-from repertory.app.agent.as_tool import as_tools, check_forgetful
+from repertory.app.agent.agent import Agent, given_manager, with_memory
 from repertory.app.agent.call_options import CallOptions, read_call
 from repertory.app.agent.conversation_managers import another_manager, chosen_manager
-from repertory.app.agent.fork_history import whole_history
-from repertory.app.agent.memory import given_manager, with_memory
 from repertory.app.agent.model_choice import default_model
-from repertory.app.agent.plugins import check_plugins
-from repertory.app.agent.spec import AgentSpec
+from repertory.app.agent.plugins import Plugin, check_plugins
+from repertory.app.agent.tools import as_tools, check_forgetful
 from repertory.app.host.edge import short_errors
 from repertory.app.host.host import Host, HostSettings
 from repertory.app.sessions.sessions import PlacedSession, check_place
@@ -36,6 +33,7 @@ from repertory.core.ids import check_id
 from repertory.core.memory.flushed import FlushReport, together
 from repertory.core.messages import copy_message
 from repertory.core.outage import DEFAULT_PATIENCE, StorePatience
+from repertory.core.retry import DEFAULT_RETRY
 from repertory.core.state import agent_state
 from repertory.errors import Invalid
 from repertory.runtime.drain import DrainReport as ActorsReport
@@ -43,12 +41,21 @@ from repertory.runtime.host_task import HostTask
 from repertory.runtime.lifecycle import SystemStats
 
 if TYPE_CHECKING:
-    from repertory.app.host.host import ShutdownHook
+    from repertory.actors.call import Busy, Invocation
+    from repertory.actors.context import Durability, ToolExecution
+    from repertory.actors.hooks.registry import HookProvider
+    from repertory.app.agent.conversation_managers import ManagerChoice
+    from repertory.app.agent.plugins import Plugin
+    from repertory.app.host.host import SessionUse, ShutdownHook
     from repertory.app.memory.memory_manager import MemoryManager
     from repertory.app.sessions.sessions import SessionPlace
+    from repertory.backends.ports import Model
     from repertory.core.interrupts import Interrupt
-    from repertory.core.messages import Message, Prompt
+    from repertory.core.limits import Limits
+    from repertory.core.messages import Message, Prompt, SystemPrompt
+    from repertory.core.opening import UnknownOutcome
     from repertory.core.result import AgentResult, TurnEvent
+    from repertory.core.retry import RetryStrategy
     from repertory.runtime.lifecycle import ActorInfo
     from repertory.runtime.system import OnFatal
 
@@ -170,7 +177,7 @@ class HostedAgent:
 
     def __init__(self, host: Host, spec: AgentSpec, sessions: SessionPlace | None) -> None:
         self._host = host
-        tools, plugins = as_tools(spec.tools), check_plugins(spec.plugins)
+        tools, plugins = as_tools(spec.tools), check_plugins(spec.plugins, Plugin)
         memory = given_manager(spec.memory_manager)
         added = [tool for plugin in with_memory(plugins, memory) for tool in plugin.tools]
         with_plugins = ToolRegistry([*tools, *added])
@@ -193,31 +200,15 @@ class HostedAgent:
 
     def _agent(self, session_id: str, *, takeover: bool) -> Agent:
         spec, manager = self._spec, self._manager
-        return Agent(
-            spec.model,
-            spec.messages,
-            spec.tools,
-            spec.system_prompt,
-            None,
-            spec.conversation_manager if manager is None else another_manager(manager),
-            agent_id=spec.name,
-            name=spec.name,
-            description=spec.description,
-            state=cast("Mapping[str, object]", agent_state(spec.state).get()),
-            plugins=spec.plugins,
-            hooks=spec.hooks,
-            memory_manager=spec.memory_manager,
-            session_manager=PlacedSession(session_id, self._sessions, takeover),
-            structured_output_model=spec.structured_output_model,
-            aux_model=spec.aux_model,
-            retry_strategy=spec.retry_strategy,
-            limits=spec.limits,
-            enabled_tools=spec.enabled_tools,
-            tool_execution=spec.tool_execution,
-            durability=spec.durability,
-            busy=spec.busy,
-            unknown_tool_outcome=spec.unknown_tool_outcome,
-        )
+        same = {each.name: getattr(spec, each.name) for each in fields(AgentSpec)}
+        own: dict[str, Any] = {
+            "agent_id": spec.name,
+            "callback_handler": None,
+            "conversation_manager": spec.conversation_manager if manager is None else another_manager(manager),
+            "state": agent_state(spec.state).get(),
+            "session_manager": PlacedSession(session_id, self._sessions, takeover),
+        }
+        return Agent(**{**same, **own})
 
 
 @short_errors
@@ -227,7 +218,7 @@ class HostedSession:
     def __init__(self, host: Host, agent: Agent) -> None:
         self._host = host
         self._agent = agent
-        self._blueprint = agent.blueprint()
+        self._spec = agent.blueprint()
 
     @property
     def agent(self) -> Agent:
@@ -237,38 +228,42 @@ class HostedSession:
     async def invoke(self, prompt: Prompt = None, **options: Unpack[CallOptions]) -> AgentResult:
         """Run a turn; see `Agent.invoke_async`."""
         invocation = read_call(prompt, options, self._agent.structured_output_model)
-        blueprint = self._blueprint.waiting(invocation.busy, invocation.deadline)
-        async with self._host.session(blueprint, invocation.deadline) as session:
+        async with self._use(invocation) as session:
             return await session.invoke(invocation)
 
     async def stream(self, prompt: Prompt = None, **options: Unpack[CallOptions]) -> AsyncGenerator[TurnEvent]:
         """Run a turn and yield what happens; see `Agent.stream_async`."""
         invocation = read_call(prompt, options, self._agent.structured_output_model)
-        blueprint = self._blueprint.waiting(invocation.busy, invocation.deadline)
-        use = self._host.session(blueprint, invocation.deadline)
-        async with use as session, session.stream(invocation) as events:
+        async with self._use(invocation) as session, session.stream(invocation) as events:
             async for event in events:
                 yield event
 
+    def _use(self, invocation: Invocation) -> SessionUse:
+        reject = (invocation.busy or self._spec.calls.busy) == "reject"
+        spec = self._spec.waiting(reject=reject, deadline=invocation.deadline)
+        return self._host.session(spec, invocation.deadline)
+
     async def cancel(self) -> None:
         """Cut the running turn short, if one runs."""
-        async with self._host.session(self._blueprint) as session:
+        async with self._host.session(self._spec) as session:
             session.cancel()
 
     async def messages(self) -> list[Message]:
         """A copy of what the model is shown, oldest first."""
-        async with self._host.session(self._blueprint) as session:
+        async with self._host.session(self._spec) as session:
             return [copy_message(message) for message in session.messages()]
 
     async def interrupts(self) -> list[Interrupt]:
         """What a person was asked and has not answered; see `Agent.interrupts`."""
-        async with self._host.session(self._blueprint) as session:
+        async with self._host.session(self._spec) as session:
             return list(session.mirror.standing.waiting)
 
     async def history(self) -> list[Message]:
         """A copy of everything ever said, oldest first; see `Agent.history`."""
-        async with self._host.session(self._blueprint) as session:
-            return await whole_history(session, self._blueprint)
+        from repertory.app.operations.reading import whole_history  # loaded when used
+
+        async with self._host.session(self._spec) as session:
+            return await whole_history(session, self._spec)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -311,3 +306,42 @@ def drain_report(actors: ActorsReport, not_stored: tuple[NotStored, ...], memory
     """The report of the actors, with what is not stored and what memory stores have."""
     said = {each.name: getattr(actors, each.name) for each in fields(ActorsReport)}
     return DrainReport(**said, not_stored=not_stored, memory=memory)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSpec:
+    """An agent that any number of sessions may talk to. The fields mean what they mean for `Agent`.
+
+    Each session has messages, state, system prompt and conversation manager of its own: copies of what stands here,
+    proved to share nothing, or what a factory makes (`conversation_manager=lambda: Mine(...)`). Model, tools, hooks,
+    plugins, memory manager and retry strategy are shared by all sessions, so they keep nothing of one conversation but
+    by its agent (`event.agent`, `context.agent`) or its session. `Runtime.agent` refuses, with `Invalid`, conversation
+    managers that cannot be copied, and agents as tools that remember (`preserve_context=True`).
+    """
+
+    name: str = "default"
+    """Also the agent's id within each session."""
+    model: Model | str | None = None
+    tools: Iterable[object] = ()
+    system_prompt: SystemPrompt = None
+    conversation_manager: ManagerChoice = None
+    messages: Sequence[Message] = ()
+    state: Mapping[str, object] = field(default_factory=dict[str, object])
+    durability: Durability = "pipelined"
+    busy: Busy = "queue"
+    unknown_tool_outcome: UnknownOutcome = "ask"
+    description: str | None = None
+    hooks: Sequence[HookProvider] = ()
+    plugins: Sequence[Plugin] = ()
+    memory_manager: MemoryManager | Mapping[str, object] | None = None
+    """None for that of the runtime."""
+    structured_output_model: type[Any] | None = None
+    aux_model: Model | str | None = None
+    retry_strategy: RetryStrategy | None = DEFAULT_RETRY
+    limits: Limits | None = None
+    enabled_tools: Sequence[str] | None = None
+    tool_execution: ToolExecution = "concurrent"
+
+    def __post_init__(self) -> None:
+        """Errors: `Invalid` (a ValueError) for a name that is no id."""
+        check_id(self.name, "name")

@@ -13,7 +13,7 @@ import anyio
 
 from repertory.actors.hooks.injections import Injection, InjectionContext, InjectionPredicate
 from repertory.actors.memory.recall import Recall
-from repertory.app.host.tracing import tell_left_out
+from repertory.app.host.edge import tell_left_out
 from repertory.core.injection import OCCASIONS, Occasion
 from repertory.core.memory.entry import MemoryEntry
 from repertory.core.memory.merging import merged, unsaid, within_budget

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from repertory.app.host.edge import short_errors
-from repertory.app.sessions.places import memory_database
+from repertory.app.sessions.sessions import memory_database
 from repertory.backends.memory.sqlite.store import MemorySettings, SQLiteMemory
 from repertory.core.ids import check_id
 

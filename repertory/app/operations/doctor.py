@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from repertory.app.operations.opening import owned
-from repertory.app.operations.reading import aside
+from repertory.app.operations.reading import aside, owned
 from repertory.backends.mending_ports import (
     Damage,
     ExaminingStore,
@@ -24,7 +23,7 @@ from repertory.core.journal.verify import verify
 from repertory.errors import Corrupt, Invalid, RepertoryError
 
 if TYPE_CHECKING:
-    from repertory.app.operations.branching import Made
+    from repertory.app.operations.reading import Made
     from repertory.backends.ports import SessionInfo, SessionStore
     from repertory.core.journal.rows import Row
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from repertory.app.operations.opening import commit, owned
-from repertory.app.operations.reading import agent_there, aside, info_of, journal_of
+from repertory.app.operations.reading import agent_there, aside, commit, info_of, journal_of, owned
 from repertory.backends.mending_ports import QuarantiningStore, RebuildingStore
 from repertory.core.journal.appender import Appender
 from repertory.core.journal.copies import Copy, Texts, copies_in, copies_in_force, only_in
@@ -27,7 +26,7 @@ from repertory.errors import Corrupt, Failed, Gone, Invalid, NotFound, Repertory
 
 if TYPE_CHECKING:
     from repertory.actors.memory.desk import StoreDesk
-    from repertory.app.operations.branching import Made
+    from repertory.app.operations.reading import Made
     from repertory.backends.ports import SessionInfo, SessionStore
     from repertory.core.journal.rows import Row
     from repertory.core.journal.whole_journal import WholeJournal

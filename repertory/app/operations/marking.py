@@ -4,19 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
-from repertory.app.operations.opening import commit, owned
-from repertory.app.operations.positions import marks_of, moment_at
-from repertory.app.operations.reading import agent_there, opening_of
+from repertory.app.operations.reading import (
+    agent_there,
+    aside,
+    commit,
+    journal_of,
+    marks_of,
+    moment_at,
+    opening_of,
+    owned,
+)
 from repertory.core.journal.appender import Appender
 from repertory.core.journal.marks import Mark, mark_rows
+from repertory.core.journal.pruning import PrunePolicy, Pruning
+from repertory.core.journal.pruning import prune as prune_journal
+from repertory.core.journal.records import CursorMoved
 from repertory.core.journal.whole_journal import position_named
+from repertory.core.memory.progress import DeadLetter, Progress, kept_of, read_progress
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:
-    from repertory.app.operations.branching import Made
+    from repertory.app.operations.reading import Made
     from repertory.backends.ports import SessionStore
+    from repertory.core.journal.fold import Fold
+    from repertory.core.journal.rows import Row
+    from repertory.core.journal.whole_journal import WholeJournal
     from repertory.core.messages import Json
 
 
@@ -91,3 +106,120 @@ async def mark(
         )
         for number, each in enumerate(wanted, 1)
     ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PruneReport:
+    """What was let go of, or would be."""
+
+    session_id: str
+    agent_id: str
+    dry_run: bool
+    """Whether nothing was changed."""
+    marks: Sequence[str]
+    """The labels that went, in order; a label stands here as often as it was given."""
+    messages: Sequence[int]
+    """The messages beyond rewinds that went."""
+    erased: Sequence[int]
+    """Every row whose content was destroyed."""
+    bytes: int
+    """How much content that was. What says that a message is gone takes about 100 bytes for each."""
+
+
+async def prune(
+    store: SessionStore,
+    session_id: str,
+    policy: PrunePolicy,
+    agent_id: str | None,
+    made: Made,
+    *,
+    dry_run: bool,
+) -> PruneReport:
+    """Destroy what a policy lets go of, in one commit."""
+    agent_id = await agent_there(store, session_id, agent_id)
+    if dry_run:
+        found = await _found(await journal_of(store, session_id, agent_id), policy, made)
+    else:
+        async with owned(store, session_id, takeover=False) as lease:
+            journal = await journal_of(store, session_id, agent_id)
+            found = await _found(journal, policy, made)
+            if found.erase:
+                rows = await aside(partial(_rows, journal, found, made), len(journal.rows))
+                await commit(store, lease, rows, [(agent_id, seq) for seq in found.erase])
+    return PruneReport(
+        session_id=session_id,
+        agent_id=agent_id,
+        dry_run=dry_run,
+        marks=[mark.label for _, mark in found.marks],
+        messages=[redaction.target for redaction in found.redactions],
+        erased=found.erase,
+        bytes=found.bytes,
+    )
+
+
+async def _found(journal: WholeJournal, policy: PrunePolicy, made: Made) -> Pruning:
+    return await aside(partial(prune_journal, journal, policy, made.at), len(journal.rows))
+
+
+def _rows(journal: WholeJournal, found: Pruning, made: Made) -> Sequence[Row]:
+    appender = Appender(journal.agent_id, journal.fold_at(journal.last_seq), journal.rows[-1].link, made.entropy)
+    return [*appender.append_all(found.redactions), *appender.restate(made.at)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredLetter:
+    """Something that was given up."""
+
+    session_id: str
+    agent_id: str
+    store: str
+    """The memory store that should have it."""
+    letter: DeadLetter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayReport:
+    """What is to be tried again."""
+
+    session_id: str
+    agent_id: str
+    letters: Mapping[str, int]
+    """By memory store, how many."""
+
+
+async def dead_letters(store: SessionStore, session_id: str | None) -> Sequence[StoredLetter]:
+    """The letters of a session, or of all: those of the session that changed last come first."""
+    found: list[StoredLetter] = []
+    for info in await store.sessions(session_id):
+        for agent_id in sorted(info.agents):
+            fold = (await opening_of(store, info.session_id, agent_id)).fold
+            found += [
+                StoredLetter(session_id=info.session_id, agent_id=agent_id, store=name, letter=letter)
+                for name, progress in _progress(fold).items()
+                for letter in progress.letters
+            ]
+    return found
+
+
+async def replay(
+    store: SessionStore, session_id: str, memory_store: str | None, agent_id: str | None, made: Made, *, takeover: bool
+) -> ReplayReport:
+    """Have letters tried again by the next agent that opens the session with the memory store. On the record."""
+    agent_id = await agent_there(store, session_id, agent_id)
+    async with owned(store, session_id, takeover=takeover) as lease:
+        now = await opening_of(store, session_id, agent_id)
+        found = _progress(now.fold)
+        chosen = [name for name, progress in found.items() if progress.letters and memory_store in (None, name)]
+        letters = {name: len(found[name].letters) for name in chosen}
+        if chosen:
+            again = found | {name: found[name].replayed() for name in chosen}
+            spelled = {name: kept_of(progress) for name, progress in again.items()}
+            kept = {name: said for name, said in spelled.items() if said is not None}
+            record = CursorMoved(at=made.at, positions=dict(now.fold.cursors), kept=kept)
+            appender = Appender(agent_id, now.fold, now.link, made.entropy)
+            await commit(store, lease, [appender.append(record), *appender.restate(made.at)])
+    return ReplayReport(session_id=session_id, agent_id=agent_id, letters=letters)
+
+
+def _progress(fold: Fold) -> dict[str, Progress]:
+    return {name: read_progress(fold.cursors.get(name, 0), kept) for name, kept in fold.kept.items()}

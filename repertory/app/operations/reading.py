@@ -2,24 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+import anyio
+
+from repertory.backends.ports import Batch, LabellingStore, Lease, PositionedStore, SessionStore, TendedStore
 from repertory.backends.worker_threads import run_in_thread
+from repertory.core.journal.codec import decode
+from repertory.core.journal.fold import Fold
+from repertory.core.journal.forking import tells_enough
+from repertory.core.journal.lineage import Lineage, before_fork, is_source, origin_of
+from repertory.core.journal.moment import Moment, moment_and_end, moment_of, tells
+from repertory.core.journal.records import MessageAdded, SnapshotTaken
 from repertory.core.journal.restore import Restored, restore
-from repertory.core.journal.verify import verify_whole
-from repertory.core.journal.whole_journal import WholeJournal, read_whole
-from repertory.errors import CorruptJournal, NotFound, StoreNotFound
+from repertory.core.journal.rows import Kind
+from repertory.core.journal.verify import verify, verify_whole
+from repertory.core.journal.whole_journal import WholeJournal, labelled, read_whole
+from repertory.core.messages import Message, copy_message
+from repertory.errors import Corrupt, CorruptJournal, Gone, Invalid, NotFound, RepertoryError, StoreNotFound
 
 if TYPE_CHECKING:
-    from repertory.backends.ports import SessionInfo, SessionStore
+    from repertory.app.host.session import ActiveSession, SessionSpec
+    from repertory.app.sessions.sessions import SessionPlace
+    from repertory.backends.ports import SessionInfo
     from repertory.core.journal.rows import Row
 
 ROWS_AT_ONCE_MAX = 512
 """Rows that are read on the event loop, which takes some milliseconds; more are in a thread."""
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """What new records need: when, and random bytes."""
+
+    at: float
+    entropy: Callable[[int], bytes]
 
 
 async def aside(work: Callable[[], T], rows: int) -> T:
@@ -98,3 +121,218 @@ async def last_of(store: SessionStore, session_id: str, agent_id: str) -> int:
 async def _no_such_agent(store: SessionStore, session_id: str, agent_id: str) -> NotFound:
     agents = sorted((await info_of(store, session_id)).agents)
     return StoreNotFound("no such agent in the session", session=session_id, agent=agent_id, agents=agents)
+
+
+@asynccontextmanager
+async def opened(place: SessionPlace) -> AsyncGenerator[SessionStore]:
+    """A store on the place, tended where its leases end by themselves, and closed in the end."""
+    store = place.open_store()
+    try:
+        async with _Tended(store):
+            yield store
+    finally:
+        with anyio.CancelScope(shield=True):
+            await store.aclose()
+
+
+class _Tended:
+    """Tends a store, if it is one of those, for as long as the block. What the block raises stays what it is, where a
+    task group around it would wrap it.
+    """
+
+    def __init__(self, store: SessionStore) -> None:
+        self._store = store
+        self._tasks = anyio.create_task_group()
+
+    async def __aenter__(self) -> None:
+        await self._tasks.__aenter__()
+        if isinstance(self._store, TendedStore):
+            self._tasks.start_soon(self._store.tend)
+
+    async def __aexit__(self, kind: object, error: object, trace: object) -> None:
+        self._tasks.cancel_scope.cancel()
+        await self._tasks.__aexit__(None, None, None)
+
+
+@asynccontextmanager
+async def owned(store: SessionStore, session_id: str, *, takeover: bool) -> AsyncGenerator[Lease]:
+    """A lease on a session, given up in the end. Errors: `SessionBusy` when a live owner has it."""
+    lease = await store.acquire(session_id, takeover=takeover)
+    try:
+        yield lease
+    finally:
+        with anyio.CancelScope(shield=True), suppress(RepertoryError):  # it ends by itself then
+            await store.release(lease)
+
+
+async def commit(store: SessionStore, lease: Lease, rows: Sequence[Row], erase: Sequence[tuple[str, int]] = ()) -> None:
+    """Store rows and destroy contents, all or nothing, and be sure of having owned the session until that was done.
+
+    Errors: `LeaseLost`, those of the store.
+    """
+    proof = [Batch(lease=lease, rows=())] if isinstance(store, TendedStore) else []  # Its leases end by themselves.
+    for batch in (Batch(lease=lease, rows=rows, erase=erase), *proof):
+        (outcome,) = await store.append([batch])
+        if isinstance(outcome, RepertoryError):
+            raise outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Ancestry:
+    """A journal and its sources."""
+
+    lineage: Lineage
+    """The journal, then its source, and so on."""
+    lost: str | None
+    """The source at which this ends, as `session/agent`, since it was deleted, cannot be read, or is another session by
+    now; None when nothing is missing.
+    """
+
+
+async def ancestry_of(store: SessionStore, journal: WholeJournal) -> Ancestry:
+    """The sources of a journal, read whole. That one is gone is no error: what a fork needs, it has."""
+    lineage = [journal]
+    while (origin := origin_of(lineage[-1])) is not None and origin.source_position:
+        assert origin.source is not None
+        source = await _journal_at(store, origin.source)
+        if source is None or not is_source(origin, source):
+            return Ancestry(lineage, origin.source)
+        lineage.append(source)
+    return Ancestry(lineage, None)
+
+
+async def _journal_at(store: SessionStore, name: str) -> WholeJournal | None:
+    session_id, _, agent_id = name.partition("/")
+    try:
+        return await journal_of(store, session_id, agent_id)
+    except (Gone, Corrupt, Invalid):
+        return None
+
+
+Position = int | str | None
+"""A sequence number, a label, or None: the end."""
+
+
+async def position_of(store: SessionStore, session_id: str, agent_id: str, at: Position, last: int) -> int:
+    """The number of a position, in a journal whose last row has the number `last`.
+
+    A label is looked up among the marks alone where the store can do that; else in what opening reads, and when it is
+    not there, in the whole journal. Errors: `Invalid` for a number that is none, `NotFound` for a label.
+    """
+    if at is None:
+        return last
+    if isinstance(at, str):
+        marks: list[tuple[int, SnapshotTaken]] = []
+        if not isinstance(store, LabellingStore):
+            rows = await store.load(session_id, agent_id)
+            await aside(partial(verify, rows, session_id=session_id), len(rows))
+            marks = _marks_in(rows)
+        if all(mark.label != at for _, mark in marks):
+            marks = await marks_of(store, session_id, agent_id)
+        return labelled(marks, at, session_id=session_id, agent_id=agent_id)
+    if not 0 <= at <= last:
+        raise Invalid("no such position", at=at, last=last, session=session_id, agent=agent_id)
+    return at
+
+
+async def marks_of(store: SessionStore, session_id: str, agent_id: str) -> list[tuple[int, SnapshotTaken]]:
+    """Sequence number and record of each mark."""
+    if not isinstance(store, LabellingStore):
+        return (await journal_of(store, session_id, agent_id)).snapshots()
+    return _marks_in(await store.labels(session_id, agent_id))
+
+
+async def moment_at(store: SessionStore, session_id: str, agent_id: str, position: int) -> Moment:
+    """What stood at a position, and nothing else. Errors: `Invalid` when some of it was erased since;
+    `CorruptJournal`.
+    """
+    if not position:
+        return Moment(session_id=session_id, agent_id=agent_id, position=0, link=None, fold=Fold(), said={})
+    if isinstance(store, PositionedStore):
+        rows = await store.load_at(session_id, agent_id, position)
+        if rows:
+            found = await aside(partial(moment_of, rows, session_id=session_id, agent_id=agent_id), len(rows))
+            if found is not None:
+                return found
+    journal = await journal_of(store, session_id, agent_id)
+    return await aside(partial(journal.moment, position), len(journal.rows))
+
+
+async def moment_and_end_of(
+    store: SessionStore, session_id: str, agent_id: str, to: Position
+) -> tuple[Moment, Restored]:
+    """What stood at a position, and what an agent amounts to now. Where what opening reads there and at the end lies
+    together, it is read and replayed but once.
+
+    Errors: as `position_of` and `moment_at`.
+    """
+    rows = await store.load(session_id, agent_id)
+    position = await position_of(store, session_id, agent_id, to, rows[-1].seq if rows else 0)
+    if rows and isinstance(store, PositionedStore) and not tells(rows, position):
+        rows = _joined(await store.load_at(session_id, agent_id, position), rows)
+    both = partial(moment_and_end, rows, position, session_id=session_id, agent_id=agent_id)
+    found = await aside(both, len(rows))
+    if found is not None:
+        return found
+    now = await aside(partial(restore, rows, session_id=session_id), len(rows))
+    return await moment_at(store, session_id, agent_id, position), now
+
+
+def _joined(older: Sequence[Row], newer: Sequence[Row]) -> Sequence[Row]:
+    """Both, where they touch or overlap; else the newer ones."""
+    if not older or not older[0].seq < newer[0].seq <= older[-1].seq + 1:
+        return newer
+    return [*older, *newer[older[-1].seq + 1 - newer[0].seq :]]
+
+
+async def moment_to_fork(store: SessionStore, session_id: str, agent_id: str, position: int) -> Moment:
+    """The same, with all messages that a fork takes. A message that is pinned costs one look-up."""
+    moment = await moment_at(store, session_id, agent_id, position)
+    if isinstance(store, PositionedStore) and moment.missing:
+        rows = [await store.load_at(session_id, agent_id, seq) for seq in moment.missing]
+        for found in rows:
+            verify(found, session_id=session_id)
+        moment = moment.knowing({found[-1].seq: record for found in rows if (record := _said_in(found)) is not None})
+    if tells_enough(moment):
+        return moment
+    journal = await journal_of(store, session_id, agent_id)
+    return await aside(partial(journal.moment, position), len(journal.rows))
+
+
+def _marks_in(rows: Sequence[Row]) -> list[tuple[int, SnapshotTaken]]:
+    """Sequence number and record of each mark among these rows."""
+    marks = [row for row in rows if row.kind == Kind.SNAPSHOT and not row.erased]
+    records = [(row.seq, decode(row.kind, row.version, row.body)) for row in marks]
+    return [(seq, record) for seq, record in records if isinstance(record, SnapshotTaken)]
+
+
+def _said_in(rows: Sequence[Row]) -> MessageAdded | None:
+    """The message at the end of these rows; None when it was erased."""
+    if not rows or rows[-1].erased:
+        return None
+    record = decode(rows[-1].kind, rows[-1].version, rows[-1].body)
+    return record if isinstance(record, MessageAdded) else None
+
+
+async def whole_history(session: ActiveSession, spec: SessionSpec) -> list[Message]:
+    """A copy of everything that was said, oldest first."""
+    own, forked = await session.history()
+    if not forked or spec.sessions is None:
+        return list(own)
+    before, copied = await _before(spec.sessions, spec.agent.session_id, spec.agent.agent_id)
+    return [*before, *own[copied:]]
+
+
+async def _before(place: SessionPlace, session_id: str, agent_id: str) -> tuple[list[Message], int]:
+    """What was said before the fork, and how many of the fork's own messages say some of that again."""
+    store = place.open_store()
+    try:
+        journal = await journal_of(store, session_id, agent_id)
+        origin, lineage = origin_of(journal), (await ancestry_of(store, journal)).lineage
+        if origin is None or len(lineage) == 1:
+            return [], 0
+        told = await aside(partial(before_fork, lineage), sum(len(each.rows) for each in lineage))
+        return [copy_message(each.record.message) for each in told], len(origin.copied)
+    finally:
+        with anyio.CancelScope(shield=True):
+            await store.aclose()

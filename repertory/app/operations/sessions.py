@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Self, TypeVar, cast
 from repertory.actors.memory.desk import DeskSettings
 from repertory.app.host.edge import short_errors
 from repertory.app.memory.stores import managed_stores
-from repertory.app.operations import branching, copying, doctor, erasing, letters, marking, pruning, searching, showing
-from repertory.app.operations.opening import opened
+from repertory.app.operations import branching, doctor, erasing, marking, showing
+from repertory.app.operations.reading import Made, opened
 from repertory.backends.line_files import new_file
 from repertory.core.ids import check_id
 from repertory.core.journal.marks import Mark
@@ -26,16 +26,12 @@ if TYPE_CHECKING:
     from repertory.actors.memory.desk import StoreDesk
     from repertory.app.memory.memory_manager import MemoryManager
     from repertory.app.memory.stores import ManagedStore
-    from repertory.app.operations.branching import ForkReport, RewindReport
-    from repertory.app.operations.copying import CopyReport
+    from repertory.app.operations.branching import CopyReport, ForkReport, RewindReport
     from repertory.app.operations.doctor import DoctorReport
     from repertory.app.operations.erasing import DeletionProof, ExpiryReport, RedactionReport, TextRedactionReport
-    from repertory.app.operations.letters import ReplayReport, StoredLetter
-    from repertory.app.operations.marking import StoredMark
-    from repertory.app.operations.positions import Position
-    from repertory.app.operations.pruning import PruneReport
-    from repertory.app.operations.searching import SearchResult
-    from repertory.app.operations.showing import StoredHistory, StoredSession
+    from repertory.app.operations.marking import PruneReport, ReplayReport, StoredLetter, StoredMark
+    from repertory.app.operations.reading import Position
+    from repertory.app.operations.showing import SearchResult, StoredHistory, StoredSession
     from repertory.app.sessions.sessions import SessionPlace
     from repertory.backends.line_files import Write
     from repertory.backends.ports import SessionInfo, SessionStore
@@ -146,7 +142,7 @@ class Sessions:
         made = self._made()
         before = None if seconds is None else made.at - seconds
         policy = PrunePolicy(keep=keep, before=before, beyond=beyond_rewinds)
-        return await self._on(lambda store: pruning.prune(store, session_id, policy, agent, made, dry_run=dry_run))
+        return await self._on(lambda store: marking.prune(store, session_id, policy, agent, made, dry_run=dry_run))
 
     async def search(self, text: str, *, session_id: str | None = None, hits_max: int = 100) -> SearchResult:
         """The messages that have every word of `text`, in any case and order, as part of a word or whole.
@@ -156,7 +152,7 @@ class Sessions:
         """
         if hits_max < 1:
             raise Invalid("hits_max is at least 1", got=hits_max)
-        return await self._on(lambda store: searching.search(store, text, session_id, hits_max))
+        return await self._on(lambda store: showing.search(store, text, session_id, hits_max))
 
     async def export(self, session_id: str, path: str | os.PathLike[str], *, overwrite: bool = False) -> CopyReport:
         """Write a session into a file of lines, one per row, with everything that proves it.
@@ -170,7 +166,7 @@ class Sessions:
 
     async def write_export(self, session_id: str, write: Write) -> CopyReport:
         """The same to whatever takes bytes: `await write(piece)`."""
-        return await self._on(lambda store: copying.export(store, session_id, write, self._wall()))
+        return await self._on(lambda store: branching.export(store, session_id, write, self._wall()))
 
     async def import_(
         self, path: str | os.PathLike[str], *, session_id: str | None = None, takeover: bool = False
@@ -182,10 +178,10 @@ class Sessions:
         Errors: `AlreadyExists` for an id that is taken; `CorruptJournal` naming file and line when the file was cut
         off or edited; those of the file.
         """
-        found = await copying.read_export(Path(path))
+        found = await branching.read_export(Path(path))
         new_id = session_id if session_id is not None else found.session_id
         journals = found.journals
-        return await self._on(lambda store: copying.store_session(store, new_id, journals, takeover=takeover))
+        return await self._on(lambda store: branching.store_session(store, new_id, journals, takeover=takeover))
 
     async def copy(
         self, session_id: str, to: SessionPlace, *, new_id: str | None = None, takeover: bool = False
@@ -194,9 +190,9 @@ class Sessions:
         name = new_id if new_id is not None else session_id
         if to.key == self._place.key and name == session_id:
             raise Invalid("a copy in the same place has an id of its own: say new_id", session=session_id)
-        journals = await self._on(lambda source: copying.read_session(source, session_id))
+        journals = await self._on(lambda source: branching.read_session(source, session_id))
         target = Sessions(to, wall=self._wall)
-        return await target._on(lambda store: copying.store_session(store, name, journals, takeover=takeover))
+        return await target._on(lambda store: branching.store_session(store, name, journals, takeover=takeover))
 
     async def fork(self, session_id: str, new_id: str, *, at: Position = None, agent: str | None = None) -> ForkReport:
         """A new session that goes on from a position of another one; None means from its end.
@@ -322,7 +318,7 @@ class Sessions:
 
     async def dead_letters(self, session_id: str | None = None) -> Sequence[StoredLetter]:
         """What memory stores would not take, or what could not be extracted for them, of a session or of all."""
-        return await self._on(lambda store: letters.dead_letters(store, session_id))
+        return await self._on(lambda store: marking.dead_letters(store, session_id))
 
     async def replay(
         self, session_id: str, memory_store: str | None = None, *, agent: str | None = None, takeover: bool = False
@@ -332,7 +328,7 @@ class Sessions:
         """
         made = self._made()
         return await self._on(
-            lambda store: letters.replay(store, session_id, memory_store, agent, made, takeover=takeover)
+            lambda store: marking.replay(store, session_id, memory_store, agent, made, takeover=takeover)
         )
 
     async def doctor(self, *, repair: bool = False) -> DoctorReport:
@@ -352,8 +348,8 @@ class Sessions:
             return await work(store)
         raise AssertionError
 
-    def _made(self) -> branching.Made:
-        return branching.Made(at=self._wall(), entropy=os.urandom)
+    def _made(self) -> Made:
+        return Made(at=self._wall(), entropy=os.urandom)
 
 
 def _desks(memory: MemoryManager | Sequence[object]) -> Sequence[StoreDesk]:

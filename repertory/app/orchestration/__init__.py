@@ -1,4 +1,4 @@
 """Graphs and swarms, as users name them.
 
-Start with `graph.py`, then `orchestrator.py` (what graphs and swarms share) and `node_runner.py` (how a node runs).
+Start with `graph.py`, then `orchestrator.py` (what graphs and swarms share) and `nodes.py` (how a node runs).
 """

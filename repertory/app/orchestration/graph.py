@@ -10,23 +10,19 @@ from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from repertory.actors.orchestrator.nodes import NodePolicy, OnFailure
-from repertory.actors.orchestrator.run_driver import OrchestratorParts
-from repertory.app.orchestration.node_runner import RunnerSettings
-from repertory.app.orchestration.nodes import node_of
-from repertory.app.orchestration.orchestrator import Orchestrator, count, list_of, mapping_of, seconds, switch
-from repertory.app.orchestration.run_state import RunState
-from repertory.core.orchestration.plan import GraphPlan
+from repertory.actors.orchestrator.run_driver import NodePolicy, OnFailure
+from repertory.app.orchestration.nodes import RunnerSettings, node_of
+from repertory.app.orchestration.orchestrator import Orchestrator, RunState, count, list_of, mapping_of, seconds, switch
+from repertory.core.orchestration.plan import Edge, GraphPlan, in_a_row, shape_of
 from repertory.core.orchestration.results import MultiAgentResult, Status
-from repertory.core.orchestration.shape import Edge, in_a_row, shape_of
 from repertory.errors import HookFailed, Invalid
 
 if TYPE_CHECKING:
     from repertory.actors.call import Busy
     from repertory.actors.hooks.registry import HookProvider
-    from repertory.app.host.tracing import AttributeValue
-    from repertory.app.orchestration.multi_agent_plugin import MultiAgentPlugin
-    from repertory.app.orchestration.node_runner import NodePlace, SessionNodeRunner
+    from repertory.app.host.edge import AttributeValue
+    from repertory.app.orchestration.nodes import NodePlace
+    from repertory.app.orchestration.orchestrator import MultiAgentPlugin
     from repertory.app.sessions.sessions import SessionPlacement
     from repertory.core.orchestration.plan import Condition
     from repertory.core.orchestration.run import Run
@@ -218,6 +214,7 @@ class Graph(Orchestrator[GraphResult]):
         most = max_node_executions
         self.max_node_executions = None if most is None else count(most, "max_node_executions")
         self.reset_on_revisit = switch(reset_on_revisit, "reset_on_revisit")
+        self._loops = shape.loops
         self._plan = GraphPlan(
             shape=shape,
             conditions={
@@ -248,16 +245,8 @@ class Graph(Orchestrator[GraphResult]):
         """
         return GraphState(self._run, self)
 
-    def _parts(self, orchestrator_id: str, runner: SessionNodeRunner) -> OrchestratorParts:
-        return OrchestratorParts(
-            orchestrator_id=orchestrator_id,
-            plan=self._plan,
-            runner=runner,
-            hooks=self.hooks,
-            policies={name: self._policy(node) for name, node in self.nodes.items()},
-            owner=self,
-            watch=self._watch,
-        )
+    def _policies(self) -> Mapping[str, NodePolicy]:
+        return {name: self._policy(node) for name, node in self.nodes.items()}
 
     def _policy(self, node: GraphNode) -> NodePolicy:
         policy = node.policy
@@ -270,7 +259,7 @@ class Graph(Orchestrator[GraphResult]):
             nodes=self._node_map,
             place_of=place_of,
             anew_again=self.reset_on_revisit,
-            once=not self._plan.shape.loops,
+            once=not self._loops,
         )
 
     def _condition(self, edge: GraphEdge) -> Condition:

@@ -1,30 +1,497 @@
-"""Agents as nodes of an orchestrator."""
+"""Running the nodes of an orchestrator: agents and orchestrators as sessions of their own, anything else as it is.
+
+A node stays alive from its first execution in a call until it has nothing left to do in it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
+import math
+import os
+import time
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, cast, runtime_checkable
 
+import anyio
+
+from repertory.actors.call import Invocation
+from repertory.actors.orchestrator.orchestrator import OrchestratorActor, OrchestratorSettings
+from repertory.actors.orchestrator.run_driver import NodeCall, NodeEnd
+from repertory.actors.persister import PersisterSettings, SessionPersister
 from repertory.app.agent.agent import Agent
-from repertory.app.agent.call_options import output_form
-from repertory.app.agent.snapshots import enable_tools
-from repertory.app.agent.snapshottable import load_components, saved_components
-from repertory.app.orchestration.node_runner import Askable, CustomNode, Node
+from repertory.app.agent.call_options import CallbackHandler, call_handler, output_form
+from repertory.app.agent.snapshots import (
+    Snapshottable,
+    enable_tools,
+    load_components,
+    loaded_by,
+    saved_by,
+    saved_components,
+)
+from repertory.app.host.session import SessionSpec
+from repertory.core.budget import LIMITED_BY_BUDGET
+from repertory.core.journal.plain_json import dump
+from repertory.core.messages import check_message
+from repertory.core.orchestration.journals import orchestrator_in
+from repertory.core.orchestration.results import MultiAgentResult, Status, node_result_of
+from repertory.core.orchestration.run import RUN
+from repertory.core.result import AgentResult
 from repertory.core.snapshots.fields import SnapshotFields
-from repertory.core.snapshots.orchestrators import AgentInRun, last_turn, said_of_agent
-from repertory.errors import Invalid
+from repertory.core.snapshots.portable import AgentInRun, OtherInRun, last_turn, said_of_agent
+from repertory.errors import (
+    ActorDead,
+    Failed,
+    InterruptNotFound,
+    InterruptsWaiting,
+    Invalid,
+    RepertoryError,
+    RunUnfinished,
+    Unavailable,
+)
+from repertory.runtime.spec import ChildSpec
 
 if TYPE_CHECKING:
     from repertory.actors.context import AgentParts
-    from repertory.app.agent.callbacks import CallbackHandler
-    from repertory.app.host.active_session import ActiveSession
-    from repertory.app.host.blueprint import Blueprint
-    from repertory.app.orchestration.node_runner import NodePlace
+    from repertory.actors.leases import Durable
+    from repertory.actors.memory.store import MemoryStoreMessage
+    from repertory.actors.memory_journal import MemoryJournal
+    from repertory.actors.orchestrator.orchestrator import Finished
+    from repertory.actors.orchestrator.run_driver import NameOf, OrchestratorParts, VisitOf
+    from repertory.app.agent.call_options import CallbackHandler
+    from repertory.app.agent.session import AgentSessionSpec
+    from repertory.app.host.session import ActiveSession, SessionHost
+    from repertory.app.sessions.sessions import SessionPlace
     from repertory.backends.ports import OutputForm, Tool
-    from repertory.core.messages import Json
-    from repertory.core.snapshots.orchestrators import NodeFields
+    from repertory.core.journal.image import Image
+    from repertory.core.messages import Json, Message
+    from repertory.core.orchestration.results import Outcome
+    from repertory.core.snapshots.portable import NodeFields
+    from repertory.runtime.ref import ActorRef
+
+_COMING_MAX = 4
+"""Nodes that are kept nowhere come to life so many at a time: there is nothing to wait for but the event loop, so the
+first ones may work while the others come. Where there is a store, they wait for it side by side.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodePlace:
+    """Where a node's journal lies: in the orchestrator's session, under the node's own name."""
+
+    session_id: str
+    agent_id: str
+    sessions: SessionPlace | None
+    takeover: bool = False
+
+
+@runtime_checkable
+class ChoosingPlace(Protocol):
+    """What a `SessionPlace` has besides when it takes snapshots of runs."""
+
+    def choose_for_run(self, session_id: str, journal: str, keeper: Durable | MemoryJournal) -> None:
+        """Say how the snapshot of a graph or swarm is wanted that is about to come to life."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSessionSpec(SessionSpec):
+    """One graph or swarm in one session."""
+
+    working: ClassVar[str] = "a run is worked on"
+    no_time: ClassVar[str] = "other calls took all the time of this one"
+
+    parts: None = None
+    parts_on: Callable[[SessionHost], OrchestratorParts]
+    """Its components, whose nodes live there."""
+    finished: Finished
+    reject: bool = False
+    """Whether a call is refused while another one works."""
+
+    @property
+    def named(self) -> Mapping[str, str]:
+        """Who it is, for errors."""
+        journal = self.agent.agent_id
+        return {"orchestrator": orchestrator_in(journal) or journal}
+
+    async def members(
+        self,
+        keeper: Durable | MemoryJournal,
+        memories: Mapping[str, ActorRef[MemoryStoreMessage]],
+        host: SessionHost,
+    ) -> Sequence[ChildSpec]:
+        """The persister and the orchestrator."""
+        session_id, journal, place = self.agent.session_id, self.agent.agent_id, self.sessions
+        if isinstance(place, ChoosingPlace):
+            place.choose_for_run(session_id, journal, keeper)
+        settings = PersisterSettings(
+            session_id=session_id, agent_id=journal, takeover=self.takeover, busy_by=self.busy_by
+        )
+        own = OrchestratorSettings(
+            session_id=session_id, orchestrator_id=journal, reject=self.reject, durable=self.agent.durable
+        )
+        parts = self.parts_on(host)
+
+        def persister() -> SessionPersister:
+            return SessionPersister(settings, keeper, os.urandom)
+
+        def orchestrator() -> OrchestratorActor:
+            return OrchestratorActor(own, parts, self.finished, keeper.backlog_of(session_id, journal), time.time)
+
+        return [
+            ChildSpec(
+                name="persister",
+                factory=persister,
+                start_timeout_s=math.inf,  # Waiting for another process has its own bound, and so have stores.
+                stop_timeout_s=settings.stop_timeout_s,
+            ),
+            ChildSpec(name="agent", factory=orchestrator),
+        ]
+
+
+class SessionNode(Protocol):
+    """An agent or an orchestrator, as a node."""
+
+    kind: str
+    """`agent` or `multiagent`, for events."""
+
+    def blueprint(self, place: NodePlace | None) -> SessionSpec:
+        """What brings it to life there; None: where it keeps itself."""
+        ...
+
+    @property
+    def form(self) -> OutputForm | None:
+        """What it fills in."""
+        ...
+
+    @property
+    def handler(self) -> CallbackHandler | None:
+        """Who is told of what it does."""
+        ...
+
+    def initial(self) -> SnapshotFields | None:
+        """What an execution that begins anew begins with; None for an orchestrator, which has no conversation."""
+        ...
+
+    async def saved(self, session: ActiveSession, visit_of: Callable[[str], int | None]) -> Mapping[str, object] | None:
+        """What a snapshot says of it; None when it has done nothing. `visit_of`: which execution a token is."""
+        ...
+
+    async def load(self, session: ActiveSession, wanted: NodeFields | None, name_of: Callable[[int], str]) -> None:
+        """Be what a snapshot says of it, or what it was built with; returns when that is durable. `name_of`: the token
+        of an execution.
+        """
+        ...
+
+
+@runtime_checkable
+class Askable(Protocol):
+    """Anything else that can be asked, such as an agent of another library."""
+
+    async def invoke_async(self, prompt: Any, /, *, invocation_state: dict[str, Any]) -> Any:
+        """Do the work. Gives an `AgentResult`, a `MultiAgentResult` or a text."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class CustomNode:
+    """Something that keeps its conversation itself, or has none."""
+
+    executor: Askable
+
+
+_NOTHING_SAID: Message = {"role": "assistant", "content": []}
+Node: TypeAlias = SessionNode | CustomNode
+EndOf: TypeAlias = "Callable[[Sequence[Message]], tuple[Mapping[str, Json], tuple[str, str] | None]]"
+"""Reads what a node leaves for others, and whom it hands over to, from everything said in an execution."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerSettings:
+    """How nodes are run."""
+
+    nodes: Mapping[str, Node]
+    place_of: Callable[[str], NodePlace | None]
+    anew: bool = False
+    """Whether every execution begins with what the node was built with."""
+    anew_again: bool = False
+    """Whether those do that are not the first one in their run."""
+    once: bool = False
+    """Whether no node works twice in a run."""
+    end_of: EndOf | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Alive:
+    """A node that is alive."""
+
+    spec: SessionSpec
+    session: ActiveSession
+
+
+class SessionNodeRunner:
+    """A `NodeRunner` whose nodes live on a host."""
+
+    def __init__(self, host: SessionHost, settings: RunnerSettings) -> None:
+        self._host = host
+        self._settings = settings
+        self._alive: dict[str, _Alive] = {}
+        self._coming = anyio.Semaphore(_COMING_MAX)
+        self._cuts: list[NodeCut] = []
+        """Those that are being read."""
+
+    def kind_of(self, node: str) -> str:
+        """`agent` or `multiagent`."""
+        found = self._settings.nodes[node]
+        return "agent" if isinstance(found, CustomNode) else found.kind
+
+    async def run(self, call: NodeCall) -> NodeEnd:
+        """See `NodeRunner`."""
+        node = self._settings.nodes[call.node]
+        call.invocation_state.setdefault("request_state", {})
+        for cut in tuple(self._cuts):
+            await cut.keep(call.node)
+        if isinstance(node, CustomNode):
+            return NodeEnd(outcome=await _asked(node.executor, call))
+        try:
+            alive = await self._enter(call.node, node)
+            if (call.again and self._settings.anew_again) or self._settings.anew:
+                await _begin_anew(alive.session, node, call)
+            before = 0 if self._settings.end_of is None else _before(await alive.session.image(), call.token)
+            outcome = await _invoked(alive.session, node, call)
+        except (Unavailable, ActorDead) as error:
+            return NodeEnd(outcome=None if self._host.refusing else error)
+        except RepertoryError as error:
+            return NodeEnd(outcome=error)
+        if self._host.refusing and isinstance(outcome, AgentResult) and outcome.stop_reason == "cancelled":
+            return NodeEnd(outcome=None)
+        reason = outcome.stop_reason if isinstance(outcome, AgentResult) else outcome.reason
+        if reason in LIMITED_BY_BUDGET:
+            return NodeEnd(outcome=None, stopped=reason)
+        if self._settings.end_of is None:
+            return NodeEnd(outcome=outcome)
+        context, handed = self._settings.end_of(await alive.session.said_after(before))
+        return NodeEnd(outcome=outcome, context=context, handed=handed)
+
+    def cut(self, visit_of: VisitOf) -> NodeCut:
+        """See `NodeRunner`."""
+
+        async def read(name: str) -> object:
+            node = self._settings.nodes[name]
+            if isinstance(node, CustomNode):
+                own = saved_by(name, node.executor) if isinstance(node.executor, Snapshottable) else None
+                return None if own is None else {"type": "other", "state": own}
+            async with self._reached(name, node) as session:
+                return await node.saved(session, lambda token: visit_of(name, token))
+
+        cut = NodeCut(self._settings.nodes, read, self._cuts.remove)
+        self._cuts.append(cut)
+        return cut
+
+    async def load(self, nodes: Mapping[str, NodeFields | None], name_of: NameOf) -> None:
+        """See `NodeRunner`."""
+        errors: list[RepertoryError] = []
+
+        async def load(name: str) -> None:
+            try:
+                await self._load(name, nodes[name], name_of)
+            except RepertoryError as error:
+                errors.append(error)
+
+        async with anyio.create_task_group() as group:
+            for name in nodes:
+                group.start_soon(load, name)
+        if errors:
+            raise errors[0]
+
+    async def _load(self, name: str, wanted: NodeFields | None, name_of: NameOf) -> None:
+        node = self._settings.nodes[name]
+        if not isinstance(node, CustomNode):
+            async with self._reached(name, node) as session:
+                await node.load(session, wanted, lambda visit: name_of(name, visit))
+        elif isinstance(wanted, OtherInRun) and isinstance(node.executor, Snapshottable):
+            loaded_by(name, node.executor, wanted.state)
+
+    @asynccontextmanager
+    async def _reached(self, name: str, node: SessionNode) -> AsyncGenerator[ActiveSession]:
+        """The node, alive for as long as the block."""
+        spec = node.blueprint(self._settings.place_of(name))
+        session = await self._host.enter(spec)
+        try:
+            yield session
+        finally:
+            await self._host.leave(spec)
+
+    async def done(self, node: str) -> None:
+        """See `NodeRunner`."""
+        alive = self._alive.pop(node, None) if self._settings.once else None
+        if alive is not None:
+            await self._host.leave(alive.spec)
+
+    async def rest(self) -> None:
+        """Put every node to rest, side by side."""
+        alive, self._alive = self._alive, {}
+        async with anyio.create_task_group() as group:
+            for one in alive.values():
+                group.start_soon(self._host.leave, one.spec)
+
+    async def _enter(self, name: str, node: SessionNode) -> _Alive:
+        alive = self._alive.get(name)
+        if alive is not None and alive.session.alive:
+            return alive
+        if alive is not None:
+            del self._alive[name]
+            await self._host.leave(alive.spec)
+        place = self._settings.place_of(name)
+        spec = node.blueprint(place)
+        async with AsyncExitStack() as stack:
+            async with self._coming if place is None else nullcontext():
+                session = await self._host.enter(spec)
+            stack.push_async_callback(self._host.leave, spec)
+            alive = self._alive[name] = _Alive(spec, session)
+            stack.pop_all()
+        return alive
+
+
+async def _begin_anew(session: ActiveSession, node: SessionNode, call: NodeCall) -> None:
+    """Have the node, and those within it, be what it was built with, unless this very execution was begun before a
+    crash.
+    """
+    if call.answers:
+        return
+    image, wanted = await session.image(), node.initial()
+    if _is_begun(image, call.token):
+        return
+    if wanted is None:
+        await node.load(session, None, lambda _: call.token)
+    elif image.message_count > len(wanted.messages or ()):
+        await session.show(wanted)
+
+
+def _is_begun(image: Image, token: str) -> bool:
+    """Whether the last turn, or the last run, has this name, or an earlier turn that was answered."""
+    run = image.nodes.get(RUN)
+    begun = image.token[0] if image.token is not None else None if run is None else run.data.get("token")
+    return begun == token or token in image.finished_turns
+
+
+def _before(image: Image, token: str) -> int:
+    """The sequence number before the first message of an execution, which may have been begun before a crash."""
+    known = image.finished_turns.get(token)
+    if known is not None:
+        return known.seq - 1
+    return image.token[1] - 1 if image.token is not None and image.token[0] == token else image.last_seq
+
+
+async def _invoked(session: ActiveSession, node: SessionNode, call: NodeCall) -> AgentResult | MultiAgentResult:
+    """The outcome of a turn, or of a run.
+
+    What an earlier run has left undone, or has asked, is given up: this execution is another one. Answers that came
+    before a crash are there already: it goes on. A run that an earlier attempt has brought to its limit is over, so
+    this attempt is another run, under the same name: whoever comes after a crash finds that one.
+    """
+    invocation = Invocation(
+        prompt=call.prompt,
+        invocation_state=call.invocation_state,
+        idempotency_token=call.token,
+        form=node.form,
+        payer=call.payer,
+    )
+    try:
+        outcome = await _followed(session, node, call, invocation)
+    except (InterruptsWaiting, RunUnfinished):
+        return await _followed(session, node, call, replace(invocation, drop_interrupts=True, resume=False))
+    except InterruptNotFound:
+        return await _followed(session, node, call, replace(invocation, prompt=None))
+    ended = isinstance(outcome, MultiAgentResult) and outcome.replayed and outcome.status is Status.FAILED
+    if ended and call.prompt is not None and not call.answers:
+        return await _followed(session, node, call, replace(invocation, resume=False))
+    return outcome
+
+
+async def _followed(
+    session: ActiveSession, node: SessionNode, call: NodeCall, invocation: Invocation
+) -> AgentResult | MultiAgentResult:
+    handler = node.handler
+    if handler is None and call.publish is None:
+        return await session.invoke(invocation)
+    async with session.stream(invocation) as events:
+        async for event in events:
+            if handler is not None:
+                await call_handler(handler, event, call.invocation_state["request_state"])
+            if call.publish is not None:
+                await call.publish(event)
+            if isinstance(result := event.get("result"), AgentResult | MultiAgentResult):
+                return result
+    raise AssertionError("a stream ends with its result or an error")
+
+
+async def _asked(node: Askable, call: NodeCall) -> Outcome:
+    """What somebody else's agent says. Whatever it raises is the outcome, also a cancellation that nobody asked for."""
+    try:
+        return _checked(await node.invoke_async(call.prompt, invocation_state=call.invocation_state), call.node)
+    except Exception as error:  # noqa: BLE001 - a node may be anybody's code, and its failure is the run's to judge
+        return error
+    except anyio.get_cancelled_exc_class() as error:
+        if anyio.current_effective_deadline() == -math.inf:  # This task is being cancelled, which goes on.
+            raise
+        failure = Failed(f"the node's own code raised {type(error).__name__}", node=call.node)
+        failure.__cause__ = error
+        return failure
+
+
+def _checked(result: object, node: str) -> Outcome:
+    """What a node of another library gave. Errors: `Invalid` for what a run cannot use, or keep."""
+    if isinstance(result, str):
+        return AgentResult(stop_reason="end_turn", message={"role": "assistant", "content": [{"text": result}]})
+    if not isinstance(result, AgentResult | MultiAgentResult):
+        text = "a node gives an AgentResult, a MultiAgentResult or a text"
+        raise Invalid(text, node=node, got=type(result).__name__)
+    if isinstance(result, AgentResult) and result.message not in (None, _NOTHING_SAID):
+        check_message(result.message)
+    ended = node_result_of(result, 0)
+    if ended.status in (Status.PENDING, Status.EXECUTING):
+        raise Invalid("a node has ended when it gives its result", node=node, status=ended.status.value)
+    dump(ended.to_record())
+    return result
+
+
+class NodeCut:
+    """Reads every node once. Whoever is about to begin something in one has it read first."""
+
+    def __init__(
+        self, nodes: Collection[str], read: Callable[[str], Awaitable[object]], done: Callable[[NodeCut], None]
+    ) -> None:
+        """`read` gives what a node is now, None when it has done nothing yet; `done` is called when all are read."""
+        self._nodes = nodes
+        self._read_one = read
+        self._done = done
+        self._locks: dict[str, anyio.Lock] = defaultdict(anyio.Lock)
+        self._found: dict[str, object] = {}
+        self._error: RepertoryError | None = None
+
+    async def read(self) -> Mapping[str, object]:
+        """What each node is that has done anything. Errors: what reading one met."""
+        try:
+            async with anyio.create_task_group() as group:
+                for node in self._nodes:
+                    group.start_soon(self.keep, node)
+        finally:
+            self._done(self)
+        if self._error is not None:
+            raise self._error
+        return {node: self._found[node] for node in self._nodes if self._found[node] is not None}
+
+    async def keep(self, node: str) -> None:
+        """Have it read by now. An error is for whoever wants to know what the nodes are: the node may begin."""
+        async with self._locks[node]:
+            if node not in self._found:
+                try:
+                    self._found[node] = await self._read_one(node)
+                except RepertoryError as error:
+                    self._found[node], self._error = None, error
 
 
 def node_of(name: str, executor: object, no_sessions: str) -> Node:
@@ -68,7 +535,7 @@ class AgentNode:
         self._tool = tool
         self._first_state = cast("Mapping[str, Json]", agent.state.get())
 
-    def blueprint(self, place: NodePlace | None) -> Blueprint:
+    def blueprint(self, place: NodePlace | None) -> AgentSessionSpec:
         """See `SessionNode`."""
         own = self.agent.blueprint()
         if self._tool is not None:

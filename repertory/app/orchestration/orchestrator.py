@@ -6,163 +6,64 @@ lasts, and passes on what was said.
 
 from __future__ import annotations
 
+import inspect
 import math
 import secrets
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypedDict, TypeVar, Unpack, cast
 
-import anyio
-from anyio.lowlevel import RunVar, current_token
-
-from repertory.actors.call import OPEN_TURNS, Busy, Invocation
+from repertory.actors.call import Busy, Invocation
 from repertory.actors.context import AgentSettings
 from repertory.actors.hooks.calls import fire_built, fire_sync
 from repertory.actors.hooks.events import AfterSnapshotEvent, BeforeSnapshotEvent
 from repertory.actors.hooks.registry import HookProvider, HookRegistry
 from repertory.actors.memory_journal import MemoryJournal
 from repertory.actors.orchestrator.events import MultiAgentInitializedEvent
+from repertory.actors.orchestrator.run_driver import OrchestratorParts
 from repertory.app.agent.call_options import read_call
+from repertory.app.agent.plugins import check_plugins, marked_callbacks
 from repertory.app.agent.snapshots import SnapshotLoaded
-from repertory.app.host.claim import Claim
-from repertory.app.host.edge import short_errors
-from repertory.app.host.event_loop import inside_event_loop
-from repertory.app.host.host import Host, HostSettings, Key, ambient_host
-from repertory.app.host.tracing import span
-from repertory.app.orchestration.blueprint import OrchestratorBlueprint
-from repertory.app.orchestration.multi_agent_plugin import LateInits, check_multi_agent_plugins
-from repertory.app.orchestration.node_runner import CustomNode, NodePlace, SessionNodeRunner
-from repertory.app.orchestration.run_state import ReadResults
+from repertory.app.host.edge import inside_event_loop, short_errors, span, sync_loop
+from repertory.app.host.life import SessionLife
+from repertory.app.host.session import ActivationLock
+from repertory.app.orchestration.nodes import CustomNode, NodePlace, RunSessionSpec, SessionNodeRunner
 from repertory.app.sessions.sessions import check_placement
 from repertory.core.ids import check_id
 from repertory.core.orchestration.journals import journal_of, node_journal
-from repertory.core.orchestration.results import MultiAgentResult
+from repertory.core.orchestration.results import FilledIn, MultiAgentResult, NodeResult, Status
 from repertory.core.orchestration.run import Run
-from repertory.core.snapshots.orchestrators import RunFields, RunShape, check_shape, token_of
-from repertory.core.snapshots.portable import ORCHESTRATOR, Snapshot, read_orchestrator, snapshot_of
+from repertory.core.result import AgentResult
+from repertory.core.snapshots.portable import (
+    ORCHESTRATOR,
+    RunFields,
+    RunShape,
+    Snapshot,
+    check_shape,
+    read_orchestrator,
+    snapshot_of,
+    token_of,
+)
 from repertory.errors import ActorDead, AgentBusy, Invalid, SnapshotException, Unavailable
-from repertory.forking import forget_in_children, never_collect
-from repertory.runtime.host_task import HostTask, apart
 
 if TYPE_CHECKING:
     from repertory.actors.hooks.registry import EventTypes, HookCallback
-    from repertory.actors.orchestrator.run_driver import OrchestratorParts
-    from repertory.app.host.active_session import ActiveSession
-    from repertory.app.host.tracing import AttributeValue
-    from repertory.app.orchestration.multi_agent_plugin import MultiAgentPlugin
-    from repertory.app.orchestration.node_runner import Node, RunnerSettings
-    from repertory.app.orchestration.run_state import KnowsForms
+    from repertory.actors.orchestrator.run_driver import NodePolicy
+    from repertory.app.host.edge import AttributeValue
+    from repertory.app.host.session import ActiveSession
+    from repertory.app.orchestration.nodes import Node, RunnerSettings
     from repertory.app.sessions.sessions import SessionPlacement
     from repertory.backends.ports import OutputForm
     from repertory.core.budget import Budget
-    from repertory.core.messages import Prompt
-    from repertory.core.orchestration.run import Kind
+    from repertory.core.messages import Prompt, Usage
+    from repertory.core.orchestration.plan import Plan
+    from repertory.core.orchestration.run import Kind, Task
     from repertory.core.result import TurnEvent
     from repertory.core.snapshots.fields import SnapshotFields
-    from repertory.core.snapshots.orchestrators import NodeFields
-
-
-class OrchestratorSnapshots(ABC):
-    """What an orchestrator does with snapshots."""
-
-    id: str
-    hooks: HookRegistry
-    trace_attributes: Mapping[str, AttributeValue]
-
-    @property
-    @abstractmethod
-    def _working(self) -> ActiveSession | None:
-        """The orchestrator, if it is alive in this event loop."""
-
-    @abstractmethod
-    def _opened(self) -> AbstractAsyncContextManager[ActiveSession]:
-        """The orchestrator, alive for as long as the block; waits for calls that keep it alive by themselves."""
-
-    @property
-    @abstractmethod
-    def shape(self) -> RunShape:
-        """What it is, and each of its nodes."""
-
-    def save_snapshot(self, metadata: Mapping[str, Any] | None = None) -> Snapshot:
-        """`save_snapshot_async` for sync code. Errors: `Invalid` inside an event loop, as well."""
-        return cast("Snapshot", self._blocking(self.save_snapshot_async, metadata))
-
-    def load_snapshot(self, snapshot: Mapping[str, Any]) -> SnapshotLoaded:
-        """`load_snapshot_async` for sync code. Errors: `Invalid` inside an event loop, as well."""
-        return cast("SnapshotLoaded", self._blocking(self.load_snapshot_async, snapshot))
-
-    async def save_snapshot_async(self, metadata: Mapping[str, Any] | None = None) -> Snapshot:
-        """The run and every node as they are now, as JSON; `metadata` is kept in it. Also during a run, from anywhere
-        in the same event loop, which it does not stop or hold up: what nodes do meanwhile is not in it.
-
-        It is one moment of all of them: what a node has said, and nobody has heard yet, is in it; a node that works is
-        in it as far as it is, and goes on from there. Errors: `Invalid` for metadata that JSON cannot say;
-        `RunUnfinished` while a snapshot is loaded, or was not loaded to its end; what opening a node meets.
-        """
-        if metadata is not None and not isinstance(cast("object", metadata), Mapping):
-            raise Invalid("metadata is a dictionary", got=type(metadata).__name__)
-        before = BeforeSnapshotEvent(agent=None, source=self, action="save", metadata=dict(metadata or {}))
-        with span("repertory.snapshot.save", {**self.trace_attributes, "orchestrator.id": self.id}):
-            fire_sync(self.hooks, before)
-            state = await self._said()
-            snapshot = snapshot_of(state, before.metadata, time.time(), ORCHESTRATOR)
-            fire_sync(self.hooks, AfterSnapshotEvent(agent=None, source=self, action="save", snapshot=snapshot))
-        return snapshot
-
-    async def load_snapshot_async(self, snapshot: Mapping[str, Any]) -> SnapshotLoaded:
-        """Go on from a snapshot: its run is the next run here, and each node's conversation is what it was then; nodes
-        that had done nothing then begin anew. What was said until now stays in the history. Waits for calls that work,
-        and returns when all of it is durable.
-
-        The next call goes on with a run that owes work. Cancelled once it has begun, it is done to its end. When the
-        process is killed on the way, or a node cannot be stored, calls raise `RunUnfinished` until the snapshot is
-        loaded again, or `resume=False` begins another run. Errors: `SnapshotException` for a snapshot that was changed,
-        truncated, or is of another version, kind or orchestrator; `AgentBusy` from within its run. Then nothing has
-        changed. Besides those, what the store says.
-        """
-        with span("repertory.snapshot.load", {**self.trace_attributes, "orchestrator.id": self.id}):
-            fields = read_orchestrator(snapshot)
-            if fields.orchestrator_id != self.id:
-                text = f"Snapshot orchestrator id mismatch: expected {self.id!r}, got {fields.orchestrator_id!r}"
-                raise SnapshotException(text)
-            shape = self.shape
-            check_shape(self.id, fields, shape)
-            async with self._opened() as session:
-                if any(turn.agent is session.agent for turn in OPEN_TURNS.get()):
-                    raise AgentBusy("a run is worked on: load the snapshot when it is over", orchestrator=self.id)
-                fire_sync(self.hooks, BeforeSnapshotEvent(agent=None, source=self, action="load", snapshot=snapshot))
-                await session.load_run(fields)
-            loaded = SnapshotLoaded(
-                fields=tuple(node for node in fields.nodes if node in shape.nodes),
-                missing_nodes=tuple(node for node in fields.nodes if node not in shape.nodes),
-            )
-            event = AfterSnapshotEvent(agent=None, source=self, action="load", snapshot=snapshot, loaded=loaded)
-            fire_sync(self.hooks, event)
-        return loaded
-
-    async def _said(self) -> Mapping[str, object]:
-        active = self._working
-        if active is not None:
-            with suppress(ActorDead, Unavailable):  # The call that keeps it alive may be just over.
-                return await active.save_run()
-        async with self._opened() as session:
-            return await session.save_run()
-
-    def _blocking(self, function: Any, argument: object) -> object:
-        if inside_event_loop():
-            raise Invalid(f"inside an event loop await {function.__name__}", orchestrator=self.id)
-        from repertory.app.host.blocking import (
-            blocking_host,  # the event loop of sync code, loaded by the first sync call
-        )
-
-        return blocking_host().run(function, argument)
-
-
-_IDLE_S = 3600.0
-"""In a block around many calls, nodes whose conversation is stored stay alive for that long."""
+    from repertory.core.snapshots.portable import NodeFields
 
 
 class RunOptions(TypedDict, total=False):
@@ -208,7 +109,7 @@ class MultiAgentBase(ABC):
 
 
 @short_errors
-class Orchestrator(OrchestratorSnapshots, MultiAgentBase, Generic[Result]):
+class Orchestrator(MultiAgentBase, Generic[Result]):
     """An orchestrator whose runs are kept: every node is a session of its own under the orchestrator's.
 
     A call returns when the run is over, or waits for somebody, and everything about it is durable. A process may be
@@ -217,6 +118,7 @@ class Orchestrator(OrchestratorSnapshots, MultiAgentBase, Generic[Result]):
 
     kind = "multiagent"
     kind_of_run: Kind
+    _plan: Plan
     handler = None
 
     def __init__(
@@ -237,7 +139,7 @@ class Orchestrator(OrchestratorSnapshots, MultiAgentBase, Generic[Result]):
             check_id(node_journal(self.id, node), "node id")
         if busy not in ("queue", "reject"):
             raise Invalid("busy is 'queue' or 'reject'", got=busy)
-        self.busy = busy
+        self.busy: Busy = busy
         self.hooks = HookRegistry()
         for provider in list_of(HookProvider, hooks, "hooks"):
             self.hooks.add_hook(provider)
@@ -247,23 +149,13 @@ class Orchestrator(OrchestratorSnapshots, MultiAgentBase, Generic[Result]):
         self._run, self._worked_on = Run(), False
         self._memory = MemoryJournal()
         self._unsaved_id = f"unsaved-{secrets.token_hex(8)}"
-        self._claim = Claim()
-        self._held: tuple[Host, object] | None = None
-        self._task: HostTask[Host] | None = None
-        self._active: ActiveSession | None = None
-        self._active_in: object = None
-        """The event loop that it lives in."""
-        forget_in_children(self)
-        for plugin in (checked := check_multi_agent_plugins(list_of(object, plugins, "plugins"))):
+        self._lock = ActivationLock()
+        self._life = SessionLife(f"orchestrator {self.id}", lambda: self.blueprint(None), keeps_host=True)
+        for plugin in (checked := check_plugins(list_of(object, plugins, "plugins"), MultiAgentPlugin)):
             for callback in plugin.hooks:
                 self.hooks.add_callback(None, callback)
         self._late = LateInits(self, checked)
         self._late.follow(fire_built(self.hooks, MultiAgentInitializedEvent(source=self)))
-
-    def forget_parent(self) -> None:
-        """In a forked child: at rest."""
-        never_collect(self._task, self._held, self._active)
-        self._task, self._held, self._active, self._active_in = None, None, None, None
 
     def add_hook(
         self, callback: HookCallback, event_type: EventTypes = None, order: float = 0, *, guard: bool | None = None
@@ -289,11 +181,7 @@ class Orchestrator(OrchestratorSnapshots, MultiAgentBase, Generic[Result]):
         self, task: Prompt = None, invocation_state: dict[str, Any] | None = None, **options: Unpack[RunOptions]
     ) -> Result:
         """Work on a task from sync code; takes what `invoke_async` takes. Blocks until it is durable."""
-        from repertory.app.host.blocking import (
-            blocking_host,  # the event loop of sync code, loaded by the first sync call
-        )
-
-        return blocking_host().run(self.invoke_async, task, invocation_state, **options)
+        return sync_loop().run(self.invoke_async, task, invocation_state, **options)
 
     async def invoke_async(
         self, task: Prompt = None, invocation_state: dict[str, Any] | None = None, **options: Unpack[RunOptions]
@@ -307,7 +195,7 @@ class Orchestrator(OrchestratorSnapshots, MultiAgentBase, Generic[Result]):
         conditions raise. Cancelled, nodes that run are cut short, and the run can be gone on with.
         """
         invocation = _read(task, invocation_state, options)
-        async with self._session(invocation.deadline, reject=self._rejects(invocation)) as session:
+        async with self._life.session(invocation.busy or self.busy, invocation.deadline) as session:
             return cast("Result", await session.invoke(invocation))
 
     async def stream_async(
@@ -319,77 +207,98 @@ class Orchestrator(OrchestratorSnapshots, MultiAgentBase, Generic[Result]):
         leave closes the stream (`contextlib.aclosing`), since Python does not do so at once.
         """
         invocation = _read(task, invocation_state, options)
-        alive = self._session(invocation.deadline, reject=self._rejects(invocation))
-        if self._held is None and ambient_host() is None:
-            alive = apart(alive, name=f"repertory {self.id}")
+        alive = self._life.session(invocation.busy or self.busy, invocation.deadline, moves=True)
         async with alive as session, session.stream(invocation) as events:
             async for event in events:
                 yield {"type": "multiagent_result", **event} if "type" not in event else event
 
+    def save_snapshot(self, metadata: Mapping[str, Any] | None = None) -> Snapshot:
+        """`save_snapshot_async` for sync code. Errors: `Invalid` inside an event loop, as well."""
+        return cast("Snapshot", self._blocking(self.save_snapshot_async, metadata))
+
+    def load_snapshot(self, snapshot: Mapping[str, Any]) -> SnapshotLoaded:
+        """`load_snapshot_async` for sync code. Errors: `Invalid` inside an event loop, as well."""
+        return cast("SnapshotLoaded", self._blocking(self.load_snapshot_async, snapshot))
+
+    async def save_snapshot_async(self, metadata: Mapping[str, Any] | None = None) -> Snapshot:
+        """The run and every node as they are now, as JSON; `metadata` is kept in it. Also during a run, from anywhere
+        in the same event loop, which it does not stop or hold up: what nodes do meanwhile is not in it.
+
+        It is one moment of all of them: what a node has said, and nobody has heard yet, is in it; a node that works is
+        in it as far as it is, and goes on from there. Errors: `Invalid` for metadata that JSON cannot say;
+        `RunUnfinished` while a snapshot is loaded, or was not loaded to its end; what opening a node meets.
+        """
+        if metadata is not None and not isinstance(cast("object", metadata), Mapping):
+            raise Invalid("metadata is a dictionary", got=type(metadata).__name__)
+        before = BeforeSnapshotEvent(agent=None, source=self, action="save", metadata=dict(metadata or {}))
+        with span("repertory.snapshot.save", {**self.trace_attributes, "orchestrator.id": self.id}):
+            fire_sync(self.hooks, before)
+            state = await self._said()
+            snapshot = snapshot_of(state, before.metadata, time.time(), ORCHESTRATOR)
+            fire_sync(self.hooks, AfterSnapshotEvent(agent=None, source=self, action="save", snapshot=snapshot))
+        return snapshot
+
+    async def load_snapshot_async(self, snapshot: Mapping[str, Any]) -> SnapshotLoaded:
+        """Go on from a snapshot: its run is the next run here, and each node's conversation is what it was then; nodes
+        that had done nothing then begin anew. What was said until now stays in the history. Waits for calls that work,
+        and returns when all of it is durable.
+
+        The next call goes on with a run that owes work. Cancelled once it has begun, it is done to its end. When the
+        process is killed on the way, or a node cannot be stored, calls raise `RunUnfinished` until the snapshot is
+        loaded again, or `resume=False` begins another run. Errors: `SnapshotException` for a snapshot that was changed,
+        truncated, or is of another version, kind or orchestrator; `AgentBusy` from within its run. Then nothing has
+        changed. Besides those, what the store says.
+        """
+        with span("repertory.snapshot.load", {**self.trace_attributes, "orchestrator.id": self.id}):
+            fields = read_orchestrator(snapshot)
+            if fields.orchestrator_id != self.id:
+                text = f"Snapshot orchestrator id mismatch: expected {self.id!r}, got {fields.orchestrator_id!r}"
+                raise SnapshotException(text)
+            shape = self.shape
+            check_shape(self.id, fields, shape)
+            async with self._life.session() as session:
+                if session.in_a_turn:
+                    raise AgentBusy("a run is worked on: load the snapshot when it is over", orchestrator=self.id)
+                fire_sync(self.hooks, BeforeSnapshotEvent(agent=None, source=self, action="load", snapshot=snapshot))
+                await session.load_run(fields)
+            loaded = SnapshotLoaded(
+                fields=tuple(node for node in fields.nodes if node in shape.nodes),
+                missing_nodes=tuple(node for node in fields.nodes if node not in shape.nodes),
+            )
+            event = AfterSnapshotEvent(agent=None, source=self, action="load", snapshot=snapshot, loaded=loaded)
+            fire_sync(self.hooks, event)
+        return loaded
+
+    async def _said(self) -> Mapping[str, object]:
+        active = self._life.current_here
+        if active is not None:
+            with suppress(ActorDead, Unavailable):  # The call that keeps it alive may be just over.
+                return await active.save_run()
+        async with self._life.session() as session:
+            return await session.save_run()
+
+    def _blocking(self, function: Any, argument: object) -> object:
+        if inside_event_loop():
+            raise Invalid(f"inside an event loop await {function.__name__}", orchestrator=self.id)
+        return sync_loop().run(function, argument)
+
     def cancel(self) -> None:
         """End the running call early, if one runs; from any thread. The run can be gone on with."""
-        if self._active is not None and self._active.alive:
-            self._active.cancel()
+        current = self._life.current
+        if current is not None and current.alive:
+            current.cancel()
 
     async def __aenter__(self) -> Self:
         """Keep its actors, and its nodes whose conversations are stored, alive until the end of the block, which may
         come in another task.
         """
-        if self._held is not None:
-            raise Invalid("the orchestrator is open already", orchestrator=self.id)
-        if ambient_host() is None:
-            task = HostTask(Host(HostSettings(ambient=False, idle_timeout_s=_IDLE_S)), name=f"repertory {self.id}")
-            self._held = await task.enter(), current_token().native_token
-            self._task = task
+        await self._life.enter()
         return self
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        task, self._task, self._held = self._task, None, None
-        if task is not None:
-            await task.leave(error)
+        await self._life.leave(error)
 
-    def _rejects(self, invocation: Invocation) -> bool:
-        return (invocation.busy or self.busy) == "reject"
-
-    @asynccontextmanager
-    async def _session(self, deadline: float = math.inf, *, reject: bool = False) -> AsyncGenerator[ActiveSession]:
-        """The orchestrator, alive for as long as the block."""
-        await self._late.finish()
-        blueprint = replace(self.blueprint(None), busy_by=-math.inf if reject else deadline)
-        host = ambient_host() or self._held_here()
-        if host is not None:
-            async with host.session(blueprint) as session:
-                yield session
-            return
-        active = self._active
-        if active is not None and active.alive and any(turn.agent is active.agent for turn in OPEN_TURNS.get()):
-            yield active  # A node of the run that is worked on calls: it is told so.
-            return
-        async with (
-            _alone(blueprint.key, deadline, reject=reject, id=self.id),
-            Host(HostSettings(ambient=False)) as own,
-            own.session(blueprint, deadline) as session,
-        ):
-            yield session
-
-    def _opened(self) -> AbstractAsyncContextManager[ActiveSession]:
-        return self._session()
-
-    @property
-    def _working(self) -> ActiveSession | None:
-        active = self._active
-        here = active is not None and active.alive and self._active_in is current_token().native_token
-        return active if here else None
-
-    def _held_here(self) -> Host | None:
-        if self._held is None:
-            return None
-        host, token = self._held
-        if token is not current_token().native_token:
-            raise Invalid("the orchestrator is open in another event loop or thread; call it there", id=self.id)
-        return host
-
-    def blueprint(self, place: NodePlace | None) -> OrchestratorBlueprint:
+    def blueprint(self, place: NodePlace | None) -> RunSessionSpec:
         """What brings it to life: in its own session, or as a node in that of another one."""
         manager = self.session_manager
         if place is None and manager is not None:
@@ -401,7 +310,7 @@ class Orchestrator(OrchestratorSnapshots, MultiAgentBase, Generic[Result]):
         def place_of(node: str) -> NodePlace | None:
             return None if place is None else _beneath(place, node)
 
-        return OrchestratorBlueprint(
+        return RunSessionSpec(
             agent=AgentSettings(
                 session_id=where.session_id,
                 agent_id=check_id(journal_of(where.agent_id), "orchestrator id"),
@@ -414,33 +323,25 @@ class Orchestrator(OrchestratorSnapshots, MultiAgentBase, Generic[Result]):
             memory=self._memory,
             own=place is None,
             takeover=where.takeover,
-            opened=self._joined,
-            claim=self._claim,
+            prepare=self._late.finish,
+            opened=self._life.join,
+            lock=self._lock,
         )
-
-    def _joined(self, session: ActiveSession) -> None:
-        self._active, self._active_in = session, current_token().native_token
 
     def _watch(self, run: Run, worked_on: bool) -> None:
         self._run, self._worked_on = run, worked_on
 
     def works_on(self, run: Run) -> bool:
-        """See `WorksOnRuns`."""
+        """Whether a call works on it now."""
         return self._worked_on and run is self._run
 
-    def form_of(self, node: str) -> OutputForm | None:
-        """See `KnowsForms`."""
-        found = self._node_map.get(node)
-        return None if found is None or isinstance(found, CustomNode) else found.form
-
-    def within(self, node: str) -> KnowsForms | None:
-        """See `KnowsForms`."""
-        found = self._node_map.get(node)
-        return cast("KnowsForms", found) if isinstance(found, Orchestrator) else None
+    def node(self, name: str) -> Node | None:
+        """The node of that name; None when there is none."""
+        return self._node_map.get(name)
 
     @property
     def shape(self) -> RunShape:
-        """See `OrchestratorSnapshots`."""
+        """What it is, and each of its nodes."""
         return RunShape(kind=self.kind_of_run, nodes={name: _shape_of(node) for name, node in self._node_map.items()})
 
     async def saved(self, session: ActiveSession, visit_of: Callable[[str], int | None]) -> Mapping[str, object] | None:
@@ -457,9 +358,20 @@ class Orchestrator(OrchestratorSnapshots, MultiAgentBase, Generic[Result]):
         elif (await session.image()).last_seq:
             await session.load_run(RunFields(orchestrator_id=self.id, kind=self.kind_of_run))
 
-    @abstractmethod
     def _parts(self, orchestrator_id: str, runner: SessionNodeRunner) -> OrchestratorParts:
-        """What it is made of."""
+        return OrchestratorParts(
+            orchestrator_id=orchestrator_id,
+            plan=self._plan,
+            runner=runner,
+            hooks=self.hooks,
+            policies=self._policies(),
+            owner=self,
+            watch=self._watch,
+        )
+
+    @abstractmethod
+    def _policies(self) -> Mapping[str, NodePolicy]:
+        """What to do about nodes that take too long, or fail."""
 
     @abstractmethod
     def _runner(self, place_of: Callable[[str], NodePlace | None]) -> RunnerSettings:
@@ -522,38 +434,6 @@ def _check_apart(nodes: Mapping[str, Node]) -> None:
             )
 
 
-_locks: RunVar[dict[Key, tuple[anyio.Lock, list[int]]]] = RunVar("repertory_orchestrators")
-
-
-@asynccontextmanager
-async def _alone(key: Key, deadline: float, *, reject: bool, id: str) -> AsyncGenerator[None]:
-    """One call at a time hosts an orchestrator in an event loop; the others wait until their deadline, or are refused.
-
-    Errors: `AgentBusy`.
-    """
-    locks = _locks.get(None)
-    if locks is None:
-        locks = dict[Key, tuple[anyio.Lock, list[int]]]()
-        _locks.set(locks)
-    lock, users = locks.setdefault(key, (anyio.Lock(), [0]))
-    if reject and lock.locked():
-        raise AgentBusy("a run is worked on", orchestrator=id)
-    users[0] += 1
-    try:
-        with anyio.CancelScope(deadline=deadline) as waiting:
-            await lock.acquire()
-        if waiting.cancelled_caught:
-            raise AgentBusy("other calls took all the time of this one", orchestrator=id)
-        try:
-            yield
-        finally:
-            lock.release()
-    finally:
-        users[0] -= 1
-        if not users[0]:
-            locks.pop(key, None)
-
-
 T = TypeVar("T")
 _NO_LISTS = (str, bytes, Mapping)
 _PLACEMENT = ("session_id", "sessions", "takeover")
@@ -604,3 +484,141 @@ def mapping_of(kind: type[T], values: object, what: str) -> dict[str, T]:
         if not isinstance(each, kind):
             raise Invalid(f"{what} is a dictionary of {kind.__name__}", node=name, got=type(each).__name__)
     return cast("dict[str, T]", found)
+
+
+# The results of nodes as they were before a restart: what models filled in is read by the forms of the nodes again.
+#
+# A record has it as JSON. Whoever asks for a result gets the object, if the node has a form that the JSON still fits.
+
+
+class ReadResults(Mapping[str, NodeResult]):
+    """Results by node, each read when it is asked for."""
+
+    def __init__(self, kept: Mapping[str, NodeResult], owner: Orchestrator[Any]) -> None:
+        self._kept = kept
+        self._owner = owner
+
+    def __getitem__(self, node: str) -> NodeResult:
+        return _read_again(self._kept[node], self._owner.node(node))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._kept)
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
+
+
+def _read_again(found: NodeResult, node: Node | None) -> NodeResult:
+    form = None if node is None or isinstance(node, CustomNode) else node.form
+    match found.result:
+        case AgentResult(structured_output=FilledIn() as said) as outcome if form is not None:
+            try:
+                filled, _ = form.read(dict(said))
+            except Invalid:  # The form is another one now.
+                return found
+            return replace(found, result=replace(outcome, structured_output=filled))
+        case MultiAgentResult(results=results) as outcome if not isinstance(results, ReadResults):
+            if not isinstance(node, Orchestrator):
+                return found
+            inner = cast("Orchestrator[Any]", node)
+            return replace(found, result=replace(outcome, results=ReadResults(results, inner)))
+        case _:
+            return found
+
+
+class RunState:
+    """A view of a run: everything is read when it is asked for, as it is then. Nobody edits it."""
+
+    __slots__ = ("_owner", "_run")
+
+    def __init__(self, run: Run, owner: Orchestrator[Any]) -> None:
+        self._run = run
+        self._owner = owner
+
+    @property
+    def task(self) -> Task:
+        """What the run is about; an empty text before the first one."""
+        return self._run.task
+
+    @property
+    def results(self) -> Mapping[str, NodeResult]:
+        """By node id: what each led to when it ended last."""
+        return ReadResults(self._run.results, self._owner)
+
+    @property
+    def accumulated_usage(self) -> Usage:
+        """Tokens, of everything that was done in it."""
+        return self._run.usage
+
+    @property
+    def accumulated_metrics(self) -> Mapping[str, float]:
+        """`latencyMs` of all model calls in it."""
+        return {"latencyMs": self._run.latency_ms}
+
+    @property
+    def execution_time(self) -> int:
+        """Milliseconds that somebody had worked on it when a node ended last, over all calls of the run."""
+        return self._run.elapsed_ms
+
+    @property
+    def _status(self) -> Status:
+        if self._owner.works_on(self._run):
+            return Status.EXECUTING
+        status = self._run.status
+        return Status.INTERRUPTED if status is Status.EXECUTING else status  # Somebody has stopped it.
+
+
+class MultiAgentPlugin:
+    """Extends graphs and swarms by its methods that are marked with `@hook`. Subclass it and give it a `name`.
+
+    A class may be a `Plugin` as well: then it extends agents, too. One object may serve many orchestrators.
+    `init_multi_agent` may do more, and may be asynchronous: then it runs before the orchestrator's first call. When it
+    fails, so does the call, and the next call tries it again.
+    """
+
+    name: str = ""
+
+    @property
+    def hooks(self) -> list[Callable[..., Any]]:
+        """The marked callbacks, base classes first, in the order in which they were written."""
+        return marked_callbacks(self)
+
+    def init_multi_agent(self, orchestrator: Any) -> Awaitable[None] | None:
+        """Prepare an orchestrator that got this plugin; its hooks are registered already."""
+        del orchestrator
+
+
+class LateInits:
+    """What plugins, and callbacks that were told of it, have to do before the first call."""
+
+    def __init__(self, orchestrator: object, plugins: Sequence[MultiAgentPlugin]) -> None:
+        """Whatever is synchronous is done here. Errors: what a plugin raises."""
+        self._orchestrator = orchestrator
+        self._waiting: list[tuple[MultiAgentPlugin, Awaitable[None]]] = []
+        self._following: list[Callable[[], Awaitable[None]]] = []
+        for plugin in plugins:
+            self._begin(plugin)
+
+    def _begin(self, plugin: MultiAgentPlugin) -> None:
+        begun = cast("object", plugin.init_multi_agent(self._orchestrator))
+        if inspect.isawaitable(begun):
+            self._waiting.append((plugin, begun))
+
+    def follow(self, callbacks: Sequence[Callable[[], Awaitable[None]]]) -> None:
+        """Have these awaited behind the plugins."""
+        self._following.extend(callbacks)
+
+    async def finish(self) -> None:
+        """Do what is left. One that fails is begun anew by the next call."""
+        while self._waiting:
+            plugin, begun = self._waiting.pop(0)
+            try:
+                await begun
+            except BaseException:
+                self._begin(plugin)
+                raise
+        while self._following:
+            await self._following.pop(0)()

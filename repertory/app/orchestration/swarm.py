@@ -7,13 +7,10 @@ from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from repertory.actors.orchestrator.nodes import NodePolicy
-from repertory.actors.orchestrator.run_driver import OrchestratorParts
+from repertory.actors.orchestrator.run_driver import NodePolicy
 from repertory.app.agent.agent import Agent
-from repertory.app.orchestration.node_runner import RunnerSettings
-from repertory.app.orchestration.nodes import AgentNode, check_no_calls_of_its_own
-from repertory.app.orchestration.orchestrator import Orchestrator, count, list_of, seconds
-from repertory.app.orchestration.run_state import RunState
+from repertory.app.orchestration.nodes import AgentNode, RunnerSettings, check_no_calls_of_its_own
+from repertory.app.orchestration.orchestrator import Orchestrator, RunState, count, list_of, seconds
 from repertory.backends.tools.decorator import tool
 from repertory.core.messages import error_result
 from repertory.core.orchestration.plan import HANDOFF, SwarmPlan, handoff_in
@@ -23,9 +20,9 @@ from repertory.errors import Invalid
 if TYPE_CHECKING:
     from repertory.actors.call import Busy
     from repertory.actors.hooks.registry import HookProvider
-    from repertory.app.host.tracing import AttributeValue
-    from repertory.app.orchestration.multi_agent_plugin import MultiAgentPlugin
-    from repertory.app.orchestration.node_runner import NodePlace, SessionNodeRunner
+    from repertory.app.host.edge import AttributeValue
+    from repertory.app.orchestration.nodes import NodePlace
+    from repertory.app.orchestration.orchestrator import MultiAgentPlugin
     from repertory.app.sessions.sessions import SessionPlacement
     from repertory.backends.ports import Tool
     from repertory.core.messages import Json
@@ -182,17 +179,8 @@ class Swarm(Orchestrator[SwarmResult]):
         """That of `state`."""
         return self.state.shared_context
 
-    def _parts(self, orchestrator_id: str, runner: SessionNodeRunner) -> OrchestratorParts:
-        policy = NodePolicy(timeout_s=self.node_timeout)
-        return OrchestratorParts(
-            orchestrator_id=orchestrator_id,
-            plan=self._plan,
-            runner=runner,
-            hooks=self.hooks,
-            policies=dict.fromkeys(self.nodes, policy),
-            owner=self,
-            watch=self._watch,
-        )
+    def _policies(self) -> Mapping[str, NodePolicy]:
+        return dict.fromkeys(self.nodes, NodePolicy(timeout_s=self.node_timeout))
 
     def _runner(self, place_of: Callable[[str], NodePlace | None]) -> RunnerSettings:
         end_of = partial(handoff_in, agents=frozenset(self.nodes))

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakValueDictionary
 
-from repertory.app.sessions.places import new_owner
+from repertory.app.sessions.sessions import new_owner
 from repertory.core.ids import check_id
 from repertory.errors import Invalid
 

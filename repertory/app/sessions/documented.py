@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from repertory.app.sessions.places import new_owner, sessions_folder
+from repertory.app.sessions.sessions import new_owner, sessions_folder
 from repertory.core.ids import check_id, check_key
 from repertory.errors import Invalid
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+import socket
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from repertory.app.sessions.places import new_owner, sessions_database
-from repertory.core.ids import check_id
+from repertory.core.ids import check_id, owner_name
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:
@@ -198,3 +199,28 @@ def _told(rule: Rule, session_id: str) -> str | None:
             "whether a session is remembered could not be told", session=session_id, cause=repr(error)
         ) from error
     return None if scope is None else check_id(scope, "scope")
+
+
+def home() -> Path:
+    """The folder for everything of ours. It is created on the first write, never here."""
+    return Path(os.environ.get("REPERTORY_HOME") or Path.home() / ".repertory").expanduser()
+
+
+def sessions_database() -> Path:
+    """The default database of sessions."""
+    return home() / "sessions.db"
+
+
+def sessions_folder() -> Path:
+    """The default folder of sessions that are kept as documents."""
+    return home() / "sessions"
+
+
+def memory_database() -> Path:
+    """The default database of memories."""
+    return home() / "memory.db"
+
+
+def new_owner() -> str:
+    """The name of one more owner of sessions in this process."""
+    return owner_name(os.urandom(8), host=socket.gethostname(), pid=os.getpid(), at=time.time())

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 import anyio
 
 from repertory.actors.leases import Durable
-from repertory.app.sessions.journal import LEASE_S
-from repertory.app.sessions.places import new_owner
-from repertory.app.sessions.storages import FileStorage
+from repertory.app.sessions.sessions import new_owner
+from repertory.app.sessions.storages import LEASE_S, FileStorage
 from repertory.backends.sessions.snapshots.choices import LoadOnce, SnapshotChoices
 from repertory.backends.sessions.snapshots.port import SnapshotStorage
 from repertory.backends.sessions.snapshots.storage_store import StorageSessionStore
@@ -40,7 +39,7 @@ from repertory.errors import Invalid
 if TYPE_CHECKING:
     from repertory.actors.context import MarkTurn
     from repertory.actors.memory_journal import MemoryJournal
-    from repertory.app.host.blueprint import Blueprint
+    from repertory.app.agent.session import AgentSessionSpec
     from repertory.app.sessions.storages import Storage
     from repertory.backends.ports import SessionInfo, SessionStore
     from repertory.core.journal.records import SnapshotTaken
@@ -80,16 +79,12 @@ class SnapshotSessions:
         """A store on this storage. The caller closes it. Errors: `ImportError` naming what to install."""
         return self._open()
 
-    def marker(self, blueprint: Blueprint, keeper: Durable | MemoryJournal) -> MarkTurn | None:
+    def marker(self, spec: AgentSessionSpec, keeper: Durable | MemoryJournal) -> MarkTurn | None:
         """What is asked at the end of each turn of a session that is about to come to life."""
-        from repertory.app.sessions.snapshots import triggered_by  # loaded when used
-
-        return triggered_by(self.choices, self.snapshot_trigger, blueprint, keeper)
+        return triggered_by(self.choices, self.snapshot_trigger, spec, keeper)
 
     def choose_for_run(self, session_id: str, journal: str, keeper: Durable | MemoryJournal) -> None:
         """Say how the snapshot of an orchestrator is wanted that is about to come to life."""
-        from repertory.app.sessions.snapshots import choose_for_run  # loaded when used
-
         choose_for_run(self.choices, (session_id, journal), keeper)
 
     async def list(self) -> Sequence[SessionInfo]:
@@ -113,8 +108,6 @@ class SnapshotSessions:
 
     def _open(self) -> SnapshotSessionStore | StorageSessionStore:
         from repertory.backends.sessions.snapshots.journal import SnapshotJournal  # loaded when used
-        from repertory.backends.sessions.snapshots.storage_store import StorageSessionStore
-        from repertory.backends.sessions.snapshots.store import SnapshotSessionStore
 
         owner = new_owner()
         if not _keeps_objects(self.storage):
@@ -260,7 +253,7 @@ _log = logging.getLogger("repertory.sessions")
 
 
 def triggered_by(
-    choices: SnapshotChoices, trigger: Trigger | None, blueprint: Blueprint, keeper: Durable | MemoryJournal
+    choices: SnapshotChoices, trigger: Trigger | None, spec: AgentSessionSpec, keeper: Durable | MemoryJournal
 ) -> MarkTurn | None:
     """What is asked after each turn of a session that is about to come to life; None without a trigger.
 
@@ -269,8 +262,8 @@ def triggered_by(
     store = keeper.store if isinstance(keeper, Durable) else None
     if not isinstance(store, SnapshotSessionStore | StorageSessionStore):
         return None
-    key = blueprint.agent.session_id, blueprint.agent.agent_id
-    store.snapshots.use(*key, replace(choices, manager=blueprint.manager.name))
+    key = spec.agent.session_id, spec.agent.agent_id
+    store.snapshots.use(*key, replace(choices, manager=spec.manager.name))
     return None if trigger is None else _TriggeredSnapshots(store, key, trigger)
 
 

@@ -23,7 +23,7 @@ from repertory.core.journal.records import (
 from repertory.core.journal.turn_tokens import is_answer
 from repertory.core.journal.whole_journal import WholeJournal, position_named
 from repertory.core.messages import Json, is_filler
-from repertory.core.orchestration.telling import Told, told_by
+from repertory.core.orchestration.run import Told, told_by
 
 What = Literal["turn", "mark", "rewind", "view", "redaction", "fork", "run", "node"]
 WORDS_MAX = 80

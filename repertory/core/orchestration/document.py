@@ -25,9 +25,8 @@ from typing import TYPE_CHECKING, cast
 
 from repertory.core.interrupt_state import NO_INTERRUPTS, questions_in, read_state
 from repertory.core.messages import check_message, read_message, tool_results
-from repertory.core.orchestration.places import Places
 from repertory.core.orchestration.results import NodeResult, Status, node_result_of, sum_of
-from repertory.core.orchestration.run import RUN, Ended, KeptResult, NodeNote, Run
+from repertory.core.orchestration.run import RUN, Ended, KeptResult, NodeNote, Places, Run
 from repertory.core.result import AgentResult
 from repertory.errors import Corrupt
 
@@ -35,8 +34,7 @@ if TYPE_CHECKING:
     from repertory.core.interrupts import Interrupt
     from repertory.core.journal.records import NodeChanged
     from repertory.core.messages import Json, Message
-    from repertory.core.orchestration.node_input import Task
-    from repertory.core.orchestration.run import Kind
+    from repertory.core.orchestration.run import Kind, Task
 
 ENDED_ELSEWHERE = "It ended where it was run last, before its work was done"
 """Why a run has failed that others have ended."""

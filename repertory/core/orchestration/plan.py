@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
-from repertory.core.messages import tool_results, tool_uses
-from repertory.core.orchestration.frontier import startable
-from repertory.core.orchestration.node_input import graph_input, swarm_input
-from repertory.core.orchestration.results import Status
+from repertory.core.ids import check_id
+from repertory.core.messages import ContentBlock, Json, tool_results, tool_uses
+from repertory.core.orchestration.results import NodeResult, Status
+from repertory.errors import Invalid
 
 if TYPE_CHECKING:
-    from repertory.core.messages import ContentBlock, Json, Message
-    from repertory.core.orchestration.frontier import Frontier
-    from repertory.core.orchestration.run import Kind, Run
-    from repertory.core.orchestration.shape import GraphShape
+    from repertory.core.messages import Message
+    from repertory.core.orchestration.run import Kind, Run, Task
 
 
 class Plan(Protocol):
@@ -217,3 +217,242 @@ def handoff_in(
                 case _:
                     pass
     return context, handed
+
+
+# The shape of a graph: its nodes, its edges, where it begins, and which edges lead back.
+#
+# An edge leads back when it closes a loop: following it runs its target again. All other edges together have no loop,
+# so they say what comes before what; a node waits for what comes before it, and for nothing else.
+
+
+class Edge(NamedTuple):
+    """One edge, by the names of its ends."""
+
+    source: str
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class GraphShape:
+    """A graph that can be run. Made by `shape_of`."""
+
+    nodes: tuple[str, ...]
+    """In the order in which they were added."""
+    edges: tuple[Edge, ...]
+    """In the order in which they were added. Two may have the same ends."""
+    entries: tuple[str, ...]
+    """Where a run begins."""
+    outgoing: Mapping[str, tuple[int, ...]]
+    """The places in `edges` of those that leave a node; every node has an entry."""
+    incoming: Mapping[str, tuple[int, ...]]
+    """The same for those that lead to it."""
+    onward: Mapping[str, tuple[str, ...]]
+    """Where the edges of a node lead that do not lead back."""
+    loops: bool
+    """Whether any node may run more than once."""
+
+
+def shape_of(nodes: Iterable[str], edges: Iterable[Edge], entries: Iterable[str] = ()) -> GraphShape:
+    """The graph of these. Without entries, it begins where no edge leads.
+
+    Errors: `Invalid` for no node, a name twice or one that cannot be one, an edge or an entry without its node, and a
+    graph that has no place to begin at.
+    """
+    named = tuple(check_id(node, "node id") for node in nodes)
+    known = frozenset(named)
+    if not named:
+        raise Invalid("a graph has at least one node")
+    if len(known) < len(named):
+        raise Invalid("two nodes have the same id", nodes=sorted(node for node in known if named.count(node) > 1))
+    joined = tuple(edges)
+    for edge in joined:
+        for end in edge:
+            if end not in known:
+                raise Invalid("an edge joins two nodes of the graph", source=edge.source, target=edge.target)
+    begins = tuple(dict.fromkeys(entries))
+    for entry in begins:
+        if entry not in known:
+            raise Invalid("an entry point is a node of the graph", entry=entry)
+    if not begins:
+        reached = {edge.target for edge in joined}
+        begins = tuple(node for node in named if node not in reached)
+    if not begins:
+        raise Invalid("no entry point: every node has an edge that leads to it; name one")
+    outgoing = _places(named, [edge.source for edge in joined])
+    onward = _onward(named, joined, outgoing, begins)
+    return GraphShape(
+        nodes=named,
+        edges=joined,
+        entries=begins,
+        outgoing=outgoing,
+        incoming=_places(named, [edge.target for edge in joined]),
+        onward=onward,
+        loops=sum(len(targets) for targets in onward.values()) < len(joined),
+    )
+
+
+def in_a_row(nodes: Sequence[str]) -> GraphShape:
+    """The graph in which each node follows the one before it."""
+    return shape_of(nodes, [Edge(*pair) for pair in pairwise(nodes)], nodes[:1])
+
+
+def _places(nodes: Sequence[str], ends: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    found: dict[str, list[int]] = {node: [] for node in nodes}
+    for place, end in enumerate(ends):
+        found[end].append(place)
+    return {node: tuple(places) for node, places in found.items()}
+
+
+def _onward(
+    nodes: Sequence[str], edges: Sequence[Edge], outgoing: Mapping[str, tuple[int, ...]], entries: Sequence[str]
+) -> dict[str, tuple[str, ...]]:
+    """Go through the graph depth first, from where it begins: an edge to a node on the way there leads back."""
+    found: dict[str, list[str]] = {node: [] for node in nodes}
+    seen: set[str] = set()
+    for start in (*entries, *nodes):
+        if start in seen:
+            continue
+        seen.add(start)
+        on_the_way = {start}
+        path = [(start, iter(outgoing[start]))]
+        while path:
+            node, places = path[-1]
+            place = next(places, None)
+            if place is None:
+                path.pop()
+                on_the_way.discard(node)
+                continue
+            target = edges[place].target
+            if target in on_the_way:
+                continue
+            found[node].append(target)
+            if target not in seen:
+                seen.add(target)
+                on_the_way.add(target)
+                path.append((target, iter(outgoing[target])))
+    return {node: tuple(targets) for node, targets in found.items()}
+
+
+# The frontier: which nodes owe work, which of them may start, and what follows when one has ended.
+#
+# A node that several edges lead to runs once when all of them that can still be followed have been: it waits as long as
+# anything that owes work comes before it. So the frontier alone, which every record of a run carries, is enough to go
+# on from, with no count of what has arrived.
+
+
+class Frontier(NamedTuple):
+    """The nodes that owe work."""
+
+    nodes: tuple[str, ...] = ()
+    """Those that run and those that wait, in the order in which they came to it."""
+    running: frozenset[str] = frozenset()
+    again: tuple[str, ...] = ()
+    """Those of them that run and are to run once more."""
+
+    def started(self, node: str) -> Frontier:
+        """The node runs."""
+        return self._replace(running=self.running | {node})
+
+    def stopped(self, node: str) -> Frontier:
+        """The node does not run any more, and still owes its work."""
+        return self._replace(running=self.running - {node})
+
+    def ended(self, node: str, targets: Iterable[str]) -> Frontier:
+        """The node has done its work, and these come next."""
+        nodes = dict.fromkeys(each for each in self.nodes if each != node)
+        running = self.running - {node}
+        again = dict.fromkeys(each for each in self.again if each != node)
+        for target in (*([node] if node in self.again else []), *targets):
+            (again if target in running else nodes).setdefault(target)
+        return Frontier(tuple(nodes), running, tuple(again))
+
+    @property
+    def at_rest(self) -> tuple[str, ...]:
+        """The nodes that owe work when nothing runs: what a record keeps."""
+        return (*self.nodes, *self.again)
+
+
+def frontier_of(at_rest: Iterable[str]) -> Frontier:
+    """The frontier of a run that nobody drives. A node that ran, and was to run once more, does both from here on."""
+    nodes: dict[str, None] = {}
+    again: dict[str, None] = {}
+    for node in at_rest:
+        (again if node in nodes else nodes).setdefault(node)
+    return Frontier(tuple(nodes), frozenset(), tuple(again))
+
+
+def startable(shape: GraphShape, frontier: Frontier) -> tuple[str, ...]:
+    """The nodes that may start now, in order. One at least, unless something runs or nothing owes work."""
+    waiting = [node for node in frontier.nodes if node not in frontier.running]
+    if not waiting or len(frontier.nodes) == 1:
+        return tuple(waiting)
+    behind: set[str] = set()
+    to_look_at = list(frontier.nodes)
+    while to_look_at:
+        for target in shape.onward[to_look_at.pop()]:
+            if target not in behind:
+                behind.add(target)
+                to_look_at.append(target)
+    return tuple(node for node in waiting if node not in behind)
+
+
+# What a node is told when its turn comes. The wording is that of the SDK whose users we serve. Further lines of what
+# other nodes have said are indented, so that none of them can pass for a heading, or for the words of somebody else.
+
+_LINE_BREAK = re.compile("\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
+
+
+def graph_input(task: Task, before: Mapping[str, NodeResult]) -> list[ContentBlock]:
+    """The task, and what the nodes before it said."""
+    own: list[ContentBlock] = []
+    if isinstance(task, str):
+        own.append({"text": task if not before else f"Original Task: {task}"})
+    else:
+        own.extend(task)
+    if not before:
+        return own
+    told: list[ContentBlock] = []
+    if not isinstance(task, str):
+        told.append({"text": "Original Task:"})
+    told.extend(own)
+    told.append({"text": "\nInputs from previous nodes:"})
+    for node, result in before.items():
+        told.append({"text": f"\nFrom {node}:"})
+        told.extend({"text": f"  - Agent: {_quoted(str(said))}"} for said in result.get_agent_results())
+    return told
+
+
+def swarm_input(
+    task: Task,
+    *,
+    handed: str | None,
+    history: Sequence[str],
+    context: Mapping[str, Mapping[str, Json]],
+    others: Mapping[str, str | None],
+) -> list[ContentBlock]:
+    """The task, and what an agent needs to know of those before it. `others`: the agents that it may hand over to, each
+    with its description.
+    """
+    parts: list[str] = [f"Handoff Message: {_quoted(handed)}\n\n"] if handed else []
+    parts.append(f"User Request: {task}\n\n" if isinstance(task, str) else "User Request: Multi-modal task\n\n")
+    if history:
+        parts.append(f"Previous agents who worked on this: {' → '.join(history)}\n\n")
+    known = [f"• {node}: {values}\n" for node, values in context.items() if values]
+    if known:
+        parts += ["Shared knowledge from previous agents:\n", *known, "\n"]
+    if others:
+        parts.append("Other agents available for collaboration:\n")
+        for node, description in others.items():
+            parts.append(f"Agent name: {node}." + (f" Agent description: {description}" if description else "") + "\n")
+        parts.append("\n")
+    parts.append(
+        "You have access to swarm coordination tools if you need help from other agents. "
+        "If you don't hand off to another agent, the swarm will consider the task complete."
+    )
+    told: list[ContentBlock] = [{"text": f"Context:\n{''.join(parts)}\n\n"}]
+    told += () if isinstance(task, str) else task
+    return told
+
+
+def _quoted(said: str) -> str:
+    return _LINE_BREAK.sub(r"\g<0>    ", said)

@@ -217,14 +217,14 @@ def usage_in(said: Mapping[str, Json]) -> Mapping[str, int]:
 
 def counts_in(said: Json) -> Mapping[str, int]:
     """Counts by name. Errors: `TypeError` for anything else."""
-    return {name: _whole(count) for name, count in _inside(said).items()}
+    return {name: _whole(count) for name, count in json_object(said).items()}
 
 
 def latency_in(said: Mapping[str, Json]) -> float:
     """The milliseconds of its model calls, out of the same."""
     metrics = said.get("accumulated_metrics")
-    kept = _inside(metrics).get("latencyMs", 0) if metrics else _metrics_in(said).get("latency_ms", 0)
-    return _number(kept)
+    kept = json_object(metrics).get("latencyMs", 0) if metrics else _metrics_in(said).get("latency_ms", 0)
+    return json_number(kept)
 
 
 def executions_in(said: Mapping[str, Json]) -> int:
@@ -233,7 +233,7 @@ def executions_in(said: Mapping[str, Json]) -> int:
 
 
 def _metrics_in(said: Mapping[str, Json]) -> Mapping[str, Json]:
-    return _inside(_inside(said["result"]).get("metrics") or {})
+    return json_object(json_object(said["result"]).get("metrics") or {})
 
 
 def _said(outcome: Outcome) -> dict[str, Json]:
@@ -310,7 +310,7 @@ _Fields: TypeAlias = "Mapping[str, Json]"
 def _node_result(said: _Fields) -> NodeResult:
     interrupts = _interrupts(said)
     return NodeResult(
-        result=_outcome(_inside(said["result"]), interrupts),
+        result=_outcome(json_object(said["result"]), interrupts),
         status=Status(said.get("status", "pending")),
         execution_time=_whole(said.get("execution_time", 0)),
         accumulated_usage=cast("Usage", usage_in(said)),
@@ -328,7 +328,7 @@ def _outcome(said: _Fields, interrupts: tuple[Interrupt, ...]) -> Outcome:
                 stop_reason=str(said["stop_reason"]),
                 message=read_message(said["message"]) if said["message"] is not None else None,
                 metrics=_sums(said),
-                state=dict(_inside(said.get("state") or {})),
+                state=dict(json_object(said.get("state") or {})),
                 interrupts=interrupts,
                 structured_output=FilledIn(filled) if isinstance(filled, dict) else filled,
             )
@@ -357,7 +357,7 @@ def _of_run(said: _Fields) -> _OfRun:
     reason = said.get("reason")
     return {
         "status": Status(said["status"]),
-        "results": {node: _node_result(_inside(each)) for node, each in _inside(said["results"]).items()},
+        "results": {node: _node_result(json_object(each)) for node, each in json_object(said["results"]).items()},
         "accumulated_usage": _usage(said),
         "accumulated_metrics": _metrics(said, 0),
         "execution_count": _whole(said.get("execution_count", 0)),
@@ -372,13 +372,13 @@ def _sums(said: _Fields) -> TurnMetrics:
     kept = said.get("metrics")
     if kept is None:
         return TurnMetrics()
-    fields = _inside(kept)
-    duration_s = _number(fields["duration_s"])
+    fields = json_object(kept)
+    duration_s = json_number(fields["duration_s"])
     cycles: tuple[StepMetrics, ...] = ()
     if "usage" in fields:
-        usage, latency_ms = cast("Usage", _inside(fields["usage"])), _number(fields["latency_ms"])
+        usage, latency_ms = cast("Usage", json_object(fields["usage"])), json_number(fields["latency_ms"])
         cycles = (StepMetrics(usage, latency_ms, duration_s, 1),)
-    tools = {name: _tool(_inside(each)) for name, each in _inside(fields.get("tools") or {}).items()}
+    tools = {name: _tool(json_object(each)) for name, each in json_object(fields.get("tools") or {}).items()}
     return TurnMetrics(cycles=cycles, tool_metrics=tools, duration_s=duration_s)
 
 
@@ -386,7 +386,7 @@ def _tool(said: _Fields) -> ToolMetrics:
     return ToolMetrics(
         call_count=_whole(said["call_count"]),
         error_count=_whole(said["error_count"]),
-        total_time=_number(said["total_time"]),
+        total_time=json_number(said["total_time"]),
     )
 
 
@@ -396,13 +396,13 @@ def _usage(said: _Fields) -> Usage:
 
 def _metrics(said: _Fields, latency_ms: float) -> Mapping[str, float]:
     return {
-        name: _number(each)
-        for name, each in _inside(said.get("accumulated_metrics") or {"latencyMs": latency_ms}).items()
+        name: json_number(each)
+        for name, each in json_object(said.get("accumulated_metrics") or {"latencyMs": latency_ms}).items()
     }
 
 
 def _interrupts(said: _Fields) -> tuple[Interrupt, ...]:
-    return tuple(_interrupt(_inside(each)) for each in cast("list[Json]", said.get("interrupts") or ()))
+    return tuple(_interrupt(json_object(each)) for each in cast("list[Json]", said.get("interrupts") or ()))
 
 
 def _interrupt(said: _Fields) -> Interrupt:
@@ -411,21 +411,30 @@ def _interrupt(said: _Fields) -> Interrupt:
         id=str(said["id"]),
         name=str(said["name"]),
         reason=said.get("reason"),
-        expires_at=None if until is None else _number(until),
+        expires_at=None if until is None else json_number(until),
     )
 
 
-def _inside(value: Json) -> _Fields:
+def json_object(value: Json) -> dict[str, Json]:
+    """The same, known to be an object. Errors: `TypeError`."""
     if not isinstance(value, dict):
         raise TypeError(value)
     return value
 
 
-def _number(value: Json) -> float:
+def json_number(value: Json) -> float:
+    """The same, known to be a number. Errors: `TypeError`."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(value)
     return value
 
 
 def _whole(value: Json) -> int:
-    return int(_number(value))
+    return int(json_number(value))
+
+
+def json_texts(value: Json) -> tuple[str, ...]:
+    """The same, known to be a list of texts. Errors: `TypeError`."""
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise TypeError(value)
+    return tuple(cast("list[str]", value))

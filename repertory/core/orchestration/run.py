@@ -14,17 +14,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, cast
 
+from repertory.core.journal.paths import paths_to, within
 from repertory.core.journal.records import NodeChanged
 from repertory.core.messages import read_message
-from repertory.core.orchestration.places import Places
 from repertory.core.orchestration.results import (
     NO_USAGE,
     NodeResult,
     Status,
     counts_in,
     executions_in,
+    json_number,
+    json_object,
+    json_texts,
     latency_in,
     sum_of,
     usage_in,
@@ -32,12 +35,99 @@ from repertory.core.orchestration.results import (
 from repertory.errors import CorruptJournal
 
 if TYPE_CHECKING:
-    from repertory.core.journal.records import NodeStatus
+    from repertory.core.journal.records import NodeStatus, Record
     from repertory.core.messages import ContentBlock, Json, Usage
-    from repertory.core.orchestration.node_input import Task
+
+# Where in the order of a run's work the executions of one node stand, as stretches: a loop of any length is a few.
+# In records: numbers, and [first, step, how many] for stretches of three and more.
+
+STRETCHES_MAX = 256
+"""Of a node that runs very often at irregular times, this many are kept, the latest."""
+TIMES_MAX = 1_000_000
+"""What a stretch may say that it stands for. A few numbers in a record must not take all memory when they are read."""
+_SHORTEST = 3
+
+
+class _Stretch(NamedTuple):
+    first: int
+    step: int
+    times: int
+
+    @property
+    def last(self) -> int:
+        return self.first + self.step * (self.times - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Numbers from 1 that rise."""
+
+    _stretches: tuple[_Stretch, ...] = ()
+
+    def __iter__(self) -> Iterator[int]:
+        for first, step, times in self._stretches:
+            for number in range(times):
+                yield first + step * number
+
+    def __len__(self) -> int:
+        return sum(stretch.times for stretch in self._stretches)
+
+    @property
+    def last(self) -> int:
+        """The highest; 0 when there is none."""
+        return self._stretches[-1].last if self._stretches else 0
+
+    def and_then(self, place: int) -> Places:
+        """These, and one behind them."""
+        kept, last = self._stretches[:-1], self._stretches[-1] if self._stretches else None
+        if last is not None and last.times == 1:
+            return Places((*kept, _Stretch(last.first, place - last.first, 2)))
+        if last is not None and place == last.last + last.step:
+            return Places((*kept, last._replace(times=last.times + 1)))
+        return Places((*self._stretches, _Stretch(place, 1, 1))[-STRETCHES_MAX:])
+
+    def said(self) -> list[Json]:
+        """As a record has them."""
+        said: list[Json] = []
+        for stretch in self._stretches:
+            if stretch.times >= _SHORTEST:
+                said.append(list(stretch))
+            else:
+                said.extend(Places((stretch,)))
+        return said
+
+    @classmethod
+    def of(cls, places: Iterable[int]) -> Places:
+        """These numbers."""
+        found = cls()
+        for place in places:
+            found = found.and_then(place)
+        return found
+
+    @classmethod
+    def read(cls, said: object) -> Places:
+        """What `said` gave. Errors: `TypeError`, `ValueError`."""
+        if not isinstance(said, list):
+            raise TypeError(said)
+        found = _NOWHERE
+        for each in cast("list[object]", said):
+            if isinstance(each, list):
+                first, step, times = map(_whole, cast("list[object]", each))
+                if min(first, step, times) < 1 or times > TIMES_MAX:
+                    raise ValueError((first, step, times))
+                found = cls((*found._stretches, _Stretch(first, step, times)))
+            else:
+                found = found.and_then(_whole(each))
+        return found
+
+
+_NOWHERE = Places()
+
 
 Kind = Literal["graph", "swarm"]
 """What an orchestrator is, by the name that documents have for it."""
+Task: TypeAlias = "str | Sequence[ContentBlock]"
+"""What a run is about: text, or content blocks."""
 TOKENS_MAX = 64
 """Names of a run, and of runs before it, that are known."""
 RUN = ""
@@ -184,7 +274,7 @@ class Run:
         self.ready: tuple[str, ...] = ()
         """Those of them that wait for nothing when the run is gone on with."""
         self.responses: dict[str, Json] = {}
-        """What people answered about work that is not done yet, by the ids of `questions.py`. Nobody edits it."""
+        """What people answered about work that is not done yet, by the ids of `calls.py`. Nobody edits it."""
         self.notes: dict[str, NodeNote] = {}
         """By node, in the order in which they ended first. Nobody edits it."""
         self.ends = 0
@@ -367,7 +457,7 @@ class Run:
                 note = self.notes[record.node] = _note(record, result)
                 self.ends = max(self.ends, note.places.last)
             self.frontier = record.frontier
-            self.ready = _texts(list(cast("Sequence[Json]", record.data.get("ready", record.frontier))))
+            self.ready = json_texts(list(cast("Sequence[Json]", record.data.get("ready", record.frontier))))
             self.elapsed_ms = max(self.elapsed_ms, _whole(record.data.get("elapsed_ms", 0)))
         except (ArithmeticError, AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError) as error:
             raise CorruptJournal("a node's record cannot be read", node=record.node, cause=repr(error)) from error
@@ -378,15 +468,15 @@ class Run:
         self.number = record.run
         task = record.data["task"]
         self.task = task if isinstance(task, str) else _blocks(task)
-        self.begun_at = _number(record.data.get("begun_at", 0.0))
+        self.begun_at = json_number(record.data.get("begun_at", 0.0))
         self.kind = "swarm" if record.data.get("kind") == "swarm" else "graph"
         token, more = record.data.get("token"), record.data.get("more_tokens", [])
         self.earlier = earlier_in(record)
-        self.tokens = () if token is None else _texts([token, *cast("list[Json]", more)])
+        self.tokens = () if token is None else json_texts([token, *cast("list[Json]", more)])
         reason = record.data.get("reason")
         self.reason = None if reason is None else str(reason)
         self.loading = record.data.get("loading") is True
-        self.responses = dict(_object(record.data.get("responses", {})))
+        self.responses = dict(json_object(record.data.get("responses", {})))
 
 
 _STATUS: Mapping[Status, NodeStatus] = {
@@ -404,7 +494,7 @@ def leading_to(record: NodeChanged, frontier: tuple[str, ...], ready: tuple[str,
 
 def earlier_in(record: NodeChanged) -> dict[str, int]:
     """The numbers of earlier runs, by what their callers named them, that a record of a run says."""
-    return {token: _whole(number) for token, number in _object(record.data.get("earlier", {})).items()}
+    return {token: _whole(number) for token, number in json_object(record.data.get("earlier", {})).items()}
 
 
 def _said(
@@ -424,7 +514,7 @@ def _note(record: NodeChanged, result: NodeResult | None) -> NodeNote:
     data, said = record.data, record.result
     if not isinstance(said, Mapping):
         raise TypeError(said)
-    handed = None if data.get("handed") is None else _texts(data["handed"])
+    handed = None if data.get("handed") is None else json_texts(data["handed"])
     places = Places.read(data["places"])
     usage, latency_ms = data.get("usage"), data.get("latency_ms")
     return NodeNote(
@@ -433,37 +523,81 @@ def _note(record: NodeChanged, result: NodeResult | None) -> NodeNote:
         visits=_whole(data.get("visits", len(places))),
         places=places,
         usage=usage_in(said) if usage is None else counts_in(usage),
-        latency_ms=latency_in(said) if latency_ms is None else _number(latency_ms),
+        latency_ms=latency_in(said) if latency_ms is None else json_number(latency_ms),
         executions=_whole(data["executions"]) if "executions" in data else executions_in(said),
-        context=_object(data.get("context", {})),
+        context=json_object(data.get("context", {})),
         handed=None if handed is None else (handed[0], handed[1]),
-        left=None if data.get("left") is None else _object(data["left"]),
+        left=None if data.get("left") is None else json_object(data["left"]),
     )
-
-
-def _object(value: Json) -> Mapping[str, Json]:
-    if not isinstance(value, dict):
-        raise TypeError(value)
-    return value
-
-
-def _texts(value: Json) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-        raise TypeError(value)
-    return tuple(cast("list[str]", value))
 
 
 def _blocks(task: Json) -> list[ContentBlock]:
     return read_message({"role": "user", "content": task})["content"]
 
 
-def _number(value: Json) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(value)
-    return value
-
-
 def _whole(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise ValueError(value)
     return value
+
+
+# The names of executions: one for each, the same whenever it is gone on with. A node's own journal knows by it whether
+# the execution was answered, begun or neither.
+
+
+def execution_token(orchestrator: str, run: Run, node: str, visit: int) -> str:
+    """The idempotency token of a node's execution in a run; `visit` counts those before it."""
+    return f"{_named(orchestrator, run, node)}{visit}"
+
+
+def visit_of(token: str, orchestrator: str, run: Run, node: str) -> int | None:
+    """Which execution of the node that is; None when it is none of this run."""
+    visit = token.removeprefix(_named(orchestrator, run, node))
+    return int(visit) if visit != token and visit.isdecimal() else None
+
+
+def _named(orchestrator: str, run: Run, node: str) -> str:
+    return f"{orchestrator}:{run.number}@{run.begun_at}:{node}:"
+
+
+def past_run(records: Sequence[tuple[int, Record | None]], number: int) -> Run | None:
+    """The run of that number, without what a rewind has left behind; None when it is not there or is not over.
+
+    `records`: all of the journal, in order, or at least those of the run and of what came after it. Errors:
+    `CorruptJournal`.
+    """
+    path = paths_to(records, [records[-1][0]]) if records else []
+    run = Run()
+    for seq, record in records:
+        if isinstance(record, NodeChanged) and record.run == number and within(seq, path):
+            run.apply(record)
+    return run if run.number == number and run.over else None
+
+
+class Told(NamedTuple):
+    """What one record tells."""
+
+    text: str
+    """Of a run that begins its task, of one that ends early the reason; of a node what it led to, or what it asks."""
+    tokens: int | None = None
+    """What a node took that time; None when it does not say so."""
+
+
+def told_by(record: NodeChanged) -> Told | None:
+    """None for a record that only says something once more. Errors: `Corrupt` for a result that nobody can read."""
+    if record.node:
+        result = NodeResult.from_dict(cast("Mapping[str, Json]", record.result))
+        asked = ", ".join(each.name for each in result.interrupts)
+        text = asked if result.status is Status.INTERRUPTED else str(result)
+        return Told(text, result.accumulated_usage.get("totalTokens") or None)
+    if record.status == "failed":
+        return Told(str(record.data.get("reason")))
+    again = "responses" in record.data and not record.data.get("loading")  # One that is loaded begins here.
+    return None if again else Told(_words_of(record.data.get("task")))
+
+
+def _words_of(task: Json) -> str:
+    if isinstance(task, str):
+        return task
+    blocks = [each for each in task if isinstance(each, dict)] if isinstance(task, list) else []
+    return " ".join(str(each["text"]) for each in blocks if "text" in each)

@@ -27,8 +27,8 @@ from repertory.backends.sessions.snapshots.opening import (
 )
 from repertory.core.journal.turn_tokens import is_answer
 from repertory.core.message_tree.kept_rows import message_in
+from repertory.core.snapshots.intake import Replacements, redacted
 from repertory.core.snapshots.location import number_of
-from repertory.core.snapshots.redaction import Replacements, redacted
 from repertory.errors import LeaseLost, RepertoryError
 
 if TYPE_CHECKING:

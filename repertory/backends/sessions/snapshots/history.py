@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from repertory.core.journal.codec import decode
 from repertory.core.journal.records import SnapshotTaken
 from repertory.core.journal.rows import Kind, Row
-from repertory.core.snapshots.location import file_name, number_of
-from repertory.core.snapshots.manifest import Numbering
+from repertory.core.snapshots.location import Numbering, file_name, number_of
 from repertory.errors import CorruptJournal, SnapshotException
 
 if TYPE_CHECKING:

@@ -10,9 +10,18 @@ from repertory.backends.sessions.snapshots.opening import rows_for
 from repertory.backends.sessions.snapshots.shelf import Found, Made, aside, last_time
 from repertory.core.journal.fold import Fold
 from repertory.core.journal.restore import restore
-from repertory.core.snapshots.document import SnapshotContent, Standing, content_of, read_snapshot, snapshot_document
+from repertory.core.snapshots.document import (
+    ReadRun,
+    SnapshotContent,
+    Standing,
+    content_of,
+    read_run_snapshot,
+    read_snapshot,
+    rows_for_run,
+    run_snapshot,
+    snapshot_document,
+)
 from repertory.core.snapshots.intake import Published
-from repertory.core.snapshots.run_snapshot import ReadRun, read_run_snapshot, rows_for_run, run_snapshot
 from repertory.errors import SnapshotException
 
 if TYPE_CHECKING:

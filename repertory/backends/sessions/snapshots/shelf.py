@@ -15,10 +15,8 @@ if TYPE_CHECKING:
     from repertory.core.journal.appender import Entropy
     from repertory.core.journal.rows import Row
     from repertory.core.messages import Json
-    from repertory.core.snapshots.document import ReadSnapshot
-    from repertory.core.snapshots.location import SnapshotLocation
-    from repertory.core.snapshots.manifest import Numbering
-    from repertory.core.snapshots.run_snapshot import ReadRun
+    from repertory.core.snapshots.document import ReadRun, ReadSnapshot
+    from repertory.core.snapshots.location import Numbering, SnapshotLocation
 
 _ASIDE_BYTES = 64 * 1024
 """More is read and spelled in a thread: the event loop has other things to do."""

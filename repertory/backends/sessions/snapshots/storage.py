@@ -12,8 +12,15 @@ import anyio
 from repertory.backends.sessions.snapshots.makers import found_in
 from repertory.backends.sessions.snapshots.shelf import Found
 from repertory.backends.worker_threads import run_in_thread
-from repertory.core.snapshots.location import LATEST_ID, SnapshotLocation, in_order, number_of
-from repertory.core.snapshots.manifest import Numbering, manifest_of, read_manifest
+from repertory.core.snapshots.location import (
+    LATEST_ID,
+    Numbering,
+    SnapshotLocation,
+    in_order,
+    manifest_of,
+    number_of,
+    read_manifest,
+)
 from repertory.errors import RepertoryError, SnapshotException, StoreFailed
 
 if TYPE_CHECKING:

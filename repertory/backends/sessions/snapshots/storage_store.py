@@ -28,8 +28,8 @@ from repertory.core.journal.rows import Row
 from repertory.core.journal.verify import verify
 from repertory.core.message_tree.documents import OURS
 from repertory.core.outage import own_errors
+from repertory.core.snapshots.intake import Replacements, redacted, replacements
 from repertory.core.snapshots.location import AGENT_SCOPE, RUN_SCOPE, SnapshotLocation, number_of
-from repertory.core.snapshots.redaction import Replacements, redacted, replacements
 from repertory.errors import CorruptJournal, Invalid, LeaseLost, RepertoryError
 
 if TYPE_CHECKING:
@@ -38,9 +38,8 @@ if TYPE_CHECKING:
     from repertory.backends.sessions.snapshots.port import SnapshotStorage
     from repertory.core.journal.appender import Entropy
     from repertory.core.messages import Json
-    from repertory.core.snapshots.document import ReadSnapshot
+    from repertory.core.snapshots.document import ReadRun, ReadSnapshot
     from repertory.core.snapshots.intake import Published
-    from repertory.core.snapshots.run_snapshot import ReadRun
 
 Carried: TypeAlias = "CarriedJournal[ReadSnapshot] | CarriedJournal[ReadRun]"
 

@@ -29,8 +29,8 @@ from repertory.core.journal.codec import decode
 from repertory.core.journal.records import NodeChanged
 from repertory.core.orchestration.journals import orchestrator_in
 from repertory.core.outage import own_errors
+from repertory.core.snapshots.intake import replacements
 from repertory.core.snapshots.location import RUN_SCOPE, SnapshotLocation
-from repertory.core.snapshots.redaction import replacements
 from repertory.errors import Invalid, LeaseLost, NotFound, RepertoryError, StoreNotFound
 
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from repertory.backends.sessions.snapshots.shelf import Found
     from repertory.core.journal.appender import Entropy
     from repertory.core.journal.rows import Row
+    from repertory.core.snapshots.document import ReadRun
     from repertory.core.snapshots.intake import Published
-    from repertory.core.snapshots.run_snapshot import ReadRun
     from repertory.core.snapshots.trigger import MultiAgentSaveLatestOn
 
 

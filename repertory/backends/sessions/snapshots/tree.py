@@ -25,14 +25,22 @@ from repertory.backends.sessions.snapshots.makers import found_in, run_found_in
 from repertory.backends.sessions.snapshots.shelf import Found, S, aside
 from repertory.core.ids import RESERVED
 from repertory.core.message_tree.spelling import parsed, spelled, written
-from repertory.core.snapshots.location import AGENT_SCOPE, RUN_SCOPE, SnapshotLocation, file_name, id_in, in_order
-from repertory.core.snapshots.manifest import Numbering, manifest_document, read_manifest
+from repertory.core.snapshots.location import (
+    AGENT_SCOPE,
+    RUN_SCOPE,
+    Numbering,
+    SnapshotLocation,
+    file_name,
+    id_in,
+    in_order,
+    manifest_document,
+    read_manifest,
+)
 from repertory.errors import AlreadyExists, NotFound, PreconditionFailed, SnapshotException, StoreUnavailable
 
 if TYPE_CHECKING:
     from repertory.backends.ports import ObjectInfo, ObjectStore, StoredObject
-    from repertory.core.snapshots.document import ReadSnapshot
-    from repertory.core.snapshots.run_snapshot import ReadRun
+    from repertory.core.snapshots.document import ReadRun, ReadSnapshot
 
 _LATEST = "snapshot_latest.json"
 _HISTORY = "immutable_history/"

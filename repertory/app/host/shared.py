@@ -1,19 +1,26 @@
-"""The tool servers that one actor system keeps running, each for as long as somebody uses its tools."""
+"""What sessions of one actor system share: tool servers and stores, each for as long as somebody uses it."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 import anyio
 from anyio.lowlevel import RunVar
 
+from repertory.actors.leases import Durable, Leases
 from repertory.actors.tool_server import ServerLink, tool_server_spec
-from repertory.errors import RepertoryError, StartFailed
+from repertory.actors.writer import StoreWriter, WriterSettings, keeper_spec
+from repertory.errors import RepertoryError, Retryable, StartFailed
+from repertory.runtime.mailbox import MailboxSettings
+from repertory.runtime.spec import ChildSpec
 
 if TYPE_CHECKING:
+    from repertory.actors.backlog import Backlogs
+    from repertory.app.sessions.sessions import SessionPlace
     from repertory.backends.ports import ToolSource
     from repertory.runtime.ref import ActorRef
     from repertory.runtime.system import ActorSystem
@@ -145,3 +152,96 @@ def reason_of(error: RepertoryError) -> RepertoryError:
 
 
 _open_by_hand: RunVar[tuple[tuple[ToolSource, ServerLink], ...]] = RunVar("repertory_tool_servers_open_by_hand")
+
+
+_MAILBOX = MailboxSettings(capacity=100_000)
+"""Each session has at most one write waiting, so this bounds the active sessions of one store."""
+
+
+@dataclass(slots=True)
+class _OpenStore:
+    durable: Durable
+    number: int
+    writer: ActorRef[object]
+    tended: bool = False
+    keeper: ActorRef[object] | None = None
+    """None for a store that needs none."""
+    users: int = 0
+
+
+class OpenStores:
+    """One store and one writer per database, whoever asks."""
+
+    def __init__(
+        self, system: ActorSystem, backlogs: Backlogs, give_up: Callable[[str, str], Awaitable[None]] | None
+    ) -> None:
+        """`give_up` is called with the key of a store and a session in it that another process asks for; None: nobody
+        is heard.
+        """
+        self._system = system
+        self._asked = give_up
+        self._backlogs = backlogs
+        self._open: dict[str, _OpenStore] = {}
+        self._started = 0
+        self._lock = anyio.Lock()
+
+    async def enter(self, sessions: SessionPlace) -> Durable:
+        """The store, opened when it is not, and one more user of it."""
+        async with self._lock:
+            entry = self._open.get(sessions.key)
+            if entry is None:
+                entry = self._open[sessions.key] = await self._start(sessions)
+            entry.users += 1
+            return entry.durable
+
+    async def tend(self, key: str) -> None:
+        """Have the store tended from now on, if it needs that, and hear who asks for sessions in it."""
+        async with self._lock:
+            entry = self._open[key]
+            if not entry.tended:
+                give_up = partial(self._asked, key) if self._asked is not None else None
+                spec = keeper_spec(entry.durable.store, f"keeper {entry.number}", give_up)
+                entry.keeper = await self._system.start(spec) if spec is not None else None
+                entry.tended = True
+
+    async def leave(self, key: str, *, keep: bool) -> None:
+        """One user less; the last one closes the store unless it is to be kept."""
+        async with self._lock:
+            entry = self._open[key]
+            entry.users -= 1
+            if not entry.users and not keep:
+                await self._close(key)
+
+    async def give_up_owed(self, key: str, session_id: str) -> None:
+        """Give a session up that nobody uses, if that could not be done before. What fails is done the next time."""
+        entry = self._open.get(key)
+        if entry is not None:
+            with suppress(Retryable):
+                await entry.durable.leases.give_up_owed(session_id)
+
+    async def close_all(self) -> None:
+        """Close every store. Nobody may use one any more, and the writers have ended."""
+        async with self._lock:
+            while self._open:
+                _, entry = self._open.popitem()
+                await entry.durable.store.aclose()
+
+    async def _start(self, sessions: SessionPlace) -> _OpenStore:
+        store = sessions.open_store()
+
+        def writer() -> StoreWriter:
+            return StoreWriter(store, WriterSettings())
+
+        self._started += 1
+        spec = ChildSpec(name=f"writer {self._started}", factory=writer, mailbox=_MAILBOX)
+        ref = await self._system.start(spec)
+        leases = Leases(store, busy_s=self._backlogs.patience.busy_s)
+        durable = Durable(store=store, leases=leases, writer=ref, backlogs=self._backlogs)
+        return _OpenStore(durable, self._started, ref)
+
+    async def _close(self, key: str) -> None:
+        entry = self._open.pop(key)
+        if entry.keeper is not None:
+            await self._system.stop(entry.keeper)
+        await self._system.stop(entry.writer)
+        await entry.durable.store.aclose()

@@ -1,0 +1,200 @@
+"""An agent as a session: what brings it to life, and how it is kept alive."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from repertory.actors.leases import Durable
+from repertory.actors.model_call import Request, call_until_answered
+from repertory.actors.persister import PersisterSettings
+from repertory.actors.session import SessionParts, SessionSettings, member_specs
+from repertory.app.agent.conversation_managers import window_manager
+from repertory.app.host.life import SessionLife
+from repertory.app.host.session import ActiveSession, SessionSpec
+from repertory.backends.ports import SharedStore
+from repertory.backends.tools.schema_library import load_schema_library
+from repertory.core.answer import LIMITED
+from repertory.core.journal.editing import MessagesEdit
+from repertory.core.messages import text_of
+from repertory.core.window.decision import BLOCK_CHARS_MAX, REQUESTS_MAX, halves, is_summary, summarised
+from repertory.errors import ContextWindowOverflowException, Invalid, ModelFailed
+
+if TYPE_CHECKING:
+    from repertory.actors.agent import CallSettings
+    from repertory.actors.context import AgentParts, MarkTurn
+    from repertory.actors.memory.store import MemoryStoreMessage
+    from repertory.actors.memory_journal import MemoryJournal
+    from repertory.app.agent.conversation_managers import ConversationManager
+    from repertory.app.host.session import SessionHost
+    from repertory.core.messages import Message
+    from repertory.core.snapshots.fields import SnapshotFields
+    from repertory.core.window.decision import SummaryRequest
+    from repertory.runtime.ref import ActorRef
+    from repertory.runtime.spec import ChildSpec
+
+
+@runtime_checkable
+class MarkingPlace(Protocol):
+    """What a `SessionPlace` has besides when it takes snapshots of its sessions."""
+
+    def marker(self, spec: AgentSessionSpec, keeper: Durable | MemoryJournal) -> MarkTurn | None:
+        """What is asked at the end of each turn of a session that is about to come to life."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSessionSpec(SessionSpec):
+    """One agent in one session."""
+
+    calls: CallSettings
+    parts: AgentParts
+    manager: ConversationManager
+
+    async def members(
+        self,
+        keeper: Durable | MemoryJournal,
+        memories: Mapping[str, ActorRef[MemoryStoreMessage]],
+        host: SessionHost,
+    ) -> Sequence[ChildSpec]:
+        """The persister, the conversation manager, the agent and, if it remembers anything, its memory. Tool schemas
+        are built here, once. Errors: `Invalid` from a tool whose parameters have no JSON schema.
+        """
+        place, agent = self.sessions, self.agent
+        self.parts.mark = place.marker(self, keeper) if isinstance(place, MarkingPlace) else None
+        if len(self.parts.tools):
+            await load_schema_library()
+            await self.parts.tools.prepare()
+        persister = PersisterSettings(
+            session_id=agent.session_id,
+            agent_id=agent.agent_id,
+            takeover=self.takeover,
+            patience=self.patience,
+            busy_by=self.busy_by,
+        )
+        # Programs that know no leases may add messages to the sessions of some stores.
+        others_add = isinstance(keeper, Durable) and isinstance(keeper.store, SharedStore) and keeper.store.others_add
+        settings = SessionSettings(persister=persister, agent=replace(agent, others_add=others_add), calls=self.calls)
+        summarize = Summarizer(self.parts, agent.agent_id).write
+        parts = SessionParts(
+            agent=self.parts,
+            manager=window_manager(self.manager, self.parts.owner, summarize),
+            summarize=summarize,
+            keeper=keeper,
+            wall=time.time,
+            entropy=os.urandom,
+            memory=self.remembers,
+            memories=memories,
+        )
+        return member_specs(settings, parts)
+
+
+class AgentLife(SessionLife):
+    """The life of an agent, which may have to go on from snapshots and edits first."""
+
+    def __init__(self, agent_id: str, spec: Callable[[], SessionSpec], joined: Callable[[ActiveSession], None]) -> None:
+        super().__init__(f"agent {agent_id}", spec, joined)
+        self.loads: list[SnapshotFields | MessagesEdit] = []
+        """Snapshots and edits that the conversation is to go on from and does not yet, the oldest first."""
+
+    @property
+    def edited(self) -> bool:
+        """Whether the messages were edited, and nothing else waits for the next call."""
+        return bool(self.loads) and all(isinstance(one, MessagesEdit) for one in self.loads)
+
+    def held_here(self) -> ActiveSession | None:
+        """The session that a block keeps open, when there is nothing to do before a call."""
+        return None if self.loads else super().held_here()
+
+    async def _before_leaving(self, session: ActiveSession) -> None:
+        if self.edited:
+            await self._before_use(session)
+        await session.flush_memory()
+
+    async def _before_use(self, session: ActiveSession) -> None:
+        """Go on from the snapshots that were loaded and the edits that were made. The next call tries one again that
+        the store did not take.
+        """
+        loads, self.loads = self.loads, []
+        while loads:
+            try:
+                await session.show(loads[0])
+            except Invalid:
+                self.loads = loads[1:]
+                raise
+            except BaseException:
+                self.loads = [*loads, *self.loads]
+                raise
+            loads.pop(0)
+
+
+@dataclass(slots=True)
+class _Asked:
+    """How often a model was asked for one summary."""
+
+    often: int = 0
+
+
+class Summarizer:
+    """Writes the summaries of one agent's conversation, with its `aux_model` or else its model.
+
+    They count towards the budgets that count where they are asked for, as used by `agent_id/summary`.
+    """
+
+    def __init__(self, parts: AgentParts, agent_id: str) -> None:
+        self._parts = parts
+        self._who = f"{agent_id}/summary"
+
+    async def write(self, request: SummaryRequest) -> str:
+        """The summary. What is too long for the model's window is shortened and tried again; what is too long even so
+        is summarised in halves, and these in halves, and the summaries are summarised. At most `REQUESTS_MAX` requests.
+
+        Errors: what the model or the agent raises; `ContextWindowOverflowException` when even the smallest pieces are
+        too long, or there are too many; `LimitReached` when a budget is used up.
+        """
+        return await self._write(request, request.said, BLOCK_CHARS_MAX, _Asked())
+
+    async def _write(
+        self, request: SummaryRequest, said: Sequence[Message], lengths: Sequence[int], asked: _Asked
+    ) -> str:
+        """The summary of these, their blocks cut to each of the lengths in turn until that fits."""
+        refused: ContextWindowOverflowException | None = None
+        for chars_max in lengths:
+            if asked.often >= REQUESTS_MAX:
+                raise ContextWindowOverflowException("too long to be summarised", messages=len(request.messages))
+            asked.often += 1
+            try:
+                return await self._ask(request, said, chars_max)
+            except ContextWindowOverflowException as error:
+                refused = error
+        first, second = halves(said)
+        if refused is not None and (not first or not second or all(map(is_summary, said))):
+            raise refused
+        parts = [summarised(await self._write(request, part, lengths[-1:], asked), part) for part in (first, second)]
+        return await self._write(request, parts, BLOCK_CHARS_MAX, asked)
+
+    async def _ask(self, request: SummaryRequest, said: Sequence[Message], chars_max: int) -> str:
+        prompt = request.prompt(chars_max, said)
+        if request.agent is not None:
+            return await _ask_agent(request.agent, prompt)
+        return await self._ask_model(prompt, request.system_prompt)
+
+    async def _ask_model(self, prompt: str, system_prompt: str) -> str:
+        messages: list[Message] = [{"role": "user", "content": [{"text": prompt}]}]
+        question = Request(messages=messages, tool_specs=(), system_prompt=system_prompt)
+        model = self._parts.aux_model or self._parts.model
+        answer = await call_until_answered(model, question, self._parts.retry, self._who)
+        if answer.stop_reason in LIMITED:
+            raise ModelFailed("the summary was cut off by a token limit", stop_reason=answer.stop_reason)
+        return text_of(answer.message)
+
+
+async def _ask_agent(agent: Any, prompt: str) -> str:
+    """A copy is asked, so that summaries are no part of its own conversation, and nothing is printed."""
+    if hasattr(agent, "fresh_copy"):
+        agent = agent.fresh_copy()
+        agent.callback_handler = None
+    return str(await agent.invoke_async(prompt))

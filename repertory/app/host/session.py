@@ -1,0 +1,311 @@
+"""One session: what brings it to life (`SessionSpec`), what keeps it from coming to life twice (`ActivationLock`), and
+how callers reach its actors while it is alive (`ActiveSession`).
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+
+import anyio
+
+from repertory.actors.call import (
+    OPEN_TURNS,
+    Abandon,
+    AgentMessage,
+    CancelTurn,
+    FinishTurns,
+    Invocation,
+    Invoke,
+    InvokeStreaming,
+    ShowSnapshot,
+)
+from repertory.actors.call import deadline as caller_deadline
+from repertory.actors.context import StopWish
+from repertory.actors.ledger import LATE_S
+from repertory.actors.memory.messages import FinishMemory, FlushMemory, MemoryMessage
+from repertory.actors.mirror import Mirror
+from repertory.actors.persister import PersisterMessage
+from repertory.actors.persister_messages import Hurry, ReadHistory, ReadImage, ReadSaid
+from repertory.actors.said import History
+from repertory.actors.tool_registry import ToolRegistry
+from repertory.core.state import AgentState
+from repertory.core.turn import CANCELLED, Stop
+from repertory.errors import ActorDead, AgentBusy
+from repertory.forking import forget_in_children
+
+if TYPE_CHECKING:
+    from repertory.actors.context import AgentParts, AgentSettings
+    from repertory.actors.leases import Durable
+    from repertory.actors.memory.consumer import MemoryParts
+    from repertory.actors.memory.store import MemoryStoreMessage
+    from repertory.actors.memory_journal import MemoryJournal
+    from repertory.actors.orchestrator.orchestrator import OrchestratorMessage
+    from repertory.app.sessions.sessions import SessionPlace
+    from repertory.core.journal.editing import MessagesEdit
+    from repertory.core.journal.image import Image
+    from repertory.core.memory.flushed import StoreFlush
+    from repertory.core.messages import Message
+    from repertory.core.outage import StorePatience
+    from repertory.core.result import AgentResult, TurnEvent
+    from repertory.core.snapshots.fields import SnapshotFields
+    from repertory.core.snapshots.portable import RunFields
+    from repertory.runtime.ref import ActorRef
+    from repertory.runtime.spec import ChildSpec
+
+
+class SessionHost(Protocol):
+    """Where sessions are brought to life, as far as nodes of an orchestrator need it."""
+
+    @property
+    def refusing(self) -> bool:
+        """Whether it shuts down."""
+        ...
+
+    async def enter(self, spec: SessionSpec) -> ActiveSession:
+        """One more user of the session."""
+        ...
+
+    async def leave(self, spec: SessionSpec) -> None:
+        """One user less."""
+        ...
+
+
+class ActivationLock:
+    """Keeps one agent, graph or swarm from coming to life twice at a time. Safe from any thread.
+
+    Its actors live in the event loop of the call that brought them to life. A call in another loop, of another thread,
+    would bring a second set to life on the same conversation; it is refused while the first one lives.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._starting = False
+        self._session: ActiveSession | None = None
+        forget_in_children(self)
+
+    def forget_parent(self) -> None:
+        """In a forked child: nobody holds it."""
+        self._lock, self._starting, self._session = threading.Lock(), False, None
+
+    def acquire(self, agent_id: str) -> None:
+        """Needs one `release`. Errors: `AgentBusy` when somebody else brings it to life, or has."""
+        with self._lock:
+            if self._starting or (self._session is not None and self._session.alive):
+                text = "the agent is at work in another event loop, or for another graph or swarm"
+                raise AgentBusy(text, agent=agent_id)
+            self._starting = True
+
+    def activated(self, session: ActiveSession) -> None:
+        """It lives: from now on the lock is held as long as the session is alive."""
+        self._session, self._starting = session, False
+
+    def release(self) -> None:
+        """It is at rest."""
+        self._session, self._starting = None, False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionSpec(ABC):
+    """What it takes to bring one agent, graph or swarm to life in one session: chosen, and not started."""
+
+    working: ClassVar[str] = "a turn is running"
+    no_time: ClassVar[str] = "other turns took all the time of this call"
+
+    agent: AgentSettings
+    """For a graph or swarm: its place among the agents of the session."""
+    parts: AgentParts | None
+    """What an agent is made of; None for a graph or swarm."""
+    remembers: MemoryParts | None = None
+    """What it remembers with across conversations."""
+    sessions: SessionPlace | None = None
+    """Where the session is kept; None keeps it in `memory` only."""
+    memory: MemoryJournal
+    own: bool = False
+    """Whether the journal is its alone: nobody else can find it, and the object that users hold keeps it."""
+    takeover: bool = False
+    patience: StorePatience | None = None
+    """What it wants in the place of its host's."""
+    busy_by: float = math.inf
+    """Until when the call that opens the session waits for another process at most, by the event loop's clock."""
+    prepare: Callable[[], Awaitable[None]] | None = None
+    """Awaited before the session comes to life."""
+    opened: Callable[[ActiveSession], None] | None = None
+    """Called when it has."""
+    lock: ActivationLock = field(default_factory=ActivationLock)
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """The same for every spec of the same agent in the same stored session."""
+        place = self.sessions.key if self.sessions is not None else "memory"
+        return place, self.agent.session_id, self.agent.agent_id
+
+    @property
+    def named(self) -> Mapping[str, str]:
+        """Who it is, for errors."""
+        return {"agent": self.agent.agent_id}
+
+    def waiting(self, *, reject: bool, deadline: float) -> Self:
+        """The same for one call, which waits for another process that has the session: not at all when it is to be
+        refused, else until its deadline at most, and that of the call that it is a part of.
+        """
+        by = -math.inf if reject else min(deadline, caller_deadline())
+        return self if by == self.busy_by else replace(self, busy_by=by)
+
+    @abstractmethod
+    async def members(
+        self,
+        keeper: Durable | MemoryJournal,
+        memories: Mapping[str, ActorRef[MemoryStoreMessage]],
+        host: SessionHost,
+    ) -> Sequence[ChildSpec]:
+        """Its actors in starting order, of which one is the `persister` and one the `agent`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActiveSession:
+    """The refs of one active session, and what of it can be looked at."""
+
+    watched: ActorRef[object]
+    """Ends when the session cannot go on."""
+    persister: ActorRef[PersisterMessage]
+    agent: ActorRef[AgentMessage]
+    orchestrator: ActorRef[OrchestratorMessage] | None = None
+    """The same as `agent`, when it is an orchestrator."""
+    memory: ActorRef[MemoryMessage] | None = None
+    """None when the agent remembers nothing across conversations."""
+    mirror: Mirror = field(default_factory=Mirror)
+    state: AgentState = field(default_factory=AgentState)
+    tools: ToolRegistry = field(default_factory=ToolRegistry)
+    """What the agent may call, with what tool servers offer."""
+    wish: StopWish = field(default_factory=StopWish)
+
+    @property
+    def in_a_turn(self) -> bool:
+        """Whether the code that asks runs on behalf of a turn, or of a run, of this very session."""
+        return any(turn.agent is self.agent for turn in OPEN_TURNS.get())
+
+    @property
+    def alive(self) -> bool:
+        """Whether its actors run, or are being restarted."""
+        return self.watched.ended is None
+
+    async def invoke(self, invocation: Invocation) -> AgentResult:
+        """Run a turn. A model may take its time, so there is no deadline here: cancel the scope around it."""
+        try:
+            return await self.agent.ask(Invoke(invocation=invocation), timeout_s=math.inf)
+        except anyio.get_cancelled_exc_class():
+            self.agent.tell(Abandon(invocation=invocation))
+            raise
+
+    @asynccontextmanager
+    async def stream(self, invocation: Invocation) -> AsyncGenerator[AsyncIterator[TurnEvent]]:
+        """Run a turn and read what happens; leaving the block cancels it."""
+        async with self.agent.stream(InvokeStreaming(invocation=invocation), timeout_s=math.inf) as events:
+            yield events
+
+    def cancel(self, stop: Stop = CANCELLED, *, after_tools: bool = False) -> None:
+        """End the running turn early, from any thread."""
+        self.wish.ask(stop, after_tools=after_tools)
+        self.agent.tell_threadsafe(CancelTurn())
+
+    async def finish_turns(self, *, at_once: bool = False) -> None:
+        """Take no more turns; returns when none is left. `at_once` cuts the running one short and refuses the others.
+
+        A session that ended meanwhile has none left either.
+        """
+        with suppress(ActorDead):
+            await self.agent.ask(FinishTurns(at_once=at_once), timeout_s=math.inf)
+
+    async def finish(self, by: float) -> None:
+        """Take no more turns, and return when none is left and what was begun for memory stores is over.
+
+        `by`: the deadline of the call for which this is done, by the event loop's clock. Extraction that is not over by
+        then stays in the journal, and the session's last write is not tried for much longer.
+        """
+        await self.finish_turns()
+        if self.memory is not None:
+            with anyio.move_on_after(_left_s(by)), suppress(ActorDead):
+                await self.memory.ask(FinishMemory(), timeout_s=math.inf)
+        if by < math.inf:
+            self.hurry((_left_s(by) + LATE_S) / 2)  # Its last write may take twice as long.
+
+    async def flush_memory(self) -> Mapping[str, StoreFlush]:
+        """Have memory stores take in everything that was said; by store, what became of it."""
+        if self.memory is not None:
+            with suppress(ActorDead):  # What it had not got to stands in the journal.
+                return await self.memory.ask(FlushMemory(), timeout_s=math.inf)
+        return {}
+
+    def hurry(self, wait_s: float) -> None:
+        """Let nobody wait for the store any longer than this."""
+        self.persister.tell(Hurry(wait_s=wait_s))
+
+    async def show(self, wanted: SnapshotFields | MessagesEdit) -> None:
+        """Go on from a snapshot or an edit of the messages; returns when that is durable. Errors: `Invalid`, and those
+        of the store.
+        """
+        await self.agent.ask(ShowSnapshot(wanted=wanted), timeout_s=math.inf)
+
+    async def save_run(self) -> Mapping[str, object]:
+        """What a snapshot says of the orchestrator and its nodes now. Errors: what opening a node meets."""
+        from repertory.actors.orchestrator.orchestrator import SaveRun  # loaded with graphs and swarms
+
+        assert self.orchestrator is not None
+        return await self.orchestrator.ask(SaveRun(), timeout_s=math.inf)
+
+    async def load_run(self, wanted: RunFields, token: str | None = None) -> None:
+        """Have the orchestrator and its nodes go on from a snapshot; returns when that is durable. `token`: what the
+        run is called from now on. Errors: those of the store.
+        """
+        from repertory.actors.orchestrator.orchestrator import LoadRun  # loaded with graphs and swarms
+
+        assert self.orchestrator is not None
+        await self.orchestrator.ask(LoadRun(wanted=wanted, token=token), timeout_s=math.inf)
+
+    async def history(self) -> History:
+        """Everything ever said in its journal."""
+        return await self.persister.ask(ReadHistory(), timeout_s=math.inf)
+
+    async def said_after(self, seq: int) -> list[Message]:
+        """What was said after a sequence number, shown or not, oldest first."""
+        said = await self.persister.ask(ReadSaid(after=seq), timeout_s=math.inf)
+        return [each.message for each in said]
+
+    async def image(self) -> Image:
+        """Everything needed to go on from here."""
+        return await self.persister.ask(ReadImage(), timeout_s=math.inf)
+
+    def messages(self) -> list[Message]:
+        """What the model is shown now. Not copies."""
+        return self.mirror.messages()
+
+
+def active_session(
+    parts: AgentParts | None, watched: ActorRef[object], refs: Mapping[str, ActorRef[Any]]
+) -> ActiveSession:
+    """The session of these actors, by the names of their specs. `parts`: what its agent is made of; None for an
+    orchestrator.
+    """
+    persister, agent, memory = refs["persister"], refs["agent"], refs.get("memory")
+    if parts is None:
+        return ActiveSession(watched=watched, persister=persister, agent=agent, orchestrator=agent)
+    return ActiveSession(
+        watched=watched,
+        persister=persister,
+        agent=agent,
+        memory=memory,
+        mirror=parts.mirror,
+        state=parts.state,
+        tools=parts.tools,
+        wish=parts.wish,
+    )
+
+
+def _left_s(by: float) -> float:
+    return max(by - anyio.current_time(), 0.0)
