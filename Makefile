@@ -28,7 +28,7 @@ tests/peers/node_modules/.installed: tests/peers/package-lock.json tests/peers/s
 	@sh scripts/bootstrap-peers $@
 
 demo: $(VENV) ## Run the offline demonstration
-	@$(RUN) -m repertory.app.demo
+	@$(RUN) -m examples.demo
 
 fast: $(VENV) $(PEERS) ## Look at every file of tests once, in three minutes (ARGS="tests/app" for a part of them)
 	@echo "fast: pytest over tests/, as tests/lanes.py says"
@@ -72,7 +72,7 @@ soak: $(VENV) $(PEERS) ## Run the long fault campaigns (MINUTES=2 for each, and 
 	@$(RUN) -m tests.simulation.hostile_exports --seeds 5000
 	@$(RUN) -m bench.fights --seeds 20
 	@$(RUN) -m tests.simulation.random_damage --seeds 1000
-	@$(RUN) -m repertory.app.demo --kills 30 --sessions 8
+	@$(RUN) -m examples.demo --kills 30 --sessions 8
 	@$(RUN) -m tests.simulation.campaigns --minutes $(or $(MINUTES),2) --except soak
 	@$(RUN) -m tests.simulation.campaigns soak --minutes 15
 

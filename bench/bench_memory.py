@@ -17,7 +17,7 @@ import anyio
 from bench.bench_latency import streaming
 from bench.harness import Figure, report
 from repertory import Agent, ExtractionConfig, ExtractionResult, MemoryEntry, MemoryManager, ScriptedModel
-from repertory.actors.memory.desk import RESULTS
+from repertory.actors.memory.store import RESULTS
 
 TURNS = 10
 ROUNDS = 3

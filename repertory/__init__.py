@@ -64,10 +64,10 @@ if TYPE_CHECKING:
     from repertory.app.memory.extraction import Extractor as Extractor
     from repertory.app.memory.extraction import IntervalTrigger as IntervalTrigger
     from repertory.app.memory.extraction import InvocationTrigger as InvocationTrigger
+    from repertory.app.memory.extraction import ModelExtractor as ModelExtractor
     from repertory.app.memory.injection import InjectionFormatContext as InjectionFormatContext
     from repertory.app.memory.injection import MemoryInjectionConfig as MemoryInjectionConfig
     from repertory.app.memory.memory_manager import MemoryManager as MemoryManager
-    from repertory.app.memory.model_extractor import ModelExtractor as ModelExtractor
     from repertory.app.memory.sqlite import SQLiteMemoryStore as SQLiteMemoryStore
     from repertory.app.operations.sessions import Sessions as Sessions
     from repertory.app.orchestration.graph import EdgeCondition as EdgeCondition
@@ -113,38 +113,38 @@ if TYPE_CHECKING:
     from repertory.app.sessions.storages import S3Storage as S3Storage
     from repertory.app.toolbox.calculator import calculator as calculator
     from repertory.app.toolbox.clock import current_time as current_time
-    from repertory.backends.memory.embedder import Embedder as Embedder
     from repertory.backends.memory.minilm import MiniLMEmbedder as MiniLMEmbedder
+    from repertory.backends.memory_ports import Embedder as Embedder
     from repertory.backends.memory_ports import MemoryStore as MemoryStore
     from repertory.backends.models.anthropic import AnthropicModel as AnthropicModel
-    from repertory.backends.models.bedrock.embedder import BedrockEmbedder as BedrockEmbedder
-    from repertory.backends.models.bedrock.model import BedrockModel as BedrockModel
+    from repertory.backends.models.bedrock import BedrockModel as BedrockModel
+    from repertory.backends.models.embedders import BedrockEmbedder as BedrockEmbedder
+    from repertory.backends.models.embedders import OpenAIEmbedder as OpenAIEmbedder
     from repertory.backends.models.offline import OfflineModel as OfflineModel
     from repertory.backends.models.openai import OpenAIModel as OpenAIModel
-    from repertory.backends.models.openai_embedder import OpenAIEmbedder as OpenAIEmbedder
     from repertory.backends.models.scripted import ScriptedModel as ScriptedModel
     from repertory.backends.ports import Model as Model
     from repertory.backends.ports import Tool as Tool
     from repertory.backends.ports import ToolContext as ToolContext
     from repertory.backends.sessions.snapshots.port import SnapshotStorage as SnapshotStorage
-    from repertory.backends.tools.decorator import tool as tool
+    from repertory.backends.tools.function_tool import tool as tool
     from repertory.core.budget import Budget as Budget
     from repertory.core.budget import Spent as Spent
     from repertory.core.interrupts import Interrupt as Interrupt
     from repertory.core.interrupts import InterruptException as InterruptException
     from repertory.core.journal.marks import Mark as Mark
     from repertory.core.limits import Limits as Limits
-    from repertory.core.memory.entry import MemoryEntry as MemoryEntry
     from repertory.core.memory.extracting import ExtractionResult as ExtractionResult
-    from repertory.core.memory.flushed import FlushReport as FlushReport
-    from repertory.core.memory.flushed import StoreFlush as StoreFlush
-    from repertory.core.memory.message_filter import MemoryMessageFilter as MemoryMessageFilter
     from repertory.core.memory.options import AddMessagesContext as AddMessagesContext
     from repertory.core.memory.options import MemoryAddOptions as MemoryAddOptions
     from repertory.core.memory.options import MemoryAddToolConfig as MemoryAddToolConfig
+    from repertory.core.memory.options import MemoryEntry as MemoryEntry
+    from repertory.core.memory.options import MemoryMessageFilter as MemoryMessageFilter
     from repertory.core.memory.options import MemorySearchOptions as MemorySearchOptions
     from repertory.core.memory.options import MemoryToolConfig as MemoryToolConfig
     from repertory.core.memory.options import SearchOptions as SearchOptions
+    from repertory.core.memory.progress import FlushReport as FlushReport
+    from repertory.core.memory.progress import StoreFlush as StoreFlush
     from repertory.core.orchestration.results import MultiAgentResult as MultiAgentResult
     from repertory.core.orchestration.results import NodeResult as NodeResult
     from repertory.core.orchestration.results import Status as Status
@@ -196,10 +196,10 @@ _HOMES = {
     "AgentState": "repertory.core.state",
     "AggregateMemoryError": "repertory.errors",
     "AnthropicModel": "repertory.backends.models.anthropic",
-    "BedrockEmbedder": "repertory.backends.models.bedrock.embedder",
+    "BedrockEmbedder": "repertory.backends.models.embedders",
     "BedrockKnowledgeBaseConfig": "repertory.app.memory.bedrock",
     "BedrockKnowledgeBaseStore": "repertory.app.memory.bedrock",
-    "BedrockModel": "repertory.backends.models.bedrock.model",
+    "BedrockModel": "repertory.backends.models.bedrock",
     "BeforeInvocationEvent": "repertory.actors.hooks.events",
     "BeforeModelCallEvent": "repertory.actors.hooks.events",
     "BeforeMultiAgentInvocationEvent": "repertory.actors.orchestrator.events",
@@ -215,7 +215,7 @@ _HOMES = {
     "ConversationManager": "repertory.app.agent.conversation_managers",
     "DrainReport": "repertory.app.host.runtime",
     "EdgeCondition": "repertory.app.orchestration.graph",
-    "Embedder": "repertory.backends.memory.embedder",
+    "Embedder": "repertory.backends.memory_ports",
     "ExtractionConfig": "repertory.app.memory.extraction",
     "ExtractionContext": "repertory.app.memory.extraction",
     "ExtractionFailed": "repertory.errors",
@@ -226,7 +226,7 @@ _HOMES = {
     "FileSessionManager": "repertory.app.sessions.documented",
     "FileSessions": "repertory.app.sessions.documented",
     "FileStorage": "repertory.app.sessions.storages",
-    "FlushReport": "repertory.core.memory.flushed",
+    "FlushReport": "repertory.core.memory.progress",
     "Graph": "repertory.app.orchestration.graph",
     "GraphBuilder": "repertory.app.orchestration.graph",
     "GraphEdge": "repertory.app.orchestration.graph",
@@ -255,17 +255,17 @@ _HOMES = {
     "MaxTokensReachedException": "repertory.errors",
     "MemoryAddOptions": "repertory.core.memory.options",
     "MemoryAddToolConfig": "repertory.core.memory.options",
-    "MemoryEntry": "repertory.core.memory.entry",
+    "MemoryEntry": "repertory.core.memory.options",
     "MemoryInjectionConfig": "repertory.app.memory.injection",
     "MemoryManager": "repertory.app.memory.memory_manager",
-    "MemoryMessageFilter": "repertory.core.memory.message_filter",
+    "MemoryMessageFilter": "repertory.core.memory.options",
     "MemorySearchOptions": "repertory.core.memory.options",
     "MemoryStore": "repertory.backends.memory_ports",
     "MemoryToolConfig": "repertory.core.memory.options",
     "MessageAddedEvent": "repertory.actors.hooks.events",
     "MiniLMEmbedder": "repertory.backends.memory.minilm",
     "Model": "repertory.backends.ports",
-    "ModelExtractor": "repertory.app.memory.model_extractor",
+    "ModelExtractor": "repertory.app.memory.extraction",
     "ModelRefused": "repertory.errors",
     "ModelRetryStrategy": "repertory.core.retry",
     "MultiAgentBase": "repertory.app.orchestration.orchestrator",
@@ -278,7 +278,7 @@ _HOMES = {
     "NotStored": "repertory.actors.backlog",
     "NullConversationManager": "repertory.app.agent.conversation_managers",
     "OfflineModel": "repertory.backends.models.offline",
-    "OpenAIEmbedder": "repertory.backends.models.openai_embedder",
+    "OpenAIEmbedder": "repertory.backends.models.embedders",
     "OpenAIModel": "repertory.backends.models.openai",
     "Plugin": "repertory.app.agent.plugins",
     "RepertoryError": "repertory.errors",
@@ -318,7 +318,7 @@ _HOMES = {
     "Snapshottable": "repertory.app.agent.snapshots",
     "Spent": "repertory.core.budget",
     "Status": "repertory.core.orchestration.results",
-    "StoreFlush": "repertory.core.memory.flushed",
+    "StoreFlush": "repertory.core.memory.progress",
     "StorePatience": "repertory.core.outage",
     "StructuredOutputException": "repertory.errors",
     "SummarizingConversationManager": "repertory.app.agent.conversation_managers",
@@ -335,7 +335,7 @@ _HOMES = {
     "calculator": "repertory.app.toolbox.calculator",
     "current_time": "repertory.app.toolbox.clock",
     "hook": "repertory.app.agent.plugins",
-    "tool": "repertory.backends.tools.decorator",
+    "tool": "repertory.backends.tools.function_tool",
 }
 
 __all__ = [

@@ -51,7 +51,7 @@ BROAD_EXCEPTS: dict[str, str] = {
     "repertory/actors/conversation.py": "a conversation manager may be anybody's code; what fails changes nothing",
     "repertory/actors/hooks/calls.py": "a callback may be anybody's code; failures are logged or, of guards, raised",
     "repertory/actors/hooks/injections.py": "a renderer is anybody's code; the call is made without what fails",
-    "repertory/actors/memory/desk.py": "a memory store may be anybody's code; what it raises is the cause",
+    "repertory/actors/memory/store.py": "a memory store may be anybody's code; what it raises is the cause",
     "repertory/actors/model_call.py": "a model may be anybody's code; what it raises is the cause of `ModelFailed`",
     "repertory/actors/tools.py": "a tool may be anybody's code; what it raises is an answer to the model",
     "repertory/core/outage.py": "what one session cannot have written, whatever that raises, fails it alone",
@@ -77,7 +77,6 @@ BROAD_EXCEPTS: dict[str, str] = {
 }
 KEYWORDS_FOR_LATER: dict[str, str] = {
     "repertory/app/agent/conversation_managers.py": "the documented methods take whatever a later version adds",
-    "repertory/app/demo/worker.py": "it implements `Model`, whose options are the provider's own",
     "repertory/app/agent/tools.py": "calling a tool by name passes the tool's own arguments",
     "repertory/app/agent/call_options.py": "a callback handler is given the fields of an event as keywords",
     "repertory/backends/tools/function_tool.py": "calling a tool as a function passes the function's own arguments",
@@ -94,7 +93,7 @@ ANY_AT_THE_EDGE: dict[str, str] = {
     "repertory/actors/hooks/events.py": "the agent and the invocation state that callbacks see are the caller's own",
     "repertory/actors/hooks/registry.py": "a callback names the one type of event that it takes",
     "repertory/actors/hooks/injections.py": "the agent that renderers see is the caller's own",
-    "repertory/actors/memory/desk.py": "a memory store is the caller's own",
+    "repertory/actors/memory/store.py": "a memory store is the caller's own",
     "repertory/actors/model_call.py": "the options of a model are its provider's own",
     "repertory/actors/orchestrator/events.py": "the orchestrator and the invocation state are the caller's own",
     "repertory/actors/orchestrator/run_driver.py": "the orchestrator that hooks see is the caller's own",
@@ -145,6 +144,12 @@ TEST_FILES_AT_THE_ROOT = {
     "test_requirements.py",
 }
 REPEATED_TEST_FILES = {"__init__.py", "conftest.py"}
+NAMED_PACKAGES = {
+    "trio": {"runtime/host_task.py", "runtime/parking.py", "runtime/testing/virtual_time.py"},
+    "aiobotocore": {"backends/aws_clients.py"},
+    "aiofiles": {"backends/line_files.py"},
+}
+"""Who imports them; design note 33 says why. anyio is everywhere but in `core/`."""
 BANNED_IN_TESTS = {
     "unittest.mock": "use a fake from repertory.testing",
     "time.sleep": "use virtual time, or wait for an event",
@@ -489,6 +494,34 @@ def test_the_links_at_the_top_lead_into_the_package_and_nothing_imports_through_
     through = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     through |= {str(node.module) for node in nodes if isinstance(node, ast.ImportFrom) and not node.level}
     assert not {name.partition(".")[0] for name in through} & set(rooms)
+
+
+def test_named_packages_are_imported_where_the_design_note_says() -> None:
+    importers: dict[str, set[str]] = {name: set() for name in (*NAMED_PACKAGES, "anyio")}
+    for file in SOURCES:
+        for name in set(_imported(file)) & importers.keys():
+            importers[name].add(file.name.partition("/")[2])
+    rooms = {path.partition("/")[0] for path in importers.pop("anyio")}
+    assert importers == NAMED_PACKAGES
+    assert rooms == {"runtime", "actors", "backends", "app", "testing"}
+    note = (ROOT / "docs/design/0033-named-packages.md").read_text()
+    assert all(f"`{path}`" in note for paths in NAMED_PACKAGES.values() for path in paths)
+    by_trio = {file.name for file in TESTS if "@pytest.mark.trio\n" in file.text}
+    assert by_trio == {"tests/runtime/test_trio_itself.py"}
+
+
+def _imported(file: SourceFile) -> Iterator[str]:
+    """Packages that a file imports, by statement or by name."""
+    for node in file.nodes:
+        match node:
+            case ast.Import(names=names):
+                yield from (alias.name.partition(".")[0] for alias in names)
+            case ast.ImportFrom(module=str(module), level=0):
+                yield module.partition(".")[0]
+            case ast.Call(func=func, args=[ast.Constant(value=str(module)), *_]) if name_of(func) == "import_module":
+                yield module.partition(".")[0]
+            case _:
+                pass
 
 
 def test_files_that_the_code_and_the_documents_name_are_there() -> None:

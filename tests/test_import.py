@@ -138,3 +138,4 @@ def test_what_is_published_holds_the_whole_package_and_nothing_else(tmp_path: Pa
         "pyproject.toml",
     }
     assert package <= names
+    assert not [name for name in names if "demo" in name]

@@ -42,7 +42,7 @@ from repertory.actors.call import (
 from repertory.actors.context import AgentParts, AgentSettings, Footing, Publish, TurnContext, TurnRecord
 from repertory.actors.conversation import LoadView
 from repertory.actors.ledger import Ledger
-from repertory.actors.memory.messages import SkipTo, TurnEnded
+from repertory.actors.memory.consumer import SkipTo, TurnEnded
 from repertory.actors.persister_messages import LeftBehind, ReadImage, ReadLeftBehind
 from repertory.actors.turn import TurnDriver
 from repertory.actors.worklist import Worklist

@@ -9,7 +9,7 @@ from repertory.core.journal.fold import Fold
 from repertory.core.journal.paths import paths_to, within
 from repertory.core.journal.records import Branched, MessageAdded, NodeChanged, Record, Redacted
 from repertory.core.journal.shown import shown_messages
-from repertory.core.memory.reading import SaidMessage
+from repertory.core.memory.progress import SaidMessage
 from repertory.core.messages import Message, copy_message
 from repertory.core.orchestration.run import RUN, earlier_in
 from repertory.core.outage import StorePatience

@@ -12,7 +12,7 @@ from repertory.core.journal.fold import Fold
 from repertory.core.journal.image import Image, UnansweredTurn
 from repertory.core.journal.records import Record
 from repertory.core.journal.rows import Row
-from repertory.core.memory.reading import SaidMessage
+from repertory.core.memory.progress import SaidMessage
 from repertory.core.messages import Message
 from repertory.core.orchestration.run import Run
 from repertory.errors import LeaseLost, RepertoryError

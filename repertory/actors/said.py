@@ -13,7 +13,7 @@ from repertory.backends.worker_threads import OFF_LOOP_BYTES, run_in_thread
 from repertory.core.journal.restore import said_in
 from repertory.core.journal.rows import Kind, size_of
 from repertory.core.journal.verify import verify
-from repertory.core.memory.reading import SaidMessage, said_in_rows
+from repertory.core.memory.progress import SaidMessage, said_in_rows
 
 if TYPE_CHECKING:
     from repertory.actors.backlog import Backlog

@@ -1,4 +1,4 @@
-"""Large files of lines, streamed: a new one is whole under its name or not there, and lines are read a piece at a time.
+"""Large files, streamed: a new one is whole under its name or not there, and one that is there is read by pieces.
 
 On asyncio the bytes go through aiofiles when it is installed, elsewhere through anyio. A cancelled write of aiofiles
 goes on in its thread; closing the file waits for it, so nothing lands in a file after its block has ended.
@@ -90,6 +90,15 @@ async def lines_of(path: Path) -> AsyncGenerator[bytes]:
                 yield b"".join(begun)
 
 
+async def content_of(descriptor: int) -> bytes:
+    """All that is left to read of an open file, which stays open. Errors: `OSError`."""
+    pieces: list[bytes] = []
+    async with _opened(descriptor, "rb") as file:
+        while piece := await file.read(READ_BYTES):
+            pieces.append(piece)
+    return await run_in_thread(partial(b"".join, pieces))
+
+
 class _Mapped:
     """Errors of the file system as ours."""
 
@@ -155,8 +164,8 @@ class _NewFile:
 
 
 @asynccontextmanager
-async def _opened(name: str, mode: str) -> AsyncGenerator[_File]:
-    opened = await _library()(name, mode)
+async def _opened(name: str | int, mode: str) -> AsyncGenerator[_File]:
+    opened = await _library()(name, mode, closefd=isinstance(name, str))
     try:
         yield opened
     finally:
@@ -166,13 +175,13 @@ async def _opened(name: str, mode: str) -> AsyncGenerator[_File]:
             await close()
 
 
-def _library() -> Callable[[str, str], Awaitable[_File]]:
+def _library() -> Callable[..., Awaitable[_File]]:
     if hasattr(current_token().native_token, "create_future"):
         with suppress(ImportError):
             import aiofiles  # loaded when used
 
-            return cast("Callable[[str, str], Awaitable[_File]]", aiofiles.open)
-    return cast("Callable[[str, str], Awaitable[_File]]", anyio.open_file)
+            return cast("Callable[..., Awaitable[_File]]", aiofiles.open)
+    return cast("Callable[..., Awaitable[_File]]", anyio.open_file)
 
 
 def _mapped(error: OSError, path: Path) -> RepertoryError:

@@ -246,6 +246,10 @@ class Cell:
                     if reason is not None:
                         return reason
             elif child.state is draining:
+                job = None if context.jobs is None else context.jobs.to_finish()
+                if job is not None:
+                    await job.wait()
+                    continue
                 child.advance(Happening.DRAINED)
                 return self._stop_reason
             else:

@@ -117,14 +117,14 @@ class Context:
 
     # ----------------------------------------------------------------------------------------------------- background
 
-    def job(self, fn: Callable[[*Ts], Awaitable[object]], *args: *Ts, name: str = "job") -> Job:
+    def job(self, fn: Callable[[*Ts], Awaitable[object]], *args: *Ts, name: str = "job", finish: bool = False) -> Job:
         """Run `fn(*args)` beside the actor's turns, as a task of this incarnation: cancelled and joined before
-        `on_stop`.
+        `on_stop`. `finish`: an orderly stop waits for it first, within the spec's `stop_timeout_s`, as for a turn.
 
         An exception in it ends the incarnation like one in a handler, at once; `StreamClosed`, from a sink that nobody
         reads any more, ends the job alone. It inherits the trace, not the deadline.
         """
-        return self._own_jobs().start(partial(fn, *args), name)
+        return self._own_jobs().start(partial(fn, *args), name, finish=finish)
 
     def after(self, delay_s: float, message: object, *, key: Hashable = None) -> None:
         """Handle `message` in `delay_s`, before what waits in the mailbox.

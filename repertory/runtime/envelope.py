@@ -235,3 +235,7 @@ class ReplySlot(Generic[R_contra]):
     def fail(self, error: Exception) -> None:
         """Raise `error` in the asker."""
         self._call.fail(error)
+
+    def on_gone(self, cancel: Callable[[], None]) -> None:
+        """Call `cancel` when the asker goes before it is answered: what is done for nobody need not be finished."""
+        self._call.on_gone(cancel)

@@ -22,10 +22,11 @@ Attempt: TypeAlias = Callable[[Work], Awaitable[Exception | None]]
 class Job:
     """A background task of an actor."""
 
-    __slots__ = ("_handle", "name")
+    __slots__ = ("_handle", "finish", "name")
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, finish: bool = False) -> None:
         self.name = name
+        self.finish = finish
         self._handle: anyio.TaskHandle[None] | None = None
 
     def attach(self, handle: anyio.TaskHandle[None]) -> None:
@@ -68,12 +69,16 @@ class Jobs:
         """What runs now."""
         return tuple(job.name for job in self._running)
 
-    def start(self, work: Work, name: str) -> Job:
+    def start(self, work: Work, name: str, *, finish: bool = False) -> Job:
         """Run `work` beside the actor's turns. An exception in it goes to `on_failure`; `StreamClosed` just ends it."""
-        job = Job(name)
+        job = Job(name, finish=finish)
         self._running.add(job)
         job.attach(self._spawn(self._run(job, work, ORIGIN.get().trace), f"{self._owner.path}#{name}"))
         return job
+
+    def to_finish(self) -> Job | None:
+        """One that an orderly stop waits for; None when there is none left."""
+        return next((job for job in self._running if job.finish and not job.done), None)
 
     async def close(self) -> None:
         """Cancel all and wait until they have ended."""

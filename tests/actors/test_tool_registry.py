@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from repertory.actors.tool_registry import ToolRegistry
-from repertory.backends.tools.decorator import tool
+from repertory.backends.tools.function_tool import tool
 from repertory.backends.tools.schema_library import schema_class
 from repertory.errors import Invalid
 

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from repertory.app.demo.__main__ import DIALOGUE, read_dialogue
-from repertory.app.demo.demonstration import Evidence, check
-from repertory.app.demo.exchange import Exchange, Fate, exchanges, fate
-from repertory.app.demo.orders import Order
+from examples.demo.__main__ import DIALOGUE, read_dialogue
+from examples.demo.demonstration import Evidence, check
+from examples.demo.exchange import Exchange, Fate, exchanges, fate
+from examples.demo.orders import Order
 from repertory.core.messages import Message
 from repertory.errors import Corrupt, Invalid, NotFound
 from tests.source_tree import ROOT
@@ -126,7 +126,7 @@ def test_a_dialogue_is_its_lines_without_comments(tmp_path: Path) -> None:
 def started(folder: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
     """The demonstration in a process of its own, offline, with its temporary files in `folder`."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "repertory.app.demo", "--model", "offline", *options],
+        [sys.executable, "-m", "examples.demo", "--model", "offline", *options],
         env={"PATH": os.environ["PATH"], "HOME": str(folder), "TMPDIR": str(folder), "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -19,7 +19,7 @@ from repertory import (
 )
 from repertory.core.messages import Message, text_of
 from repertory.core.window.decision import WindowBudget, is_summary
-from repertory.core.window.strategies import Summarizing
+from repertory.core.window.sliding import Summarizing
 from tests.app.test_conversation import NarrowModel, quiet, say
 
 pytestmark = pytest.mark.anyio

@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from repertory.core.memory.extracting import ExtractionResult, facts_in, read_results, requests
-from repertory.core.memory.message_filter import KINDS, Filtered, MemoryMessageFilter, filtered
+from repertory.core.memory.options import KINDS, Filtered, MemoryMessageFilter, filtered
 from repertory.core.messages import Message
 from repertory.core.tokens import estimate_tokens
-from repertory.core.window.decision import read_transcript
+from repertory.core.window.transcript import read_transcript
 from repertory.errors import ExtractionFailed, Invalid
 
 TALK: list[Message] = [

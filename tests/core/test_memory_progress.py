@@ -10,14 +10,15 @@ from repertory.core.journal.codec import decode, encode
 from repertory.core.journal.records import CursorMoved
 from repertory.core.journal.rows import VERSION
 from repertory.core.memory.breaker import FAILURES_MAX, LONGEST_REST_S, Breaker
-from repertory.core.memory.flushed import StoreFlush, together
 from repertory.core.memory.progress import (
     LETTERS_MAX,
     PENDING_MAX,
     MemoryWrite,
     Progress,
+    StoreFlush,
     kept_of,
     read_progress,
+    together,
 )
 from repertory.errors import CorruptJournal
 

@@ -13,11 +13,10 @@ from repertory.core.window.decision import (
     WindowBudget,
     apply_plan,
     is_summary,
-    read_transcript,
-    transcript,
     with_noted_summary,
 )
-from repertory.core.window.strategies import Summarizing
+from repertory.core.window.sliding import Summarizing
+from repertory.core.window.transcript import read_transcript, transcript
 from repertory.errors import ContextWindowOverflowException, Invalid
 from tests.core.test_window import conversation
 

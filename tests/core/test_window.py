@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from repertory.core.messages import Message, check_next, text_of, tool_results, tool_uses
 from repertory.core.tokens import estimate_tokens
 from repertory.core.window.decision import WindowBudget, apply_plan, least_reduction
-from repertory.core.window.strategies import KEPT_CHARS, SlidingWindow, shorten_results, shorten_text
+from repertory.core.window.sliding import KEPT_CHARS, SlidingWindow, shorten_results, shorten_text
 from repertory.errors import ContextWindowOverflowException, Invalid
 
 OVERFLOW = ContextWindowOverflowException("too long")

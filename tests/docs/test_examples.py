@@ -15,7 +15,7 @@ from tests.source_tree import ROOT
 pytestmark = pytest.mark.real_time
 
 PROGRAMS = [example for document in documents() for example in examples(document)]
-FILES = sorted(path for path in (ROOT / "examples").rglob("*.py") if not path.name.startswith("_"))
+FILES = sorted(path for path in (ROOT / "examples").glob("*.py") if not path.name.startswith("_"))
 
 RUN = """
 import ast, inspect, linecache, sys, types

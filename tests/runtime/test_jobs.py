@@ -205,3 +205,40 @@ async def test_killed_actor_takes_its_jobs_along() -> None:
         system.kill(ref)
         await ref.ask(Run(), timeout_s=1)
         assert log == ["job ended"]
+
+
+async def test_a_job_that_is_to_finish_is_waited_for_by_a_stop_within_its_bound() -> None:
+    log: list[str] = []
+
+    async def work(name: str, seconds: float) -> None:
+        await anyio.sleep(seconds)
+        log.append(name)
+
+    async def handle(actor: Scripted, message: object) -> Next:
+        actor.context.job(work, "short", 2, finish=True)
+        actor.context.job(work, "cut", 1)
+        actor.context.job(work, "long", 60, finish=True)
+        return reply(None)
+
+    async with ActorSystem() as system:
+        ref = await system.start(scripted(handle))
+        await ref.ask(Run(), timeout_s=1)
+        began = anyio.current_time()
+        await system.stop(ref)
+        assert 4.9 <= anyio.current_time() - began <= 5.1
+    assert log == ["cut", "short"]
+
+
+async def test_a_kill_waits_for_no_job() -> None:
+    async def handle(actor: Scripted, message: object) -> Next:
+        actor.context.job(anyio.sleep, 60, finish=True)
+        return reply(None)
+
+    async with ActorSystem() as system:
+        ref = await system.start(scripted(handle))
+        await ref.ask(Run(), timeout_s=1)
+        began = anyio.current_time()
+        system.kill(ref)
+        await settle()
+        assert anyio.current_time() == began
+        assert system.tree().children[0].jobs == ()

@@ -11,41 +11,39 @@ written. Whatever a killed process had begun is done by the next one, under the 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING, TypeAlias, assert_never
 
 import anyio
+from anyio.lowlevel import current_token
 
 from repertory.actors.call import BUDGETS, KeepProgress, refusals
-from repertory.actors.memory.link import MemoryLink
-from repertory.actors.memory.messages import (
-    AcceptMemories,
-    FinishMemory,
-    Fire,
-    FlushMemory,
-    MemoryMessage,
-    RunRecall,
-    SkipTo,
-    TryStoreAgain,
-    TurnEnded,
-)
-from repertory.actors.memory.store import AddBatch, AddMemory
+from repertory.actors.memory.store import AddBatch, AddMemory, MemoryStoreClient, PrepareStore, ask_store
 from repertory.actors.persister_messages import Prove, ReadImage, ReadSaid
 from repertory.core.memory.breaker import Breaker
-from repertory.core.memory.flushed import StoreFlush
-from repertory.core.memory.message_filter import Filtered, filtered
-from repertory.core.memory.options import AddMessagesContext
-from repertory.core.memory.progress import MemoryWrite, Progress, Stretch, kept_of, read_progress
-from repertory.core.memory.reading import SaidMessage, turns_in, whole_turns
+from repertory.core.memory.options import AddMessagesContext, Filtered, MemoryMessageFilter, filtered
+from repertory.core.memory.progress import (
+    MemoryWrite,
+    Progress,
+    SaidMessage,
+    StoreFlush,
+    Stretch,
+    kept_of,
+    read_progress,
+    turns_in,
+    whole_turns,
+)
+from repertory.core.messages import Json
 from repertory.errors import Invalid, LimitReached, RepertoryError, Retryable
+from repertory.forking import forget_in_children
 from repertory.runtime.actor import Actor
 from repertory.runtime.lifecycle import ExitReason
-from repertory.runtime.message import Next, carry_on, refuse, reply
+from repertory.runtime.message import Ask, Next, carry_on, refuse, reply
 
 if TYPE_CHECKING:
-    from repertory.actors.memory.source import Extract, MemorySource
     from repertory.actors.memory.store import MemoryStoreMessage
     from repertory.core.budget import Budget
     from repertory.core.memory.extracting import ExtractionResult
@@ -57,6 +55,146 @@ _EARLY_S = 0.001
 """Clocks are read twice."""
 _PAUSE_S = 0.5
 """Between two attempts at an extraction; each further one waits twice as long."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnEnded:
+    """Turns are over, and what was said in them is on record."""
+
+    turns: int
+    last: int
+    """Sequence number of the last message."""
+    budgets: tuple[Budget, ...] = ()
+    """Those of the call: what is extracted because of it counts towards them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fire:
+    """A trigger of this store wants what was said taken in."""
+
+    store: str
+    budgets: tuple[Budget, ...] = ()
+    """Those of the call from which it has fired."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcceptMemories(Ask[int]):
+    """Have these stored behind the turn; answers with how many were accepted when they are on their way to the journal.
+
+    Errors: `LimitReached` when too many are on their way to one of the stores already; then none is accepted.
+    """
+
+    stores: tuple[str, ...]
+    contents: tuple[str, ...]
+    metadata: Mapping[str, Json] = field(default_factory=dict[str, Json])
+    key: str
+    """What the call is known by: the same call is accepted once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlushMemory(Ask[Mapping[str, StoreFlush]]):
+    """Try everything that was said and accepted until now; answers, by store, when each has had its try."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishMemory(Ask[None]):
+    """Answered when everything that was begun is over, whichever way."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkipTo:
+    """What stands in the journal up to there was said elsewhere, and is not taken in: it came with a snapshot."""
+
+    seq: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TryStoreAgain:
+    """A store that has failed has rested long enough."""
+
+    store: str
+
+
+MemoryMessage: TypeAlias = TurnEnded | Fire | AcceptMemories | FlushMemory | FinishMemory | SkipTo | TryStoreAgain
+
+
+Extract: TypeAlias = "Callable[[str, Sequence[Message], Sequence[float]], Awaitable[Sequence[ExtractionResult]]]"
+"""Makes memories of what the agent of this id has in its conversation: messages, and the times (epoch seconds) at which
+they were said."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemorySource:
+    """What an agent was told of a store."""
+
+    client: MemoryStoreClient
+    extracts: bool = False
+    """Whether it takes in what is said."""
+    every: int | None = None
+    """After so many turns; None when only somebody says so."""
+    extract: Extract | None = None
+    """None for a store that is handed the messages."""
+    leaves_out: MemoryMessageFilter = field(default_factory=MemoryMessageFilter)
+    holds: tuple[object, ...] = ()
+    """The store, and whatever else may hold something open for it."""
+
+
+class MemoryLink:
+    """Written by the session's memory actor; read by anybody, in any thread."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._ref: ActorRef[MemoryMessage] | None = None
+        self._fired: set[str] = set()
+        self._loop: object = None
+        self._stores: Mapping[str, ActorRef[MemoryStoreMessage]] = {}
+        self.budgets: dict[str, tuple[Budget, ...]] = {}
+        """By store: those of the last call that wanted something extracted for it."""
+        self.watch: Callable[[bool], None] | None = None
+        """Told, when the session's memory ends, whether anything is left that stores have not got."""
+        forget_in_children(self)
+
+    def forget_parent(self) -> None:
+        """In a forked child: not alive."""
+        self._guard, self._ref, self._stores = threading.Lock(), None, {}
+
+    @property
+    def ref(self) -> ActorRef[MemoryMessage] | None:
+        """The session's memory; None while it is not alive."""
+        return self._ref
+
+    def use(self, stores: Mapping[str, ActorRef[MemoryStoreMessage]]) -> None:
+        """The session's memory has these actors of stores, by name, in the running event loop."""
+        self._loop, self._stores = current_token().native_token, stores
+
+    def stores(self) -> Mapping[str, ActorRef[MemoryStoreMessage]]:
+        """The actors of stores that can be asked from the running event loop: all of the session's, or none."""
+        here = current_token().native_token is self._loop and all(ref.ended is None for ref in self._stores.values())
+        return self._stores if here else {}
+
+    def join(self, ref: ActorRef[MemoryMessage]) -> set[str]:
+        """It is alive. Returns the stores whose triggers have fired meanwhile."""
+        with self._guard:
+            self._ref = ref
+            fired, self._fired = self._fired, set()
+        return fired
+
+    def part(self, *, unread: bool) -> None:
+        """It is not any more. `unread`: whether stores have not got everything that was said."""
+        with self._guard:
+            self._ref = None
+        if self.watch is not None:
+            self.watch(unread)
+
+    def fire(self, store: str) -> None:
+        """Have a store take in what was said: now, or when the session is alive again."""
+        budgets = BUDGETS.get()
+        with self._guard:
+            if self._ref is None:
+                self._fired.add(store)
+                self.budgets[store] = budgets
+            else:
+                self._ref.tell_threadsafe(Fire(store=store, budgets=budgets))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,9 +232,10 @@ class MemoryConsumer(Actor[MemoryMessage]):
     async def on_start(self) -> None:
         self._persister = self.context.sibling("persister")
         self._agent = self.context.sibling("agent")
+        self._parts.link.use(self._refs)
         image = await self._persister.ask(ReadImage(), timeout_s=math.inf)
         for source in self._parts.sources:
-            name = source.desk.name
+            name = source.client.name
             progress = read_progress(image.cursors.get(name, 0), image.kept.get(name))
             self._stores[name] = Intake(source, self._parts.link, self._refs[name], progress, progress, progress)
         extracting = [store for store in self._stores.values() if store.source.extracts]
@@ -112,8 +251,8 @@ class MemoryConsumer(Actor[MemoryMessage]):
             self._stores[name].fired = True
         self._work_on(self._stores.values())
         for store in self._stores.values():
-            if not store.source.desk.prepared:
-                self.context.job(store.source.desk.prepare, name="prepare")
+            if not store.source.client.prepared:
+                store.ref.tell(PrepareStore())
 
     async def on_stop(self, reason: ExitReason) -> None:
         del reason
@@ -139,8 +278,6 @@ class MemoryConsumer(Actor[MemoryMessage]):
                 self.context.job(self._finish, self.context.defer(), name="finish")
             case SkipTo(seq=seq):
                 await self._skip(seq)
-            case RunRecall(recall=recall):
-                self.context.job(recall.run, name="recall")
             case TryStoreAgain(store=name):
                 self._work_on([self._stores[name]])
             case _:
@@ -302,7 +439,7 @@ class MemoryConsumer(Actor[MemoryMessage]):
         if store.source.extract is None:
             context = self._context(key, numbers, times, times[-1])
             batch = AddBatch(messages=tuple(messages), context=context, forced=forced)
-            await store.ref.ask(batch, timeout_s=math.inf)
+            await ask_store(store.ref, batch)
             return []
         budgets = () if forced else store.budgets
         results = await self._extracted(store.source.extract, messages, times, budgets)
@@ -347,7 +484,7 @@ class MemoryConsumer(Actor[MemoryMessage]):
                 context = self._context(write.key, write.sequence_numbers, write.message_times, write.said_at)
                 add = AddMemory(content=write.content, metadata=write.metadata, context=context, forced=forced)
                 try:
-                    await store.ref.ask(add, timeout_s=math.inf)
+                    await ask_store(store.ref, add)
                 except Retryable:
                     raise
                 except Invalid as error:
@@ -446,7 +583,7 @@ class Intake:
 
     @property
     def name(self) -> str:
-        return self.source.desk.name
+        return self.source.client.name
 
     @property
     def due(self) -> bool:

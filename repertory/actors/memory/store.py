@@ -1,82 +1,477 @@
-"""The actor of one memory store: writes to it, one after the other, for every conversation on its system.
+"""The actor of one memory store: every search of it and every write to it, for every conversation on its system.
 
-State: none of its own; the store's health is the desk's. Fails: by a bug alone; what a store raises is an answer to
-whoever asked. Pace: the store's, so that a slow one delays nobody but itself. Supervised by the root, permanent;
-started before and stopped after every session.
+State: none of its own; how the store is doing belongs to the event loop (`MemoryStoreClient.health`), so that it
+outlives the actors. Fails: by a bug alone; what a store raises is an answer to whoever asked. Pace: the store's, so
+that a slow one delays nobody but itself. Supervised by the root, permanent; started before and
+stopped after every session.
+
+Each search and each write is a job of the actor, so a search waits for nobody. Writes are made one after the other, in
+the order in which they were asked for. A stop lets writes finish and ends searches; whoever still waits is then told
+`Unavailable` by `ask_store`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextvars
+import inspect
+import logging
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TypeAlias, assert_never
+from functools import partial
+from typing import Any, Literal, TypeAlias, TypeVar, assert_never, cast
+from weakref import WeakKeyDictionary
 
 import anyio
+from anyio.lowlevel import RunVar
 
-from repertory.actors.memory.desk import StoreDesk
-from repertory.core.memory.options import AddMessagesContext
+from repertory.backends.worker_threads import run_foreign
+from repertory.core.memory.breaker import Breaker, TurnBreaker
+from repertory.core.memory.options import AddMessagesContext, MemoryEntry, SearchOptions
 from repertory.core.messages import Json, Message
-from repertory.errors import RepertoryError, Unavailable
+from repertory.errors import ActorDead, ActorFailed, Failed, RepertoryError, Retryable, Unavailable
 from repertory.runtime.actor import Actor
-from repertory.runtime.message import Ask, Next, refuse, reply
+from repertory.runtime.envelope import ReplySlot
+from repertory.runtime.jobs import Job
+from repertory.runtime.mailbox import MailboxSettings
+from repertory.runtime.message import Ask, Next, carry_on
+from repertory.runtime.ref import ActorRef
 from repertory.runtime.spec import ChildSpec
+
+R = TypeVar("R")
+
+_log = logging.getLogger("repertory.memory")
+
+RESULTS = 3
+"""Entries of one store, where neither the caller nor the store says how many."""
+_MAILBOX = MailboxSettings(capacity=10_000)
+"""A message here waits for no work, only for its turn."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchMemory(Ask[list[MemoryEntry]]):
+    """What the store knows, the best first, each with the store's name. Ends with its asker.
+
+    Errors: those of `MemoryStoreClient`; `Unavailable` while the store is not asked after it has failed.
+    """
+
+    query: str
+    results: int | None = None
+    """At most so many; None: as many as the store says."""
+    caller: contextvars.Context | None = None
+    """The context variables that the store sees; None: the actor's own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchForTurn:
+    """Find what the store has for a turn, which looks at the recall in time.
+
+    Whatever the store did before, it is asked, unless five turns in a row have asked it in vain: then one turn in four
+    asks.
+    """
+
+    recall: Recall
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddMemory(Ask[None]):
-    """Store one memory; answered when the store has it. Errors: those of `StoreDesk`."""
+    """Store one memory; answered when the store has it. Errors: those of `MemoryStoreClient`."""
 
     content: str
-    metadata: Mapping[str, Json] = field(default_factory=dict[str, Json])
+    metadata: Mapping[str, Json] | None = None
     context: AddMessagesContext
     forced: bool = False
     """Also while the store is not asked after it has failed."""
+    caller: contextvars.Context | None = None
+    """The context variables that the store sees, of a program whose going ends the write. None: the actor's own, and
+    the write goes on without its asker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddBatch(Ask[None]):
-    """Hand over what was said; answered when the store has it. Errors: those of `StoreDesk`."""
+    """Hand over what was said; answered when the store has it. Errors: those of `MemoryStoreClient`."""
 
     messages: tuple[Message, ...]
     context: AddMessagesContext
     forced: bool = False
 
 
-MemoryStoreMessage: TypeAlias = AddMemory | AddBatch
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForgetMemories(Ask[int]):
+    """Have the store forget, as the arguments of its `forget` say; how many entries it says it has erased."""
+
+    given: tuple[object, ...] = ()
+    named: Mapping[str, object] = field(default_factory=dict[str, object])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrepareStore:
+    """Have the store prepare itself ahead of need."""
+
+
+Write: TypeAlias = AddMemory | AddBatch | ForgetMemories
+MemoryStoreMessage: TypeAlias = SearchMemory | SearchForTurn | Write | PrepareStore
 
 
 class MemoryStoreActor(Actor[MemoryStoreMessage]):
-    """One write after the other. While the store fails, only probes get through, at growing distances."""
+    """While the store fails, only probes get through, at growing distances."""
 
-    def __init__(self, desk: StoreDesk) -> None:
-        self._desk = desk
-        self._written = 0
+    def __init__(self, client: MemoryStoreClient) -> None:
+        self._client = client
+        self._searching = self._written = 0
+        self._last_write: anyio.Event | None = None
+        """Set when the write that was asked for last is over."""
 
     def summary(self) -> object:
-        health = self._desk.health
-        said: dict[str, object] = {"store": self._desk.name, "written": self._written}
+        health = self._client.health
+        told: dict[str, object] = {"store": self._client.name, "written": self._written, "searching": self._searching}
         if health.writes.failures or health.searches.failures:
-            said |= {"failures": health.writes.failures, "failed_searches": health.searches.failures}
-            said |= {"error": health.error}
-        return said
+            told |= {"failures": health.writes.failures, "failed_searches": health.searches.failures}
+            told |= {"error": health.error}
+        return told
 
     async def handle(self, message: MemoryStoreMessage) -> Next:
-        if not message.forced and not self._desk.health.writes.allows(anyio.current_time()):
-            return refuse(Unavailable("the memory store rests, after it has failed", store=self._desk.name))
+        match message:
+            case SearchMemory():
+                slot: ReplySlot[list[MemoryEntry]] = self.context.defer()
+                job = self._job(partial(self._search, message, slot), "search", message.caller)
+                slot.on_gone(job.cancel)
+            case SearchForTurn(recall=recall):
+                self.context.job(self._search_for_turn, recall, name="search")
+            case AddMemory() | AddBatch() | ForgetMemories():
+                self._begin_write(message)
+            case PrepareStore():
+                self.context.job(self._client.prepare, name="prepare")
+            case _:
+                assert_never(message)
+        return carry_on()
+
+    def _job(self, work: Callable[[], Awaitable[object]], name: str, caller: contextvars.Context | None) -> Job:
+        start = partial(self.context.job, work, name=name, finish=name != "search")
+        return start() if caller is None else caller.run(start)
+
+    async def _search(self, message: SearchMemory, slot: ReplySlot[list[MemoryEntry]]) -> None:
+        self._searching += 1
         try:
-            match message:
-                case AddMemory(content=content, metadata=metadata, context=context):
-                    await self._desk.add(content, metadata, context)
-                case AddBatch(messages=messages, context=context):
-                    await self._desk.add_messages(messages, context)
-                case _:
-                    assert_never(message)
+            slot.reply(await self._client.search(message.query, message.results))
         except RepertoryError as error:
-            return refuse(error)
-        self._written += 1
-        return reply(None)
+            slot.fail(error)
+        finally:
+            self._searching -= 1
+
+    async def _search_for_turn(self, recall: Recall) -> None:
+        self._searching += 1
+        try:
+            await recall.search(self._client)
+        finally:
+            self._searching -= 1
+
+    def _begin_write(self, message: Write) -> None:
+        slot: ReplySlot[object] = self.context.defer()
+        before, self._last_write = self._last_write, anyio.Event()
+        caller = message.caller if isinstance(message, AddMemory) else None
+        job = self._job(partial(self._write, message, slot, before, self._last_write), "write", caller)
+        if caller is not None:
+            slot.on_gone(job.cancel)
+
+    async def _write(
+        self, message: Write, slot: ReplySlot[object], before: anyio.Event | None, over: anyio.Event
+    ) -> None:
+        try:
+            if before is not None:
+                await before.wait()
+            slot.reply(await self._written_to(message))
+            self._written += not isinstance(message, ForgetMemories)
+        except RepertoryError as error:
+            slot.fail(error)
+        finally:
+            over.set()
+
+    async def _written_to(self, message: Write) -> object:
+        client = self._client
+        match message:
+            case ForgetMemories(given=given, named=named):
+                return await client.forget(given, named)
+            case AddMemory(forced=False) | AddBatch(forced=False) if not client.health.writes.allows(
+                anyio.current_time()
+            ):
+                raise Unavailable("the memory store rests, after it has failed", store=client.name)
+            case AddMemory(content=content, metadata=metadata, context=context):
+                return await client.add(content, metadata, context)
+            case AddBatch(messages=messages, context=context):
+                return await client.add_messages(messages, context)
 
 
-def memory_store_spec(desk: StoreDesk) -> ChildSpec:
+def memory_store_spec(client: MemoryStoreClient) -> ChildSpec:
     """The child spec of a store's actor."""
-    return ChildSpec(name=f"memory {desk.name}", factory=lambda: MemoryStoreActor(desk))
+    return ChildSpec(name=f"memory {client.name}", factory=lambda: MemoryStoreActor(client), mailbox=_MAILBOX)
+
+
+async def ask_store(ref: ActorRef[MemoryStoreMessage], message: Ask[R]) -> R:
+    """The store's answer. Errors: those of the message; `Unavailable` when the actor ends before it answers."""
+    try:
+        return await ref.ask(message, timeout_s=math.inf)
+    except (ActorDead, ActorFailed) as error:
+        raise Unavailable("the memory store was let go before it answered", actor=ref.path) from error
+
+
+# Asking the store itself, whatever it is: synchronous or not, with all methods or only some, its own or anybody's.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientSettings:
+    """How long one store may take."""
+
+    search_timeout_s: float = 10.0
+    write_timeout_s: float = 30.0
+
+
+@dataclass(slots=True)
+class Health:
+    """How a store has answered in this event loop."""
+
+    preparing: anyio.Lock = field(default_factory=anyio.Lock)
+    writing: anyio.Lock = field(default_factory=anyio.Lock)
+    """One write at a time."""
+    searches: Breaker = field(default_factory=Breaker)
+    turns: TurnBreaker = field(default_factory=TurnBreaker)
+    """Of the searches that turns wait for."""
+    writes: Breaker = field(default_factory=Breaker)
+    error: str | None = None
+    """The last one; None when the last call went through."""
+
+
+_healths: RunVar[WeakKeyDictionary[MemoryStoreClient, Health]] = RunVar("repertory_memory_health")
+
+
+class MemoryStoreClient:
+    """One memory store. Errors of all calls: `Unavailable` when it cannot be reached or does not answer in time,
+    `Failed` when it raised anything else (the cause), and what it raises of `repertory.errors`.
+    """
+
+    def __init__(self, store: object, settings: ClientSettings | None = None) -> None:
+        self.store: Any = store
+        self.name: str = self.store.name
+        self._settings = settings or ClientSettings()
+        self.prepared = not callable(getattr(store, "initialize", None))
+        """Whether the store is ready to be used."""
+        self._takes_context = {method: _takes(store, method, "context") for method in ("add", "add_messages")}
+        self._takes_options = _takes_two(self.store.search)
+
+    @property
+    def health(self) -> Health:
+        """How it is doing here."""
+        healths = _healths.get(None)
+        if healths is None:
+            healths = WeakKeyDictionary[MemoryStoreClient, Health]()
+            _healths.set(healths)
+        health = healths.get(self)
+        if health is None:
+            health = healths[self] = Health()
+        return health
+
+    async def prepare(self) -> None:
+        """Have the store prepare itself ahead of need. Errors: none; whoever needs it meets them."""
+        if not self.prepared:
+            with suppress(RepertoryError):
+                await self._answered("initialize", self._settings.write_timeout_s, self._prepare)
+
+    async def search(self, query: str, results: int | None = None, *, forced: bool = False) -> list[MemoryEntry]:
+        """What the store knows of that, the best first, at most `results`, each with the store's name. `forced`: also
+        while the store is not asked after it has failed.
+        """
+        health = self.health
+        if not forced and not health.searches.allows(anyio.current_time()):
+            raise Unavailable("the memory store is not asked for a while, after it has failed", store=self.name)
+        limit = results or self.store.max_search_results or RESULTS
+        options = (SearchOptions(max_search_results=limit),) if self._takes_options else ()
+        try:
+            found = await self._ask("search", self._settings.search_timeout_s, (query, *options))
+            entries = [self._entry(each) for each in _listed(found, self.name)[:limit]]
+        except RepertoryError as error:
+            health.searches, health.error = health.searches.failed(anyio.current_time()), str(error)
+            raise
+        health.searches, health.error = health.searches.succeeded(), None
+        return entries
+
+    async def add(self, content: str, metadata: Mapping[str, Json] | None, context: AddMessagesContext) -> None:
+        """Store one memory. On return the store has it."""
+        given = dict(metadata) if metadata else None
+        await self._write("add", (content, given), context)
+
+    async def add_messages(self, messages: Sequence[Message], context: AddMessagesContext) -> None:
+        """Hand a batch over. On return the store has it."""
+        await self._write("add_messages", (list(messages),), context)
+
+    @property
+    def forgets(self) -> bool:
+        """Whether the store can forget what was taken from a message."""
+        return callable(getattr(self.store, "forget", None))
+
+    async def forget(self, given: tuple[object, ...], named: Mapping[str, object]) -> int:
+        """Have the store forget. Gives how many entries it says it has erased."""
+        async with self.health.writing:
+            count = await self._ask("forget", self._settings.write_timeout_s, given, named)
+        return count if isinstance(count, int) else 0
+
+    async def _write(self, method: str, given: tuple[object, ...], context: AddMessagesContext | None) -> None:
+        health = self.health
+        named = {"context": context} if self._takes_context[method] and context is not None else {}
+        async with health.writing:
+            try:
+                await self._ask(method, self._settings.write_timeout_s, given, named)
+            except RepertoryError as error:
+                if isinstance(error, Retryable):  # Other errors may be those of what was written.
+                    health.writes = health.writes.failed(anyio.current_time())
+                health.error = str(error)
+                raise
+            health.writes, health.error = health.writes.succeeded(), None
+
+    async def _ask(
+        self, method: str, timeout_s: float, given: tuple[object, ...], named: Mapping[str, object] | None = None
+    ) -> object:
+        async def ask(by: float) -> object:
+            await self._prepare(by)
+            return await _called(partial(getattr(self.store, method), *given, **(named or {})), by)
+
+        return await self._answered(method, timeout_s, ask)
+
+    async def _answered(self, method: str, timeout_s: float, ask: Callable[[float], Awaitable[object]]) -> object:
+        """What it gives, in time, or an error of ours."""
+        try:
+            with anyio.fail_after(timeout_s) as scope:
+                return await ask(scope.deadline)
+        except RepertoryError:
+            raise
+        except TimeoutError as error:
+            text = "the memory store did not answer in time"
+            raise Unavailable(text, store=self.name, method=method, timeout_s=timeout_s) from error
+        except OSError as error:
+            raise Unavailable("the memory store could not be reached", store=self.name, error=repr(error)) from error
+        except Exception as error:
+            raise Failed(
+                "the memory store raised an error", store=self.name, method=method, error=repr(error)
+            ) from error
+
+    async def _prepare(self, by: float) -> None:
+        if self.prepared:
+            return
+        async with self.health.preparing:
+            if not self.prepared:
+                await _called(self.store.initialize, by)
+                self.prepared = True
+
+    def _entry(self, found: object) -> MemoryEntry:
+        content, metadata = _field(found, "content"), _field(found, "metadata")
+        if not isinstance(content, str) or not isinstance(metadata, Mapping | None):
+            raise Failed("the memory store gave something that is no entry", store=self.name, got=type(found).__name__)
+        return MemoryEntry(content, self.name, cast("Mapping[str, Json] | None", metadata))
+
+
+def _listed(found: object, name: str) -> Sequence[object]:
+    if not isinstance(found, list | tuple):
+        raise Failed("the memory store gave no list of entries", store=name, got=type(found).__name__)
+    return cast("Sequence[object]", found)
+
+
+def _field(found: object, name: str) -> object:
+    return cast("Mapping[str, object]", found).get(name) if isinstance(found, Mapping) else getattr(found, name, None)
+
+
+async def _called(method: Callable[[], Any], by: float) -> object:
+    """What the store gives. A synchronous one that does not return is waited for until then, and no longer."""
+    if inspect.iscoroutinefunction(method):
+        return await method()
+    # In a tuple, since trio refuses threads that give something to be awaited.
+    (answer,) = await run_foreign(lambda: (method(),), by=by)
+    return await answer if inspect.isawaitable(answer) else answer
+
+
+def _takes(store: object, method: str, parameter: str) -> bool:
+    found = getattr(store, method, None)
+    if not callable(found):
+        return False
+    parameters = inspect.signature(found).parameters.values()
+    return any(each.name == parameter or each.kind is each.VAR_KEYWORD for each in parameters)
+
+
+def _takes_two(search: Callable[..., object]) -> bool:
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = inspect.signature(search).parameters.values()
+    return sum(each.kind in kinds for each in parameters) > 1 or any(
+        each.kind is each.VAR_POSITIONAL for each in parameters
+    )
+
+
+# One search of all stores at once, for one turn, which waits for each of them within a bound.
+
+Miss = Literal["failed", "late", "skipped"]
+"""Why a turn has nothing of a store: it raised an error, did not answer in time, or was not asked at all."""
+
+
+class Recall:
+    """What the stores know of one query."""
+
+    def __init__(self, query: str, results: int, patience_s: float) -> None:
+        """`results`: entries of each store at most; `patience_s`: how long anybody will wait for them."""
+        self.query = query
+        self.began_at = anyio.current_time()
+        self._results = results
+        self._patience_s = patience_s
+        self._answers: dict[MemoryStoreClient, anyio.Event] = {}
+        self._found: dict[MemoryStoreClient, Sequence[MemoryEntry]] = {}
+        self._missed: dict[MemoryStoreClient, Miss] = {}
+
+    def begin(self, stores: Mapping[MemoryStoreClient, ActorRef[MemoryStoreMessage] | None]) -> None:
+        """Have each store searched, beside the turn. None: a store that has no actor here."""
+        for client, ref in stores.items():
+            self._answers[client] = anyio.Event()
+            if ref is None:
+                self._answers[client].set()
+            else:
+                ref.tell(SearchForTurn(recall=self))
+
+    async def found(self) -> list[Sequence[MemoryEntry]]:
+        """What each store knows, in the order of the stores, as far as that is there in time."""
+        with anyio.CancelScope(deadline=self.began_at + self._patience_s):
+            for answered in self._answers.values():
+                await answered.wait()
+        for client, answered in self._answers.items():
+            if not answered.is_set():
+                self._miss(client, "late")
+            elif client not in self._found:
+                self._miss(client, "failed", "its actor ended")
+        return [self._found[client] for client in self._answers if client in self._found]
+
+    @property
+    def missed(self) -> Mapping[str, Miss]:
+        """The stores that it has nothing of, by name."""
+        return {client.name: why for client, why in self._missed.items()}
+
+    async def search(self, client: MemoryStoreClient) -> None:
+        """Ask one of the stores. Errors: none; they are logged."""
+        health = client.health
+        try:
+            if not health.turns.allows:
+                health.turns = health.turns.passed_over()
+                self._miss(client, "skipped")
+                return
+            health.turns = health.turns.asked()
+            self._found[client] = await client.search(self.query, self._results, forced=True)
+            if client not in self._missed:
+                health.turns = health.turns.answered()
+        except RepertoryError as error:
+            self._miss(client, "failed", str(error))
+        finally:
+            self._answers[client].set()
+
+    def _miss(self, client: MemoryStoreClient, why: Miss, cause: str | None = None) -> None:
+        """Note it, and say so, once."""
+        if client in self._missed:
+            return
+        self._missed[client] = why
+        if why != "skipped":
+            client.health.turns = client.health.turns.failed()
+        text = "a memory store is left out of what the model is told store=%r why=%s cause=%r in_a_row=%d"
+        _log.warning(text, client.name, why, cause, client.health.turns.missed)

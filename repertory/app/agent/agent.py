@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from repertory.app.sessions.sessions import SessionPlacement
     from repertory.backends.ports import Model
     from repertory.core.interrupts import Interrupt
-    from repertory.core.memory.flushed import StoreFlush
+    from repertory.core.memory.progress import StoreFlush
     from repertory.core.messages import Message, Prompt, ToolResult
     from repertory.core.opening import UnknownOutcome
     from repertory.core.outage import StorePatience
@@ -486,7 +486,7 @@ class Agent:
             agent = here()
             return None if agent is None else await agent._flush_before_exit(by)
 
-        stores = [source.desk.name for source in parts.sources if source.extracts]
+        stores = [source.client.name for source in parts.sources if source.extracts]
         then = "it stands in the journal" if kept else "it is kept nowhere else, and lost"
         unfinished = Unfinished(
             left=f"memory stores have not taken in what was said; {then} stores={stores!r}",

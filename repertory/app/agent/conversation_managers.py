@@ -33,7 +33,7 @@ from repertory.core.window.decision import (
     read_threshold,
 )
 from repertory.core.window.edits import plan_of_edit
-from repertory.core.window.strategies import SlidingWindow, Summarizing
+from repertory.core.window.sliding import SlidingWindow, Summarizing
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:

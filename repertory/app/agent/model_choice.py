@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
-from repertory.backends.models.bedrock.client import bedrock_configured
 from repertory.backends.ports import Model
 from repertory.errors import Invalid
 
@@ -117,6 +116,21 @@ def default_model(model: object) -> Model:
         if model and model.startswith(beginnings):
             text = f"this is no id of a Bedrock model; write Agent({kind}(model_id={model!r}))"
             raise Invalid(text, model=model)
-    from repertory.backends.models.bedrock.model import BedrockModel  # loaded when used
+    from repertory.backends.models.bedrock import BedrockModel  # loaded when used
 
     return BedrockModel(model_id=model) if model else BedrockModel()
+
+
+def bedrock_configured(environ: Mapping[str, str]) -> bool:
+    """Whether the environment names AWS credentials. It looks at nothing else, neither files nor the network."""
+    if environ.get("AWS_ACCESS_KEY_ID") and environ.get("AWS_SECRET_ACCESS_KEY"):
+        return True
+    sources = (
+        "AWS_PROFILE",
+        "AWS_DEFAULT_PROFILE",
+        "AWS_BEARER_TOKEN_BEDROCK",
+        "AWS_WEB_IDENTITY_TOKEN_FILE",
+        "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+        "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+    )
+    return any(environ.get(name) for name in sources)

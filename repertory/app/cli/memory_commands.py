@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from repertory.actors.memory.store import ForgetMemories, ask_store
 from repertory.app.cli import listing
 from repertory.app.cli.listing import harmless, shortened
 from repertory.app.cli.session_commands import Outcome, add_place, chosen_place
-from repertory.app.memory.memory_manager import MemoryManager
+from repertory.app.memory.memory_manager import MemoryManager, reached
 from repertory.app.memory.sqlite import SQLiteMemoryStore
 from repertory.app.operations.sessions import Sessions
 from repertory.core.memory.options import MemoryAddOptions, MemorySearchOptions
@@ -24,7 +25,7 @@ from repertory.errors import Invalid, NotFound
 
 if TYPE_CHECKING:
     from repertory.app.operations.marking import StoredLetter
-    from repertory.core.memory.entry import MemoryEntry
+    from repertory.core.memory.options import MemoryEntry
 
 _Run = Callable[[argparse.Namespace], Awaitable[Outcome]]
 
@@ -123,10 +124,11 @@ async def _add(options: argparse.Namespace) -> Outcome:
 async def _forget(options: argparse.Namespace) -> Outcome:
     chosen = _chosen(options)
     stores = [each for each in options.opened.managed if chosen is None or each.name in chosen]
-    able = [each.desk.store for each in stores if callable(getattr(each.desk.store, "forget", None))]
+    able = [each.client for each in stores if each.client.forgets]
     if not able:
         raise Invalid("no such store can forget", stores=[each.name for each in stores])
-    count = sum([await store.forget(options.id) for store in able])
+    async with reached(able) as actors:
+        count = sum([await ask_store(actor, ForgetMemories(given=(options.id,))) for actor in actors.values()])
     line = f"{count} erased." if count else "Nothing has this id."
     return Outcome({"erased": count}, iter([line]), 0 if count else 1)
 
@@ -135,7 +137,7 @@ async def _stores(options: argparse.Namespace) -> Outcome:
     lines = [
         StoreLine(
             name=each.name,
-            kind=type(each.desk.store).__name__,
+            kind=type(each.client.store).__name__,
             description=each.description,
             writable=each.writable,
             extracts=each.extraction is not None,

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from repertory.actors.memory.consumer import MemoryParts
     from repertory.app.host.session import SessionSpec
     from repertory.backends.ports import Model
-    from repertory.core.memory.flushed import StoreFlush
+    from repertory.core.memory.progress import StoreFlush
     from repertory.runtime.ref import ActorRef
 
 _LOG = logging.getLogger("repertory.app")
@@ -120,7 +120,8 @@ class Host:
         self._stores = OpenStores(self.system, self.backlogs, self._yield if settings.idle_timeout_s > 0 else None)
         self.servers = ToolServers(self.system)
         """The tool servers that run for sessions, and for clients that are open by hand."""
-        self._memories = OpenMemories(self.system)
+        self.memories = OpenMemories(self.system)
+        """The actors of memory stores that run for sessions, and for programs that ask a store."""
         self._remembers = False
         """Whether any session has used a memory store."""
         self._places: dict[Key, _Place] = {}
@@ -279,7 +280,7 @@ class Host:
             self._remembers = True
             if not self._settings.alone:
                 self.system.on_shutdown(MEMORY, self._flush_memories)
-        memories = await self._memories.enter(spec.remembers)
+        memories = await self.memories.enter(spec.remembers)
         place.remembers = spec.remembers
         if spec.prepare is not None:
             await spec.prepare()
@@ -321,7 +322,7 @@ class Host:
         self._names.discard(place.name)
         self._release(place)
         remembers, place.remembers = place.remembers, None
-        await self._memories.leave(remembers)
+        await self.memories.leave(remembers)
         while place.servers:
             await self.servers.leave(place.servers.pop(), keep=self._settings.idle_timeout_s > 0)
         store_key, place.store_key = place.store_key, None
@@ -399,7 +400,7 @@ class Host:
         for place in self._places.values():
             self._release(place)
         if not self._settings.alone:
-            await self._memories.aclose()
+            await self.memories.aclose()
         await self._stores.close_all()
         for model in self._models.values() if self._settings.closes_models else ():
             await model.aclose()

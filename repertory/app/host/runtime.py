@@ -30,7 +30,7 @@ from repertory.app.host.edge import short_errors
 from repertory.app.host.host import Host, HostSettings
 from repertory.app.sessions.sessions import PlacedSession, check_place
 from repertory.core.ids import check_id
-from repertory.core.memory.flushed import FlushReport, together
+from repertory.core.memory.progress import FlushReport, together
 from repertory.core.messages import copy_message
 from repertory.core.outage import DEFAULT_PATIENCE, StorePatience
 from repertory.core.retry import DEFAULT_RETRY

@@ -28,7 +28,7 @@ from repertory.actors.call import (
 from repertory.actors.call import deadline as caller_deadline
 from repertory.actors.context import StopWish
 from repertory.actors.ledger import LATE_S
-from repertory.actors.memory.messages import FinishMemory, FlushMemory, MemoryMessage
+from repertory.actors.memory.consumer import FinishMemory, FlushMemory, MemoryMessage
 from repertory.actors.mirror import Mirror
 from repertory.actors.persister import PersisterMessage
 from repertory.actors.persister_messages import Hurry, ReadHistory, ReadImage, ReadSaid
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from repertory.app.sessions.sessions import SessionPlace
     from repertory.core.journal.editing import MessagesEdit
     from repertory.core.journal.image import Image
-    from repertory.core.memory.flushed import StoreFlush
+    from repertory.core.memory.progress import StoreFlush
     from repertory.core.messages import Message
     from repertory.core.outage import StorePatience
     from repertory.core.result import AgentResult, TurnEvent

@@ -9,14 +9,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
 
 from repertory.backends.aws_clients import AwsSettings, LendingClient
-from repertory.backends.memory.bedrock.documents import AccessControlEntry
-from repertory.backends.memory.bedrock.retrieval import ScoreBounds
-from repertory.backends.memory.bedrock.store import (
+from repertory.backends.memory.bedrock import (
+    AccessControlEntry,
     CustomSource,
     Kind,
     KnowledgeBaseMemory,
     KnowledgeBaseSettings,
     S3Source,
+    ScoreBounds,
     check_count,
 )
 from repertory.backends.patience import Patience

@@ -9,22 +9,19 @@ from functools import partial
 from html import escape
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-import anyio
-
 from repertory.actors.hooks.injections import Injection, InjectionContext, InjectionPredicate
-from repertory.actors.memory.recall import Recall
+from repertory.actors.memory.store import Recall
 from repertory.app.host.edge import tell_left_out
 from repertory.core.injection import OCCASIONS, Occasion
-from repertory.core.memory.entry import MemoryEntry
 from repertory.core.memory.merging import merged, unsaid, within_budget
-from repertory.core.memory.options import Options, read_options
+from repertory.core.memory.options import MemoryEntry, Options, read_options
 from repertory.core.messages import Message, text_of, tool_results
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:
     from repertory.actors.hooks.events import MessageAddedEvent
-    from repertory.actors.memory.desk import StoreDesk
-    from repertory.actors.memory.link import MemoryLink
+    from repertory.actors.memory.consumer import MemoryLink
+    from repertory.actors.memory.store import MemoryStoreClient
 
 NAME = "memory"
 MAX_ENTRIES = 5
@@ -87,9 +84,9 @@ def read_injection(given: object) -> MemoryInjectionConfig | None:
 class MemoryInjection:
     """The memory that is shown to one agent's model."""
 
-    def __init__(self, config: MemoryInjectionConfig, desks: Sequence[StoreDesk], link: MemoryLink) -> None:
+    def __init__(self, config: MemoryInjectionConfig, clients: Sequence[MemoryStoreClient], link: MemoryLink) -> None:
         self._config = config
-        self._desks = desks
+        self._clients = clients
         self._link = link
         self._recall: Recall | None = None
 
@@ -115,9 +112,7 @@ class MemoryInjection:
             return
         query = text_of(message).strip()
         if query:
-            recall = self._new(query)
-            if self._link.begin(recall):
-                self._recall = recall
+            self._recall = self._begin(query)
 
     async def render(self, context: InjectionContext) -> str | None:
         """What to tell the model. Stores that have not answered in time are left out, and named in the context."""
@@ -126,10 +121,7 @@ class MemoryInjection:
             return None
         recall, self._recall = self._recall, None
         if recall is None or recall.query != query:
-            recall = self._new(query)
-            if not self._link.begin(recall):
-                with anyio.move_on_after(self._config.timeout_s):
-                    await recall.run()
+            recall = self._begin(query)
         entries = unsaid(merged(await recall.found()), context.shown)
         for store, why in recall.missed.items():
             name = f"{NAME} {store}"
@@ -138,8 +130,11 @@ class MemoryInjection:
         chosen = within_budget(entries, self._config.max_entries, self._config.max_tokens)
         return await self._shown(chosen) if chosen else None
 
-    def _new(self, query: str) -> Recall:
-        return Recall(query, self._desks, self._config.max_entries * _SEARCHED, self._config.timeout_s)
+    def _begin(self, query: str) -> Recall:
+        recall = Recall(query, self._config.max_entries * _SEARCHED, self._config.timeout_s)
+        actors = self._link.stores()
+        recall.begin({client: actors.get(client.name) for client in self._clients})
+        return recall
 
     async def _query_for(self, context: InjectionContext) -> str | None:
         if self._config.query is None:

@@ -9,43 +9,56 @@ Nothing of this makes an answer wait for a store.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextvars import copy_context
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, cast
 from weakref import WeakKeyDictionary, ref
 
 import anyio
 
 from repertory.actors.hooks.events import MessageAddedEvent
-from repertory.actors.memory.consumer import MemoryParts
-from repertory.actors.memory.desk import DeskSettings, StoreDesk
-from repertory.actors.memory.link import MemoryLink
-from repertory.actors.memory.messages import AcceptMemories
-from repertory.actors.memory.source import MemorySource
+from repertory.actors.memory.consumer import AcceptMemories, MemoryLink, MemoryParts, MemorySource
+from repertory.actors.memory.store import AddMemory, ClientSettings, MemoryStoreClient, SearchMemory, ask_store
 from repertory.app.agent.plugins import Plugin
 from repertory.app.host.edge import short_errors
-from repertory.app.memory.extraction import ExtractionContext, ExtractionTriggerContext, Extractor, ask_extractor
+from repertory.app.host.host import ambient_host
+from repertory.app.memory.extraction import (
+    Extraction,
+    ExtractionContext,
+    ExtractionTriggerContext,
+    Extractor,
+    ask_extractor,
+    read_extraction,
+)
 from repertory.app.memory.injection import MemoryInjection, MemoryInjectionConfig, read_injection
-from repertory.app.memory.stores import ManagedStore, managed_stores
+from repertory.app.memory.open_memories import OpenMemories
 from repertory.backends.ports import ToolContext
-from repertory.backends.tools.decorator import tool
-from repertory.core.memory.entry import MemoryEntry, Metadata
-from repertory.core.memory.flushed import FlushReport, StoreFlush, together
+from repertory.backends.tools.function_tool import tool
+from repertory.core.ids import check_id
 from repertory.core.memory.merging import merged
 from repertory.core.memory.options import (
     AddMessagesContext,
     MemoryAddOptions,
     MemoryAddToolConfig,
+    MemoryEntry,
     MemorySearchOptions,
     MemoryToolConfig,
+    Metadata,
     read_options,
 )
+from repertory.core.memory.progress import FlushReport, StoreFlush, together
 from repertory.errors import AggregateMemoryError, Invalid, RepertoryError, Unavailable
+from repertory.runtime.system import ActorSystem, SystemSettings
 
 if TYPE_CHECKING:
     from repertory.actors.hooks.registry import HookRegistry
-    from repertory.actors.memory.source import Extract
+    from repertory.actors.memory.consumer import Extract
+    from repertory.actors.memory.store import MemoryStoreMessage
     from repertory.core.memory.extracting import ExtractionResult
     from repertory.core.messages import Message
+    from repertory.runtime.ref import ActorRef
 
 _log = logging.getLogger("repertory.memory")
 
@@ -76,7 +89,7 @@ class MemoryManager(Plugin):
         add_tool_config: MemoryAddToolConfig | Mapping[str, object] | bool = False,
         injection: MemoryInjectionConfig | Mapping[str, object] | bool = True,
     ) -> None:
-        self.managed = managed_stores(stores, DeskSettings())
+        self.managed = managed_stores(stores, ClientSettings())
         """The stores, and what each can do."""
         self._injection = read_injection(injection)
         own = [search_tool(self, search_tool_config), add_tool(self, add_tool_config)]
@@ -89,7 +102,7 @@ class MemoryManager(Plugin):
     @property
     def stores(self) -> list[object]:
         """The stores as they were given, in order."""
-        return [store.desk.store for store in self.managed]
+        return [store.client.store for store in self.managed]
 
     @property
     def tools(self) -> list[Any]:
@@ -101,7 +114,7 @@ class MemoryManager(Plugin):
         parts = self.parts_for(agent)
         hooks = cast("HookRegistry", agent.hooks)
         if self._injection is not None:
-            injected = MemoryInjection(self._injection, [store.desk for store in self.managed], parts.link)
+            injected = MemoryInjection(self._injection, [store.client for store in self.managed], parts.link)
             hooks.add_injection(injected.injection)
             hooks.add_callback(MessageAddedEvent, injected.look_ahead)
         for store in self.managed:
@@ -128,21 +141,24 @@ class MemoryManager(Plugin):
         stores = self.managed if read.stores is None else [self._store(name) for name in read.stores]
         return await self.search_stores(query, stores, read.max_search_results)
 
-    async def search_stores(self, query: str, stores: Sequence[ManagedStore], results: int | None) -> list[MemoryEntry]:
-        """The same for some stores. Errors: `Unavailable` when all have failed."""
+    async def search_stores(
+        self, query: str, stores: Sequence[ManagedStore], results: int | None, agent: Any = None
+    ) -> list[MemoryEntry]:
+        """The same for some stores, on behalf of an agent, if any. Errors: `Unavailable` when all have failed."""
         found: dict[str, Sequence[MemoryEntry]] = {}
         failed: list[RepertoryError] = []
 
-        async def search_one(store: ManagedStore) -> None:
+        async def search_one(name: str, ref: ActorRef[MemoryStoreMessage]) -> None:
+            search = SearchMemory(query=query, results=results, caller=copy_context())
             try:
-                found[store.name] = await store.desk.search(query, results)
+                found[name] = await ask_store(ref, search)
             except RepertoryError as error:
-                _log.warning("a memory store could not be searched store=%r cause=%r", store.name, str(error))
+                _log.warning("a memory store could not be searched store=%r cause=%r", name, str(error))
                 failed.append(error)
 
-        async with anyio.create_task_group() as group:
+        async with self._actors(stores, agent) as actors, anyio.create_task_group() as group:
             for store in stores:
-                group.start_soon(search_one, store)
+                group.start_soon(search_one, store.name, actors[store.name])
         if failed and len(failed) == len(stores):
             names = [store.name for store in stores]
             raise Unavailable("no memory store could be searched", stores=names, error=str(failed[0])) from failed[0]
@@ -231,22 +247,29 @@ class MemoryManager(Plugin):
         """Store by store at the same time, one content after the other. Returns what failed, by store."""
         failed: list[tuple[str, RepertoryError]] = []
 
-        async def write_to(store: ManagedStore) -> None:
+        async def write_to(store: ManagedStore, ref: ActorRef[MemoryStoreMessage]) -> None:
             for index, content in enumerate(contents):
                 context = AddMessagesContext(
                     session_id=agent.session_id if agent is not None else None,
                     agent_id=agent.agent_id if agent is not None else None,
                     idempotency_key=None if key is None else f"{key}/{index}",
                 )
+                add = AddMemory(content=content, metadata=metadata, context=context, forced=True, caller=copy_context())
                 try:
-                    await store.desk.add(content, metadata, context)
+                    await ask_store(ref, add)
                 except RepertoryError as error:
                     failed.append((store.name, error))
 
-        async with anyio.create_task_group() as group:
+        async with self._actors(stores, agent) as actors, anyio.create_task_group() as group:
             for store in stores:
-                group.start_soon(write_to, store)
+                group.start_soon(write_to, store, actors[store.name])
         return failed
+
+    def _actors(
+        self, stores: Sequence[ManagedStore], agent: Any
+    ) -> AbstractAsyncContextManager[Mapping[str, ActorRef[MemoryStoreMessage]]]:
+        link = None if agent is None else self.parts_for(agent).link
+        return reached([store.client for store in stores], link)
 
     def _store(self, name: str) -> ManagedStore:
         found = next((store for store in self.managed if store.name == name), None)
@@ -274,20 +297,20 @@ def read_manager(given: object) -> MemoryManager | None:
 def _source(store: ManagedStore, agent: Any) -> MemorySource:
     extraction = store.extraction
     if extraction is None:
-        return MemorySource(desk=store.desk, holds=(store.desk.store,))
+        return MemorySource(client=store.client, holds=(store.client.store,))
     cadences = [trigger.every for trigger in extraction.triggers if trigger.every is not None]
-    extract = None if extraction.extractor is None else _extracting(extraction.extractor, store.desk, agent)
+    extract = None if extraction.extractor is None else _extracting(extraction.extractor, store.name, agent)
     return MemorySource(
-        desk=store.desk,
+        client=store.client,
         extracts=True,
         every=min(cadences, default=None),
         extract=extract,
         leaves_out=extraction.filter,
-        holds=(store.desk.store, extraction.extractor),
+        holds=(store.client.store, extraction.extractor),
     )
 
 
-def _extracting(extractor: Extractor, desk: StoreDesk, agent: Any) -> Extract:
+def _extracting(extractor: Extractor, store: str, agent: Any) -> Extract:
     of = ref(agent)  # The manager remembers its agents for as long as somebody else does.
 
     async def extract(
@@ -296,7 +319,7 @@ def _extracting(extractor: Extractor, desk: StoreDesk, agent: Any) -> Extract:
         agent = of()
         model = agent.aux_model if agent is not None else None
         context = ExtractionContext(
-            agent=agent, agent_id=agent_id, model=model, store_name=desk.name, said_at=tuple(said_at)
+            agent=agent, agent_id=agent_id, model=model, store_name=store, said_at=tuple(said_at)
         )
         return await ask_extractor(extractor, messages, context)
 
@@ -322,7 +345,7 @@ class Memory(Protocol):
     def managed(self) -> Sequence[ManagedStore]: ...
     def in_scope(self, wanted: Sequence[str] | None, *, among: Sequence[str] | None = None) -> list[ManagedStore]: ...
     async def search_stores(
-        self, query: str, stores: Sequence[ManagedStore], results: int | None
+        self, query: str, stores: Sequence[ManagedStore], results: int | None, agent: Any
     ) -> Sequence[MemoryEntry]: ...
     async def accept(self, agent: Any, stores: Sequence[ManagedStore], contents: Sequence[str], key: str) -> int: ...
     async def write(self, stores: Sequence[ManagedStore], contents: Sequence[str], *, key: str, agent: Any) -> None: ...
@@ -336,7 +359,10 @@ def search_tool(manager: Memory, given: object) -> object | None:
     stores = manager.managed
 
     async def search_memory(
-        query: str, max_search_results: int | None = None, stores: list[str] | None = None
+        query: str,
+        tool_context: ToolContext,
+        max_search_results: int | None = None,
+        stores: list[str] | None = None,
     ) -> list[dict[str, Any]]:
         """Search.
 
@@ -345,7 +371,8 @@ def search_tool(manager: Memory, given: object) -> object | None:
             max_search_results: At most so many entries of each store.
             stores: The names of the stores to search; all when left out.
         """
-        found = await manager.search_stores(query, manager.in_scope(stores), max_search_results)
+        chosen = manager.in_scope(stores)
+        found = await manager.search_stores(query, chosen, max_search_results, tool_context.agent)
         return [
             {"content": entry.content, "store_name": entry.store_name}
             | ({"metadata": dict(entry.metadata)} if entry.metadata else {})
@@ -416,3 +443,109 @@ def _described(text: str, stores: Sequence[ManagedStore]) -> str:
     """The description, with the stores folded in, so that the model can choose among them."""
     lines = [f"- {store.name}: {store.description}" if store.description else f"- {store.name}" for store in stores]
     return "\n".join([text, "", "Stores:", *lines])
+
+
+_ALONE = SystemSettings(on_fatal=lambda error: None)
+"""Who asks learns of a lost actor from the answer."""
+_FIELDS = ("name", "description", "max_search_results", "writable", "extraction")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManagedStore:
+    """One store, and what it can do."""
+
+    client: MemoryStoreClient
+    description: str | None
+    writable: bool
+    adds: bool
+    """Whether it takes single memories in, and may."""
+    extraction: Extraction | None
+
+    @property
+    def name(self) -> str:
+        """As its users call it."""
+        return self.client.name
+
+    @property
+    def tools(self) -> Sequence[object]:
+        """Its own tools."""
+        give: Callable[[], Sequence[object]] | None = getattr(self.client.store, "get_tools", None)
+        return list(give()) if callable(give) else ()
+
+
+def managed_stores(given: object, settings: ClientSettings) -> tuple[ManagedStore, ...]:
+    """The stores. Errors: `Invalid`, a ValueError, for one that cannot do what it says, and for two of one name."""
+    if isinstance(given, str) or not isinstance(given, list | tuple):
+        given = [given]
+    stores = [_managed(store, settings) for store in cast("Sequence[object]", given) if store is not None]
+    if not stores:
+        raise Invalid("MemoryManager: at least one store is required")
+    names = [store.name for store in stores]
+    for name in names:
+        if names.count(name) > 1:
+            raise Invalid(f"MemoryManager: duplicate store name '{name}'")
+    return tuple(stores)
+
+
+def _managed(store: object, settings: ClientSettings) -> ManagedStore:
+    if not callable(getattr(store, "search", None)):
+        raise Invalid("MemoryManager: a store has a method search(query, options)", got=type(store).__name__)
+    missing = [field for field in _FIELDS if not hasattr(store, field)]
+    if missing:
+        raise Invalid("MemoryManager: a store says of itself what these attributes say", missing=missing)
+    found = cast("Any", store)
+    name = check_id(found.name, "store name")
+    adds, takes_messages = _can(store, "add"), _can(store, "add_messages")
+    writable = bool(found.writable)
+    if writable and not (adds or takes_messages):
+        raise Invalid(f"MemoryManager: store '{name}' is writable but has no add or add_messages method")
+    extraction = read_extraction(found.extraction, has_add=adds, has_add_messages=takes_messages)
+    if extraction is not None:
+        _check_extraction(name, extraction, writable=writable, adds=adds, takes_messages=takes_messages)
+    return ManagedStore(
+        client=MemoryStoreClient(store, settings),
+        description=found.description,
+        writable=writable,
+        adds=writable and adds,
+        extraction=extraction,
+    )
+
+
+def _check_extraction(name: str, extraction: Extraction, *, writable: bool, adds: bool, takes_messages: bool) -> None:
+    if not writable:
+        raise Invalid(f"MemoryManager: store '{name}' has extraction config but is not writable")
+    if not extraction.triggers:
+        raise Invalid(f"MemoryManager: store '{name}' has extraction config but no triggers")
+    if extraction.extractor is not None and not adds:
+        raise Invalid(f"MemoryManager: store '{name}' has an extractor but no add method to write the results")
+    if extraction.extractor is None and not takes_messages:
+        raise Invalid(f"MemoryManager: store '{name}' extracts without an extractor but has no add_messages method")
+
+
+def _can(store: object, method: str) -> bool:
+    """Whether the store has it, of its own: what a protocol that it subclasses only declares does not count."""
+    found = getattr(store, method, None)
+    function = getattr(found, "__func__", found)
+    return callable(found) and not getattr(function, "__module__", "").endswith("memory_ports")
+
+
+@asynccontextmanager
+async def reached(
+    clients: Sequence[MemoryStoreClient], link: MemoryLink | None = None
+) -> AsyncGenerator[Mapping[str, ActorRef[MemoryStoreMessage]]]:
+    """The actors of these stores, by name, for as long as the block: those of the session of `link`, of the runtime
+    that the event loop has, or of nobody else.
+    """
+    host = ambient_host()
+    if link is not None and link.stores():
+        yield link.stores()
+    elif host is not None and not host.refusing:
+        refs = await host.memories.open(clients)
+        try:
+            yield refs
+        finally:
+            with anyio.CancelScope(shield=True):
+                await host.memories.let_go(clients)
+    else:
+        async with ActorSystem(_ALONE) as system:
+            yield await OpenMemories(system).open(clients)

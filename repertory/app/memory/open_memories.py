@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ from repertory.errors import RepertoryError
 
 if TYPE_CHECKING:
     from repertory.actors.memory.consumer import MemoryParts
-    from repertory.actors.memory.desk import StoreDesk
+    from repertory.actors.memory.store import MemoryStoreClient, MemoryStoreMessage
     from repertory.runtime.ref import ActorRef
     from repertory.runtime.system import ActorSystem
 
@@ -26,7 +26,6 @@ _log = logging.getLogger("repertory.memory")
 @dataclass(slots=True)
 class _Open:
     ref: ActorRef[object]
-    name: str
     users: int = 0
 
 
@@ -35,37 +34,44 @@ class OpenMemories:
 
     def __init__(self, system: ActorSystem) -> None:
         self._system = system
-        self._open: dict[StoreDesk, _Open] = {}
+        self._open: dict[MemoryStoreClient, _Open] = {}
+        self._names: set[str] = set()
         self._lock = anyio.Lock()
         self._closing: dict[int, ClosingStore] = {}
         """By identity, what has been used here and can be closed."""
 
-    async def enter(self, parts: MemoryParts | None) -> Mapping[str, ActorRef[object]]:
-        """The actors of the stores, by the stores' names. Each `enter` needs one `leave`."""
+    async def enter(self, parts: MemoryParts | None) -> Mapping[str, ActorRef[MemoryStoreMessage]]:
+        """The actors of a session's stores, by the stores' names. Each `enter` needs one `leave`."""
         if parts is None:
             return {}
-        desks = [source.desk for source in parts.sources]
-        async with self._lock:
-            for desk in desks:
-                if desk not in self._open:
-                    self._open[desk] = await self._start(desk)
-            for desk in desks:
-                self._open[desk].users += 1
         for source in parts.sources:
             self._closing |= {id(each): each for each in source.holds if isinstance(each, ClosingStore)}
-        return {desk.name: self._open[desk].ref for desk in desks}
+        return await self.open([source.client for source in parts.sources])
 
     async def leave(self, parts: MemoryParts | None) -> None:
-        """One user less. The last one stops the actors; what they were asked was answered before."""
-        if parts is None:
-            return
+        """The session has ended."""
+        if parts is not None:
+            await self.let_go([source.client for source in parts.sources])
+
+    async def open(self, clients: Sequence[MemoryStoreClient]) -> dict[str, ActorRef[MemoryStoreMessage]]:
+        """The actors of these stores, by name. Each `open` needs one `let_go`."""
         async with self._lock:
-            for source in parts.sources:
-                opened = self._open[source.desk]
-                opened.users -= 1
-                if not opened.users:
-                    del self._open[source.desk]
-                    await self._system.stop(opened.ref)
+            for client in clients:
+                if client not in self._open:
+                    self._open[client] = await self._start(client)
+            for client in clients:
+                self._open[client].users += 1
+        return {client.name: self._open[client].ref for client in clients}
+
+    async def let_go(self, clients: Sequence[MemoryStoreClient]) -> None:
+        """One user less. The last one stops the actors; what they were asked was answered before."""
+        for client in clients:
+            opened = self._open[client]
+            opened.users -= 1
+            if not opened.users:
+                del self._open[client]
+                await self._system.stop(opened.ref)
+                self._names.discard(opened.ref.name)
 
     async def aclose(self) -> None:
         """Close the stores, and the extractors, that were used here. They open again when they are used again.
@@ -79,11 +85,11 @@ class OpenMemories:
             except RepertoryError as error:
                 _log.warning("a memory store could not be closed cause=%r", str(error))
 
-    async def _start(self, desk: StoreDesk) -> _Open:
+    async def _start(self, client: MemoryStoreClient) -> _Open:
         """Stores of different managers may have the same name."""
-        spec = memory_store_spec(desk)
-        taken = {opened.name for opened in self._open.values()}
+        spec = memory_store_spec(client)
         name, number = spec.name, 2
-        while name in taken:
+        while name in self._names:
             name, number = f"{spec.name} {number}", number + 1
-        return _Open(await self._system.start(replace(spec, name=name)), name)
+        self._names.add(name)
+        return _Open(await self._system.start(replace(spec, name=name)))

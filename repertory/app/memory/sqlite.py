@@ -13,7 +13,7 @@ from repertory.backends.memory.sqlite.store import MemorySettings, SQLiteMemory
 from repertory.core.ids import check_id
 
 if TYPE_CHECKING:
-    from repertory.backends.memory.embedder import Embedder
+    from repertory.backends.memory_ports import Embedder
 
 
 @short_errors

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from repertory.actors.memory.store import ForgetMemories, ask_store
 from repertory.app.operations.reading import agent_there, aside, commit, info_of, journal_of, owned
 from repertory.backends.mending_ports import QuarantiningStore, RebuildingStore
 from repertory.core.journal.appender import Appender
@@ -25,7 +26,7 @@ from repertory.core.messages import Message
 from repertory.errors import Corrupt, Failed, Gone, Invalid, NotFound, RepertoryError, SessionBusy
 
 if TYPE_CHECKING:
-    from repertory.actors.memory.desk import StoreDesk
+    from repertory.actors.memory.store import MemoryStoreClient
     from repertory.app.operations.reading import Made
     from repertory.backends.ports import SessionInfo, SessionStore
     from repertory.core.journal.rows import Row
@@ -142,7 +143,7 @@ async def redact(
     target: tuple[str, str | None, int],
     replacement: str,
     made: Made,
-    memories: Sequence[StoreDesk],
+    memories: Sequence[MemoryStoreClient],
     *,
     takeover: bool,
 ) -> RedactionReport:
@@ -182,7 +183,7 @@ async def redact_text(
     agent_id: str | None,
     words: Words,
     made: Made,
-    memories: Sequence[StoreDesk],
+    memories: Sequence[MemoryStoreClient],
     *,
     takeover: bool,
 ) -> TextRedactionReport:
@@ -339,14 +340,19 @@ def _readers(journal: WholeJournal, seqs: Collection[int]) -> set[str]:
 
 
 async def _forget(
-    session_id: str, seqs: Mapping[str, Sequence[int]], readers: Collection[str], memories: Sequence[StoreDesk]
+    session_id: str, seqs: Mapping[str, Sequence[int]], readers: Collection[str], memories: Sequence[MemoryStoreClient]
 ) -> ForgottenMemories:
     """Have memory stores forget what was taken from these messages, by agent."""
-    forgotten: dict[str, int] = {}
-    for memory in memories:
-        if memory.forgets:
-            counts = [await memory.forget(session_id, name, seq) for name, numbers in seqs.items() for seq in numbers]
-            forgotten[memory.name] = sum(counts)
+    able = [memory for memory in memories if memory.forgets]
+    forgotten = dict.fromkeys([memory.name for memory in able], 0)
+    if able:
+        from repertory.app.memory.memory_manager import reached  # loaded when used
+
+        async with reached(able) as actors:
+            for name, actor in actors.items():
+                for agent_id, seq in [(agent_id, seq) for agent_id, numbers in seqs.items() for seq in numbers]:
+                    named = {"session_id": session_id, "agent_id": agent_id, "seq": seq}
+                    forgotten[name] += await ask_store(actor, ForgetMemories(named=named))
     return ForgottenMemories(forgotten=forgotten, left=sorted(readers - forgotten.keys()))
 
 

@@ -9,9 +9,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar, cast
 
-from repertory.actors.memory.desk import DeskSettings
+from repertory.actors.memory.store import ClientSettings
 from repertory.app.host.edge import short_errors
-from repertory.app.memory.stores import managed_stores
+from repertory.app.memory.memory_manager import managed_stores
 from repertory.app.operations import branching, doctor, erasing, marking, showing
 from repertory.app.operations.reading import Made, opened
 from repertory.backends.line_files import new_file
@@ -23,9 +23,8 @@ from repertory.errors import Invalid
 from repertory.runtime.host_task import HostTask
 
 if TYPE_CHECKING:
-    from repertory.actors.memory.desk import StoreDesk
-    from repertory.app.memory.memory_manager import MemoryManager
-    from repertory.app.memory.stores import ManagedStore
+    from repertory.actors.memory.store import MemoryStoreClient
+    from repertory.app.memory.memory_manager import ManagedStore, MemoryManager
     from repertory.app.operations.branching import CopyReport, ForkReport, RewindReport
     from repertory.app.operations.doctor import DoctorReport
     from repertory.app.operations.erasing import DeletionProof, ExpiryReport, RedactionReport, TextRedactionReport
@@ -352,12 +351,12 @@ class Sessions:
         return Made(at=self._wall(), entropy=os.urandom)
 
 
-def _desks(memory: MemoryManager | Sequence[object]) -> Sequence[StoreDesk]:
+def _desks(memory: MemoryManager | Sequence[object]) -> Sequence[MemoryStoreClient]:
     """The memory stores that were given. Errors: `Invalid` for what is neither a manager nor stores."""
     if isinstance(memory, list | tuple):
         stores = cast("Sequence[object]", memory)
-        return [each.desk for each in managed_stores(stores, DeskSettings())] if stores else ()
+        return [each.client for each in managed_stores(stores, ClientSettings())] if stores else ()
     managed: Sequence[ManagedStore] | None = getattr(memory, "managed", None)
     if managed is None:
         raise Invalid("memory is a MemoryManager, or a list of memory stores", got=type(memory).__name__)
-    return [each.desk for each in managed]
+    return [each.client for each in managed]

@@ -6,7 +6,7 @@ import errno
 import os
 import stat
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property, partial
 from hashlib import blake2b
 from io import FileIO
@@ -16,6 +16,7 @@ from typing import NamedTuple, TypeVar
 
 import anyio
 
+from repertory.backends.line_files import content_of
 from repertory.backends.objects.file_folders import (
     FILE,
     check_spelling,
@@ -37,6 +38,8 @@ from repertory.errors import (
 )
 from repertory.forking import unforked
 
+LARGE_BYTES = 4 * 1024 * 1024
+"""An object of that size is read by pieces, so that it holds no thread for long and a cancellation ends it soon."""
 _FIRST_WAIT_S = 0.001
 _WAIT_MAX_S = 0.05
 
@@ -46,7 +49,8 @@ T = TypeVar("T")
 class FileObjectStore:
     """An `ObjectStore` in a folder. May be used from several event loops and threads at once.
 
-    Each call is one piece of work in a worker thread, which cancellation waits for. Files are made with mode 0600 and
+    Each call is one piece of work in a worker thread, which cancellation waits for; an object of `LARGE_BYTES` and more
+    is read by pieces. Files are made with mode 0600 and
     folders with 0700; no link is followed below the root, nor is the root one. Nothing is created before the first put.
     Every regular file below the root whose path is a key is an object, whoever made it; files that are being written
     are not, and what killed processes left of those is removed by the next `list` over their folder.
@@ -75,7 +79,13 @@ class FileObjectStore:
 
     async def get(self, key: str) -> StoredObject:
         """Read an object. Errors: `NotFound`, and see the class."""
-        return await self._run(partial(self._tree.get, check_key(key)))
+        with ExitStack() as large:
+            found = await self._run(partial(self._tree.get, check_key(key), large))
+            if isinstance(found, StoredObject):
+                return found
+            with self._tree.mapped(key):
+                body = await content_of(found)
+        return StoredObject(body=body, version=await run_in_thread(partial(_version, body)))
 
     async def put(self, key: str, body: bytes, condition: Condition) -> str:
         """Write an object; it is on stable storage on return. Errors: `AlreadyExists`, `PreconditionFailed`, and see
@@ -152,17 +162,23 @@ class FileTree:
         """Found out once, at the first use, in the thread that may ask for the current folder."""
         return self._given_root.absolute()
 
-    def get(self, key: str) -> StoredObject:
-        """Read an object: no writes, no locks."""
-        with self._mapped(key), self._place(key) as place:
+    def get(self, key: str, large: ExitStack) -> StoredObject | int:
+        """Read an object: no writes, no locks. Of a large one a descriptor that `large` closes: what is read there is
+        one object, since files are replaced and never edited.
+        """
+        with self.mapped(key), self._place(key) as place:
             with opened_file(place.name, place.folder, os.O_RDONLY) as descriptor:
+                if os.fstat(descriptor).st_size >= LARGE_BYTES:
+                    copy = os.dup(descriptor)
+                    large.callback(os.close, copy)
+                    return copy
                 body = read_all(descriptor)
             return StoredObject(body=body, version=_version(body))
 
     def put(self, key: str, body: bytes, condition: Condition) -> str:
         """Write an object. Two fsyncs, of the file and of its folder, and one more for each folder that is made."""
         try:
-            with self._mapped(key):
+            with self.mapped(key):
                 match condition:
                     case Create():
                         self._create(key, body)
@@ -178,7 +194,7 @@ class FileTree:
         """Every object whose key begins so. Also removes what killed processes left in the folders that it reads."""
         *names, beginning = prefix.split("/")
         found: dict[str, ObjectInfo] = {}
-        with suppress(NotFound), self._mapped(prefix), opened_folders(self._root, names) as chain:
+        with suppress(NotFound), self.mapped(prefix), opened_folders(self._root, names) as chain:
             above = f"{'/'.join(names)}/" if names else ""
             self._collect(chain[-1], above, beginning, start_after, found)
         return [found[key] for key in sorted(found)]
@@ -186,7 +202,7 @@ class FileTree:
     def delete(self, key: str) -> None:
         """Remove an object, and the folders above it that are empty then. One fsync."""
         *names, name = key.split("/")
-        with suppress(NotFound), self._mapped(key), opened_folders(self._root, names) as chain:
+        with suppress(NotFound), self.mapped(key), opened_folders(self._root, names) as chain:
             with opened_file(name, chain[-1], os.O_RDWR) as descriptor:
                 lock_current(descriptor, name, chain[-1])
                 os.unlink(name, dir_fd=chain[-1])
@@ -255,7 +271,7 @@ class FileTree:
             yield _Place(key, name, chain[-1])
 
     @contextmanager
-    def _mapped(self, key: str) -> Generator[None]:
+    def mapped(self, key: str) -> Generator[None]:
         """Turn what the operating system says into errors of ours."""
         try:
             yield

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NoReturn, cast
 
-from repertory.core.memory.entry import Metadata
+from repertory.core.memory.options import Metadata
 from repertory.core.messages import Message
 from repertory.core.tokens import estimate_tokens
-from repertory.core.window.decision import line_of
+from repertory.core.window.transcript import line_of
 from repertory.errors import ExtractionFailed
 
 PART_TOKENS_MAX = (24_000, 6_000, 1_500)

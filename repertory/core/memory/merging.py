@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 
-from repertory.core.memory.entry import MemoryEntry
+from repertory.core.memory.options import MemoryEntry
 from repertory.core.messages import Message
 from repertory.core.tokens import estimate_tokens
 

@@ -5,12 +5,16 @@ It stands in the journal, in full, after each change: so whatever was begun is f
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 
-from repertory.core.journal.records import CursorMoved
-from repertory.core.messages import Json
+from repertory.core.journal.paths import paths_to, within
+from repertory.core.journal.records import CursorMoved, MessageAdded, Redacted
+from repertory.core.journal.restore import records_of
+from repertory.core.journal.rows import Row
+from repertory.core.journal.turn_tokens import is_answer
+from repertory.core.messages import Json, Message
 from repertory.errors import CorruptJournal
 
 if TYPE_CHECKING:
@@ -246,3 +250,84 @@ def _read_letter(value: Json) -> DeadLetter:
     if write is None:
         return DeadLetter(at=at, why=why, stretch=_read_stretch(said.get("stretch")))
     return DeadLetter(at=at, why=why, write=_read_write(write))
+
+
+class StoreFlush(NamedTuple):
+    """What became of what one store had not taken in."""
+
+    landed: int = 0
+    """Messages that were extracted or handed over, and memories that were written, in this flush."""
+    parked: int = 0
+    """Messages and memories that the store does not have: they wait for the next attempt, or are dead letters."""
+    error: str | None = None
+    """Why, when something is parked."""
+
+    def and_also(self, other: StoreFlush) -> StoreFlush:
+        """Both together, as of two conversations."""
+        return StoreFlush(self.landed + other.landed, self.parked + other.parked, self.error or other.error)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlushReport:
+    """What a flush has done."""
+
+    stores: Mapping[str, StoreFlush]
+    """By the name of the store: `(landed, parked, error)`."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the stores have everything that was said until the flush began."""
+        return not any(store.parked or store.error for store in self.stores.values())
+
+
+def together(names: Iterable[str], flushed: Iterable[Mapping[str, StoreFlush]]) -> FlushReport:
+    """The report on several conversations."""
+    stores = dict.fromkeys(names, StoreFlush())
+    for each in flushed:
+        for name, store in each.items():
+            stores[name] = stores.get(name, StoreFlush()).and_also(store)
+    return FlushReport(stores=stores)
+
+
+class SaidMessage(NamedTuple):
+    """One message of a conversation."""
+
+    seq: int
+    """Where it stands in the journal."""
+    at: float
+    """Epoch seconds."""
+    message: Message
+    redacted: bool = False
+    """Whether the message stands in the place of another one, which was erased."""
+
+
+def said_in_rows(rows: Sequence[Row], after: int, until: int | None = None, *, session_id: str) -> list[SaidMessage]:
+    """The messages after sequence number `after`, up to `until` or all, in order, as they stand now, without those that
+    a rewind up to there has left behind. `rows`: all from the one after `after` on, at least.
+
+    Errors: `CorruptJournal` for rows that cannot be decoded.
+    """
+    wanted = [row for row in rows if row.seq > after]
+    if not wanted:
+        return []
+    records = records_of(wanted, session_id=session_id)
+    path = paths_to(records, [wanted[-1].seq if until is None else until])
+    redacted = {record.target for _, record in records if isinstance(record, Redacted)}
+    return [
+        SaidMessage(seq, record.at, record.message, seq in redacted)
+        for seq, record in records
+        if isinstance(record, MessageAdded) and within(seq, path)
+    ]
+
+
+def turns_in(said: Iterable[SaidMessage]) -> int:
+    """How many turns were answered in these messages."""
+    return sum(is_answer(each.message) for each in said)
+
+
+def whole_turns(said: Sequence[SaidMessage]) -> Sequence[SaidMessage]:
+    """The messages up to the last answer: what follows belongs to a turn that is not over."""
+    for end in range(len(said), 0, -1):
+        if is_answer(said[end - 1].message):
+            return said[:end]
+    return ()

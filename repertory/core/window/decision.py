@@ -1,18 +1,15 @@
-"""What a conversation manager decides: a plan at once, or something that takes its time (a summary) and ends in one."""
+"""What a conversation manager decides: a plan at once, or something that takes its time and ends in one."""
 
 from __future__ import annotations
 
-import json
 import math
-import re
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias, cast
 
-from repertory.core.messages import ContentBlock, Json, Message, ToolResult, text_of, tool_results
+from repertory.core.messages import Json, Message, text_of, tool_results
+from repertory.core.window.transcript import clip, transcript
 from repertory.errors import ContextWindowOverflowException, Invalid
-
-# A summary that a manager wants: what to ask a model for, and what to show when it has answered.
 
 BLOCK_CHARS_MAX = (8_000, 2_000, 500)
 """How long a block of the transcript may be: tried in turn while the summarising model says that it is too long."""
@@ -119,8 +116,6 @@ def is_summary(message: Message) -> bool:
     """Whether a shown message is a summary of others."""
     return "summary_of" in message.get("metadata", {}).get("custom", {})
 
-
-# A decision on what the model is shown, as data, with the one way to apply it.
 
 DEFAULT_MANAGER = "SlidingWindowConversationManager"
 """Whose conversation it is as long as nothing names a manager."""
@@ -243,102 +238,9 @@ class WindowManager(Protocol):
         ...
 
 
-# A stretch of a conversation as one text, for a model that is to say what was said in it.
-#
-# One line per message, each a JSON object: role, and content blocks as they are in the message. So no content can
-# imitate another message, another role, or the answer of a tool: `read_transcript` gives back exactly what was
-# written, whatever was said. No tool needs to be offered to whoever reads it. What is not text is named. Long texts
-# lose their middles.
-
-_MARK = " ... [{} characters left out] ... "
-_SUMMARY_OF = "summary_of"
-_LINE_BREAKS = re.compile("[\u007f-\u009f\u2028\u2029]")
-"""Beyond those that JSON escapes: somebody may take them for the end of a line."""
-
-
-def transcript(messages: Sequence[Message], chars_max: int) -> str:
-    """One line per message, each text in it at most about `chars_max` characters long."""
-    return "\n".join(line_of(message, chars_max) for message in messages)
-
-
-def line_of(message: Message, chars_max: int, time: str | None = None) -> str:
-    """The line of one message, and when it was said, if that is given. A summary says how many messages it is of."""
-    fields: dict[str, Json] = {"role": message["role"]}
-    if time is not None:
-        fields["time"] = time
-    summary_of = message.get("metadata", {}).get("custom", {}).get(_SUMMARY_OF)
-    if summary_of is not None:
-        fields[_SUMMARY_OF] = cast("Json", summary_of)
-    return _one_line({**fields, "content": list(_blocks(message, chars_max))})
-
-
-def read_transcript(text: str) -> list[Mapping[str, Json]]:
-    """The messages of a transcript."""
-    return [cast("Mapping[str, Json]", json.loads(line)) for line in text.split("\n") if line]
-
-
-def _one_line(value: Json) -> str:
-    """JSON on one line, in which no text can end the marks around the lines."""
-    text = json.dumps(value, ensure_ascii=False).replace("</", "<\\/")
-    return _LINE_BREAKS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
-
-
-def _blocks(message: Message, chars_max: int) -> Iterator[Json]:
-    for block in message["content"]:
-        shown = _block(block, chars_max)
-        if shown is not None:
-            yield shown
-
-
-def _block(block: ContentBlock, chars_max: int) -> Json:
-    if "toolUse" in block:
-        use = block["toolUse"]
-        shown = {"toolUseId": use["toolUseId"], "name": use["name"], "input": _clipped(use["input"], chars_max)}
-        return {"toolUse": cast("Json", shown)}
-    if "toolResult" in block:
-        return {"toolResult": _result(block["toolResult"], chars_max)}
-    if "reasoningContent" in block or "cachePoint" in block:
-        return None
-    return _other(cast("Mapping[str, object]", block), chars_max)
-
-
-def _result(result: ToolResult, chars_max: int) -> Json:
-    parts = [_other(part, chars_max) for part in result["content"]]
-    return {"toolUseId": result["toolUseId"], "status": result["status"], "content": parts}
-
-
-def _other(part: Mapping[str, object], chars_max: int) -> Json:
-    match part:
-        case {"text": str(text)}:
-            return {"text": clip(text, chars_max)}
-        case {"json": value}:
-            return {"json": _clipped(value, chars_max)}
-        case {"guardContent": {"text": {"text": str(text)}}}:
-            return {"guardContent": clip(text, chars_max)}
-        case {"document": {"name": str(name)}}:
-            return {"document": clip(name, chars_max)}
-        case _:
-            return dict.fromkeys(part, "left out")
-
-
-def _clipped(value: object, chars_max: int) -> Json:
-    """The value as JSON, or the beginning and the end of its text when that is too long."""
-    text = json.dumps(value, ensure_ascii=False, default=str)
-    clipped = clip(text, chars_max)
-    return cast("Json", json.loads(text)) if clipped is text else clipped
-
-
-def clip(text: str, chars_max: int) -> str:
-    """The beginning and the end of a text that is too long; the same object when it is not."""
-    left_out = len(text) - chars_max
-    if left_out <= len(_MARK):
-        return text
-    half = chars_max // 2
-    return f"{text[:half]}{_MARK.format(len(text) - 2 * half)}{text[-half:]}"
-
-
 # When to shorten what the model is shown before it refuses (proactive compression, as users ask for it), and by how
 # much when it has refused.
+
 
 DEFAULT_THRESHOLD = 0.7
 """Source: the documentation of the SDK whose users we serve."""

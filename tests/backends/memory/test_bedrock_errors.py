@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from botocore.exceptions import ClientError, NoCredentialsError, NoRegionError, ParamValidationError
 
-from repertory.backends.memory.bedrock.store import KNOWLEDGE_BASE_ERRORS
+from repertory.backends.memory.bedrock import KNOWLEDGE_BASE_ERRORS
 from repertory.errors import Failed, Invalid, LimitReached, NotFound, RepertoryError, Throttled, Unavailable
 
 WHERE = {"knowledge_base_id": "KB"}

@@ -18,7 +18,7 @@ import anyio.to_thread
 import pytest
 
 from repertory import BedrockKnowledgeBaseStore
-from repertory.core.memory.entry import MemoryEntry
+from repertory.core.memory.options import MemoryEntry
 from tests.backends.memory.knowledge_base import CUSTOM, KNOWLEDGE_BASE, S3, FakeKnowledgeBase, knowledge_base_server
 from tests.backends.objects.moto_s3 import BUCKET
 

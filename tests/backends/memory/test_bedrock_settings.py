@@ -8,7 +8,7 @@ import pytest
 
 from repertory import BedrockKnowledgeBaseConfig, BedrockKnowledgeBaseStore, ModelExtractor
 from repertory.app.memory.extraction import read_extraction
-from repertory.backends.memory.bedrock.retrieval import ScoreBounds, entries_in, retrieval
+from repertory.backends.memory.bedrock import ScoreBounds, entries_in, retrieval
 from repertory.errors import Invalid
 
 CUSTOM = {"knowledge_base_id": "KB123", "data_source_type": "CUSTOM", "data_source_id": "DS456"}

@@ -10,8 +10,7 @@ import anyio.lowlevel
 import pytest
 
 from repertory import BedrockKnowledgeBaseStore, SQLiteMemoryStore
-from repertory.core.memory.entry import MemoryEntry
-from repertory.core.memory.options import AddMessagesContext, SearchOptions
+from repertory.core.memory.options import AddMessagesContext, MemoryEntry, SearchOptions
 from repertory.core.messages import Message, text_of
 from repertory.testing.memory_contract import MemoryStoreContract
 from tests.app.toy_memories import InMemoryStore

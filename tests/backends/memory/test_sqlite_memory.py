@@ -22,7 +22,7 @@ import pytest
 
 from repertory import SQLiteMemoryStore
 from repertory.backends.memory.sqlite.recall import READ_LEAST, READ_MOST, read_max
-from repertory.core.memory.entry import MemoryEntry
+from repertory.core.memory.options import MemoryEntry
 from repertory.core.messages import Message
 from repertory.errors import Corrupt, Failed, Invalid, NotFound, Unavailable
 
@@ -401,9 +401,8 @@ async def test_a_cancelled_write_is_stored_wholly_or_not_at_all(store: SQLiteMem
 
 def test_memories_can_be_stored_in_a_transaction_of_another_database(tmp_path: Path) -> None:
     """The tables may lie beside others, and what is inserted belongs to the transaction that is open."""
-    from repertory.backends.memory.sqlite.entries import insert_turns
+    from repertory.backends.memory.sqlite.entries import create_tables, insert_turns
     from repertory.backends.memory.sqlite.recall import Sought, recall
-    from repertory.backends.memory.sqlite.schema import create_tables
     from repertory.core.memory.options import AddMessagesContext
     from repertory.core.recall.saying import sayings_of
 

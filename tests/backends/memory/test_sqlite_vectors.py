@@ -13,8 +13,8 @@ import anyio.to_thread
 import pytest
 
 from repertory import SQLiteMemoryStore
-from repertory.backends.memory.sqlite.vectors import EXACT_MAX
-from repertory.core.memory.entry import MemoryEntry
+from repertory.backends.memory.sqlite.recall import EXACT_MAX
+from repertory.core.memory.options import MemoryEntry
 from repertory.core.messages import Message
 from repertory.errors import Failed, Invalid
 

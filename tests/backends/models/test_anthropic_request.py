@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from repertory.backends.models.anthropic import AnthropicConfig, counting_arguments, messages_arguments
-from repertory.backends.models.call_options import call_options
 from repertory.backends.models.content import BLANK_TEXT
+from repertory.backends.models.provider import call_options
 from repertory.core.messages import Message, ToolSpec
 from repertory.errors import Invalid
 

@@ -14,7 +14,7 @@ from typing import Any
 import anyio
 import pytest
 
-from repertory.backends.models.bedrock.model import BedrockModel
+from repertory.backends.models.bedrock import BedrockModel
 from repertory.core.answer import Answer, Assembler, text_delta
 from repertory.core.messages import Message, ToolSpec, text_of
 from repertory.errors import ModelFailed, ModelStreamBroken, Throttled, Unavailable

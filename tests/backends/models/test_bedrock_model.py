@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 import pytest
 
-from repertory.backends.models.bedrock.model import DEFAULT_MODEL_ID, BedrockModel
+from repertory.backends.models.bedrock import DEFAULT_MODEL_ID, BedrockModel
 from repertory.core.answer import Answer, Assembler
 from repertory.core.messages import Message
 from repertory.errors import (

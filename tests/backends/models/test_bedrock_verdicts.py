@@ -7,10 +7,15 @@ from typing import Any
 import pytest
 from botocore import exceptions as boto
 
-from repertory.backends.models.bedrock.client import bedrock_configured
-from repertory.backends.models.bedrock.errors import from_foreign, service_error
-from repertory.backends.models.bedrock.model import REDACTED_INPUT, REDACTED_OUTPUT, redaction
-from repertory.backends.models.bedrock.request import BedrockConfig
+from repertory.app.agent.model_choice import bedrock_configured
+from repertory.backends.models.bedrock import (
+    REDACTED_INPUT,
+    REDACTED_OUTPUT,
+    BedrockConfig,
+    from_foreign,
+    redaction,
+    service_error,
+)
 from repertory.errors import (
     ContextWindowOverflowException,
     ModelFailed,

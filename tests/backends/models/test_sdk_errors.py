@@ -8,10 +8,8 @@ import pytest
 
 from repertory.backends.models.anthropic import ANTHROPIC
 from repertory.backends.models.openai import OPENAI
-from repertory.backends.models.overflow import is_overflow
-from repertory.backends.models.retry_after import retry_after_s
-from repertory.backends.models.sdk_client import Service
-from repertory.backends.models.sdk_stream import EventDecoder, refusal, told_error
+from repertory.backends.models.provider import is_overflow, retry_after_s
+from repertory.backends.models.sdk import EventDecoder, Service, refusal, told_error
 from repertory.errors import (
     ContextWindowOverflowException,
     ModelFailed,

@@ -23,8 +23,10 @@ import anyio
 import anyio.to_thread
 import pytest
 
+from repertory.backends.line_files import content_of
+from repertory.backends.objects import files
 from repertory.backends.objects.file_folders import check_spelling
-from repertory.backends.objects.files import FileObjectStore
+from repertory.backends.objects.files import LARGE_BYTES, FileObjectStore
 from repertory.backends.ports import Condition, Create, Overwrite, Update
 from repertory.backends.worker_threads import _Errand
 from repertory.core.ids import RESERVED
@@ -489,3 +491,42 @@ async def test_one_store_serves_several_loops(store: FileObjectStore) -> None:
             backend = ("asyncio", "trio")[number % 2]
             tasks.start_soon(anyio.to_thread.run_sync, lambda n=number, b=backend: anyio.run(write, n, backend=b))
     assert len(await store.list("")) == 80
+
+
+@contextmanager
+def no_descriptor_left() -> Iterator[None]:
+    before = len(os.listdir("/dev/fd"))
+    yield
+    assert len(os.listdir("/dev/fd")) == before
+
+
+async def test_a_large_object_is_read_by_pieces_and_is_one_object(
+    store: FileObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = os.urandom(LARGE_BYTES + 7), os.urandom(LARGE_BYTES)
+    version = await store.put(KEY, first, Create())
+    await store.get(KEY)  # loads aiofiles
+    with no_descriptor_left():
+        found = await store.get(KEY)
+        assert (found.body, found.version) == (first, version)
+
+        async def replaced_meanwhile(descriptor: int) -> bytes:
+            await store.put(KEY, second, Update(version))
+            return await content_of(descriptor)
+
+        monkeypatch.setattr(files, "content_of", replaced_meanwhile)
+        assert (await store.get(KEY)).body == first
+        monkeypatch.undo()
+        assert (await store.get(KEY)).body == second
+
+
+async def test_a_read_of_a_large_object_that_is_cancelled_leaves_nothing_open(store: FileObjectStore) -> None:
+    await store.put(KEY, bytes(LARGE_BYTES), Create())
+    await store.get(KEY)
+    with no_descriptor_left():
+        for steps in range(1, 40, 3):
+            async with anyio.create_task_group() as group:
+                group.start_soon(store.get, KEY)
+                for _ in range(steps):
+                    await anyio.lowlevel.checkpoint()
+                group.cancel_scope.cancel()

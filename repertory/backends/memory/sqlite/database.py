@@ -13,13 +13,21 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
-from repertory.backends.memory.sqlite.entries import insert_fact, insert_turns, supersede, take_key
-from repertory.backends.memory.sqlite.erasing import empty_log, forget_entries, forget_turns
-from repertory.backends.memory.sqlite.recall import Sought, recall
-from repertory.backends.memory.sqlite.schema import FACT, create_tables, has_tables
-from repertory.backends.memory.sqlite.vectors import Pending, VectorMatrix, claim, packed, pending, store
+from repertory.backends.memory.sqlite.entries import (
+    FACT,
+    create_tables,
+    empty_log,
+    forget_entries,
+    forget_turns,
+    has_tables,
+    insert_fact,
+    insert_turns,
+    supersede,
+    take_key,
+)
+from repertory.backends.memory.sqlite.recall import Pending, Sought, VectorMatrix, claim, packed, pending, recall, store
 from repertory.backends.sqlite_files import MEMORY_ID, SESSIONS_ID, UNUSABLE_VALUES, DatabaseKind, read_marks, use_wal
-from repertory.core.memory.entry import MemoryEntry
+from repertory.core.memory.options import MemoryEntry
 from repertory.core.messages import Json
 from repertory.core.recall.saying import Saying
 from repertory.errors import Corrupt, NotFound, RepertoryError, Unavailable

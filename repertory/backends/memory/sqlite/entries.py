@@ -7,11 +7,12 @@ nothing: so memories can be stored in the same commit as what they are made of. 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import groupby
+from typing import Any
 
-from repertory.backends.memory.sqlite.schema import FACT, TURN
 from repertory.core.recall.saying import Saying, indexed
+from repertory.errors import Corrupt, Failed
 
 _ENTRY = (
     "INSERT INTO memory_entries (id, scope, kind, conversation, place, seq, role, speaker, said_at, recorded_at, seen,"
@@ -185,3 +186,203 @@ def _note_sources(connection: sqlite3.Connection, entry: int, conversation: int,
         "INSERT OR IGNORE INTO memory_sources (conversation, seq, entry, sighting) VALUES (?, ?, ?, ?)",
         [(conversation, seq, entry, sighting) for seq in numbers],
     )
+
+
+# The tables of the embedded memory, and their version.
+#
+# Their names begin with `memory_`, so that they can lie in a database that holds other things as well. The version
+# stands in a table of its own for the same reason.
+
+
+FORMAT_VERSION = 1
+
+TURN, FACT = 0, 1
+"""Kinds of entries."""
+
+SCHEMA = (
+    # A single line. `erasures` counts what was erased, so that whoever keeps a copy in memory knows that it is old.
+    "CREATE TABLE memory_format (version INTEGER NOT NULL, erasures INTEGER NOT NULL)",
+    f"INSERT INTO memory_format VALUES ({FORMAT_VERSION}, 0)",
+    # Who remembers. `entries` counts theirs.
+    "CREATE TABLE memory_scopes (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, entries INTEGER NOT NULL)",
+    # Where something was said. `places` is the last place that was given in it; '' stands for what nobody knows.
+    "CREATE TABLE memory_conversations (id INTEGER PRIMARY KEY, scope INTEGER NOT NULL, session TEXT NOT NULL,"
+    " agent TEXT NOT NULL, places INTEGER NOT NULL, UNIQUE (scope, session, agent))",
+    # What is remembered. `place` orders the turns of a conversation without gaps, `seq` is where the journal has them.
+    # `gone_at` is when it stopped to hold, `successor` what holds instead. `seen` counts how often a fact was learned.
+    "CREATE TABLE memory_entries (id INTEGER PRIMARY KEY AUTOINCREMENT, scope INTEGER NOT NULL, kind INTEGER NOT NULL,"
+    " conversation INTEGER, place INTEGER, seq INTEGER, role TEXT, speaker TEXT, said_at REAL,"
+    " recorded_at REAL NOT NULL, gone_at REAL, successor INTEGER, seen INTEGER NOT NULL, seen_at REAL NOT NULL,"
+    " digest BLOB, given_id TEXT,"
+    " words INTEGER NOT NULL, heading TEXT NOT NULL, content TEXT NOT NULL, metadata TEXT)",
+    "CREATE UNIQUE INDEX memory_places ON memory_entries (conversation, place) WHERE place IS NOT NULL",
+    # A session that was deleted and begun again has the same numbers, at other times.
+    "CREATE UNIQUE INDEX memory_turns ON memory_entries (conversation, seq, said_at) WHERE seq IS NOT NULL",
+    "CREATE UNIQUE INDEX memory_facts ON memory_entries (scope, digest) WHERE digest IS NOT NULL AND gone_at IS NULL",
+    "CREATE INDEX memory_given_ids ON memory_entries (scope, given_id) WHERE given_id IS NOT NULL",
+    "CREATE INDEX memory_successors ON memory_entries (successor) WHERE successor IS NOT NULL",
+    # From which turns a fact was taken, each time that it was learned.
+    "CREATE TABLE memory_sources (conversation INTEGER NOT NULL, seq INTEGER NOT NULL, entry INTEGER NOT NULL,"
+    " sighting INTEGER NOT NULL, PRIMARY KEY (conversation, seq, entry, sighting)) WITHOUT ROWID",
+    "CREATE INDEX memory_sightings ON memory_sources (entry, sighting)",
+    # What was taken and need not be taken again, and turns that must not come back; without a time, whenever said.
+    "CREATE TABLE memory_keys (scope INTEGER NOT NULL, key TEXT NOT NULL, PRIMARY KEY (scope, key)) WITHOUT ROWID",
+    "CREATE TABLE memory_forgotten (conversation INTEGER NOT NULL, seq INTEGER NOT NULL, said_at REAL)",
+    "CREATE INDEX memory_forgotten_turns ON memory_forgotten (conversation, seq, said_at)",
+    # The index: it holds words, not texts, so whoever erases an entry tells it again what the entry said.
+    "CREATE VIRTUAL TABLE memory_text USING fts5(content, heading, scope, content='', columnsize=0,"
+    " tokenize='porter unicode61 remove_diacritics 2')",
+    # Vectors of what `memory_embedder`, a single line, makes of texts: float32, in the byte order of this machine.
+    "CREATE TABLE memory_embedder (name TEXT NOT NULL, dimensions INTEGER NOT NULL)",
+    "CREATE TABLE memory_vectors (entry INTEGER PRIMARY KEY, scope INTEGER NOT NULL, vector BLOB NOT NULL)",
+    "CREATE INDEX memory_vectors_of ON memory_vectors (scope, entry)",
+)
+
+
+def has_tables(connection: sqlite3.Connection, where: str) -> bool:
+    """Whether the tables are there. Errors: `Failed` for those of a newer release, `Corrupt` for no version of ours."""
+    statement = "SELECT count(*) FROM sqlite_schema WHERE name = 'memory_format'"
+    if not connection.execute(statement).fetchone()[0]:
+        return False
+    found = connection.execute("SELECT version FROM memory_format").fetchone()
+    version = None if found is None else found[0]
+    if isinstance(version, int) and version > FORMAT_VERSION:
+        raise Failed(
+            "a newer release of Repertory has written this memory: upgrade this one, or name another file",
+            path=where,
+            version=version,
+            known=FORMAT_VERSION,
+        )
+    if version != FORMAT_VERSION:
+        raise Corrupt("unknown version of the memory", path=where, version=version, known=FORMAT_VERSION)
+    return True
+
+
+def create_tables(connection: sqlite3.Connection) -> None:
+    """Make the tables, within the transaction that is open."""
+    for statement in SCHEMA:
+        connection.execute(statement)
+
+
+# Forgetting: entries, what was taken from them, and their words in the index.
+#
+# A fact that was learned several times stays as long as one time is left. Every function works within the transaction
+# that is open; `empty_log` comes after its commit.
+
+
+def forget_entries(connection: sqlite3.Connection, scope_key: int, entries: Sequence[int]) -> int:
+    """Erase these entries of the scope, and what was taken from those among them that are turns. Returns how many."""
+    found = _marked(
+        connection,
+        f"SELECT id, conversation, seq, said_at FROM memory_entries WHERE scope = ? AND id IN ({_marks(entries)})",
+        (scope_key, *entries),
+    )
+    turns = [turn for _, *turn in found if turn[1] is not None]
+    for turn in turns:
+        refuse_from_now_on(connection, *turn)
+    derived = _without_sightings(connection, [(conversation, seq) for conversation, seq, _ in turns])
+    return _erase(connection, scope_key, {*(entry for entry, *_ in found), *derived})
+
+
+def forget_turns(
+    connection: sqlite3.Connection,
+    conversations: Iterable[int],
+    scope_key: int,
+    numbers: Collection[int] | None = None,
+) -> int:
+    """Erase what was said in these conversations, or some turns of each, and what was taken from it; also what comes
+    from it later. Returns how many entries that were.
+    """
+    gone: set[int] = set()
+    among = "" if numbers is None else f" AND seq IN ({_marks(numbers)})"
+    for conversation in conversations:
+        values = (conversation, *(numbers or ()))
+        where = f"conversation = ?{among}"
+        turns = _marked(connection, f"SELECT id, seq, said_at FROM memory_entries WHERE kind = 0 AND {where}", values)
+        sources = _marked(connection, f"SELECT DISTINCT conversation, seq FROM memory_sources WHERE {where}", values)
+        gone |= {entry for entry, _, _ in turns}
+        times = [(seq, said_at) for _, seq, said_at in turns if seq is not None]
+        unknown = set(numbers or ()) - {seq for seq, _ in times}
+        for seq, said_at in (*times, *((seq, None) for seq in unknown)):
+            refuse_from_now_on(connection, conversation, seq, said_at)
+        gone |= _without_sightings(connection, sources)
+    return _erase(connection, scope_key, gone)
+
+
+def refuse_from_now_on(connection: sqlite3.Connection, conversation: int, seq: int, said_at: float | None) -> None:
+    """That turn, and what comes from it, is not stored any more. Without a time: nothing with its number is."""
+    connection.execute(
+        "INSERT INTO memory_forgotten (conversation, seq, said_at) SELECT ?1, ?2, ?3 WHERE NOT EXISTS"
+        " (SELECT 1 FROM memory_forgotten WHERE conversation = ?1 AND seq = ?2 AND said_at IS ?3)",
+        (conversation, seq, said_at),
+    )
+
+
+def empty_log(connection: sqlite3.Connection, *, busy_timeout_s: float) -> bool:
+    """Remove erased contents from the log. False when others still read it: then do it again later."""
+    connection.execute(f"PRAGMA busy_timeout = {round(busy_timeout_s * 1000)}")
+    (busy, _, _) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    return not busy
+
+
+def _without_sightings(connection: sqlite3.Connection, turns: Iterable[tuple[int, int]]) -> set[int]:
+    """Take back every time that a fact was learned from one of these turns. Returns the facts of which none is left."""
+    touched: set[tuple[int, int]] = set()
+    for conversation, seq in turns:
+        touched |= set(
+            _marked(
+                connection,
+                "SELECT entry, sighting FROM memory_sources WHERE conversation = ? AND seq = ?",
+                (conversation, seq),
+            )
+        )
+    for sighting in touched:
+        connection.execute("DELETE FROM memory_sources WHERE entry = ? AND sighting = ?", sighting)
+        connection.execute("UPDATE memory_entries SET seen = seen - 1 WHERE id = ?", (sighting[0],))
+    facts = {entry for entry, _ in touched}
+    left = {fact for fact in facts if connection.execute(_SEEN, (fact,)).fetchone() is not None}
+    for fact in left:
+        connection.execute(_MOVE, (fact,))
+    return facts - left
+
+
+_SEEN = "SELECT 1 FROM memory_entries WHERE id = ? AND seen > 0"
+_MOVE = (
+    "UPDATE memory_entries SET conversation ="
+    " (SELECT conversation FROM memory_sources WHERE entry = ?1 ORDER BY sighting LIMIT 1) WHERE id = ?1"
+)
+"""A fact that is left belongs to the conversation where it was learned first, of those that are left."""
+
+
+def _erase(connection: sqlite3.Connection, scope_key: int, entries: Iterable[int]) -> int:
+    """Contents are overwritten (`secure_delete`). Merging the index is what removes words from it."""
+    count = 0
+    for entry in entries:
+        found = connection.execute(
+            "SELECT content, heading FROM memory_entries WHERE id = ? AND scope = ?", (entry, scope_key)
+        ).fetchone()
+        if found is None:
+            continue
+        count += 1
+        content, heading = found
+        connection.execute(
+            "INSERT INTO memory_text (memory_text, rowid, content, heading, scope) VALUES ('delete', ?, ?, ?, ?)",
+            (entry, *indexed(content, heading), scope_token(scope_key)),
+        )
+        connection.execute("DELETE FROM memory_sources WHERE entry = ?", (entry,))
+        connection.execute("DELETE FROM memory_vectors WHERE entry = ?", (entry,))
+        connection.execute("UPDATE memory_entries SET successor = NULL WHERE successor = ?", (entry,))
+        connection.execute("DELETE FROM memory_entries WHERE id = ?", (entry,))
+    if count:
+        connection.execute("UPDATE memory_scopes SET entries = entries - ? WHERE id = ?", (count, scope_key))
+        connection.execute("UPDATE memory_format SET erasures = erasures + 1")
+        connection.execute("INSERT INTO memory_text (memory_text) VALUES ('optimize')")
+    return count
+
+
+def _marked(connection: sqlite3.Connection, statement: str, values: Sequence[object]) -> list[Any]:
+    return connection.execute(statement, values).fetchall()
+
+
+def _marks(values: Collection[object]) -> str:
+    return ", ".join("?" * len(values))

@@ -12,14 +12,18 @@ from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
-from repertory.backends.memory.sqlite.entries import insert_turns
-from repertory.backends.memory.sqlite.erasing import forget_turns, refuse_from_now_on
-from repertory.backends.memory.sqlite.schema import create_tables, has_tables
+from repertory.backends.memory.sqlite.entries import (
+    create_tables,
+    forget_turns,
+    has_tables,
+    insert_turns,
+    refuse_from_now_on,
+)
 from repertory.core.journal.codec import decode
 from repertory.core.journal.records import MessageAdded
 from repertory.core.journal.rows import Kind, Row
 from repertory.core.memory.options import AddMessagesContext
-from repertory.core.memory.reading import SaidMessage
+from repertory.core.memory.progress import SaidMessage
 from repertory.core.recall.saying import sayings_of
 from repertory.errors import CorruptJournal
 

@@ -8,26 +8,150 @@ may share a database; it must lie on a local disk, as for SQLite in general. A f
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+import os
+import threading
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from repertory.backends.memory.opened_once import OpenedOnce
-from repertory.backends.memory.sqlite.embedding_thread import EmbeddingThread
+import anyio
+from anyio.lowlevel import checkpoint
+
+from repertory.backends.owning_thread import OwningThread
 from repertory.core.memory.options import AddMessagesContext, SearchOptions, read_options
 from repertory.core.recall.ranking import DEFAULT_WEIGHTS, RankingWeights
 from repertory.core.recall.saying import saying_of, sayings_of, sources_of
 from repertory.errors import Failed, Invalid, RepertoryError
+from repertory.forking import forget_in_children
 
 if TYPE_CHECKING:
-    from repertory.backends.memory.embedder import Embedder
     from repertory.backends.memory.sqlite.database import MemoryDatabase
-    from repertory.core.memory.entry import MemoryEntry, Metadata
+    from repertory.backends.memory_ports import Embedder
+    from repertory.core.memory.options import MemoryEntry, Metadata
     from repertory.core.messages import Message
 
+
+# Making vectors beside everything else: a thread that runs while there is something to do, with an event loop.
+#
+# A write wakes it and does not wait for it. What it has not done when the process ends is done after the next write.
+
+
+_log = logging.getLogger("repertory.memory")
+
+
+class EmbeddingThread:
+    """Calls `work` until it says that nothing is left, in a thread that is there only meanwhile."""
+
+    def __init__(self, work: Callable[[], Awaitable[bool]], name: str) -> None:
+        """`work` does a piece and returns whether there was one. An error of ours is logged, and ends the thread."""
+        self._work = work
+        self._name = name
+        self._guard = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._woken = False
+        self._closing = False
+        forget_in_children(self)
+
+    def forget_parent(self) -> None:
+        """In a forked child: no thread. What was to be done is done by the parent's."""
+        self._guard, self._thread, self._woken = threading.Lock(), None, False
+
+    def wake(self) -> None:
+        """There may be something to do."""
+        with self._guard:
+            self._woken = True
+            if (self._thread is None or not self._thread.is_alive()) and not self._closing:
+                self._thread = threading.Thread(target=self._main, name=self._name, daemon=True)
+                self._thread.start()
+
+    async def aclose(self) -> None:
+        """Let the piece that is worked on be finished, and nothing more. Returns when the thread is gone."""
+        with self._guard:
+            self._closing = True
+            thread = self._thread
+        with anyio.CancelScope(shield=True):
+            while thread is not None and thread.is_alive():
+                await checkpoint()
+
+    def _main(self) -> None:
+        try:
+            anyio.run(self._run)
+        except RepertoryError as error:
+            _log.warning("vectors could not be made; texts are found by their words alone: %s", error)
+            with self._guard:
+                self._thread = None
+
+    async def _run(self) -> None:
+        while self._goes_on():
+            while not self._closing and await self._work():
+                pass
+
+    def _goes_on(self) -> bool:
+        """Whether somebody has called in the meantime. Otherwise the thread is as good as gone."""
+        with self._guard:
+            if not self._woken or self._closing:
+                self._thread = None
+                return False
+            self._woken = False
+            return True
+
+
+# A memory database from its first use to its closing, with the thread that owns it.
+
+
 T = TypeVar("T")
+
+
+class OpenedOnce:
+    """Opens the database when it is first needed, in each process; once closed, it stays so."""
+
+    def __init__(self, path: Path, scope: str, *, busy_timeout_s: float) -> None:
+        self._path = path
+        self._scope = scope
+        self._busy_timeout_s = busy_timeout_s
+        self._thread = OwningThread(f"repertory {path.name}")
+        self._database: MemoryDatabase | None = None
+        forget_in_children(self)
+
+    def forget_parent(self) -> None:
+        """In a forked child: the next use opens the database anew."""
+        self._database = None
+
+    async def run(self, work: Callable[[MemoryDatabase], T]) -> T:
+        """What `work` returned or raised. The database is created when it is not there."""
+        return await self._thread.run(lambda: work(self._open()), after=self._tidy)
+
+    async def run_if_there(self, work: Callable[[MemoryDatabase], T], otherwise: T) -> T:
+        """The same for what creates nothing."""
+        return await self._thread.run(lambda: work(self._open()) if self._is_there() else otherwise, after=self._tidy)
+
+    async def aclose(self) -> None:
+        """Do what was asked for before, then close the file and end the thread."""
+        await self._thread.aclose(self._close)
+
+    # On the thread.
+
+    def _is_there(self) -> bool:
+        return self._database is not None or os.path.lexists(self._path)
+
+    def _open(self) -> MemoryDatabase:
+        if self._database is None:
+            from repertory.backends.memory.sqlite.database import MemoryDatabase  # loads sqlite3, with the first use
+
+            self._database = MemoryDatabase(self._path, self._scope, busy_timeout_s=self._busy_timeout_s)
+        return self._database
+
+    def _tidy(self) -> None:
+        if self._database is not None:
+            self._database.tidy()
+
+    def _close(self) -> None:
+        database, self._database = self._database, None
+        if database is not None:
+            database.close()
+
 
 RESULTS = 10
 """Entries that a search gives where nobody says how many."""

@@ -7,23 +7,34 @@ make stays as it is, and is bounded by its maker only.
 
 from __future__ import annotations
 
+import json
+import logging
+import re
 import sys
-from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from inspect import signature, unwrap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
+import anyio
 import anyio.to_thread
+from anyio.abc import AsyncResource, ByteReceiveStream, Process
+from anyio.lowlevel import checkpoint
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from httpx2 import AsyncClient, Auth, Timeout
 from mcp.client.sse import sse_client
-from mcp.client.stdio import StdioServerParameters, stdio_client
+from mcp.client.stdio import StdioServerParameters, get_default_environment, stdio_client
 from mcp.client.streamable_http import streamable_http_client
+from mcp.os.posix.utilities import terminate_posix_process_tree
+from mcp.shared.message import SessionMessage
+from mcp_types import RequestId, jsonrpc_message_adapter
 
-from repertory.backends.tools.mcp.stdio import stdio_transport
-from repertory.backends.tools.mcp.wire import bound_client
+from repertory.backends.tools.mcp.wire import WireBound, bound_client
+from repertory.core.limits import JsonScale
+from repertory.errors import TooLarge
 
 if TYPE_CHECKING:
-    from repertory.backends.tools.mcp.wire import WireBound
+    from mcp.client._transport import TransportStreams
 
 CONNECT_TIMEOUT_S = 30.0
 """How long connecting, sending and waiting for a free connection may each take over HTTP."""
@@ -87,3 +98,237 @@ async def _client(headers: Mapping[str, str], read_timeout_s: float | None) -> A
     """In a thread, since reading the certificates of the system takes some time."""
     timeout = Timeout(CONNECT_TIMEOUT_S, read=read_timeout_s)
     return await anyio.to_thread.run_sync(lambda: AsyncClient(headers=dict(headers), timeout=timeout))
+
+
+# A tool server that is started as a process and spoken to over its pipes, one line for each message.
+#
+# What the package's own `stdio_client` does, with a bound to what the server may print: that one gathers a line however
+# long it gets. A line that is too long is skipped, and the call whose answer it is gets an error in its place. When
+# such a line is no answer, or has no end, the connection ends.
+#
+# The process begins a group of its own. In the end its input is closed; when it does not go by itself, its group is
+# sent SIGTERM and then SIGKILL. What it prints to stderr goes where ours goes, and never through this process.
+
+
+FLUSH_TIMEOUT_S = 0.5
+"""How long what was said may take to be written before the input is closed."""
+LEAVE_TIMEOUT_S = 2.0
+"""How long the process may take to end after its input was closed, and again after SIGTERM."""
+SKIPPED_MAX = 8
+"""How many times as long as it may be a line may get before it is taken to have no end."""
+JUNK_LOGGED_MAX = 10
+"""Lines without a message that the log shows, for each connection."""
+_LOOK_S = 0.01
+_ENDS_KEPT = 512
+"""Bytes at both ends of a line that is too long, in which its id is looked for."""
+_BROKEN = (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError, OSError)
+
+_OBJECT = re.compile(rb"\s*\{")
+_VERSION = rb'"jsonrpc"\s*:\s*"2\.0"'
+_ID = rb'"id"\s*:\s*(-?\d+|"[^"\\]*")'
+_HEAD = re.compile(rb"\s*\{(?:\s*(?:%b|%b)\s*,){0,2}\s*\"(?:result|error)\"\s*:" % (_VERSION, _ID))
+"""How an answer begins, as far as its result: perhaps with its id. Nothing within a result can look like that."""
+_TAIL = re.compile(rb",\s*%b(?:\s*,\s*%b)?\s*\}\s*$" % (_ID, _VERSION))
+"""How an answer ends that says its id last. The brace closes the whole, so the id before it is that of the whole."""
+
+_log = logging.getLogger("repertory.tools")
+
+
+@asynccontextmanager
+async def stdio_transport(
+    server: StdioServerParameters, wire: WireBound, errlog: TextIO | None = None
+) -> AsyncGenerator[TransportStreams]:
+    """Start the process, and speak with it until the end of the block, by when it has ended. UTF-8 only, on POSIX only.
+
+    `errlog`: an open file for what it prints to stderr. Errors: `OSError`, `ValueError` when it cannot be started.
+    """
+    process = await anyio.open_process(
+        [server.command, *server.args],
+        env=get_default_environment() | (server.env or {}),
+        stderr=errlog,
+        cwd=server.cwd,
+        start_new_session=True,
+    )
+    # Nothing is awaited until the task group is there: a cancellation in between would leave the process alone.
+    to_us, messages = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    to_server, said = anyio.create_memory_object_stream[SessionMessage](0)
+    written = anyio.Event()
+    assert process.stdin is not None
+    assert process.stdout is not None
+    async with anyio.create_task_group() as group:
+        group.start_soon(_read, process.stdout, LineReader(wire, server.encoding_error_handler), wire, to_us)
+        group.start_soon(_write, process, server.encoding_error_handler, said, to_us, written)
+        try:
+            yield messages, to_server
+        finally:
+            with anyio.CancelScope(shield=True):
+                # The reader throws away what still comes, so a server that is busy printing can read that it is to end.
+                messages.close()
+                to_server.close()
+                with anyio.move_on_after(FLUSH_TIMEOUT_S):
+                    await written.wait()
+                await _end(process, 0.0 if wire.broken is not None else LEAVE_TIMEOUT_S)
+                for stream in (to_us, said):
+                    await stream.aclose()
+                await checkpoint()
+            group.cancel_scope.cancel()
+
+
+class LineReader:
+    """Makes messages of what a server prints. Each message has a line."""
+
+    def __init__(self, wire: WireBound, errors: str = "strict") -> None:
+        self._wire = wire
+        self._errors = errors
+        self._line = bytearray()
+        """As far as it has arrived; of a line that is skipped, its last bytes."""
+        self._scale = JsonScale()
+        self._skips = False
+        self._owed = False
+        """Whether the line that is skipped is an answer that nothing stands for yet."""
+        self._junk = 0
+
+    def read(self, chunk: bytes) -> Iterator[SessionMessage | None]:
+        """The messages that end with this chunk; None for each line that is none.
+
+        Errors: `TooLarge` for a line that is too long, and no answer, or without an end. Nothing can be read after it.
+        """
+        *ends, rest = chunk.split(b"\n")
+        for end in ends:
+            if end or self._line or self._skips:
+                yield from self._put(end)
+                yield self._ended()
+        if rest:
+            yield from self._put(rest)
+
+    def _put(self, piece: bytes) -> Iterator[SessionMessage]:
+        self._scale.put(piece)
+        self._line += piece
+        bytes_max = self._wire.bytes_max
+        if self._scale.weight <= bytes_max:
+            return
+        if not self._skips:
+            begins = _HEAD.match(self._line[:_ENDS_KEPT])
+            if begins is None:
+                raise TooLarge(f"the tool server sent a line that is no answer: {self._wire.too_large(self._scale)}")
+            self._skips, self._owed = True, begins[1] is None
+            if not self._owed:
+                yield self._instead(begins[1])
+        if self._scale.bytes > SKIPPED_MAX * bytes_max:
+            raise TooLarge(f"the tool server sent a line without an end: {self._wire.too_large(self._scale)}")
+        del self._line[:-_ENDS_KEPT]
+
+    def _ended(self) -> SessionMessage | None:
+        """The line has ended: what it says."""
+        line, skips, owed = self._line, self._skips, self._owed
+        scale, self._line, self._scale, self._skips, self._owed = self._scale, bytearray(), JsonScale(), False, False
+        if not skips:
+            return self._parsed(line)
+        if not owed:
+            return None
+        ends = _TAIL.search(line)
+        if ends is None:
+            raise TooLarge(f"the tool server sent an answer without an id: {self._wire.too_large(scale)}")
+        return SessionMessage(self._wire.instead(_id_of(ends[1]), scale))
+
+    def _instead(self, identity: bytes) -> SessionMessage:
+        return SessionMessage(self._wire.instead(_id_of(identity), self._scale))
+
+    def _parsed(self, line: bytearray) -> SessionMessage | None:
+        # Most of what is no message is told apart without the parser, whose errors are slow.
+        if _OBJECT.match(line):
+            try:
+                text = line if self._errors == "strict" else line.decode(errors=self._errors)
+                return SessionMessage(jsonrpc_message_adapter.validate_json(text, by_name=False))
+            except ValueError:
+                pass
+        self._junk += 1
+        if self._junk <= JUNK_LOGGED_MAX:
+            more = "; more of them are not logged" if self._junk == JUNK_LOGGED_MAX else ""
+            shown = bytes(line[:200]).decode(errors="replace")
+            _log.warning(
+                "a tool server printed a line that is no message: server=%s: %r%s", self._wire.server, shown, more
+            )
+        return None
+
+
+def _id_of(said: bytes) -> RequestId:
+    return json.loads(said)
+
+
+async def _read(
+    output: ByteReceiveStream,
+    lines: LineReader,
+    wire: WireBound,
+    to_us: MemoryObjectSendStream[SessionMessage | Exception],
+) -> None:
+    """Pass on what the server says, until it or the session ends; after that, throw away what still comes."""
+    try:
+        with suppress(*_BROKEN):
+            async with to_us:
+                while True:
+                    for message in lines.read(await output.receive()):
+                        if message is None:
+                            await checkpoint()
+                        else:
+                            await to_us.send(message)
+    except TooLarge as error:
+        wire.broken = str(error)
+    finally:
+        if wire.broken is None:
+            with anyio.CancelScope(shield=True), suppress(*_BROKEN):
+                while True:
+                    await output.receive()
+
+
+async def _write(
+    process: Process,
+    errors: str,
+    said: MemoryObjectReceiveStream[SessionMessage],
+    to_us: MemoryObjectSendStream[SessionMessage | Exception],
+    written: anyio.Event,
+) -> None:
+    assert process.stdin is not None
+    try:
+        async with said:
+            async for each in said:
+                line = each.message.model_dump_json(by_alias=True, exclude_unset=True) + "\n"
+                await process.stdin.send(line.encode(errors=errors))
+    except _BROKEN:
+        # The server may live on, and would never answer: the session is to see that the connection has ended.
+        await to_us.aclose()
+    finally:
+        written.set()
+
+
+async def _end(process: Process, patience_s: float) -> None:
+    """See the process off, and whatever else is in its group."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    await _close(process.stdin)
+    if not await _ended_within(process, patience_s):
+        await terminate_posix_process_tree(process, LEAVE_TIMEOUT_S)
+        if not await _ended_within(process, LEAVE_TIMEOUT_S):
+            _log.warning("the process of a tool server does not end: pid=%d", process.pid)
+    await _close(process.stdout)
+    # On asyncio, closing the stream leaves the pipe open while a process outside the group still holds its other end.
+    transport = getattr(getattr(process, "_process", None), "_transport", None)
+    close = getattr(transport, "close", None)
+    if callable(close):
+        with suppress(PermissionError):
+            close()
+
+
+async def _close(stream: AsyncResource) -> None:
+    with suppress(*_BROKEN):
+        await stream.aclose()
+
+
+async def _ended_within(process: Process, seconds: float) -> bool:
+    """Whether it ends in time. Looked at rather than waited for: asyncio would wait for the ends of its pipes, too."""
+    deadline = anyio.current_time() + seconds
+    while process.returncode is None:
+        if anyio.current_time() >= deadline:
+            return False
+        await anyio.sleep(_LOOK_S)
+    return True

@@ -1,4 +1,4 @@
-"""What conversation managers do: show the most recent messages, or have the oldest ones summarised.
+"""Showing the most recent messages.
 
 Where a cut may fall: at a user message without tool results, so that what is shown starts with something the user said;
 failing that, at a message whose tool uses are answered by the next one. A tool use is never parted from its result.
@@ -134,13 +134,6 @@ def _first_left(shown: Sequence[Message], first: int, least: int) -> int:
     return position
 
 
-# Having the oldest messages summarised.
-#
-# This decides what is to be summarised and where the summary stands; whoever drives it has a model write the summary.
-# The messages themselves stay in the history. A tool use is never parted from its result. A summary says in its
-# metadata that it is one. Source: the documented behaviour of the SDK whose users we serve (summarising).
-
-
 def _may_begin(shown: Sequence[Message], position: int) -> bool:
     """Whether what is shown may begin with this message."""
     message = shown[position]
@@ -251,6 +244,13 @@ def shorten_text(text: str) -> str:
     return f"{text[:KEPT_CHARS]}...\n\n{_MARK}{removed} chars removed] ...\n\n...{text[-KEPT_CHARS:]}"
 
 
+# Having the oldest messages summarised.
+#
+# This decides what is to be summarised and where the summary stands; whoever drives it has a model write the summary.
+# The messages themselves stay in the history. A tool use is never parted from its result. A summary says in its
+# metadata that it is one. Source: the documented behaviour of the SDK whose users we serve (summarising).
+
+
 RATIOS = (0.1, 0.8)
 """What `summary_ratio` is taken between."""
 
@@ -330,9 +330,9 @@ class Summarizing:
         while least > 0 and end < latest:
             least -= estimate_tokens(shown[end : end + 1])
             end += 1
-        cut = next((cut for cut in range(end, latest + 1) if _may_be_first(shown[cut])), None)
+        cut = next((cut for cut in range(end, latest + 1) if _may_follow_summary(shown[cut])), None)
         if cut is None:
-            cut = next((cut for cut in range(end, pinned, -1) if _may_be_first(shown[cut])), pinned)
+            cut = next((cut for cut in range(end, pinned, -1) if _may_follow_summary(shown[cut])), pinned)
         return cut if cut - pinned >= fewest else None
 
 
@@ -353,7 +353,7 @@ def _without_summary(shown: Sequence[Message], pinned: tuple[int, ...], least: i
     return WindowPlan(drop=cut, pinned=pinned, summary=note, reason="left out")
 
 
-def _may_be_first(message: Message) -> bool:
+def _may_follow_summary(message: Message) -> bool:
     """Whether what is shown may begin with it: not with tool results whose uses are gone."""
     return not any(tool_results(message))
 

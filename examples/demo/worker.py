@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, cast
 import anyio
 from anyio.abc import TaskGroup
 
+from examples.demo.orders import ORDER_TOOL, order_tool
 from repertory.app.agent.model_choice import Chosen, named_model
-from repertory.app.demo.orders import ORDER_TOOL, order_tool
 from repertory.app.host.runtime import AgentSpec, HostedSession, Runtime
 from repertory.app.sessions.sessions import SQLiteSessions
 from repertory.app.toolbox.calculator import calculator
@@ -193,7 +193,7 @@ async def _first_of(*functions: Callable[[], Awaitable[object]]) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Work as the command line says."""
-    parser = argparse.ArgumentParser(prog="python -m repertory.app.demo.worker")
+    parser = argparse.ArgumentParser(prog="python -m examples.demo.worker")
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--model", required=True)
     parser.add_argument("--pause", type=float, required=True)

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import anyio
 
 from repertory.backends.aws_clients import AwsService, AwsSettings, aws_clients
-from repertory.backends.models.bedrock.errors import NONSENSE, foreign_errors, from_foreign
-from repertory.errors import Invalid
+from repertory.backends.models.bedrock import foreign_errors, from_foreign
+from repertory.backends.models.provider import NONSENSE
+from repertory.backends.models.sdk import ClientSettings, Service, ask, sdk_clients
+from repertory.errors import Invalid, ModelFailed
 
-DEFAULT_MODEL_ID = "amazon.titan-embed-text-v2:0"
+BEDROCK_MODEL_ID = "amazon.titan-embed-text-v2:0"
 REQUESTS_MAX = 8
 """Requests at the same time: the service takes one text in each."""
 _DIMENSIONS = (256, 512, 1024)
 _CHARACTERS_MAX = 50_000
 """Longer texts are refused by the service. What is beyond is left out."""
-_SERVICE = AwsService(name="bedrock-runtime", wanted_by="BedrockEmbedder", extra="bedrock")
+_BEDROCK = AwsService(name="bedrock-runtime", wanted_by="BedrockEmbedder", extra="bedrock")
 
 
 class BedrockEmbedder:
@@ -31,7 +33,7 @@ class BedrockEmbedder:
 
     def __init__(
         self,
-        model_id: str = DEFAULT_MODEL_ID,
+        model_id: str = BEDROCK_MODEL_ID,
         *,
         dimensions: int = 1024,
         region_name: str | None = None,
@@ -45,7 +47,7 @@ class BedrockEmbedder:
         self._model_id = model_id
         self._dimensions = dimensions
         self._clients = aws_clients(
-            _SERVICE,
+            _BEDROCK,
             AwsSettings(
                 region_name=region_name,
                 boto_session=boto_session,
@@ -104,3 +106,72 @@ class BedrockEmbedder:
         if not isinstance(vector, list):
             raise TypeError("the vector is a list of numbers")
         return cast("list[float]", vector)
+
+
+OPENAI_MODEL_ID = "text-embedding-3-small"
+DEFAULT_DIMENSIONS = 1536
+_OPENAI = Service(
+    name="OpenAI",
+    model="OpenAIEmbedder",
+    package="openai",
+    client="AsyncOpenAI",
+    root_error="OpenAIError",
+    resource="embeddings",
+    key_variable="OPENAI_API_KEY",
+    url_variable="OPENAI_BASE_URL",
+    keyless=True,
+)
+
+
+class OpenAIEmbedder:
+    """An `Embedder` behind the Embeddings API. Building one connects to nothing.
+
+    May be used from several event loops; each has its own connections, released by `aclose` in that loop. Errors:
+    `Throttled` and `Unavailable` (call again later), `ModelFailed` (refused, no key, nonsense: the message says what to
+    set), `ContextWindowOverflowException` (a text is too long).
+    """
+
+    def __init__(
+        self,
+        model_id: str = OPENAI_MODEL_ID,
+        *,
+        dimensions: int = DEFAULT_DIMENSIONS,
+        client_args: Mapping[str, Any] | None = None,
+        client: Any = None,
+    ) -> None:
+        """`dimensions`: how many numbers a vector has; the service is asked for so many. `client_args`: arguments of
+        `openai.AsyncOpenAI`. `client`: such a client of your own, used as it is and never closed.
+        """
+        if dimensions < 1:
+            raise Invalid("dimensions is a positive number", got=dimensions)
+        self._model_id = model_id
+        self._dimensions = dimensions
+        self._clients = sdk_clients(_OPENAI, ClientSettings(client=client, client_args=dict(client_args or {})))
+
+    @property
+    def name(self) -> str:
+        """The model's id."""
+        return self._model_id
+
+    @property
+    def dimensions(self) -> int:
+        """How many numbers a vector has."""
+        return self._dimensions
+
+    async def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
+        """A vector for each text, in order, by one request. Errors: see the class."""
+
+        async def call() -> Any:
+            embeddings = (await self._clients.get()).embeddings
+            asked = {} if self._dimensions == DEFAULT_DIMENSIONS else {"dimensions": self._dimensions}
+            return await embeddings.create(model=self._model_id, input=list(texts), encoding_format="float", **asked)
+
+        answer = await ask(_OPENAI, call)
+        found = sorted(answer.data or (), key=lambda each: each.index)
+        if len(found) != len(texts):
+            raise ModelFailed("the service gave another number of vectors", texts=len(texts), vectors=len(found))
+        return [each.embedding for each in found]
+
+    async def aclose(self) -> None:
+        """Close the connections of the running loop."""
+        await self._clients.aclose()

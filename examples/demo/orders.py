@@ -18,8 +18,7 @@ import anyio
 import anyio.to_thread
 
 from repertory.backends.ports import ToolContext
-from repertory.backends.tools.decorator import tool
-from repertory.backends.tools.function_tool import FunctionTool
+from repertory.backends.tools.function_tool import FunctionTool, tool
 
 ORDER_TOOL = "place_order"
 

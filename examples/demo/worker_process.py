@@ -14,10 +14,12 @@ from typing import Any
 import anyio
 from anyio.abc import Process
 
-from repertory.app.demo.worker import WorkerSettings
+from examples.demo.worker import WorkerSettings
 from repertory.errors import Failed, Unavailable
 
 START_TIMEOUT_S = 30.0
+ROOT = Path(__file__).parents[2]
+"""The repository, from which it is run."""
 
 Heard = Callable[[Mapping[str, Any]], None]
 """Told each event that is no reply."""
@@ -120,10 +122,12 @@ async def started(settings: WorkerSettings, heard: Heard, log: Path) -> AsyncGen
 
     What it writes to its error stream is added to `log`. Errors: `Failed` when it does not come up.
     """
-    command = [sys.executable, "-m", "repertory.app.demo.worker", *settings.arguments()]
+    command = [sys.executable, "-m", "examples.demo.worker", *settings.arguments()]
     with log.open("ab") as errors:
         # A session of its own: Ctrl-C is for the parent, who then ends the worker.
-        process = await anyio.open_process(command, stdin=PIPE, stdout=PIPE, stderr=errors, start_new_session=True)
+        process = await anyio.open_process(
+            command, stdin=PIPE, stdout=PIPE, stderr=errors, cwd=ROOT, start_new_session=True
+        )
     worker = WorkerProcess(process, heard)
     async with anyio.create_task_group() as group:
         group.start_soon(worker.listen)

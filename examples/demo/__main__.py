@@ -17,15 +17,15 @@ from typing import Any
 
 import anyio
 
+from examples.demo.demonstration import Demonstration, DemoSettings, Outcome
 from repertory.app.agent.model_choice import Chosen, choose_model
-from repertory.app.demo.demonstration import Demonstration, DemoSettings, Outcome
 from repertory.errors import Invalid, NotFound, RepertoryError
 
 
 def build_parser() -> argparse.ArgumentParser:
     """Every option, with its help."""
     parser = argparse.ArgumentParser(
-        prog="python -m repertory.app.demo",
+        prog="python -m examples.demo",
         description="Talk in several sessions, kill the worker in the middle of turns, and check that nothing is lost.",
     )
     parser.add_argument(
@@ -140,7 +140,7 @@ def _end(number: int, frame: FrameType | None) -> None:
     signal.raise_signal(signal.SIGINT)
 
 
-DIALOGUE = Path(__file__).parents[3] / "examples/dialogue.txt"
+DIALOGUE = Path(__file__).parents[1] / "dialogue.txt"
 """The dialogue that comes with the project. It is not part of an installed package."""
 
 

@@ -5,18 +5,22 @@ The SDK knows where to ask, with which key, and what a refusal is. What the serv
 
 from __future__ import annotations
 
+import functools
 import json
+import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
-from contextlib import aclosing, suppress
+from contextlib import AsyncExitStack, aclosing, suppress
+from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from importlib.util import find_spec
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 
 import anyio
+import anyio.to_thread
 
-from repertory.backends.models.overflow import is_overflow
-from repertory.backends.models.release import release
-from repertory.backends.models.retry_after import retry_after_s
-from repertory.backends.models.sdk_client import Service
+from repertory.backends.loop_clients import LoopClients
+from repertory.backends.models.provider import NONSENSE, ProviderModel, is_overflow, release, retry_after_s
 from repertory.core.answer import is_mapping, mapping
 from repertory.errors import (
     ContextWindowOverflowException,
@@ -49,6 +53,24 @@ class AnswerReader(Protocol):
     def finish(self) -> Iterator[StreamEvent]:
         """The events that close the answer. `ModelStreamBroken` when its end never came."""
         ...
+
+
+class SDKModel(ProviderModel):
+    """A model that is asked through an official SDK."""
+
+    _sdk: ClassVar[Service]
+
+    def __init__(self, start: Mapping[str, Any], config: Mapping[str, Any], settings: ClientSettings) -> None:
+        super().__init__(start, config, sdk_clients(self._sdk, settings))
+
+    def _ask(self, arguments: Mapping[str, Any], reader: AnswerReader) -> AsyncGenerator[StreamEvent]:
+        """The events of one call of the SDK's."""
+
+        async def call() -> Any:
+            return await attrgetter(self._sdk.resource)(await self._clients.get()).create(**arguments)
+
+        events = streamed_events if arguments.get("stream") else whole_events
+        return events(self._sdk, call, reader)
 
 
 async def ask(service: Service, call: Call) -> Any:
@@ -122,8 +144,6 @@ _UNPAID = frozenset(("insufficient_quota", "billing_error", "billing_hard_limit_
 _THROTTLED = frozenset(("rate_limit_error", "rate_limit_exceeded", "rate_limited", "too_many_requests"))
 _UNAVAILABLE = frozenset(("api_error", "overloaded_error", "server_error", "service_unavailable", "timeout_error"))
 _TRY_AGAIN = frozenset((408, 409, 425))
-_NONSENSE = (ValueError, TypeError, LookupError, AttributeError)
-"""What the SDKs raise for an answer of another shape, for arguments that they do not know, and for a missing key."""
 
 
 def refusal(service: Service, status: int, message: str, *codes: str, wait_s: float | None = None) -> RepertoryError:
@@ -164,7 +184,7 @@ def foreign_errors(service: Service) -> tuple[type[Exception], ...]:
 
     sdk = import_module(service.package)
     connection = (httpx2.HTTPError, httpx2.StreamError, httpx2.InvalidURL, anyio.EndOfStream, OSError)
-    return (getattr(sdk, service.root_error), *connection, *_NONSENSE)
+    return (getattr(sdk, service.root_error), *connection, *NONSENSE)
 
 
 def from_foreign(service: Service, error: Exception, *, answering: bool) -> RepertoryError:
@@ -288,3 +308,112 @@ class EventDecoder:
             elif not text and self._data:
                 yield "\n".join(self._data)
                 self._data = []
+
+
+_SDK_ARGUMENTS = frozenset(("extra_headers", "extra_query", "extra_body", "timeout"))
+
+
+def with_params(arguments: Mapping[str, Any], params: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The arguments with the user's fields, which win. A field that is None is taken out.
+
+    Fields that we do not send ourselves go past the SDK into the body, so that it need not know them.
+    """
+    merged, body = dict(arguments), dict((params or {}).get("extra_body") or {})
+    for key, value in (params or {}).items():
+        if key in arguments or key in _SDK_ARGUMENTS:
+            merged[key] = value
+        elif value is not None:
+            body[key] = value
+    if body:
+        merged["extra_body"] = body
+    return {key: value for key, value in merged.items() if value is not None}
+
+
+# Clients of the two official SDKs, Anthropic's and OpenAI's, which are built alike.
+#
+# Both speak HTTP through httpx2, which finds out at its first connection whether it runs on asyncio or on trio. Making
+# a client imports the SDK, reads certificates and looks for credentials in the environment and in files, so it happens
+# in a worker thread.
+
+
+_CREDENTIALS = frozenset(("api_key", "admin_api_key", "workload_identity", "provider"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """What differs between the two."""
+
+    name: str
+    """What to call it in front of a person."""
+    model: str
+    """The class that speaks to it."""
+    package: str
+    """The SDK, and the extra that installs it."""
+    client: str
+    """The SDK's asynchronous client."""
+    root_error: str
+    """The SDK's error that all its others are."""
+    resource: str
+    """Where a client has the calls that a model makes."""
+    key_variable: str
+    url_variable: str
+    keyless: bool
+    """Whether a server that is named by its URL is asked also when there is no key."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientSettings:
+    """How to reach the service. What is left out comes from the environment, as the SDK's documents say."""
+
+    client: Any = None
+    """A client of the user's, used as it is, in every loop, and never closed."""
+    client_args: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
+    """Arguments of the SDK's client, laid over ours."""
+    connect_timeout_s: float = 10.0
+    read_timeout_s: float = 120.0
+    """Seconds between two pieces of an answer."""
+
+
+def sdk_clients(service: Service, settings: ClientSettings) -> LoopClients:
+    """The clients of one model. `ImportError` names the extra to install when the SDK is missing."""
+    if find_spec(service.package) is None:
+        msg = f"{service.model} needs {service.package}: pip install 'repertory[{service.package}]'"
+        raise ImportError(msg)
+
+    async def connect(stack: AsyncExitStack) -> Any:
+        if settings.client is not None:
+            return settings.client
+        client = await anyio.to_thread.run_sync(_open, service, settings)
+        if "http_client" not in settings.client_args:
+            stack.push_async_callback(client.close)
+        return client
+
+    return LoopClients(connect)
+
+
+def _open(service: Service, settings: ClientSettings) -> Any:
+    """A client that has loaded what its first call needs. Runs in a worker thread."""
+    import_module("httpcore2")  # which httpx2 would import at its first request, on the event loop
+    sdk, timeouts = import_module(service.package), import_module("httpx2").Timeout
+    timeout = timeouts(settings.read_timeout_s, connect=settings.connect_timeout_s, pool=None)
+    arguments = {"timeout": timeout, "max_retries": 0, **settings.client_args}  # the agent retries, visibly
+    if "http_client" not in arguments:
+        # The SDK's own has a finalizer that starts a task in whatever loop runs by then.
+        arguments["http_client"] = sdk.DefaultAsyncHttpxClient(timeout=arguments["timeout"], verify=_certificates())
+    if service.keyless and _needs_no_key(service, arguments):
+        arguments["api_key"] = "none"
+    client = getattr(sdk, service.client)(**arguments)
+    attrgetter(service.resource)(client)
+    return client
+
+
+@functools.cache
+def _certificates() -> Any:
+    """Whom to trust, read once per process: reading takes longer than everything else here."""
+    return import_module("httpx2").create_ssl_context()
+
+
+def _needs_no_key(service: Service, arguments: Mapping[str, Any]) -> bool:
+    """Whether a URL is named and nobody said a key: a server on one's own machine has none."""
+    elsewhere = arguments.get("base_url") or os.environ.get(service.url_variable)
+    return bool(elsewhere) and not os.environ.get(service.key_variable) and not _CREDENTIALS & arguments.keys()

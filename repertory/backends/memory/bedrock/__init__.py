@@ -1,4 +1,0 @@
-"""Knowledge bases of Amazon Bedrock.
-
-Start with `store.py`.
-"""

@@ -1,0 +1,524 @@
+"""Models on Amazon Bedrock, through Converse and ConverseStream."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, cast
+
+from repertory.backends.aws_clients import AwsService, AwsSettings, aws_clients
+from repertory.backends.models.content import BLANK_TEXT, input_of
+from repertory.backends.models.message_events import message_events
+from repertory.backends.models.provider import (
+    NONSENSE,
+    CallOptions,
+    ProviderModel,
+    SystemBlocks,
+    is_overflow,
+    release,
+    retry_after_s,
+    system_blocks,
+)
+from repertory.backends.ports import StreamEvent
+from repertory.errors import (
+    ContextWindowOverflowException,
+    ModelFailed,
+    ModelStreamBroken,
+    RepertoryError,
+    Throttled,
+    Unavailable,
+)
+
+if TYPE_CHECKING:
+    from repertory.core.messages import Message, ToolSpec
+
+BEDROCK = AwsService(name="bedrock-runtime", wanted_by="BedrockModel", extra="bedrock")
+DEFAULT_MODEL_ID = "global.anthropic.claude-sonnet-4-6"
+
+
+class BedrockConfig(TypedDict, total=False):
+    """Settings of a `BedrockModel`. What is left out, or None, is left to the service."""
+
+    model_id: str
+    """A model id, an inference profile, or an ARN."""
+    context_window_limit: int | None
+    """The model's window in tokens, for models that the table does not know."""
+    streaming: bool | None
+    """Whether to use ConverseStream (the default) or Converse."""
+    use_native_token_count: bool | None
+    """Whether `count_tokens` asks the service. Off by default: it is one more call over the network."""
+    temperature: float | None
+    max_tokens: int | None
+    top_p: float | None
+    stop_sequences: list[str] | None
+    cache_prompt: str | None
+    """Type of the cache point after the system prompt, such as `default`."""
+    cache_tools: str | None
+    """Type of the cache point after the tools."""
+    guardrail_id: str | None
+    guardrail_version: str | None
+    guardrail_trace: Literal["enabled", "disabled", "enabled_full"] | None
+    """Defaults to `enabled`, which tells whether the input or the output was blocked."""
+    guardrail_stream_processing_mode: Literal["sync", "async"] | None
+    guardrail_latest_message: bool | None
+    """Whether the guardrail sees the latest user message only."""
+    guardrail_redact_input: bool | None
+    """Whether blocked input is replaced in the conversation (the default)."""
+    guardrail_redact_input_message: str | None
+    guardrail_redact_output: bool | None
+    """Whether blocked output is replaced by our text instead of the guardrail's. Off by default."""
+    guardrail_redact_output_message: str | None
+    include_tool_result_status: Literal["auto"] | bool | None
+    """Whether tool results carry their status; `auto` (the default) sends it to the models that know it."""
+    service_tier: str | None
+    additional_request_fields: dict[str, Any] | None
+    additional_response_field_paths: list[str] | None
+    additional_args: dict[str, Any] | None
+    """Request parameters to be added as they are."""
+
+
+class BedrockModel(ProviderModel):
+    """A model on Amazon Bedrock. Building one connects to nothing.
+
+    Credentials and region come from the arguments, else from the environment and `~/.aws` as in every AWS tool; they
+    are looked up at the first call. One model may be used by many agents at once and from several event loops; each
+    loop has its own connections, released by `aclose` in that loop.
+
+    Errors: `Throttled` and `Unavailable` (call again later), `ModelStreamBroken` (call again),
+    `ContextWindowOverflowException` (shorten), `ModelFailed` (refused, not allowed, no credentials or region, nonsense:
+    the message says what to set). botocore's own retries are off, so that whoever calls decides about them.
+    Cancellation: closing the stream early releases its connection.
+    """
+
+    _known = BedrockConfig
+    _service = "Bedrock"
+
+    def __init__(
+        self,
+        *,
+        region_name: str | None = None,
+        boto_session: Any = None,
+        endpoint_url: str | None = None,
+        boto_client_config: Any = None,
+        connect_timeout_s: float = 10.0,
+        read_timeout_s: float = 120.0,
+        **config: Unpack[BedrockConfig],
+    ) -> None:
+        """`config` is documented field by field at `BedrockConfig`; a name that is not there is a `TypeError`.
+
+        `boto_session` is a boto3, botocore or aiobotocore session to take credentials and region from, and
+        `boto_client_config` a botocore `Config` that is laid over ours. `read_timeout_s` bounds the time between two
+        pieces of an answer, not the whole answer.
+        """
+        if region_name is not None and boto_session is not None:
+            msg = "region_name and boto_session exclude each other: the session has a region"
+            raise ValueError(msg)
+        start: BedrockConfig = {"model_id": DEFAULT_MODEL_ID}
+        settings = AwsSettings(
+            region_name=region_name,
+            boto_session=boto_session,
+            endpoint_url=endpoint_url,
+            boto_client_config=boto_client_config,
+            connect_timeout_s=connect_timeout_s,
+            read_timeout_s=read_timeout_s,
+        )
+        super().__init__(start, config, aws_clients(BEDROCK, settings))
+
+    async def _answer(
+        self,
+        config: BedrockConfig,
+        messages: Sequence[Message],
+        tool_specs: Sequence[ToolSpec] | None,
+        system_prompt: str | None,
+        options: CallOptions,
+    ) -> AsyncGenerator[StreamEvent]:
+        request = converse_request(config, messages, tool_specs, system_prompt, options)
+        stop_reason: str | None = None
+        judged = False
+        try:
+            async with aclosing(await self._ask(request, streaming=config.get("streaming") is not False)) as events:
+                async for event in events:
+                    if "messageStop" in event:
+                        stop_reason = event["messageStop"].get("stopReason")
+                    yield event
+                    if "metadata" in event:
+                        judged = True
+                        if verdict := redaction(config, stop_reason, event["metadata"]):
+                            yield verdict
+                if not judged and (verdict := redaction(config, stop_reason, {})):
+                    yield verdict
+        except foreign_errors() as error:
+            raise from_foreign(error) from error
+
+    def _counting(
+        self,
+        config: BedrockConfig,
+        messages: Sequence[Message],
+        tool_specs: Sequence[ToolSpec] | None,
+        system_prompt: str | None,
+        options: CallOptions,
+    ) -> Callable[[], Awaitable[int]]:
+        request = counting_request(converse_request(config, messages, tool_specs, system_prompt, options))
+
+        async def counted() -> int:
+            try:
+                return int((await (await self._clients.get()).count_tokens(**request))["inputTokens"])
+            except (*foreign_errors(), *NONSENSE) as error:
+                raise from_foreign(error) from error
+
+        return counted
+
+    async def _ask(self, request: dict[str, Any], *, streaming: bool) -> AsyncGenerator[StreamEvent, None]:
+        client = await self._clients.get()
+        try:
+            if streaming:
+                response = await client.converse_stream(**request)
+                return converse_events(response["stream"])
+            return _whole_answer(await client.converse(**request))
+        except NONSENSE as error:
+            raise ModelFailed(f"the model's answer cannot be read: {error}") from error
+
+
+async def _whole_answer(response: Mapping[str, Any]) -> AsyncGenerator[StreamEvent, None]:
+    """The answer of Converse as the events that ConverseStream would have sent."""
+    message = response.get("output", {}).get("message")
+    stop_reason = response.get("stopReason")
+    if not message or not isinstance(stop_reason, str):
+        raise ModelFailed("the model answered without a message", response=sorted(response))
+    for event in message_events(message.get("content", ()), stop_reason=stop_reason):
+        yield event
+    yield {"metadata": {key: response[key] for key in ("usage", "metrics", "trace") if key in response}}
+
+
+# What a guardrail's verdict means for the conversation: which of the two messages is to be replaced.
+#
+# Pure. The trace of the answer tells whether the input or the output was blocked. Without a trace nobody can tell, so
+# blocked then means the input too: keeping a text that was refused is worse than hiding one that was not.
+
+INTERVENED = "guardrail_intervened"
+"""The stop reason of an answer that a guardrail has replaced."""
+REDACTED_INPUT = "[User input redacted.]"
+REDACTED_OUTPUT = "[Assistant output redacted.]"
+
+
+def redaction(config: BedrockConfig, stop_reason: str | None, metadata: Mapping[str, Any]) -> StreamEvent | None:
+    """The `redactContent` event that a blocked answer calls for, None when nothing is to be replaced."""
+    if stop_reason != INTERVENED:
+        return None
+    trace = metadata.get("trace", {}).get("guardrail")
+    body: dict[str, str] = {}
+    if config.get("guardrail_redact_input") is not False and (not trace or _blocked(trace.get("inputAssessment"))):
+        body["redactUserContentMessage"] = config.get("guardrail_redact_input_message") or REDACTED_INPUT
+    if config.get("guardrail_redact_output") and (not trace or _blocked(trace.get("outputAssessments"))):
+        body["redactAssistantContentMessage"] = config.get("guardrail_redact_output_message") or REDACTED_OUTPUT
+    return {"redactContent": body} if body else None
+
+
+def _blocked(assessment: object) -> bool:
+    """Whether anything in the assessment was found and blocked, however deep it stands."""
+    if isinstance(assessment, Mapping):
+        found = cast("Mapping[str, object]", assessment)
+        blocked = found.get("action") == "BLOCKED" and found.get("detected", True) is True
+        return blocked or any(_blocked(value) for value in found.values())
+    if isinstance(assessment, list | tuple):
+        return any(_blocked(value) for value in cast("Sequence[object]", assessment))
+    return False
+
+
+# ConverseStream over httpx: the frames of an answer as events.
+#
+# aiobotocore reads event streams through `response.content.iter_chunks()`, which aiohttp has and httpx has not. Here
+# the bytes come from httpx's `aiter_raw()`, botocore's `EventStreamBuffer` cuts them into frames, and aiobotocore's
+# parser turns frames into events by the service model. One generator holds the connection, so closing it releases it.
+
+
+async def converse_events(stream: Any) -> AsyncGenerator[StreamEvent, None]:
+    """The events of a `ConverseStream` response, in order, until the service ends the stream.
+
+    Errors: botocore's and httpx's; `ModelFailed` for a frame that does not fit the service model; `ModelStreamBroken`
+    when the stream ended without `messageStop`. Closing the generator, also by cancellation, releases the connection.
+    """
+    response = stream._raw_stream  # the httpx response; aiobotocore offers no public way to it
+    chunks: AsyncGenerator[bytes, None] = response.aiter_raw()
+    frames = import_module("botocore.eventstream").EventStreamBuffer()
+    stopped = False
+    try:
+        async for chunk in chunks:
+            frames.add_data(chunk)
+            for frame in frames:
+                event = await _parsed(stream, frame)
+                stopped = stopped or "messageStop" in event
+                if event:
+                    yield event
+    finally:
+        await release(chunks, response.aclose, foreign_errors())
+    if not stopped:
+        raise ModelStreamBroken("Bedrock ended the stream in the middle of an answer")
+
+
+async def _parsed(stream: Any, frame: Any) -> StreamEvent:
+    """One frame as an event; empty when the service model does not know it."""
+    try:
+        return await stream._parse_event(frame) or {}
+    except (import_module("botocore.parsers").ResponseParserError, *NONSENSE) as error:
+        raise ModelFailed("malformed model event", event=frame.headers.get(":event-type"), reason=str(error)) from error
+
+
+# What goes wrong between us and Bedrock, as errors of ours. The one place where its errors and botocore's are named.
+#
+#   slow down        throttling, quotas, status 429                                       Throttled
+#   try again        5xx, model not ready or timed out, no connection, read timeout       Unavailable
+#   broke off        the connection or the model ended in the middle of an answer         ModelStreamBroken
+#   shorten          the messages do not fit the window                                   ContextWindowOverflowException
+#   give up          refused, not allowed, no credentials, no region, nonsense            ModelFailed
+#
+# Source: Amazon Bedrock API reference, errors of `ConverseStream`.
+
+
+_THROTTLED = frozenset(
+    (
+        "throttling",
+        "throttlingexception",
+        "throttledexception",
+        "toomanyrequests",
+        "toomanyrequestsexception",
+        "requestlimitexceeded",
+        "limitexceededexception",
+        "servicequotaexceededexception",
+        "slowdown",
+    )
+)
+_UNAVAILABLE = frozenset(
+    (
+        "internalserverexception",
+        "internalfailure",
+        "serviceunavailable",
+        "serviceunavailableexception",
+        "modelnotreadyexception",
+        "modeltimeoutexception",
+        "modelerrorexception",
+        "requesttimeout",
+        "requesttimeoutexception",
+    )
+)
+_BROKEN_OFF = "modelstreamerrorexception"
+_ACCESS = {
+    "accessdeniedexception": "the identity may not use this model: allow bedrock:InvokeModel and enable the model",
+    "unrecognizedclientexception": "AWS does not know these credentials: check AWS_ACCESS_KEY_ID and its secret",
+    "invalidsignatureexception": "the signature does not match: check AWS_SECRET_ACCESS_KEY and the clock",
+    "expiredtokenexception": "the AWS credentials have expired: refresh them, for example with `aws sso login`",
+    "expiredtoken": "the AWS credentials have expired: refresh them, for example with `aws sso login`",
+}
+_NO_CREDENTIALS = (
+    "no AWS credentials were found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, set AWS_PROFILE,"
+    " or pass boto_session"
+)
+_NO_REGION = "no AWS region is known: set AWS_REGION, or pass region_name='us-east-1'"
+
+
+def service_error(code: str, status: int, message: str, retry_after_s: float | None = None) -> RepertoryError:
+    """An answer of the service that says no. `code` in any spelling, `status` 0 when it came inside a stream."""
+    name = code.lower()
+    fields: dict[str, object] = {"code": code, "status": status} if status else {"code": code}
+    if is_overflow(message):
+        return ContextWindowOverflowException(message, **fields)
+    if name == _BROKEN_OFF:
+        return ModelStreamBroken(f"the model broke off: {message}", **fields)
+    if name in _UNAVAILABLE:
+        return Unavailable(f"the model is not available: {message}", **fields)
+    if name in _THROTTLED or status == 429:
+        return Throttled(f"Bedrock asks for fewer requests: {message}", retry_after_s=retry_after_s, **fields)
+    if status >= 500:
+        return Unavailable(f"Bedrock is not available: {message}", **fields)
+    hint = _ACCESS.get(name)
+    return ModelFailed(f"{hint} ({message})" if hint else f"Bedrock refused the request: {message}", **fields)
+
+
+def foreign_errors() -> tuple[type[Exception], ...]:
+    """The classes that `from_foreign` knows. An `except` clause evaluates this only when something was raised."""
+    import httpx2
+
+    boto = import_module("botocore.exceptions")
+    frames, parsers = import_module("botocore.eventstream"), import_module("botocore.parsers")
+    ours = (boto.BotoCoreError, boto.ClientError, frames.ParserError, parsers.ResponseParserError)
+    return (*ours, httpx2.HTTPError, httpx2.StreamError)
+
+
+def from_foreign(error: Exception) -> RepertoryError:
+    """The error of ours for one of `foreign_errors`. Raise it `from` the original."""
+    import httpx2
+
+    boto, frames = import_module("botocore.exceptions"), import_module("botocore.eventstream")
+    match error:
+        case boto.ClientError():
+            return _from_response(error.response)
+        case boto.NoCredentialsError() | boto.PartialCredentialsError() | boto.NoAuthTokenError():
+            return ModelFailed(_NO_CREDENTIALS)
+        case boto.NoRegionError():
+            return ModelFailed(_NO_REGION)
+        case boto.HTTPClientError() | boto.ConnectionError():
+            return Unavailable(f"Bedrock cannot be reached: {error}")
+        case httpx2.HTTPError() | httpx2.StreamError():
+            return ModelStreamBroken(f"the connection ended within an answer: {type(error).__name__}: {error}")
+        case frames.ParserError():
+            return ModelStreamBroken(f"the answer arrived damaged: {error}")
+        case _:
+            return ModelFailed(f"the model call failed: {error}")
+
+
+def _from_response(response: Mapping[str, Any]) -> RepertoryError:
+    details, meta = response.get("Error", {}), response.get("ResponseMetadata", {})
+    code, message = str(details.get("Code", "Unknown")), str(details.get("Message", "no message"))
+    return service_error(code, meta.get("HTTPStatusCode", 0), message, retry_after_s(meta.get("HTTPHeaders", {})))
+
+
+# What is sent to Converse and ConverseStream: settings and a conversation as request parameters.
+#
+# Pure. What is ours (`metadata`, `tracking_id`) never leaves, and what the service would refuse in an otherwise sound
+# history (blank text, tool blocks without a tool list, tool input that is no object) is spelled so that it accepts it.
+#
+# Source: Amazon Bedrock API reference, `Converse` and `ConverseStream`.
+
+
+_INFERENCE = {
+    "temperature": "temperature",
+    "max_tokens": "maxTokens",
+    "top_p": "topP",
+    "stop_sequences": "stopSequences",
+}
+_ADDITIONAL = {
+    "additional_request_fields": "additionalModelRequestFields",
+    "additional_response_field_paths": "additionalModelResponseFieldPaths",
+}
+_PLACEHOLDER_TOOL: dict[str, Any] = {
+    "toolSpec": {
+        "name": "noop",
+        "description": "Does nothing. Never call it.",
+        "inputSchema": {"json": {"type": "object", "properties": {}}},
+    }
+}
+
+
+def converse_request(
+    config: BedrockConfig,
+    messages: Sequence[Message],
+    tool_specs: Sequence[ToolSpec] | None,
+    system_prompt: str | None,
+    options: CallOptions,
+) -> dict[str, Any]:
+    """The parameters of one call."""
+    values: Mapping[str, Any] = config
+    request: dict[str, Any] = {"modelId": config.get("model_id"), "messages": _messages(config, messages)}
+    if system := _system(config, system_prompt, options.system_prompt_content):
+        request["system"] = system
+    inference: dict[str, Any] = {name: values[key] for key, name in _INFERENCE.items() if values.get(key) is not None}
+    if inference:
+        request["inferenceConfig"] = inference
+    if tools := _tools(config, messages, tool_specs):
+        request["toolConfig"] = {
+            "tools": tools,
+            **({"toolChoice": dict(options.tool_choice)} if options.tool_choice else {}),
+        }
+    if guardrail := _guardrail(config):
+        request["guardrailConfig"] = guardrail
+    for key, name in _ADDITIONAL.items():
+        if values.get(key) is not None:
+            request[name] = values[key]
+    if tier := config.get("service_tier"):
+        request["serviceTier"] = {"type": tier}
+    return request | (config.get("additional_args") or {})
+
+
+def counting_request(request: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters of `CountTokens` for the same conversation."""
+    counted = ("messages", "system", "toolConfig", "additionalModelRequestFields")
+    conversation = {key: request[key] for key in counted if key in request}
+    return {"modelId": request["modelId"], "input": {"converse": conversation}}
+
+
+def _system(config: BedrockConfig, system_prompt: str | None, content: SystemBlocks | None) -> list[Mapping[str, Any]]:
+    blocks = system_blocks(system_prompt, content)
+    return [*blocks, *_cache_point(config.get("cache_prompt"))] if blocks else []
+
+
+def _messages(config: BedrockConfig, messages: Sequence[Message]) -> list[dict[str, Any]]:
+    with_status = _sends_status(config)
+    sent: list[dict[str, Any]] = []
+    for message in messages:
+        content = _content(message, with_status=with_status)
+        if sent and sent[-1]["role"] == message["role"]:
+            sent[-1]["content"] += content  # The service wants roles to alternate; a summary stands before a prompt.
+        else:
+            sent.append({"role": message["role"], "content": content})
+    if config.get("guardrail_latest_message") and config.get("guardrail_id"):
+        _guard_latest(sent)
+    return sent
+
+
+def _content(message: Message, *, with_status: bool) -> list[dict[str, Any]]:
+    blocks = [_block(block, with_status=with_status) for block in message["content"]]
+    return [block for block in blocks if "text" not in block or block["text"].strip()] or [{"text": BLANK_TEXT}]
+
+
+def _block(block: Mapping[str, Any], *, with_status: bool) -> dict[str, Any]:
+    if "toolUse" in block:
+        use = block["toolUse"]
+        return {"toolUse": {"toolUseId": use["toolUseId"], "name": use["name"], "input": input_of(use)}}
+    if "toolResult" in block:
+        result = block["toolResult"]
+        sent = {"toolUseId": result["toolUseId"], "content": result["content"]}
+        return {"toolResult": sent | ({"status": result["status"]} if with_status and "status" in result else {})}
+    return dict(block)
+
+
+def _sends_status(config: BedrockConfig) -> bool:
+    wanted = config.get("include_tool_result_status")
+    return "anthropic.claude" in config.get("model_id", "") if wanted in (None, "auto") else bool(wanted)
+
+
+def _guard_latest(sent: list[dict[str, Any]]) -> None:
+    """Mark the latest user message's text as what the guardrail shall look at."""
+    for message in reversed(sent):
+        if message["role"] == "user" and any("text" in block for block in message["content"]):
+            message["content"] = [
+                {"guardContent": {"text": {"text": block["text"]}}} if "text" in block else block
+                for block in message["content"]
+            ]
+            return
+
+
+def _tools(
+    config: BedrockConfig, messages: Sequence[Message], tool_specs: Sequence[ToolSpec] | None
+) -> list[dict[str, Any]]:
+    tools: list[dict[str, Any]] = [_tool(spec) for spec in tool_specs or ()]
+    if tools:
+        return [*tools, *_cache_point(config.get("cache_tools"))]
+    mentioned = any("toolUse" in block or "toolResult" in block for message in messages for block in message["content"])
+    return [_PLACEHOLDER_TOOL] if mentioned else []
+
+
+def _tool(spec: Mapping[str, Any]) -> dict[str, Any]:
+    if "cachePoint" in spec:
+        return dict(spec)
+    described = {"name": spec["name"], "description": spec["description"] or spec["name"]}
+    return {"toolSpec": {**described, "inputSchema": spec["inputSchema"]}}
+
+
+def _guardrail(config: BedrockConfig) -> dict[str, Any]:
+    identifier, version = config.get("guardrail_id"), config.get("guardrail_version")
+    if not identifier or not version:
+        return {}
+    guardrail = {
+        "guardrailIdentifier": identifier,
+        "guardrailVersion": version,
+        "trace": config.get("guardrail_trace") or "enabled",
+    }
+    mode = config.get("guardrail_stream_processing_mode")
+    if mode and config.get("streaming") is not False:
+        guardrail["streamProcessingMode"] = mode
+    return guardrail
+
+
+def _cache_point(kind: str | None) -> list[dict[str, Any]]:
+    return [{"cachePoint": {"type": kind}}] if kind else []

@@ -1,4 +1,0 @@
-"""Models of Amazon Bedrock, and its embedder.
-
-Start with `model.py`.
-"""

@@ -1,0 +1,281 @@
+"""What the models of all providers have in common: settings that are checked by name, options of a call, counting.
+
+A provider's file only translates: a conversation into what its service takes, and what that sends into events and
+errors of ours. `sdk.py` is the same for the providers that are asked through an official SDK.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from datetime import datetime
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import anyio
+
+from repertory.backends.loop_clients import LoopClients
+from repertory.backends.models.content import text_in
+from repertory.backends.ports import Model, StreamEvent
+from repertory.core.tokens import estimate_tokens
+from repertory.errors import Invalid, RepertoryError
+
+if TYPE_CHECKING:
+    from repertory.core.messages import Message, ToolSpec
+
+_log = logging.getLogger("repertory.models")
+
+NONSENSE = (ValueError, TypeError, LookupError, AttributeError)
+"""What client libraries raise for an answer of another shape than they know."""
+
+SystemBlocks = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallOptions:
+    """The options that every provider knows, and the settings for this call only."""
+
+    tool_choice: Mapping[str, Any] | None
+    """As Converse spells it: `{"auto": {}}`, `{"any": {}}` or `{"tool": {"name": ...}}`."""
+    system_prompt_content: SystemBlocks | None
+    """The system prompt as blocks (`text`, `cachePoint`). It wins over the string."""
+    settings: Mapping[str, Any]
+
+
+def call_options(options: Mapping[str, Any]) -> CallOptions:
+    """The options of one call. `invocation_state` is for hooks and tools: no provider is told.
+
+    Errors: `Invalid` for a tool choice that is none of the three.
+    """
+    known = ("tool_choice", "system_prompt_content", "invocation_state")
+    choice = options.get("tool_choice")
+    match choice:
+        case None | {"auto": _} | {"any": _} | {"tool": {"name": str()}}:
+            pass
+        case _:
+            raise Invalid('tool_choice is {"auto": {}}, {"any": {}} or {"tool": {"name": ...}}', got=repr(choice)[:200])
+    return CallOptions(
+        tool_choice=choice,
+        system_prompt_content=options.get("system_prompt_content"),
+        settings={key: value for key, value in options.items() if key not in known},
+    )
+
+
+class ProviderModel(Model):
+    """A model of a provider. One may be used by many agents at once and from several event loops; each loop has its own
+    connections, released by `aclose` in that loop.
+    """
+
+    _known: ClassVar[type[Mapping[str, Any]]]
+    """The settings that there are, with their types."""
+    _service: ClassVar[str]
+    """What to call the provider in front of a person."""
+
+    def __init__(self, start: Mapping[str, Any], config: Mapping[str, Any], clients: LoopClients) -> None:
+        """`start`: what settings are before `config`."""
+        self._clients = clients
+        self._config: Mapping[str, Any] = start
+        self.update_config(**config)
+
+    def get_config(self) -> Mapping[str, Any]:
+        """The settings, as given."""
+        return dict(self._config)
+
+    def update_config(self, **settings: Any) -> None:
+        """Change settings for later calls. `TypeError` names the ones that do not exist."""
+        self._config = changed(type(self), self._known, self._config, settings)
+
+    async def stream(
+        self,
+        messages: Sequence[Message],
+        tool_specs: Sequence[ToolSpec] | None = None,
+        system_prompt: str | None = None,
+        **options: Any,
+    ) -> AsyncIterator[StreamEvent]:
+        """Ask the model. `options`: see `call_options`, and settings for this call only."""
+        asked = call_options(options)
+        config = changed(type(self), self._known, self._config, asked.settings)
+        async with aclosing(self._answer(config, messages, tool_specs, system_prompt, asked)) as events:
+            async for event in events:
+                yield event
+
+    async def count_tokens(
+        self,
+        messages: Sequence[Message],
+        tool_specs: Sequence[ToolSpec] | None = None,
+        system_prompt: str | None = None,
+        system_prompt_content: SystemBlocks | None = None,
+    ) -> int:
+        """Tokens that these would take: counted by the service when `use_native_token_count` is set, else estimated.
+
+        A service that does not answer, or cannot count for this model, is no error: then it is the estimate.
+        """
+        if self._config.get("use_native_token_count"):
+            options = call_options({"system_prompt_content": system_prompt_content})
+            counting = self._counting(self._config, messages, tool_specs, system_prompt, options)
+            try:
+                return await counting()
+            except RepertoryError as error:
+                _log.info("tokens not counted but estimated", exc_info=error, extra={"service": self._service})
+        return estimate_tokens(messages, tool_specs, system_text(system_prompt, system_prompt_content))
+
+    async def aclose(self) -> None:
+        """Release the connections of the running event loop."""
+        await self._clients.aclose()
+
+    def _answer(
+        self,
+        config: Any,
+        messages: Sequence[Message],
+        tool_specs: Sequence[ToolSpec] | None,
+        system_prompt: str | None,
+        options: CallOptions,
+    ) -> AsyncGenerator[StreamEvent]:
+        """The events of one answer. Closing the generator releases the connection."""
+        raise NotImplementedError
+
+    def _counting(
+        self,
+        config: Any,
+        messages: Sequence[Message],
+        tool_specs: Sequence[ToolSpec] | None,
+        system_prompt: str | None,
+        options: CallOptions,
+    ) -> Callable[[], Awaitable[int]]:
+        """Asks the service to count. Only for providers with a setting `use_native_token_count`."""
+        raise NotImplementedError
+
+
+_MEANT = {
+    "api_key": "write client_args={'api_key': ...}, or set the environment's variable for it",
+    "base_url": "write client_args={'base_url': ...}",
+    "region": "write region_name=...",
+    "aws_region": "write region_name=...",
+    "model": "write model_id=...",
+}
+"""What somebody who names such a setting should write."""
+
+
+def changed(
+    owner: type[object], known: type[Mapping[str, Any]], config: Mapping[str, Any], changes: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """The settings after a change. `TypeError` names those that `owner` does not have, and the ones it has."""
+    names = known.__annotations__
+    window: object = changes.get("context_window_limit")
+    if window is not None and (isinstance(window, bool) or not isinstance(window, int) or window < 1):
+        raise Invalid("context_window_limit is the model's window in tokens, such as 200_000", got=repr(window))
+    unknown = sorted(changes.keys() - names.keys())
+    if unknown:
+        hint = "; ".join(_MEANT[name] for name in unknown if name in _MEANT)
+        hint = f" ({hint})" if hint else ""
+        msg = f"{owner.__name__} has no setting {', '.join(unknown)}{hint}; it has {', '.join(sorted(names))}"
+        raise TypeError(msg)
+    return {**config, **changes}
+
+
+def system_blocks(system_prompt: str | None, content: SystemBlocks | None) -> SystemBlocks:
+    """The system prompt as blocks; blank texts are left out, since services refuse them."""
+    blocks: SystemBlocks = [{"text": system_prompt or ""}] if content is None else content
+    return [block for block in blocks if "text" not in block or block["text"].strip()]
+
+
+def system_text(system_prompt: str | None, content: SystemBlocks | None) -> str:
+    """The system prompt as one text."""
+    texts = [text_in(block) for block in system_blocks(system_prompt, content)]
+    return "\n".join(text for text in texts if text)
+
+
+# How services say that a conversation does not fit the model's window.
+#
+# None of them has a status of its own for it that all models use, so it is known by its words. Gateways pass on what
+# the service behind them said, hence one list for all.
+#
+# Source: the services' own messages, as they were seen.
+
+
+_CODES = frozenset(("context_length_exceeded", "exceed_context_size_error", "request_too_large"))
+_WORDS = (
+    "input is too long",
+    "prompt is too long",
+    "input length and `max_tokens` exceed context limit",
+    "input length exceeds context window",
+    "input and output tokens exceed your context limit",
+    "exceeds the context window",
+    "exceeds the available context size",
+    "exceeds the maximum number of tokens",
+    "greater than the context length",
+    "maximum context length",
+    "input tokens exceed the configured limit",
+    "must be reduced in order to run successfully",
+    "request size exceeds model context window",
+    "too many input tokens",
+    "too many total text bytes",
+)
+
+
+def is_overflow(message: str, *codes: str) -> bool:
+    """Whether a refusal means that the messages must become shorter. Codes are compared in lower case."""
+    text = message.lower()
+    return any(code.lower() in _CODES for code in codes) or any(words in text for words in _WORDS)
+
+
+# How long a service asks its callers to wait.
+#
+# Source: RFC 9110, section 10.2.3; `retry-after-ms` is what Azure and OpenAI add.
+
+
+def retry_after_s(headers: Mapping[str, str]) -> float | None:
+    """Seconds to wait, None when the answer does not say. The names of `headers` are in lower case.
+
+    A date is counted from the answer's own `Date`, so clocks that differ do no harm.
+    """
+    milliseconds = _seconds(headers.get("retry-after-ms"))
+    if milliseconds is not None:
+        return milliseconds / 1000
+    asked = headers.get("retry-after")
+    seconds = _seconds(asked)
+    if seconds is not None:
+        return seconds
+    until, now = _date(asked), _date(headers.get("date"))
+    return max(0.0, (until - now).total_seconds()) if until and now else None
+
+
+def _seconds(text: str | None) -> float | None:
+    try:
+        value = float(text or "")
+    except ValueError:
+        return None
+    return value if math.isfinite(value) and value >= 0 else None
+
+
+def _date(text: str | None) -> datetime | None:
+    try:
+        parsed = parsedate_to_datetime(text or "")
+    except ValueError:
+        return None
+    return parsed if parsed.tzinfo else None
+
+
+# Giving up an answer that has not been read to its end.
+#
+# httpx, and every client above it, nests generators that do not close each other, and trio complains about those that
+# are dropped half way. So an unfinished read is not closed where it stands: it goes on, is cancelled, and thereby
+# unwinds all of them. Then the connection is closed.
+
+
+_CLOSE_TIMEOUT_S = 2.0
+
+
+async def release(
+    reader: AsyncIterator[object], close: Callable[[], Awaitable[object]], errors: tuple[type[Exception], ...]
+) -> None:
+    """Unwind what reads, then close, within 2 s and shielded. `errors` are what the unread rest may raise: ignored."""
+    with anyio.CancelScope(shield=True) as scope, suppress(*errors):
+        scope.cancel()
+        async for _ in reader:
+            pass
+    with anyio.move_on_after(_CLOSE_TIMEOUT_S, shield=True):
+        await close()
