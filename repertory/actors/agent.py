@@ -9,19 +9,15 @@ Supervised by the session, as its last child.
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, assert_never
 
-import anyio
-
 from repertory.actors.backlog import Backlog
 from repertory.actors.call import (
     BUDGETS,
-    OPEN_TURNS,
     Abandon,
     AgentMessage,
     Busy,
@@ -39,13 +35,13 @@ from repertory.actors.call import (
     TimeUp,
     in_context,
 )
+from repertory.actors.call_queue import CallQueueActor
 from repertory.actors.context import AgentParts, AgentSettings, Footing, Publish, TurnContext, TurnRecord
 from repertory.actors.conversation import LoadView
 from repertory.actors.ledger import Ledger
 from repertory.actors.memory.consumer import SkipTo, TurnEnded
 from repertory.actors.persister_messages import LeftBehind, ReadImage, ReadLeftBehind
 from repertory.actors.turn import TurnDriver
-from repertory.actors.worklist import Worklist
 from repertory.backends.ports import OutputForm
 from repertory.core.budget import Budget
 from repertory.core.journal.editing import MessagesEdit, editing
@@ -73,7 +69,6 @@ from repertory.core.snapshots.fields import SnapshotFields, restoring
 from repertory.core.standing import Standing
 from repertory.core.turn import CANCELLED, Began, Continued, Stop, is_whole
 from repertory.errors import AgentBusy, Failed, Invalid, RepertoryError, TooLarge, Unavailable
-from repertory.runtime.actor import Actor
 from repertory.runtime.envelope import ReplySlot
 from repertory.runtime.lifecycle import ExitReason
 from repertory.runtime.message import Next, carry_on, refuse, reply
@@ -100,7 +95,7 @@ class CallSettings:
     """Calls that may wait for the running one; one more is refused with `AgentBusy`."""
 
 
-class AgentActor(Actor[AgentMessage]):
+class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
     """One turn at a time. Everything a turn needs to know of the last one lies in `_standing`."""
 
     def __init__(
@@ -112,17 +107,13 @@ class AgentActor(Actor[AgentMessage]):
         wall: Callable[[], float],
     ) -> None:
         """`backlog` is what this agent's persister could not store."""
+        super().__init__("turns")
         self._settings = settings
         self._backlog = backlog
         self._calls = calls
         self._parts = parts
         self._wall = wall
-        self._waiting: deque[Call] = deque()
-        self._loads: deque[tuple[SnapshotFields | MessagesEdit, ReplySlot[None]]] = deque()
-        self._running: Call | None = None
         self._driver: TurnDriver | None = None
-        self._worklist = Worklist("turns", self._next)
-        self._refusing = False
         self._standing = Standing(last=None)
         self._footing = Footing()
         self._named = NamedTurns(Image())
@@ -194,11 +185,7 @@ class AgentActor(Actor[AgentMessage]):
             case InvokeStreaming(invocation=invocation):
                 return self._take(invocation, SinkOutlet)
             case ShowSnapshot(wanted=wanted):
-                if self._refusing:
-                    return refuse(self._closed())
-                self._loads.append((wanted, self.context.defer()))
-                self._worklist.wake(self.context)
-                return carry_on()
+                return self._take_load(wanted)
             case KeepProgress():
                 return self._keep_progress(message)
             case CancelTurn():
@@ -239,18 +226,15 @@ class AgentActor(Actor[AgentMessage]):
         if self._worklist.busy and (busy == "reject" or len(self._waiting) >= self._calls.waiting_max):
             waiting = len(self._waiting)
             return refuse(AgentBusy("a turn is running", agent=self._settings.agent_id, busy=busy, waiting=waiting))
-        call = Call(invocation=invocation, prompt=prompt, outlet=outlet(self.context))
-        call.outlet.on_left(lambda: self._abandon(invocation))
+        call = self._new_call(invocation, prompt, outlet)
         self._watch_time(invocation)
         self._place(call, busy)
         return carry_on()
 
     def _would_wait_for_itself(self, invocation: Invocation) -> bool:
         """Whether the call comes from the turn that runs, and would wait for its end."""
-        running, busy = self._running, invocation.busy or self._calls.busy
-        if running is None or invocation.direct is not None or busy not in ("queue", "steer"):
-            return False
-        return any(turn.call is running.invocation for turn in invocation.context.get(OPEN_TURNS, ()))
+        waits = invocation.direct is None and (invocation.busy or self._calls.busy) in ("queue", "steer")
+        return waits and self._comes_from_running(invocation)
 
     def _answer_again(self, result: AgentResult, outlet: type[SlotOutlet] | type[SinkOutlet]) -> Next:
         """Give a known result to one more caller, whichever way it listens."""
@@ -273,11 +257,6 @@ class AgentActor(Actor[AgentMessage]):
         same[0].shared.append(call)
         self._watch_time(invocation)
         return True
-
-    def _watch_time(self, invocation: Invocation) -> None:
-        if invocation.deadline < math.inf:
-            left_s = max(invocation.deadline - anyio.current_time(), 0.0)
-            self.context.after(left_s, TimeUp(invocation=invocation), key=invocation)
 
     def _place(self, call: Call, busy: Busy) -> None:
         if busy == "steer" and self._steer(call):
@@ -315,24 +294,6 @@ class AgentActor(Actor[AgentMessage]):
         if call is not None:
             call.outlet.fail(AgentBusy("other turns took all the time of this call", agent=self._settings.agent_id))
 
-    def _withdraw(self, invocation: Invocation) -> Call | None:
-        """Take back a call that waits or shares a turn. Who shares the turn of a call that waits takes its place."""
-        for place, call in enumerate(self._waiting):
-            if call.invocation is invocation:
-                heirs = call.shared
-                if heirs:
-                    self._waiting[place] = heirs[0]
-                    heirs[0].shared.extend(heirs[1:])
-                else:
-                    del self._waiting[place]
-                return call
-        for call in (*([] if self._running is None else [self._running]), *self._waiting):
-            for sharer in call.shared:
-                if sharer.invocation is invocation:
-                    call.shared.remove(sharer)
-                    return sharer
-        return None
-
     def _abandon(self, invocation: Invocation) -> None:
         """A caller has gone: its turn ends, or does not begin. A turn that others share goes on."""
         running = self._running
@@ -349,8 +310,7 @@ class AgentActor(Actor[AgentMessage]):
         self._refusing = True
         if at_once:
             self._stop_running(CANCELLED)
-            while self._waiting:
-                self._waiting.popleft().fail(self._closed())
+            self._refuse_waiting()
         slot = self.context.defer()
 
         def end() -> None:
@@ -373,12 +333,7 @@ class AgentActor(Actor[AgentMessage]):
         self._ledger.add_changes(self._parts.state)
         self._ledger.hand_over(soon=True)
 
-    def _next(self) -> Awaitable[None] | None:
-        if self._loads:
-            return self._show(*self._loads.popleft())
-        return self._run_turn(self._waiting.popleft()) if self._waiting else None
-
-    async def _show(self, wanted: SnapshotFields | MessagesEdit, slot: ReplySlot[None]) -> None:
+    async def _load(self, wanted: SnapshotFields | MessagesEdit, slot: ReplySlot[None]) -> None:
         """Go on from a snapshot or an edit: first what was said until now, then what it says."""
         try:
             await self._ledger.catch_up()
@@ -408,7 +363,7 @@ class AgentActor(Actor[AgentMessage]):
         else:
             slot.reply(None)
 
-    async def _run_turn(self, call: Call) -> None:
+    async def _serve(self, call: Call) -> None:
         self._running, self._parts.mirror.in_a_turn = call, True
         turns_before = self._footing.turns
         self._parts.wish.take()  # It was for a turn that is over.

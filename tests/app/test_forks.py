@@ -184,11 +184,11 @@ assert texts(agent("sqlite", "another")) == ["one", "two"]
 assert texts(agent("sqlite")) == ["before the fork", "third"]
 """
 LOCKED = """
-from repertory.app.host import blocking, unsaved
+from repertory.app.host import blocking
 
 each = agent("sqlite")
 each("before the fork")
-locks = [blocking._lock, unsaved._lock, each._lock._lock, each._parts.wish._lock]
+locks = [blocking._lock, blocking._host_lock, each._lock._lock, each._parts.wish._lock]
 holding = threading.Event()
 
 def hold():

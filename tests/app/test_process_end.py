@@ -24,10 +24,10 @@ HEAD = """
 import atexit, sys, threading, time
 import anyio
 from repertory import Agent, MemoryManager, ScriptedModel, tool
-from repertory.app.host import blocking, unsaved
+from repertory.app.host import blocking
 from tests.app.test_outside_turns import PLACES, agent_on
 
-blocking.EXIT_S = unsaved.EXIT_S = float(sys.argv[1])
+blocking.EXIT_S = float(sys.argv[1])
 atexit.register(lambda: print("writes", writes, flush=True))  # Called last.
 writes = 0
 
@@ -79,7 +79,7 @@ for kind in (Down, Buggy, Waiting, Stuck):
         say(agent_on(place, f"{sys.argv[2]}/{kind.__name__}", "hello", **remembering(kind())))
 """
 MANY_AGENTS = """
-unsaved.HELD_MAX = 4
+blocking.HELD_MAX = 4
 for _ in range(20):
     say(Agent(ScriptedModel(["hello"]), callback_handler=None, **remembering(Down())))
 """

@@ -8,8 +8,7 @@ are worked on in a job, so that a cancellation is heard at once. Supervised by i
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias, assert_never
 
@@ -18,7 +17,6 @@ import anyio
 from repertory.actors.backlog import Backlog
 from repertory.actors.call import (
     BUDGETS,
-    OPEN_TURNS,
     Abandon,
     AgentMessage,
     Call,
@@ -35,12 +33,12 @@ from repertory.actors.call import (
     TimeUp,
     in_context,
 )
+from repertory.actors.call_queue import CallQueueActor
 from repertory.actors.hooks.calls import fire
 from repertory.actors.ledger import Ledger
 from repertory.actors.orchestrator.events import AfterMultiAgentInvocationEvent, BeforeMultiAgentInvocationEvent
 from repertory.actors.orchestrator.run_driver import Cut, OrchestratorParts, RunDriver
 from repertory.actors.persister_messages import ReadImage, ReadRun
-from repertory.actors.worklist import Worklist
 from repertory.core.budget import Budget
 from repertory.core.opening import read_prompt
 from repertory.core.orchestration.calls import BeginRun, Decision, GoOn, Replay, decide_call, waiting
@@ -49,7 +47,6 @@ from repertory.core.orchestration.results import MultiAgentResult, Status
 from repertory.core.orchestration.run import Run, execution_token, leading_to, visit_of
 from repertory.core.snapshots.portable import RunFields, left_agents, said_of_run
 from repertory.errors import AgentBusy, Invalid, NodeFailed, RepertoryError, RunUnfinished, TooLarge, Unavailable
-from repertory.runtime.actor import Actor
 from repertory.runtime.envelope import ReplySlot
 from repertory.runtime.lifecycle import ExitReason
 from repertory.runtime.message import Ask, Next, carry_on, refuse
@@ -88,7 +85,7 @@ class OrchestratorSettings:
     durable: bool = True
 
 
-class OrchestratorActor(Actor[OrchestratorMessage]):
+class OrchestratorActor(CallQueueActor[OrchestratorMessage, LoadRun]):
     """One run at a time. What it knows of the run lies in `_run`."""
 
     def __init__(
@@ -100,21 +97,17 @@ class OrchestratorActor(Actor[OrchestratorMessage]):
         wall: Callable[[], float],
     ) -> None:
         """`backlog` is what this orchestrator's persister could not store."""
+        super().__init__("runs")
         self._settings = settings
         self._parts = parts
         self._finished = finished
         self._backlog = backlog
         self._wall = wall
-        self._waiting: deque[Call] = deque()
-        self._loads: deque[tuple[LoadRun, ReplySlot[None]]] = deque()
-        self._running: Call | None = None
         self._driver: RunDriver | None = None
         self._beginning: anyio.CancelScope | None = None
         """Of the hooks that are told that a call begins."""
         self._stop_asked: str | None = None
         """Why the running call is to end, as somebody has said."""
-        self._worklist = Worklist("runs", self._next)
-        self._refusing = False
         self._run = Run()
 
     def summary(self) -> object:
@@ -171,7 +164,7 @@ class OrchestratorActor(Actor[OrchestratorMessage]):
             prompt = read_prompt(invocation.prompt, invocation.limits.sizes.prompt_bytes)
         except (Invalid, TooLarge) as error:
             return refuse(error)
-        if self._would_wait_for_itself(invocation):
+        if self._comes_from_running(invocation):
             text = "the call comes from a node of the run that is worked on, so it would wait for itself"
             return refuse(AgentBusy(text, orchestrator=self._settings.orchestrator_id))
         full = len(self._waiting) >= self._settings.waiting_max
@@ -179,11 +172,9 @@ class OrchestratorActor(Actor[OrchestratorMessage]):
             full or (invocation.busy == "reject" if invocation.busy else self._settings.reject)
         ):
             return refuse(AgentBusy("a run is worked on", orchestrator=self._settings.orchestrator_id))
-        call = Call(invocation=invocation, prompt=prompt, outlet=outlet(self.context))
-        call.outlet.on_left(lambda: self._abandon(invocation))
-        if self._worklist.busy and invocation.deadline < math.inf:
-            left_s = max(invocation.deadline - anyio.current_time(), 0.0)
-            self.context.after(left_s, TimeUp(invocation=invocation), key=invocation)
+        call = self._new_call(invocation, prompt, outlet)
+        if self._worklist.busy:
+            self._watch_time(invocation)
         self._waiting.append(call)
         self._worklist.wake(self.context)
         return carry_on()
@@ -211,41 +202,24 @@ class OrchestratorActor(Actor[OrchestratorMessage]):
         finally:
             self._worklist.end_beside()
 
-    def _take_load(self, message: LoadRun) -> Next:
-        if self._refusing:
-            return refuse(self._closed())
-        self._loads.append((message, self.context.defer()))
-        self._worklist.wake(self.context)
-        return carry_on()
-
-    def _would_wait_for_itself(self, invocation: Invocation) -> bool:
-        running = self._running
-        return running is not None and any(
-            turn.call is running.invocation for turn in invocation.context.get(OPEN_TURNS, ())
-        )
-
     def _abandon(self, invocation: Invocation) -> None:
         """A caller has gone: what works for it stops, and can be gone on with."""
         if self._running is not None and self._running.invocation is invocation:
             self._stop("cancelled")
-            return
-        for call in tuple(self._waiting):
-            if call.invocation is invocation:
-                self._waiting.remove(call)
+        else:
+            self._withdraw(invocation)
 
     def _time_up(self, invocation: Invocation) -> None:
         """Refuse a call that still waits. One that works ends by itself."""
-        for call in tuple(self._waiting):
-            if call.invocation is invocation:
-                self._waiting.remove(call)
-                text = "other calls took all the time of this one"
-                call.outlet.fail(AgentBusy(text, orchestrator=self._settings.orchestrator_id))
+        call = self._withdraw(invocation)
+        if call is not None:
+            text = "other calls took all the time of this one"
+            call.outlet.fail(AgentBusy(text, orchestrator=self._settings.orchestrator_id))
 
     def _finish(self, at_once: bool) -> Next:
         """Take no more calls; what nodes do is done to its end, unless it has to be over `at_once`."""
         self._refusing = True
-        while self._waiting:
-            self._waiting.popleft().fail(self._closed())
+        self._refuse_waiting()
         while self._loads:
             self._loads.popleft()[1].fail(self._closed())
         if at_once:
@@ -270,27 +244,22 @@ class OrchestratorActor(Actor[OrchestratorMessage]):
             orchestrator=self._settings.orchestrator_id,
         )
 
-    def _next(self) -> Awaitable[None] | None:
-        if self._loads:
-            return self._load(*self._loads.popleft())
-        return self._serve(self._waiting.popleft()) if self._waiting else None
-
-    async def _load(self, load: LoadRun, slot: ReplySlot[None]) -> None:
+    async def _load(self, wanted: LoadRun, slot: ReplySlot[None]) -> None:
         """Go on from a snapshot: the run, as a new one, and then every node. Until all of them stand where it says, the
         run says that they do not, for whoever finds it after a crash.
         """
         try:
             await self._ledger.catch_up()
-            run, own = load.wanted.run(), self._parts.orchestrator_id
+            run, own = wanted.wanted.run(), self._parts.orchestrator_id
             run.number, run.begun_at, run.loading = self._run.number + 1, self._wall(), True
             run.earlier = self._run.named_so_far
-            if load.token is not None:
-                run.tokens = (load.token,)
+            if wanted.token is not None:
+                run.tokens = (wanted.token,)
             for record in run.records(at=run.begun_at):
                 self._ledger.add(record)
             self._run = run
             await self._ledger.commit()
-            runner, known = self._parts.runner, load.wanted.nodes
+            runner, known = self._parts.runner, wanted.wanted.nodes
             try:
                 nodes = {node: known.get(node) for node in self._parts.plan.nodes}
                 await runner.load(nodes, lambda node, visit: execution_token(own, run, node, visit))

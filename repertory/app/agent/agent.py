@@ -41,9 +41,9 @@ from repertory.app.agent.model_choice import default_model
 from repertory.app.agent.plugins import LatePlugins, Plugin, check_plugins
 from repertory.app.agent.session import AgentLife, AgentSessionSpec
 from repertory.app.agent.tools import AgentTool, DirectTools, as_tools, call_recorded, direct_use
-from repertory.app.host.edge import inside_event_loop, short_errors, sync_loop
+from repertory.app.host.blocking import Unfinished, blocking_host, hold_memory, watch_state
+from repertory.app.host.edge import inside_event_loop, short_errors
 from repertory.app.host.session import ActivationLock
-from repertory.app.host.unsaved import Unfinished, hold_memory, watch_state
 from repertory.app.sessions.sessions import PlacedSession, check_placement
 from repertory.core.ids import check_id
 from repertory.core.limits import Limits, read_limits
@@ -186,7 +186,7 @@ class Agent:
         self._initialized = False
         self._register(hooks or ())
         if session_manager is not None and session_manager.sessions is not None:
-            watch_state(self._state, self._store_state, (session_manager.session_id, self.agent_id), sync_loop)
+            watch_state(self._state, self._store_state, (session_manager.session_id, self.agent_id))
         self._flush_at_exit()
         if session_manager is None:
             self._mirror.show(self._initial)
@@ -195,7 +195,7 @@ class Agent:
         if snapshot is not None:
             self._load_snapshot(snapshot, None)
         if session_manager is not None and not isinstance(session_manager, PlacedSession) and not inside_event_loop():
-            sync_loop().run(self.ready)
+            blocking_host().run(self.ready)
 
     def _register(self, hooks: Sequence[HookProvider]) -> None:
         """Hooks in the order given, then those of plugins, then what plugins do to the agent."""
@@ -357,7 +357,7 @@ class Agent:
         self._mirror.show_edited(shown, waits=edit.keeps_end)
         self._life.loads.append(edit)
         if self.session_manager is not None and not inside_event_loop():
-            sync_loop().run(self.ready)
+            blocking_host().run(self.ready)
         return shown
 
     @property
@@ -433,7 +433,7 @@ class Agent:
         """
         loaded = self._load_snapshot(snapshot, overrides)
         if self.session_manager is not None and not inside_event_loop():
-            sync_loop().run(self.ready)
+            blocking_host().run(self.ready)
         return loaded
 
     async def load_snapshot_async(
@@ -494,7 +494,6 @@ class Agent:
             agent_id=self.agent_id,
             # What is kept in a session is there for the next process as well.
             finish=flush_if_there if kept else self._flush_before_exit,
-            host=sync_loop,
             of_memory=True,
         )
         parts.link.watch = partial(hold_memory, id(parts.link), unfinished)
@@ -505,7 +504,7 @@ class Agent:
 
     def __call__(self, prompt: Prompt = None, **options: Unpack[CallOptions]) -> AgentResult:
         """Run a turn from sync code; takes what `invoke_async` takes. Blocks the calling thread until it is durable."""
-        return sync_loop().run(self.invoke_async, prompt, **options)
+        return blocking_host().run(self.invoke_async, prompt, **options)
 
     async def invoke_async(self, prompt: Prompt = None, **options: Unpack[CallOptions]) -> AgentResult:
         """Run a turn; `CallOptions` says what may stand beside the prompt.
@@ -541,7 +540,7 @@ class Agent:
 
     def structured_output(self, output_model: type[T], prompt: Prompt = None) -> T:
         """`structured_output_async` from sync code."""
-        return sync_loop().run(self.structured_output_async, output_model, prompt)
+        return blocking_host().run(self.structured_output_async, output_model, prompt)
 
     async def structured_output_async(self, output_model: type[T], prompt: Prompt = None) -> T:
         """An object of that type that the model filled in. Errors: `StructuredOutputException` when it would not."""
@@ -593,18 +592,18 @@ class Agent:
 
     def __enter__(self) -> Agent:
         """Keep the session open from sync code, until the end of the block or `shutdown()`."""
-        sync_loop().run(self.__aenter__)
+        blocking_host().run(self.__aenter__)
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        sync_loop().run(self.__aexit__, *exc_info)
+        blocking_host().run(self.__aexit__, *exc_info)
 
     def shutdown(self) -> None:
         """Close what `with agent` opened; everything said is durable and was offered to memory, and so is the state.
         Calling it again does nothing.
         """
         if self._life.is_held or self._state.changed or self._life.edited or self._memory_manager is not None:
-            sync_loop().run(self.shutdown_async)
+            blocking_host().run(self.shutdown_async)
 
     async def shutdown_async(self) -> None:
         """The same for `async with agent`, from the same event loop."""

@@ -1,4 +1,4 @@
-"""What every form of a call takes beside the prompt, and how it becomes an invocation."""
+"""What every form of a call takes beside the prompt, how it becomes an invocation, and who is told of what happens."""
 
 from __future__ import annotations
 

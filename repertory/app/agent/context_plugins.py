@@ -1,4 +1,8 @@
-"""`ContextOffloader`: shows the model previews of large tool results, and lets it read the rest."""
+"""Plugins that change what the model is shown.
+
+`ContextOffloader` shows previews of large tool results, and lets the model read the rest. `ContextInjector` tells it
+something in single calls, such as the time.
+"""
 
 from __future__ import annotations
 
@@ -394,6 +398,9 @@ async def _ask(method: partial[Any]) -> object:
 TIMEOUT_S = 2.0
 """How long a call of the model waits for a renderer that was given no other bound."""
 _NAME = "context-injector"
+
+
+# What a `ContextInjector` tells the model is no part of the conversation.
 
 
 class ContextInjector(Plugin):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypedDict, Unpack, cast
 
 import anyio
 
-from repertory.app.host.edge import sync_loop
+from repertory.app.host.blocking import blocking_host
 from repertory.app.host.host import ambient_host
 from repertory.app.host.shared import ToolServers, open_by_hand
 from repertory.backends.tools.mcp.choice import ToolChoice, ToolFilters
@@ -173,11 +173,11 @@ class MCPClient:
 
     def __enter__(self) -> MCPClient:
         """The same from sync code, for agents that are called from sync code."""
-        sync_loop().run(self.__aenter__)
+        blocking_host().run(self.__aenter__)
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        sync_loop().run(self.__aexit__, *exc_info)
+        blocking_host().run(self.__aexit__, *exc_info)
 
     async def list_tools(self) -> list[ServedTool]:
         """The server's tools, after the filters; each may be given to any agent. Errors: `NotReady` when not open."""
@@ -205,7 +205,7 @@ class MCPClient:
 
     def call_tool_sync(self, tool_use_id: str, name: str, arguments: Mapping[str, Json] | None = None) -> ToolResult:
         """`call_tool_async` from sync code, inside `with client`."""
-        return sync_loop().run(self.call_tool_async, tool_use_id, name, arguments)
+        return blocking_host().run(self.call_tool_async, tool_use_id, name, arguments)
 
     async def list_prompts(self, cursor: str | None = None) -> ListPromptsResult:
         """A page of the server's prompts, as `mcp` has them. Errors: `Failed`, `Unavailable`, `NotReady`, and

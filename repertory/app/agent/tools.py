@@ -1,4 +1,4 @@
-"""An agent as a tool of another agent."""
+"""An agent as a tool of another agent, and the tools of an agent as its program calls them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from repertory.actors.call import Invocation
 from repertory.app.agent.conversation_managers import another_manager
-from repertory.app.host.edge import sync_loop
+from repertory.app.host.blocking import blocking_host
 from repertory.core.interrupts import agent_prefix
 from repertory.core.limits import MESSAGE_DEPTH_MAX, is_too_deep
 from repertory.core.messages import ToolResult, ToolSpec, ToolUse, error_result, tool_results
@@ -201,6 +201,9 @@ def _remembers(tool: object) -> bool:
     return isinstance(tool, AgentTool) and tool.remembers
 
 
+# `agent.tool.<name>(...)`: a tool called by the program itself, put on record or not.
+
+
 class CallDirectly(Protocol):
     """How an agent runs one of its tools for the program; see `DirectTool.invoke_async`."""
 
@@ -232,7 +235,7 @@ class DirectTool:
         self, user_message_override: str | None = None, record_direct_tool_call: bool | None = None, **arguments: Any
     ) -> ToolResult:
         """`invoke_async` from sync code."""
-        return sync_loop().run(self.invoke_async, user_message_override, record_direct_tool_call, **arguments)
+        return blocking_host().run(self.invoke_async, user_message_override, record_direct_tool_call, **arguments)
 
     async def invoke_async(
         self, user_message_override: str | None = None, record_direct_tool_call: bool | None = None, **arguments: Any

@@ -200,6 +200,9 @@ def _plain(value: object) -> object:
     return value
 
 
+# Messages as text for a terminal. What a model or a tool said cannot move the cursor, change colours, or look like
+# something else: characters that reverse the direction of text, or that nobody sees, are spelled out.
+
 SHORT = 100
 """Characters of a tool's input or result that are shown."""
 

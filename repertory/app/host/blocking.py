@@ -8,22 +8,30 @@ thread is a daemon, so a process ends whatever its loop, its tools or its stores
 from __future__ import annotations
 
 import atexit
+import concurrent.futures.thread
 import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import Future
-from typing import ParamSpec, TypeVar
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, ParamSpec, TypeAlias, TypeVar
 
 import anyio
-from anyio.from_thread import BlockingPortal
 
 from repertory.app.host.host import Host, HostSettings
-from repertory.app.host.unsaved import EXIT_S, UNSAVED_SHARE, end_process, finish_unsaved, left_s
 from repertory.errors import Invalid
 from repertory.forking import call_in_children, never_collect
+from repertory.runtime.cell import attempt
 from repertory.runtime.parking import parking_here
+
+if TYPE_CHECKING:
+    from anyio.from_thread import BlockingPortal
+
+    from repertory.core.state import AgentState
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -93,13 +101,13 @@ class BlockingHost:
             ended.wait(within_s)
 
     def stop(self) -> None:
-        """Do what nobody has done yet (`unsaved.py`), drain the host, and end the thread. Calling it twice is allowed.
+        """Do what nobody has done yet, drain the host, and end the thread. Calling it twice is allowed.
 
         It returns in time, whatever runs there. What has not ended by then is left to itself, and logged.
         """
         if self._portal is None:
             return
-        within_s = left_s(self._settings.drain_timeout_s)
+        within_s = self._settings.drain_timeout_s - _spent_s
         self._end_by = time.monotonic() + within_s
         finish_unsaved(self, within_s - self._settings.drain_timeout_s * (1 - UNSAVED_SHARE))
         self._portal, self._stopping = None, True
@@ -118,6 +126,8 @@ class BlockingHost:
         return self._wake is not None
 
     async def _serve(self) -> None:
+        from anyio.from_thread import BlockingPortal  # loaded by the first sync call
+
         # The portal waits for every call, however long: so the drain, which has a deadline, comes before it.
         async with BlockingPortal() as portal, Host(self._settings) as host, anyio.create_task_group() as group:
             events, call_threadsafe = [anyio.Event()], parking_here().call_threadsafe
@@ -140,30 +150,224 @@ class BlockingHost:
         host.system.cut_short()
 
 
-_lock = threading.Lock()
+_host_lock = threading.Lock()
 _host: BlockingHost | None = None
 
 
 def blocking_host() -> BlockingHost:
     """The process's host for sync calls, started by the first one who asks. A forked child starts its own."""
     global _host
-    with _lock:
+    with _host_lock:
         if _host is None:
             _host = BlockingHost()
             atexit.register(_at_exit)
         return _host
 
 
+# What is to be done before the process ends, if nothing else does it: state that was set is stored, what was said is
+# offered to memory.
+#
+# Tools set state within a turn, which stores it. A program may set it at any time, and end without another call. What
+# was said waits for a trigger of memory, and the program may end before. What does these things is held here until it
+# was done, so that it outlives the last reference to its agent as well.
+#
+# At the end of the process everything is tried once, all of it at the same time and within a bound. What is left then
+# is named in the log, and the process ends.
+
+Finish: TypeAlias = Callable[[float], Awaitable[str | None]]
+"""Does it, within the time that is left until a time of the event loop's clock. Returns why some of it is not done, and
+None when all of it is.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unfinished:
+    """One thing that is to be done."""
+
+    left: str
+    """What the log says when it is not done."""
+    session_id: str | None
+    """None when the conversation is kept nowhere."""
+    agent_id: str
+    finish: Finish
+    of_memory: bool = False
+    """Whether it may hold a conversation that is kept nowhere else."""
+
+
+EXIT_S = 10.0
+"""How long the end of the process may take, with everything that is to be done before it."""
+UNSAVED_SHARE = 0.7
+"""The part of it for what is held here. The rest is for committing journals and giving sessions up."""
+HELD_MAX = 256
+"""Agents that are held for their memory. With more the oldest is done now; with twice as many it is given up."""
+_RETURN_S = 0.5
+"""How long what was cancelled may take to return."""
+
+_unsaved_log = logging.getLogger("repertory.sessions")
+_lock = threading.Lock()
+_unsaved: dict[int, Unfinished] = {}
+"""By the identity of what is to be stored, the oldest first."""
+_under_way: dict[int, bool] = {}
+"""What is being done now, and whether there is more of it since. Whatever fails is not held again."""
+_making_room = _registered = _ending = False
+_spent_s = 0.0
+"""How much of `EXIT_S` is used up."""
+
+
+def watch_state(state: AgentState, store: Finish, of: tuple[str, str]) -> None:
+    """Store what is set in the state from now on at the end of the process, unless it is stored before. `of`: session
+    and agent.
+    """
+    text = "state that was set was not stored, and is lost"
+    unfinished = Unfinished(left=text, session_id=of[0], agent_id=of[1], finish=store)
+    state.watch = partial(_note, id(state), unfinished)
+
+
+def hold_memory(key: int, unfinished: Unfinished, unread: bool) -> None:
+    """Offer what was said to memory at the end of the process, unless that is done before; `unread`: whether anything
+    is left.
+    """
+    global _making_room
+    _note(key, unfinished, unread)
+    given_up: list[Unfinished] = []
+    with _lock:
+        held = _held_for_memory()
+        while len(held) > 2 * HELD_MAX:
+            given_up.append(_unsaved.pop(held.pop(0)))
+        begins = len(held) > HELD_MAX and not _making_room
+        _making_room = _making_room or begins
+    for each in given_up:
+        _tell(each, f"more than {2 * HELD_MAX} agents wait for their memory stores")
+    if begins:
+        threading.Thread(target=_make_room, name="repertory-memory", daemon=True).start()
+
+
+def finish_unsaved(host: BlockingHost, within_s: float) -> None:
+    """Do what is left, all of it at the same time. What is not done within that time is logged, and given up."""
+    with _lock:
+        left = dict(_unsaved)
+        _unsaved.clear()
+        _under_way.update(dict.fromkeys(left, False))
+    _finish(host, left, within_s)
+
+
+def _note(key: int, unfinished: Unfinished, changed: bool) -> None:
+    if (changed and key in _unsaved) or _ending:
+        return
+    with _lock:
+        if key in _under_way:
+            _under_way[key] = changed
+            return
+        if not changed:
+            _unsaved.pop(key, None)
+            return
+        _unsaved[key] = unfinished
+    _register()
+
+
+def _register() -> None:
+    """Have it done at the end of the process: when the main thread ends, as far as it is known then, and at exit.
+
+    At exit is late: names are not resolved any more (asyncio does it in threads of `concurrent.futures`), and in some
+    releases no thread is started. What is registered last is called first, in both places.
+    """
+    global _registered
+    atexit.unregister(_at_exit)
+    atexit.register(_at_exit)
+    if not _registered:
+        _registered = True
+        assert concurrent.futures.thread  # Its own function is registered before ours.
+        early = getattr(threading, "_register_atexit", None)
+        if early is not None:
+            with suppress(RuntimeError):  # The main thread has ended already.
+                early(_at_end_of_main_thread)
+
+
+def _at_end_of_main_thread() -> None:
+    global _spent_s
+    began = time.monotonic()
+    if _unsaved:
+        finish_unsaved(blocking_host(), EXIT_S * UNSAVED_SHARE)
+    _spent_s = time.monotonic() - began
+
+
 def _at_exit() -> None:
-    if _host is not None:
-        end_process(blocking_host)
+    """The process ends: stop the host, and take nothing on any more."""
+    global _ending
+    if _host is not None or _unsaved:
+        _ending = True
+        blocking_host().stop()
+
+
+def _held_for_memory() -> list[int]:
+    return [key for key, each in _unsaved.items() if each.of_memory]
+
+
+def _make_room() -> None:
+    """Do the oldest now, one after the other."""
+    global _making_room
+    while True:
+        with _lock:
+            held = _held_for_memory()
+            if len(held) <= HELD_MAX or _ending:
+                _making_room = False
+                return
+            oldest = {held[0]: _unsaved.pop(held[0])}
+            _under_way[held[0]] = False
+        _finish(blocking_host(), oldest, EXIT_S)
+
+
+def _finish(host: BlockingHost, left: Mapping[int, Unfinished], within_s: float) -> None:
+    if not left:
+        return
+    waiting = dict(left)
+
+    async def finish_all() -> None:
+        by = anyio.current_time() + within_s
+        async with anyio.create_task_group() as group:
+            for key, one in left.items():
+                group.start_soon(_finish_one, waiting, key, one, by)
+
+    host.run_within(finish_all, within_s + _RETURN_S)
+    for key, one in left.items():
+        if waiting.pop(key, None) is not None:
+            _tell(one, "there was no time left")
+            with _lock:
+                _under_way.pop(key, None)
+
+
+async def _finish_one(waiting: dict[int, Unfinished], key: int, one: Unfinished, by: float) -> None:
+    outcome: list[str | None] = []
+
+    async def finish() -> None:
+        outcome.append(await one.finish(by))
+
+    error: Exception | None = None
+    with anyio.CancelScope(deadline=by):
+        error = await attempt(finish)  # Whatever it raises, the others are done, and the process ends.
+    if (error is None and not outcome) or waiting.pop(key, None) is None:
+        return
+    with _lock:
+        more = _under_way.pop(key, False)
+    why = outcome[0] if outcome else repr(error)
+    if why is not None:
+        _tell(one, why)
+    elif more:
+        _note(key, one, changed=True)
+
+
+def _tell(one: Unfinished, why: str) -> None:
+    _unsaved_log.error("%s session=%r agent=%r cause=%r", one.left, one.session_id, one.agent_id, why)
 
 
 def _forget_parent() -> None:
-    """In a forked child: none is started yet."""
-    global _lock, _host
+    """In a forked child: no host is started yet, and what is left is the parent's to do."""
+    global _host_lock, _host, _lock, _making_room, _ending, _spent_s
     never_collect(_host)
-    _lock, _host = threading.Lock(), None
+    _host_lock, _host, _lock = threading.Lock(), None, threading.Lock()
+    _unsaved.clear()
+    _under_way.clear()
+    _making_room, _ending, _spent_s = False, False, 0.0
 
 
 call_in_children(_forget_parent)

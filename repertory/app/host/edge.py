@@ -1,8 +1,9 @@
-"""What callers see of an error: what went wrong and where in their own code, without our way to it.
+"""The public edge: what callers see of an error, whether they run an event loop, and spans for who traces.
 
-An error of ours crosses the public edge with the frames of whoever called and of whoever's code raised; those of this
-package, of the event loops and of client libraries are left out, and a group of one error is that error. Causes keep
-their place in the chain. `REPERTORY_FULL_TRACEBACKS=1` leaves everything as it is.
+An error of ours crosses the edge with the frames of whoever called and of whoever's code raised, so that it says what
+went wrong and where in their own code; those of this package, of the event loops and of client libraries are left out,
+and a group of one error is that error. Causes keep their place in the chain. `REPERTORY_FULL_TRACEBACKS=1` leaves
+everything as it is.
 """
 
 from __future__ import annotations
@@ -15,13 +16,10 @@ from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequen
 from contextlib import aclosing, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar, cast
+from typing import Any, ParamSpec, TypeAlias, TypeVar, cast
 
 from repertory.errors import RepertoryError
 from repertory.forking import call_in_children
-
-if TYPE_CHECKING:
-    from repertory.app.host.blocking import BlockingHost
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -46,13 +44,6 @@ def short_errors(kind: type[T]) -> type[T]:
         if inspect.isfunction(function) and (not name.startswith("_") or name in _SPECIAL):
             setattr(kind, name, _shortening(function))
     return kind
-
-
-def sync_loop() -> BlockingHost:
-    """The event loop of sync code, loaded by the first sync call."""
-    from repertory.app.host.blocking import blocking_host
-
-    return blocking_host()
 
 
 def shortened_error(error: Exception) -> Exception:
@@ -149,6 +140,8 @@ def _is_internal(file: str) -> bool:
     return file.startswith(_STANDARD)
 
 
+# Whether the calling thread runs an event loop right now.
+
 _parents_run: Any = None
 """The run of trio in which this process was forked, if it was. It goes on in the parent alone."""
 
@@ -179,6 +172,9 @@ def _forget_parent() -> None:
 
 call_in_children(_forget_parent)
 
+
+# Spans around what agents do besides turns, and events of what a turn lacks, for whoever traces with OpenTelemetry;
+# nothing without it.
 
 AttributeValue: TypeAlias = (
     "str | bool | int | float | Sequence[str] | Sequence[bool] | Sequence[int] | Sequence[float]"

@@ -154,6 +154,8 @@ def reason_of(error: RepertoryError) -> RepertoryError:
 _open_by_hand: RunVar[tuple[tuple[ToolSource, ServerLink], ...]] = RunVar("repertory_tool_servers_open_by_hand")
 
 
+# Stores, each with its writer, and its keeper if it needs one.
+
 _MAILBOX = MailboxSettings(capacity=100_000)
 """Each session has at most one write waiting, so this bounds the active sessions of one store."""
 

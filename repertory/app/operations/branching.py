@@ -1,4 +1,4 @@
-"""Going on from an earlier position: in a new session, or in the same one."""
+"""Going on from a stored session: from an earlier position in it, in a fork of it, or in a copy in another place."""
 
 from __future__ import annotations
 
@@ -177,6 +177,9 @@ async def _positions(store: SessionStore, session_id: str, at: Position, agent_i
 
 
 _LINES_AT_ONCE = 256
+
+
+# Sessions from one place to another: into a file and back, or straight. Rows are moved as they are, links included.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

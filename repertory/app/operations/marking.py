@@ -1,4 +1,4 @@
-"""Names for positions of stored sessions."""
+"""What stands beside a stored conversation: names for positions, letting go of them, and what memory would not take."""
 
 from __future__ import annotations
 
@@ -108,6 +108,9 @@ async def mark(
     ]
 
 
+# Letting go of what a session need not keep: names of positions, and what lies beyond rewinds.
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PruneReport:
     """What was let go of, or would be."""
@@ -164,6 +167,9 @@ async def _found(journal: WholeJournal, policy: PrunePolicy, made: Made) -> Prun
 def _rows(journal: WholeJournal, found: Pruning, made: Made) -> Sequence[Row]:
     appender = Appender(journal.agent_id, journal.fold_at(journal.last_seq), journal.rows[-1].link, made.entropy)
     return [*appender.append_all(found.redactions), *appender.restate(made.at)]
+
+
+# What memory stores, or the extraction for them, would not take of stored sessions.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

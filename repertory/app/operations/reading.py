@@ -1,4 +1,4 @@
-"""Reading sessions without owning them: which agents there are, and whole journals, proved."""
+"""Stored sessions as operations need them: opened, owned, read and proved, with positions and sources of forks."""
 
 from __future__ import annotations
 
@@ -123,6 +123,9 @@ async def _no_such_agent(store: SessionStore, session_id: str, agent_id: str) ->
     return StoreNotFound("no such agent in the session", session=session_id, agent=agent_id, agents=agents)
 
 
+# Stores and leases for the length of one operation.
+
+
 @asynccontextmanager
 async def opened(place: SessionPlace) -> AsyncGenerator[SessionStore]:
     """A store on the place, tended where its leases end by themselves, and closed in the end."""
@@ -177,6 +180,9 @@ async def commit(store: SessionStore, lease: Lease, rows: Sequence[Row], erase: 
             raise outcome
 
 
+# Journals together with those that they were forked from, as far as these are still there.
+
+
 @dataclass(frozen=True, slots=True)
 class Ancestry:
     """A journal and its sources."""
@@ -208,6 +214,8 @@ async def _journal_at(store: SessionStore, name: str) -> WholeJournal | None:
     except (Gone, Corrupt, Invalid):
         return None
 
+
+# Positions: which one is meant, and what stood there, read from as few rows as that takes.
 
 Position = int | str | None
 """A sequence number, a label, or None: the end."""
@@ -312,6 +320,9 @@ def _said_in(rows: Sequence[Row]) -> MessageAdded | None:
         return None
     record = decode(rows[-1].kind, rows[-1].version, rows[-1].body)
     return record if isinstance(record, MessageAdded) else None
+
+
+# The history of an open session that may be a fork: what had been said in its source, then its own.
 
 
 async def whole_history(session: ActiveSession, spec: SessionSpec) -> list[Message]:

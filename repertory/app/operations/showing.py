@@ -1,4 +1,4 @@
-"""What stands in a session, as values."""
+"""What stands in stored sessions, as values: what was said, what happened, and where words were said."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from repertory.core.orchestration.run import Run
 from repertory.errors import Corrupt, Gone, Invalid
 
 if TYPE_CHECKING:
-    from repertory.backends.ports import SessionInfo, SessionStore
+    from repertory.backends.ports import SessionStore
     from repertory.core.journal.fold import Fold
     from repertory.core.messages import Role
 
@@ -136,13 +136,9 @@ async def show(store: SessionStore, session_id: str, agent_id: str | None) -> St
         ancestry = await ancestry_of(store, await journal_of(store, session_id, each))
         rows = sum(len(journal.rows) for journal in ancestry.lineage)
         found[each] = await aside(partial(_agent, ancestry), rows)
-    return _session(info, found)
-
-
-def _session(info: SessionInfo, agents: Mapping[str, StoredAgent]) -> StoredSession:
     return StoredSession(
         session_id=info.session_id,
-        agents=agents,
+        agents=found,
         created_at=info.created_at,
         updated_at=info.updated_at,
         owner=info.owner,
@@ -199,6 +195,9 @@ def _messages(lineage: Lineage, shown: Collection[int]) -> list[StoredMessage]:
         )
         for each in (*before_fork(lineage), *after)
     ]
+
+
+# Looking for words in everything that was ever said. There is no index: whatever is searched is read whole.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

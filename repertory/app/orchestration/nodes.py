@@ -248,7 +248,6 @@ class SessionNodeRunner:
         return "agent" if isinstance(found, CustomNode) else found.kind
 
     async def run(self, call: NodeCall) -> NodeEnd:
-        """See `NodeRunner`."""
         node = self._settings.nodes[call.node]
         call.invocation_state.setdefault("request_state", {})
         for cut in tuple(self._cuts):
@@ -276,7 +275,6 @@ class SessionNodeRunner:
         return NodeEnd(outcome=outcome, context=context, handed=handed)
 
     def cut(self, visit_of: VisitOf) -> NodeCut:
-        """See `NodeRunner`."""
 
         async def read(name: str) -> object:
             node = self._settings.nodes[name]
@@ -291,7 +289,6 @@ class SessionNodeRunner:
         return cut
 
     async def load(self, nodes: Mapping[str, NodeFields | None], name_of: NameOf) -> None:
-        """See `NodeRunner`."""
         errors: list[RepertoryError] = []
 
         async def load(name: str) -> None:
@@ -325,7 +322,6 @@ class SessionNodeRunner:
             await self._host.leave(spec)
 
     async def done(self, node: str) -> None:
-        """See `NodeRunner`."""
         alive = self._alive.pop(node, None) if self._settings.once else None
         if alive is not None:
             await self._host.leave(alive.spec)
@@ -494,6 +490,9 @@ class NodeCut:
                     self._found[node], self._error = None, error
 
 
+# Agents as nodes.
+
+
 def node_of(name: str, executor: object, no_sessions: str) -> Node:
     """The node that this object is. Errors: `Invalid` for one that cannot be one, or that keeps its conversation
     itself.
@@ -536,7 +535,6 @@ class AgentNode:
         self._first_state = cast("Mapping[str, Json]", agent.state.get())
 
     def blueprint(self, place: NodePlace | None) -> AgentSessionSpec:
-        """See `SessionNode`."""
         own = self.agent.blueprint()
         if self._tool is not None:
             own = replace(own, parts=replace(own.parts, tools=own.parts.tools.also(self._tool())))
@@ -566,21 +564,17 @@ class AgentNode:
 
     @property
     def form(self) -> OutputForm | None:
-        """See `SessionNode`."""
         return output_form(self.agent.structured_output_model)
 
     @property
     def handler(self) -> CallbackHandler | None:
-        """See `SessionNode`."""
         return self.agent.callback_handler
 
     def initial(self) -> SnapshotFields:
-        """See `SessionNode`."""
         messages = self.agent.blueprint().agent.initial
         return SnapshotFields(messages=messages, state=self._first_state, names=frozenset(("messages", "state")))
 
     async def saved(self, session: ActiveSession, visit_of: Callable[[str], int | None]) -> Mapping[str, object] | None:
-        """See `SessionNode`."""
         image, said = await session.image(), dict[str, object]()
         if image.last_seq:
             said = said_of_agent(image)
@@ -595,7 +589,6 @@ class AgentNode:
         return {"type": "agent", **said} if said else None
 
     async def load(self, session: ActiveSession, wanted: NodeFields | None, name_of: Callable[[int], str]) -> None:
-        """See `SessionNode`."""
         known = wanted if isinstance(wanted, AgentInRun) else None
         if known is not None and known.fields.messages is not None:
             await session.show(known.under(None if known.visit is None else name_of(known.visit)))

@@ -27,7 +27,8 @@ from repertory.actors.orchestrator.run_driver import OrchestratorParts
 from repertory.app.agent.call_options import read_call
 from repertory.app.agent.plugins import check_plugins, marked_callbacks
 from repertory.app.agent.snapshots import SnapshotLoaded
-from repertory.app.host.edge import inside_event_loop, short_errors, span, sync_loop
+from repertory.app.host.blocking import blocking_host
+from repertory.app.host.edge import inside_event_loop, short_errors, span
 from repertory.app.host.life import SessionLife
 from repertory.app.host.session import ActivationLock
 from repertory.app.orchestration.nodes import CustomNode, NodePlace, RunSessionSpec, SessionNodeRunner
@@ -181,7 +182,7 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
         self, task: Prompt = None, invocation_state: dict[str, Any] | None = None, **options: Unpack[RunOptions]
     ) -> Result:
         """Work on a task from sync code; takes what `invoke_async` takes. Blocks until it is durable."""
-        return sync_loop().run(self.invoke_async, task, invocation_state, **options)
+        return blocking_host().run(self.invoke_async, task, invocation_state, **options)
 
     async def invoke_async(
         self, task: Prompt = None, invocation_state: dict[str, Any] | None = None, **options: Unpack[RunOptions]
@@ -280,7 +281,7 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
     def _blocking(self, function: Any, argument: object) -> object:
         if inside_event_loop():
             raise Invalid(f"inside an event loop await {function.__name__}", orchestrator=self.id)
-        return sync_loop().run(function, argument)
+        return blocking_host().run(function, argument)
 
     def cancel(self) -> None:
         """End the running call early, if one runs; from any thread. The run can be gone on with."""
@@ -345,14 +346,12 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
         return RunShape(kind=self.kind_of_run, nodes={name: _shape_of(node) for name, node in self._node_map.items()})
 
     async def saved(self, session: ActiveSession, visit_of: Callable[[str], int | None]) -> Mapping[str, object] | None:
-        """See `SessionNode`."""
         said = await session.save_run()
         visit = None if (token := token_of(said)) is None else visit_of(token)
         turn = {} if visit is None else {"turn": {"visit": visit}}
         return {"type": "multiAgent", **said, **turn} if said["run"] or said["nodes"] else None
 
     async def load(self, session: ActiveSession, wanted: NodeFields | None, name_of: Callable[[int], str]) -> None:
-        """See `SessionNode`."""
         if isinstance(wanted, RunFields):
             await session.load_run(wanted, None if wanted.visit is None else name_of(wanted.visit))
         elif (await session.image()).last_seq:

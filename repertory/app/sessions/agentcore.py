@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakValueDictionary
 
-from repertory.app.sessions.sessions import new_owner
+from repertory.app.sessions.sessions import aws_settings, new_owner
 from repertory.core.ids import check_id
 from repertory.errors import Invalid
 
@@ -119,22 +119,13 @@ class AgentCoreMemorySessions:
 
     def open_store(self) -> SessionStore:
         """A store on this memory. The caller closes it. Errors: `ImportError` naming what to install."""
-        from repertory.backends.aws_clients import AwsSettings  # loaded when used
         from repertory.backends.sessions.agentcore.events import AgentCoreEvents
         from repertory.backends.sessions.agentcore.ownership import AgentCoreSettings
         from repertory.backends.sessions.agentcore.store import AgentCoreSessionStore
 
         owner = new_owner()
-        aws = AwsSettings(
-            region_name=self.region_name,
-            boto_session=self.boto_session,
-            boto_client_config=self.boto_client_config,
-            endpoint_url=self.endpoint_url,
-            connect_timeout_s=5.0,
-            read_timeout_s=20.0,
-        )
         return AgentCoreSessionStore(
-            AgentCoreEvents(self.memory_id, self.actor_id, writer=owner, aws=aws),
+            AgentCoreEvents(self.memory_id, self.actor_id, writer=owner, aws=aws_settings(self)),
             owner=owner,
             wall=time.time,
             entropy=os.urandom,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from repertory.app.sessions.sessions import new_owner, sessions_folder
+from repertory.app.sessions.sessions import aws_settings, new_owner, sessions_folder
 from repertory.core.ids import check_id, check_key
 from repertory.errors import Invalid
 
@@ -71,22 +71,13 @@ class S3Sessions:
 
     def open_store(self) -> SessionStore:
         """A store on this bucket. The caller closes it. Errors: `ImportError` naming what to install."""
-        from repertory.backends.aws_clients import AwsSettings  # loaded when used
         from repertory.backends.objects.s3 import S3ObjectStore
         from repertory.backends.sessions.documents.journal import TreeSettings
         from repertory.backends.sessions.documents.store import TendedTreeStore
         from repertory.backends.sessions.proof_of_life import TimeToLive
 
         owner = new_owner()
-        aws = AwsSettings(
-            region_name=self.region_name,
-            boto_session=self.boto_session,
-            boto_client_config=self.boto_client_config,
-            endpoint_url=self.endpoint_url,
-            connect_timeout_s=5.0,
-            read_timeout_s=20.0,
-        )
-        objects = S3ObjectStore(self.bucket, self.prefix, writer=owner, aws=aws)
+        objects = S3ObjectStore(self.bucket, self.prefix, writer=owner, aws=aws_settings(self))
         return TendedTreeStore(
             objects,
             owner=owner,

@@ -27,6 +27,10 @@ from repertory.errors import AlreadyExists, Invalid, NotFound, PreconditionFaile
 if TYPE_CHECKING:
     from repertory.backends.ports import SessionStore
 
+# What users implement to keep sessions in a database of their own, and the records that it is given.
+#
+# Source: the documented session layout; names, fields and defaults are those of the SDK whose users we serve.
+
 Made = TypeVar("Made")
 
 

@@ -9,12 +9,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from repertory.core.ids import check_id, owner_name
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:
+    from repertory.backends.aws_clients import AwsSettings
     from repertory.backends.ports import SessionInfo, SessionStore
     from repertory.backends.sessions.alongside import Alongside
 
@@ -47,6 +48,15 @@ class SessionPlacement(Protocol):
     def takeover(self) -> bool:
         """Whether to fence a live owner in another process instead of being refused."""
         ...
+
+
+async def listed(place: SessionPlace) -> Sequence[SessionInfo]:
+    """Every session of a place."""
+    store = place.open_store()
+    try:
+        return await store.sessions()
+    finally:
+        await store.aclose()
 
 
 def check_place(place: SessionPlace | None, name: str) -> SessionPlace | None:
@@ -118,11 +128,7 @@ class SQLiteSessions:
 
     async def list(self) -> Sequence[SessionInfo]:
         """Every session, the most recently changed first; empty when there is no database yet."""
-        store = self.open_store()
-        try:
-            return await store.sessions()
-        finally:
-            await store.aclose()
+        return await listed(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +207,9 @@ def _told(rule: Rule, session_id: str) -> str | None:
     return None if scope is None else check_id(scope, "scope")
 
 
+# Where data lies when nobody says otherwise: `$REPERTORY_HOME`, or `~/.repertory`; and what its owner is called.
+
+
 def home() -> Path:
     """The folder for everything of ours. It is created on the first write, never here."""
     return Path(os.environ.get("REPERTORY_HOME") or Path.home() / ".repertory").expanduser()
@@ -224,3 +233,17 @@ def memory_database() -> Path:
 def new_owner() -> str:
     """The name of one more owner of sessions in this process."""
     return owner_name(os.urandom(8), host=socket.gethostname(), pid=os.getpid(), at=time.time())
+
+
+def aws_settings(place: Any) -> AwsSettings:
+    """How to get to a place in AWS, by its fields, with the times that stores of sessions wait."""
+    from repertory.backends.aws_clients import AwsSettings  # loaded when used
+
+    return AwsSettings(
+        region_name=place.region_name,
+        boto_session=place.boto_session,
+        boto_client_config=place.boto_client_config,
+        endpoint_url=place.endpoint_url,
+        connect_timeout_s=5.0,
+        read_timeout_s=20.0,
+    )

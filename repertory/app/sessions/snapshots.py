@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 import anyio
 
 from repertory.actors.leases import Durable
-from repertory.app.sessions.sessions import new_owner
+from repertory.app.sessions.sessions import listed, new_owner
 from repertory.app.sessions.storages import LEASE_S, FileStorage
 from repertory.backends.sessions.snapshots.choices import LoadOnce, SnapshotChoices
 from repertory.backends.sessions.snapshots.port import SnapshotStorage
@@ -92,11 +92,7 @@ class SnapshotSessions:
 
         Errors: `Invalid` for a storage of your own, which cannot tell.
         """
-        store = self._open()
-        try:
-            return await store.sessions()
-        finally:
-            await store.aclose()
+        return await listed(self)
 
     async def list_snapshot_ids(self, session_id: str, agent_id: str = "default") -> Sequence[str]:
         """The ids of an agent's numbered snapshots, oldest first."""

@@ -1,4 +1,7 @@
-"""Where objects are kept, as users name it: a folder, a bucket, or memory. Nothing is opened before it is needed."""
+"""Where objects are kept, as users name it: a folder, a bucket, or memory; and sessions as journals in such a storage.
+
+Nothing is opened before it is needed.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from repertory.app.sessions.sessions import new_owner, sessions_folder
+from repertory.app.sessions.sessions import listed, new_owner, sessions_folder
 from repertory.core.ids import check_id, check_key
 from repertory.errors import Invalid
 
@@ -197,11 +200,7 @@ class JournalSessions:
 
     async def list(self) -> Sequence[SessionInfo]:
         """Every session, the most recently changed first; empty when there is nothing yet."""
-        store = self.open_store()
-        try:
-            return await store.sessions()
-        finally:
-            await store.aclose()
+        return await listed(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,25 +78,20 @@ class GraphPlan:
 
     @property
     def kind(self) -> Kind:
-        """Which kind of orchestrator it is for."""
         return "graph"
 
     @property
     def nodes(self) -> Sequence[str]:
-        """The ids of all nodes."""
         return self.shape.nodes
 
     @property
     def entries(self) -> tuple[str, ...]:
-        """The first frontier."""
         return self.shape.entries
 
     def startable(self, frontier: Frontier) -> tuple[str, ...]:
-        """The nodes that may start now, in order."""
         return startable(self.shape, frontier)
 
     def end_reason(self, run: Run, running: int) -> str | None:
-        """Why no other node may start; None when one may."""
         if self.executions_max is not None and run.ends + running >= self.executions_max:
             return f"Max node executions reached: {self.executions_max}"
         return None
@@ -140,17 +135,14 @@ class SwarmPlan:
 
     @property
     def kind(self) -> Kind:
-        """Which kind of orchestrator it is for."""
         return "swarm"
 
     @property
     def nodes(self) -> Sequence[str]:
-        """The ids of all agents."""
         return tuple(self.agents)
 
     @property
     def entries(self) -> tuple[str, ...]:
-        """Who begins."""
         return (self.entry,)
 
     def startable(self, frontier: Frontier) -> tuple[str, ...]:
