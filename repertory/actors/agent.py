@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from repertory.actors.backlog import Backlog
 from repertory.actors.call import (
@@ -36,20 +36,18 @@ from repertory.actors.call import (
     in_context,
 )
 from repertory.actors.call_queue import CallQueueActor
-from repertory.actors.context import AgentParts, AgentSettings, Footing, Publish, TurnContext, TurnRecord
+from repertory.actors.context import AgentParts, AgentSettings, Publish, TurnContext, TurnRecord
 from repertory.actors.conversation import LoadView
 from repertory.actors.ledger import Ledger
 from repertory.actors.memory.consumer import SkipTo, TurnEnded
-from repertory.actors.persister_messages import LeftBehind, ReadImage, ReadLeftBehind
 from repertory.actors.turn import TurnDriver
 from repertory.backends.ports import OutputForm
 from repertory.core.budget import Budget
 from repertory.core.journal.editing import MessagesEdit, editing
 from repertory.core.journal.image import Image
 from repertory.core.journal.records import CursorMoved, Interrupted, MessageAdded, Resumed, StateChanged
-from repertory.core.journal.standing import standing_of
 from repertory.core.journal.turn_tokens import FINISHED_TURNS_MAX, is_answer
-from repertory.core.messages import Json, text_of, tool_uses
+from repertory.core.messages import text_of, tool_uses
 from repertory.core.opening import (
     DIRECT_WHILE_BUSY,
     Answers,
@@ -66,16 +64,16 @@ from repertory.core.opening import (
 from repertory.core.opening import Ask as AskPerson
 from repertory.core.result import AgentResult
 from repertory.core.snapshots.fields import SnapshotFields, restoring
-from repertory.core.standing import Standing
-from repertory.core.turn import CANCELLED, Began, Continued, Stop, is_whole
+from repertory.core.turn import CANCELLED, Began, Stop, is_whole
 from repertory.errors import AgentBusy, Failed, Invalid, RepertoryError, TooLarge, Unavailable
 from repertory.runtime.envelope import ReplySlot
 from repertory.runtime.lifecycle import ExitReason
 from repertory.runtime.message import Next, carry_on, refuse, reply
 
 if TYPE_CHECKING:
+    from repertory.actors.context import TurnRecord
     from repertory.actors.conversation import ConversationMessage
-    from repertory.actors.persister import PersisterMessage
+    from repertory.core.journal.image import UnansweredTurn
     from repertory.core.messages import Message, ToolUse
     from repertory.runtime.ref import ActorRef
 
@@ -96,7 +94,7 @@ class CallSettings:
 
 
 class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
-    """One turn at a time. Everything a turn needs to know of the last one lies in `_standing`."""
+    """One turn at a time. What a turn needs to know of the last one is in the journal."""
 
     def __init__(
         self,
@@ -114,42 +112,35 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         self._parts = parts
         self._wall = wall
         self._driver: TurnDriver | None = None
-        self._standing = Standing(last=None)
-        self._footing = Footing()
         self._named = NamedTurns(Image())
-        self._cursors: dict[str, int] = {}
-        self._kept: dict[str, Json] = {}
 
     def summary(self) -> object:
-        return {"turns": self._footing.turns, "waiting": len(self._waiting), "running": self._running is not None}
+        return {
+            "turns": self._parts.mirror.fold.turns,
+            "waiting": len(self._waiting),
+            "running": self._running is not None,
+        }
 
     async def on_start(self) -> None:
         persister = self.context.sibling("persister")
-        image = await persister.ask(ReadImage(), timeout_s=math.inf)
-        durable, backlog = self._settings.durable, self._backlog
-        self._ledger = Ledger(persister, image.last_seq, self._wall, backlog=backlog, durable=durable)
+        self._ledger = await Ledger.open(persister, self._wall, backlog=self._backlog)
         self._conversation: ActorRef[ConversationMessage] = self.context.sibling("conversation")
         self._chance = partial(self.context.rng.uniform, 0.0, 1.0)
-        self._opening = TurnOpening(persister, self._ledger, self._parts, self._calls.unknown_outcome)
-        await self._stand_on(image)
-        if image.last_seq == 0:
+        self._opening = TurnOpening(self._ledger, self._parts, self._calls.unknown_outcome)
+        await self._stand_on_journal()
+        if not self._ledger.fold.last_seq:
             self._write_first_records()
 
-    async def _stand_on(self, image: Image) -> None:
-        """Go on from here. Nothing of ours waits to be stored."""
+    async def _stand_on_journal(self) -> None:
+        """Go on from where the journal stands. Nothing of ours waits to be stored."""
+        image, mirror = self._ledger.fold.image(), self._parts.mirror
         if image.last_seq:
             self._parts.state.restore(image.state)
-        self._footing = Footing.at(image)
         self._named = NamedTurns(image)
-        self._cursors, self._kept = dict(image.cursors), dict(image.kept)
-        self._stand(standing_of(image))
-        self._parts.mirror.note_view(image.view)
+        mirror.look_at(self._ledger.fold)
+        self._ledger.show_from_here()
         shown = await self._conversation.ask(LoadView(image=image), timeout_s=math.inf)
-        self._parts.mirror.show(shown.messages)
-        self._parts.mirror.misnamed = shown.misnamed
-
-    def _stand(self, standing: Standing) -> None:
-        self._standing = self._parts.mirror.standing = standing
+        mirror.misnamed = shown.misnamed
 
     async def on_stop(self, reason: ExitReason) -> None:
         """A turn that was cut short leaves records: the persister stops after this actor and takes them. When it has
@@ -169,13 +160,8 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         state = self._parts.state.get()
         if isinstance(state, dict) and state:
             self._ledger.add(StateChanged(at=self._wall(), full=state))
-        footing = self._footing
-        for message in self._settings.initial:
-            added = MessageAdded(at=self._wall(), message=message, turn=1, index=footing.message_count)
-            footing.note(self._ledger.add(added), message)
-            footing.turns = 1
-            self._parts.mirror.add(message)
-        self._stand(Standing(last=footing.last))
+        for index, message in enumerate(self._settings.initial):
+            self._ledger.add(MessageAdded(at=self._wall(), message=message, turn=1, index=index))
         self._ledger.hand_over()
 
     async def handle(self, message: AgentMessage) -> Next:
@@ -321,10 +307,10 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         return carry_on()
 
     def _keep_progress(self, message: KeepProgress) -> Next:
-        self._cursors[message.store] = message.position
-        self._kept[message.store] = message.kept
-        kept = {store: kept for store, kept in self._kept.items() if kept is not None}
-        self._ledger.add(CursorMoved(at=self._wall(), positions=dict(self._cursors), kept=kept))
+        fold = self._ledger.fold
+        positions = {**fold.cursors, message.store: message.position}
+        kept = {store: kept for store, kept in {**fold.kept, message.store: message.kept}.items() if kept is not None}
+        self._ledger.add(CursorMoved(at=self._wall(), positions=positions, kept=kept))
         self._ledger.hand_over(soon=True)
         return reply(None)
 
@@ -337,16 +323,15 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         """Go on from a snapshot or an edit: first what was said until now, then what it says."""
         try:
             await self._ledger.catch_up()
-            persister = self.context.sibling("persister")
             edits = isinstance(wanted, MessagesEdit)
             state = None if edits else wanted.state
             if state is None:
                 self._keep_state()
-            image = await persister.ask(ReadImage(), timeout_s=math.inf)
+            image = self._ledger.fold.image()
             try:
                 records = editing(image, wanted, self._wall()) if edits else restoring(image, wanted, self._wall())
             except Invalid:
-                await self._stand_on(image)  # Whoever looks sees again what is shown.
+                await self._stand_on_journal()  # Whoever looks sees again what is shown.
                 raise
             for record in records:
                 self._ledger.add(record)
@@ -354,9 +339,9 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
                 self._parts.state.restore(state)
                 self._keep_state()  # What was set since the snapshot was loaded.
             self._ledger.hand_over(soon=True)
-            await self._stand_on(await persister.ask(ReadImage(), timeout_s=math.inf))
+            await self._stand_on_journal()
             if self._parts.remembers and not edits:
-                self.context.sibling("memory").tell(SkipTo(seq=self._footing.last_seq))
+                self.context.sibling("memory").tell(SkipTo(seq=self._ledger.fold.last_message_seq))
             await self._ledger.commit()
         except RepertoryError as error:
             slot.fail(error)
@@ -365,7 +350,7 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
 
     async def _serve(self, call: Call) -> None:
         self._running, self._parts.mirror.in_a_turn = call, True
-        turns_before = self._footing.turns
+        turns_before = self._ledger.fold.turns
         self._parts.wish.take()  # It was for a turn that is over.
         outcome: AgentResult | RepertoryError
         try:
@@ -380,7 +365,7 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         if driver is not None:
             self._waiting.extendleft(reversed(call.set_back(driver.undelivered)))
             if driver.record.wrote and isinstance(outcome, AgentResult):
-                self._named.remember(call.invocation.idempotency_token, outcome, self._standing.last)
+                self._named.remember(call.invocation.idempotency_token, outcome, self._ledger.fold.last_message)
         await call.end(outcome)
         if driver is not None:
             with suppress(Unavailable, Failed):  # What waits stands in the backlog, where the next turn meets it.
@@ -389,10 +374,10 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
 
     def _tell_memory(self, turns_before: int, budgets: tuple[Budget, ...]) -> None:
         """A turn without its answer is not over: it may be gone on with."""
-        footing = self._footing
-        answered = footing.last is not None and is_answer(footing.last) and footing.turns > turns_before
+        fold = self._ledger.fold
+        answered = fold.last_message is not None and is_answer(fold.last_message) and fold.turns > turns_before
         if self._parts.remembers and answered:
-            ended = TurnEnded(turns=footing.turns - turns_before, last=footing.last_seq, budgets=budgets)
+            ended = TurnEnded(turns=fold.turns - turns_before, last=fold.last_message_seq, budgets=budgets)
             self.context.sibling("memory").tell(ended)
 
     async def _drive(self, call: Call) -> AgentResult:
@@ -403,7 +388,7 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
             return known
         token = self._named.token_of(call.invocation.idempotency_token, call.prompt)
         invocation = replace(call.invocation, idempotency_token=token)
-        prompt = self._named.going_on(token, call.prompt, self._standing.last)
+        prompt = self._named.going_on(token, call.prompt, self._ledger.fold.last_message)
         before: TurnDriver | None = None
         while True:
             driver = self._driver = self._new_driver(invocation, call.outlet.publish, before)
@@ -414,18 +399,18 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
                 raise
             finally:
                 if driver.record.wrote:
-                    self._named.note_end(token, self._standing.last)
+                    self._named.note_end(token, self._ledger.fold.last_message)
             if driver.resume is None or not driver.may_resume:
                 return result
             if driver.record.wrote:
-                self._named.remember(token, result, self._standing.last)
+                self._named.remember(token, result, self._ledger.fold.last_message)
             await driver.after_answer()
             before, prompt = driver, driver.resume
 
     def _new_driver(self, invocation: Invocation, publish: Publish | None, before: TurnDriver | None) -> TurnDriver:
         """`before`: of the call's turn before this one."""
         turn = TurnContext(self._settings, self._parts, invocation, self.context.clock, publish=publish)
-        record = TurnRecord(turn, self._ledger, self._conversation, self._footing)
+        record = TurnRecord(turn, self._ledger, self._conversation)
         return TurnDriver(turn, record, self._chance, before)
 
     async def _drive_one(self, driver: TurnDriver, invocation: Invocation, said: Said | Answers) -> AgentResult:
@@ -434,88 +419,64 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
             return prompt
         self._check_form(invocation.form)
         outcome = await self._open(driver, invocation, prompt)
-        while isinstance(outcome, Image):
-            await self._stand_on(outcome)
-            driver.begin_again(self._footing)
+        while outcome is None:
+            await self._stand_on_journal()
+            driver.begin_again()
             known = self._named.answered_before(invocation)
             if known is not None:
                 return await driver.end(known)
-            left = self._named.going_on(invocation.idempotency_token, prompt, self._standing.last)
+            left = self._named.going_on(invocation.idempotency_token, prompt, self._ledger.fold.last_message)
             outcome = await self._open(driver, invocation, left)
         return outcome
 
-    async def _open(self, driver: TurnDriver, invocation: Invocation, prompt: Said | Answers) -> AgentResult | Image:
-        """The turn's result, or what others have said meanwhile, so that it has to begin again."""
+    async def _open(self, driver: TurnDriver, invocation: Invocation, prompt: Said | Answers) -> AgentResult | None:
+        """The turn's result; None when others have said something meanwhile, so that it has to begin again."""
+        last = self._ledger.fold.last_message
         if invocation.direct is not None:
-            if any(tool_uses(self._standing.last)) if self._standing.last is not None else False:
+            if last is not None and any(tool_uses(last)):
                 raise Invalid("cannot directly call tool during interrupt: finish the turn first")
             driver.answer_with(direct_answers(recorded(invocation.direct)))
-        opening, standing, begun = await self._opening.open(self._standing, prompt, invocation, driver.record)
-        self._stand(standing)
+        opening = await self._opening.open(prompt, invocation, driver.record)
         if isinstance(opening, AskPerson):
             return await driver.conclude("interrupt", interrupts=opening.interrupts)
-        if isinstance(prompt, Answers):
-            moved = await self._ledger.begin(stored=True)  # Before anything runs that was waiting for them.
-            if moved is not None:
-                return moved
-        if not begun:
-            self._footing.turns += 1
-        if isinstance(opening, Continued):
-            self._footing.begun = self._standing
-        try:
-            return await driver.run(opening)
-        finally:
-            self._stand(driver.parked or Standing(last=self._footing.last))
+        # Answers are stored before anything runs that was waiting for them.
+        if isinstance(prompt, Answers) and await self._ledger.begin(stored=True):
+            return None
+        return await driver.run(opening)
 
     def _check_form(self, form: OutputForm | None) -> None:
         if form is not None and form.name in self._parts.tools:
             raise Invalid("structured output and a tool have the same name; rename one of them", name=form.name)
 
 
-class Opened(NamedTuple):
-    """How a turn begins, and where the conversation stands now."""
-
-    opening: Opening
-    standing: Standing
-    begun: bool = False
-    """Whether something of the turn is on record by now."""
-
-
 class TurnOpening:
     """Opens the turns of one agent."""
 
-    def __init__(
-        self, persister: ActorRef[PersisterMessage], ledger: Ledger, parts: AgentParts, unknown_outcome: UnknownOutcome
-    ) -> None:
-        self._persister = persister
+    def __init__(self, ledger: Ledger, parts: AgentParts, unknown_outcome: UnknownOutcome) -> None:
         self._ledger = ledger
         self._parts = parts
         self._unknown_outcome: UnknownOutcome = unknown_outcome
 
-    async def open(
-        self, standing: Standing, prompt: Said | Answers, invocation: Invocation, record: TurnRecord
-    ) -> Opened:
+    async def open(self, prompt: Said | Answers, invocation: Invocation, record: TurnRecord) -> Opening:
         """What the call begins with. Errors: those of `open_turn` and of guards, with nothing on record."""
-        left = await self._left_behind(invocation.idempotency_token, prompt)
+        left = self._left_behind(invocation.idempotency_token, prompt)
         if left is not None and isinstance(prompt, Said):
-            prompt = Said(messages=(going_on_with(left.turn, left.shown, prompt.messages),))
-        opened = self._decide(standing, prompt, drop=invocation.drop_interrupts)
-        if left is None or not left.turn.unknown or not isinstance(opened.opening, Began):
-            return opened
-        record.footing.turns += 1
-        standing = await record.state_again(opened.opening.messages, left.turn)
-        opening, standing, _ = self._decide(standing, Said(messages=()), drop=False)
-        return Opened(opening, standing, begun=True)
+            shown = tuple(self._ledger.fold.shown.recent)
+            prompt = Said(messages=(going_on_with(left, shown, prompt.messages),))
+        opening = self._decide(prompt, drop=invocation.drop_interrupts)
+        if left is None or not left.unknown or not isinstance(opening, Began):
+            return opening
+        await record.state_again(opening.messages, left)
+        return self._decide(Said(messages=()), drop=False)
 
-    async def _left_behind(self, token: str | None, prompt: Said | Answers) -> LeftBehind | None:
+    def _left_behind(self, token: str | None, prompt: Said | Answers) -> UnansweredTurn | None:
         """The turn that the call names, when it has no answer and another one began behind it."""
         if token is None or isinstance(prompt, Answers) or not prompt.messages:
             return None
-        self._ledger.hand_over(soon=True)
-        return await self._persister.ask(ReadLeftBehind(token=token), timeout_s=math.inf)
+        return self._ledger.fold.unanswered_turn(token)
 
-    def _decide(self, standing: Standing, prompt: Said | Answers, *, drop: bool) -> Opened:
-        now = self._ledger.wall()
+    def _decide(self, prompt: Said | Answers, *, drop: bool) -> Opening:
+        now, standing = self._ledger.wall(), self._ledger.standing
         opening = open_turn(standing, prompt, self._policy, now=now, drop=drop)
         new = standing.new_answers(prompt.responses) if isinstance(prompt, Answers) else {}
         if new:
@@ -524,8 +485,7 @@ class TurnOpening:
         asked = standing.not_asked(opening.interrupts) if isinstance(opening, Ask) else ()
         if asked:
             self._ledger.add(Interrupted(at=now, interrupts=asked))
-            standing = standing.asked(asked)
-        return Opened(opening, standing)
+        return opening
 
     def _policy(self, use: ToolUse) -> UnknownOutcome:
         tool = self._parts.tools.get(use["name"])

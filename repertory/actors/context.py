@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import anyio
 
-from repertory.actors.conversation import EditShown, Entry, NameManager, ReplaceShown, Settle
+from repertory.actors.conversation import EditShown, NameManager, ReplaceShown, Settle
 from repertory.actors.hooks.calls import TurnHooks
 from repertory.core.journal.records import MessageAdded
 from repertory.core.journal.redaction import redacted
@@ -21,7 +21,6 @@ from repertory.core.limits import NO_LIMITS, TurnLimits
 from repertory.core.messages import (
     ContentBlock,
     Message,
-    check_next,
     copy_message,
     error_result,
     is_filler,
@@ -30,7 +29,6 @@ from repertory.core.messages import (
 from repertory.core.opening import asked_again
 from repertory.core.result import StepMetrics, ToolMetrics, TurnMetrics
 from repertory.core.snapshots.trigger import EndedTurn
-from repertory.core.standing import Standing, Start
 from repertory.core.turn import Stop
 from repertory.errors import RepertoryError
 from repertory.forking import forget_in_children
@@ -46,7 +44,7 @@ if TYPE_CHECKING:
     from repertory.actors.tool_registry import ToolRegistry
     from repertory.backends.ports import Model
     from repertory.core.answer import Answer
-    from repertory.core.journal.image import Image, UnansweredTurn
+    from repertory.core.journal.image import UnansweredTurn
     from repertory.core.journal.records import SnapshotTaken
     from repertory.core.messages import SystemPrompt, ToolResult
     from repertory.core.result import TurnEvent
@@ -278,71 +276,13 @@ class TurnMeter:
         return TurnMetrics(cycles=tuple(self._cycles), tool_metrics=tools, duration_s=duration_s, left_out=left_out)
 
 
-@dataclass(slots=True, kw_only=True)
-class Footing:
-    """Where the journal stands for the agent: what one turn leaves to the next. The driver keeps it up to date."""
-
-    last: Message | None = None
-    """The last stored message, which the next one must fit."""
-    last_seq: int = 0
-    """Its sequence number."""
-    message_count: int = 0
-    turns: int = 0
-    """The number of the last turn that was begun."""
-    unshown: list[Entry] = field(default_factory=list[Entry])
-    """Messages that the conversation manager has not been told of."""
-    asked: list[Entry] = field(default_factory=list[Entry])
-    """What the user said last: one message after the other, without an answer between them."""
-    begun: Standing = field(default_factory=lambda: Standing(last=None))
-    """What is on record of the tools that the turn goes on with."""
-
-    @classmethod
-    def at(cls, image: Image) -> Footing:
-        """Where a conversation at rest stands."""
-        return cls(
-            last=image.last_message,
-            last_seq=image.last_message_seq,
-            message_count=image.message_count,
-            turns=image.turns,
-            asked=_asked(image),
-        )
-
-    def note(self, seq: int, message: Message) -> None:
-        """One more message is on record."""
-        entry = Entry(seq, message)
-        if message["role"] == "user":
-            if self.last is None or self.last["role"] != "user":
-                self.asked = []
-            self.asked.append(entry)
-        self.last, self.last_seq = message, seq
-        self.message_count += 1
-        self.unshown.append(entry)
-
-    def replace(self, instead: Mapping[int, Message]) -> None:
-        """These messages say something else now."""
-        self.asked = [Entry(entry.seq, instead.get(entry.seq, entry.message)) for entry in self.asked]
-        self.last = instead.get(self.last_seq, self.last)
-
-    def take_begun(self) -> Standing:
-        """What is on record of the tools that are about to run: nothing, unless the turn goes on with them."""
-        begun, self.begun = self.begun, Standing(last=None)
-        return begun
-
-    def take_unshown(self) -> tuple[Entry, ...]:
-        """What the conversation manager has to be told now."""
-        unshown, self.unshown = tuple(self.unshown), []
-        return unshown
-
-
 class TurnRecord:
     """What one turn says, on its way past hooks to the journal and to what the model is shown; and what it takes back.
 
     Not an actor: it belongs to the turn's driver.
     """
 
-    def __init__(
-        self, turn: TurnContext, ledger: Ledger, conversation: ActorRef[ConversationMessage], footing: Footing
-    ) -> None:
+    def __init__(self, turn: TurnContext, ledger: Ledger, conversation: ActorRef[ConversationMessage]) -> None:
         self._turn = turn
         self._settings = turn.settings
         self._mirror = turn.parts.mirror
@@ -350,11 +290,10 @@ class TurnRecord:
         self._token = turn.invocation.idempotency_token
         """The caller's name for the turn, which its first message carries."""
         self.ledger = ledger
-        self.footing = footing
-        self.waits_at: Standing | None = None
-        """Where the tools of the last step stand if it waits for a person, which is for the turn machine to say."""
         self.wrote = False
         """Whether anything of the turn is on record."""
+        self._number: int | None = None
+        """The turn's number, from its first message on."""
         self._beginning = True
         """Whether the model has not been asked and no tool has run."""
         self._opened_again = False
@@ -380,7 +319,7 @@ class TurnRecord:
         if self._turn.publish is not None and not told:
             await self._turn.publish({"message": copy_message(edited)})
 
-    async def state_again(self, messages: Sequence[Message], left: UnansweredTurn) -> Standing:
+    async def state_again(self, messages: Sequence[Message], left: UnansweredTurn) -> None:
         """Store how a turn goes on whose tools are of unknown outcome, as a crash would have left it: in one piece.
         Errors: those of guards, with nothing on record.
         """
@@ -393,25 +332,26 @@ class TurnRecord:
         if self._turn.publish is not None:
             for message in told:
                 await self._turn.publish({"message": copy_message(message)})
-        known = {started.tool_use_id: Start(started.attempt, started.idempotency_key) for started in starts}
-        return Standing(last=self.footing.last, started=frozenset(known), starts=known)
+
+    @property
+    def number(self) -> int:
+        """The turn's number."""
+        return self.ledger.fold.turns + 1 if self._number is None else self._number
 
     def _record(self, message: Message) -> None:
-        footing = self.footing
-        check_next(footing.last, message)
-        closes = not self.wrote and footing.turns > 1 and is_filler(message)  # It is the end of the turn before.
-        token = None if closes else self._token
-        self._token = self._token if closes else None
+        fold = self.ledger.fold
+        closes = not self.wrote and fold.turns > 0 and is_filler(message)  # It is the end of the turn before.
         record = MessageAdded(
             at=self.ledger.wall(),
             message=message,
-            turn=footing.turns - closes,
-            index=footing.message_count,
-            idempotency_token=token,
+            turn=self.number - closes,
+            index=fold.message_count,
+            idempotency_token=None if closes else self._token,
         )
-        footing.note(self.ledger.add(record), message)
+        self.ledger.add(record)
         self.wrote = True
-        self._mirror.add(message)
+        if not closes:
+            self._number, self._token = record.turn, None
 
     # Before the model is asked.
 
@@ -420,25 +360,25 @@ class TurnRecord:
         self._beginning = False
         self._told.clear()
 
-    async def begin(self) -> Image | None:
+    async def begin(self) -> bool:
         """See that the session is still ours, before the model is asked for the first time.
 
         After a pause the store is asked. Where others may add to the session at any time, and in `strict`, what was
-        said is stored first. None to go on; when others have written meanwhile, where the conversation stands now:
-        then nothing of the turn is on record. Errors: `LeaseLost`, `SessionBusy`, `Unavailable`.
+        said is stored first. False when others have written meanwhile, so that the conversation has gone on and nothing
+        of the turn is on record. Errors: `LeaseLost`, `SessionBusy`, `Unavailable`.
         """
         settings, ledger = self._settings, self.ledger
         stored = self.wrote and (settings.others_add or settings.durability == "strict")
-        found = None
+        moved = False
         if not self._beginning:
             pass
         elif self._opened_again and stored:
             await ledger.commit()
         elif stored or (not self._opened_again and not ledger.confirmed_within(settings.confirm_s)):
-            found = await ledger.begin(stored=stored)
-        if found is None:
+            moved = await ledger.begin(stored=stored)
+        if not moved:
             self.begun()
-        return found
+        return not moved
 
     async def own_or_raise(self) -> None:
         """Start writing what was said; after a pause, or with too much that waits, wait for the store first."""
@@ -446,10 +386,9 @@ class TurnRecord:
             await self.ledger.prove()
         self.ledger.hand_over()
 
-    def begin_again(self, footing: Footing) -> None:
+    def begin_again(self) -> None:
         """The session was opened anew, and the conversation has gone on meanwhile."""
-        self.footing = footing
-        self._token = self._turn.invocation.idempotency_token
+        self._token, self._number = self._turn.invocation.idempotency_token, None
         self.wrote = False
         self._opened_again = True
 
@@ -470,32 +409,27 @@ class TurnRecord:
         draft = self._mirror.take_draft()
         if draft is None:
             return None
-        shown = await self._ask_view(EditShown(added=self.footing.take_unshown(), draft=draft))
+        shown = await self._ask_view(EditShown(added=self.ledger.take_unshown(), draft=draft))
         return shown.messages
 
     async def name_manager(self) -> None:
         """Have the first commit say which conversation manager is in use, when the journal names another one."""
         if self._mirror.misnamed:
-            await self._ask_view(NameManager(added=self.footing.take_unshown()))
+            await self._ask_view(NameManager(added=self.ledger.take_unshown()))
             self._mirror.misnamed = False
 
     async def _ask_view(self, question: Ask[Shown]) -> Shown:
         shown = await self._conversation.ask(question, timeout_s=math.inf)
-        self._mirror.show(shown.messages)
         for change in shown.views:
             self.ledger.add_view(change)
-            self._mirror.note_view(change.view)
         return shown
 
     async def redact(self, text: str) -> None:
         """Put `text` in the place of what the user said last, for good: in every later look, and in the next commit."""
-        instead = {entry.seq: redacted(entry.message, text) for entry in self.footing.asked}
-        if not instead:
-            return
-        await self.ledger.redact(instead)
-        self.footing.replace(instead)
-        shown = await self._conversation.ask(ReplaceShown(instead=instead), timeout_s=math.inf)
-        self._mirror.show(shown.messages)
+        instead = {entry.seq: redacted(entry.message, text) for entry in self.ledger.asked}
+        if instead:
+            self.ledger.redact(instead)
+            await self._conversation.ask(ReplaceShown(instead=instead), timeout_s=math.inf)
 
     # At the end.
 
@@ -504,7 +438,7 @@ class TurnRecord:
         parts = self._turn.parts
         if parts.mark is None:
             return
-        turn = EndedTurn(turns=self.footing.turns, messages=self._mirror.messages(), state=parts.state)
+        turn = EndedTurn(turns=self.number, messages=self._mirror.messages(), state=parts.state)
         record = await parts.mark(turn)
         if record is not None:
             self.ledger.add(record)
@@ -517,13 +451,3 @@ def _withheld(message: Message) -> Message:
     ]
     blocks: list[ContentBlock] = [{"toolResult": result} for result in results]
     return {"role": "user", "content": blocks}
-
-
-def _asked(image: Image) -> list[Entry]:
-    asked: list[Entry] = []
-    for seq, message in reversed(image.recent):
-        if message["role"] == "user":
-            asked.append(Entry(seq, message))
-        elif asked:
-            break
-    return asked[::-1]

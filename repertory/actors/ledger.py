@@ -1,76 +1,111 @@
-"""The agent's pen: numbers its records, hands them to the persister, and waits for them to be durable.
+"""An agent's journal, as its author writes it: each record is folded at once, and here the author waits until what it
+wrote is durable.
 
-Not an actor: it belongs to the agent actor, which is the only author of its journal, so it can number records without
-asking.
+Not an actor: it belongs to the agent or orchestrator actor, the only author of its journal.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import anyio
 
 from repertory.actors.backlog import Backlog
 from repertory.actors.call import deadline
+from repertory.actors.conversation import Entry
 from repertory.actors.persister import PersisterMessage
-from repertory.actors.persister_messages import Append, Begin, Commit, Prove, Redact
+from repertory.actors.persister_messages import Begin, Commit, OpenJournal, Prove, Store
+from repertory.core.journal.author import JournalAuthor
 from repertory.core.journal.records import MessageAdded, Record, StateChanged, ViewChanged
-from repertory.core.journal.view_change import message_with_view
+from repertory.core.journal.standing import standing_of
 from repertory.core.state import AgentState
-from repertory.errors import MailboxFull, RepertoryError, SessionException
+from repertory.errors import MailboxFull, SessionException
 from repertory.runtime.ref import ActorRef
 
 if TYPE_CHECKING:
-    from repertory.core.journal.image import Image
+    from repertory.actors.backlog import Backlog
+    from repertory.actors.memory_journal import MemoryJournal
+    from repertory.actors.persister import PersisterMessage
+    from repertory.core.journal.fold import Fold
     from repertory.core.messages import Message
+    from repertory.core.standing import Standing
 
 LATE_S = 2.0
 """How long after its deadline a call may still wait for its store: a turn that was cut short is written down then."""
 
+_log = logging.getLogger("repertory.journal")
+
 
 class Ledger:
-    """Gathers records until somebody has to wait, so that what belongs together is committed together."""
+    """Gathers records until somebody has to wait, so that what belongs together is committed together.
+
+    A session that is not kept has nothing to wait for: `hand_over`, `commit`, `begin` and `prove` do nothing then.
+    """
 
     def __init__(
         self,
         persister: ActorRef[PersisterMessage],
-        last_seq: int,
+        journal: JournalAuthor | MemoryJournal,
         wall: Callable[[], float],
-        *,
         backlog: Backlog,
-        durable: bool,
     ) -> None:
-        """`last_seq` is the sequence number of the last record there is; `wall` gives epoch seconds; `backlog` is what
-        the persister could not store. The lease was taken just now.
-
-        Without `durable` there is nothing to wait for: records are handed over with each commit, and that is all.
+        """`journal`: what the persister has opened just now, with the lease; `wall` gives epoch seconds; `backlog`:
+        what the persister could not store.
         """
         self._persister = persister
         self._backlog = backlog
-        self._last_seq = last_seq
-        self._gathered: list[Record] = []
-        self._confirmed_at = wall() if durable else math.inf
-        self._durable = durable
         self.wall = wall
+        self._go_on(journal)
+
+    @classmethod
+    async def open(
+        cls, persister: ActorRef[PersisterMessage], wall: Callable[[], float], *, backlog: Backlog
+    ) -> Ledger:
+        """The journal that the persister has opened. Errors: `ActorDead`."""
+        return cls(persister, await persister.ask(OpenJournal(), timeout_s=math.inf), wall, backlog)
+
+    def _go_on(self, journal: JournalAuthor | MemoryJournal) -> None:
+        self._journal = journal
+        self._author = journal if isinstance(journal, JournalAuthor) else None
+        """None for a session that is not kept."""
+        self._confirmed_at = self.wall() if self._author is not None else math.inf
+        self._unshown: list[Entry] = []
+        self.asked = _asked(journal.fold)
+        """What the user said last: one message after the other, without an answer between them."""
+
+    @property
+    def fold(self) -> Fold:
+        """Where the journal stands, every record so far included. To be read only."""
+        return self._journal.fold
+
+    @property
+    def standing(self) -> Standing:
+        """Where the tools of the last message stand."""
+        return standing_of(self.fold)
 
     def add(self, record: Record) -> int:
-        """Number a record. It reaches the persister with the next `hand_over` or `commit`."""
-        self._gathered.append(record)
-        self._last_seq += 1
-        return self._last_seq
+        """Add the next record; gives its number. It reaches the persister with the next `hand_over` or `commit`.
+
+        Errors: `Invalid` (`UnpairedTools`) when it may not stand here; nothing has changed then.
+        """
+        last = self.fold.last_message
+        seq = self._journal.add(record)
+        if type(record) is MessageAdded:
+            entry = Entry(seq, record.message)
+            if record.message["role"] == "user":
+                self.asked = [*(self.asked if last is not None and last["role"] == "user" else ()), entry]
+            self._unshown.append(entry)
+        return seq
 
     def add_view(self, change: ViewChanged) -> None:
         """A change of what is shown: part of the message that it follows directly, when that is still here and can
         hold it; else a record of its own.
         """
-        last = self._gathered[-1] if self._gathered else None
-        whole = message_with_view(last, change) if isinstance(last, MessageAdded) else None
-        if whole is None:
-            self.add(change)
-        else:
-            self._gathered[-1] = whole
+        self._journal.add_view(change)
 
     def add_changes(self, state: AgentState) -> None:
         """Record what changed in the state since this was last asked."""
@@ -78,76 +113,65 @@ class Ledger:
         if patch is not None:
             self.add(StateChanged(at=self.wall(), set=dict(patch.set), delete=patch.delete))
 
-    def hand_over(self, *, soon: bool = False) -> None:
-        """Give what was gathered to the persister, which writes it in the background: at once when `soon`.
+    def take_unshown(self) -> tuple[Entry, ...]:
+        """The messages that were added since this was last asked, for the conversation manager."""
+        unshown, self._unshown = tuple(self._unshown), []
+        return unshown
 
-        Without a store there is no hurry, so that only `soon` does it. While its mailbox is full, records go on being
-        gathered.
+    def show_from_here(self) -> None:
+        """The conversation manager is told of everything at once."""
+        self._unshown, self.asked = [], _asked(self.fold)
+
+    def redact(self, instead: Mapping[int, Message]) -> None:
+        """Put other messages in the place of these of the running turn, by sequence number, for good: what is committed
+        next destroys the originals.
         """
-        if self._durable or soon:
-            self._pass_on(soon=soon)
+        left = self._journal.redact(instead, self.wall())
+        if left:
+            where = [copy.what for copy in left]
+            _log.warning("what was redacted is said elsewhere too where=%r", where)
+        self.asked = [Entry(entry.seq, instead.get(entry.seq, entry.message)) for entry in self.asked]
+        self.hand_over()
 
-    def _pass_on(self, *, soon: bool) -> None:
-        if self._gathered:
-            records = tuple(self._gathered)
-            first = self._last_seq - len(records) + 1
-            try:
-                self._persister.tell(Append(first=first, records=records, soon=soon))
-            except MailboxFull:  # It has much to read: this goes with what comes next.
-                return
-            self._gathered = []
+    def hand_over(self, *, soon: bool = False) -> None:
+        """Have the persister write what was gathered in the background: at once when `soon`."""
+        if self._author is not None and self._author.gathered:
+            self._author.hand_over()
+            with suppress(MailboxFull):  # It has much to read, and takes this with what it reads next.
+                self._persister.tell(Store(soon=soon))
 
     async def commit(self, *, closing: bool = False, patient: bool = True) -> None:
         """Wait until everything added so far is durable. Errors: those of the persister's `Commit`; `ActorDead`.
 
-        Others may add meanwhile. Who may be cancelled hands over first: a commit that the persister has not read yet
-        takes its records with it. `closing`: the turn is over; such a commit must not be cancelled, since its answer
-        says how records are numbered from here. Without `patient` the store's first refusal is raised. A call with a
-        deadline waits until `LATE_S` after it at most.
+        `closing`: the turn is over, so that what later openings need may be restated with it. Without `patient` the
+        store's first refusal is raised. A call with a deadline waits until `LATE_S` after it at most.
         """
-        if not self._durable:
-            self._pass_on(soon=False)
+        if self._author is None:
             return
-        records, self._gathered = tuple(self._gathered), []
-        first = self._last_seq - len(records) + 1
-        last = self._last_seq
-        commit = Commit(first=first, records=records, closing=closing, patient=patient, within_s=_within_s())
-        try:
-            committed = await self._persister.ask(commit, timeout_s=math.inf)
-        except RepertoryError:
-            self._last_seq = max(self._last_seq, self._backlog.last_seq)  # What was restated waits as well.
-            raise
-        self._last_seq += committed - last
+        if closing:
+            self._author.restate()
+        self._author.hand_over()
+        commit = Commit(seq=self.fold.last_seq, patient=patient, within_s=_within_s())
+        await self._persister.ask(commit, timeout_s=math.inf)
         self._confirmed_at = self.wall()
 
-    async def begin(self, *, stored: bool) -> Image | None:
+    async def begin(self, *, stored: bool) -> bool:
         """Before a turn's model is asked for the first time: wait until the store has said that the session is still
         ours, and with `stored` has what was gathered.
 
-        When somebody else has written to it meanwhile and it can be opened again, what was gathered is forgotten:
-        answers with what is there now, and records are numbered from there. Errors: as `commit`, `SessionBusy`.
+        When somebody else has written to it meanwhile and it can be opened again, everything since the turn began is
+        forgotten: the answer is True then, and `fold` is what is there now. Errors: as `commit`, `SessionBusy`.
         """
-        if not self._durable:
-            return None
-        first = self._last_seq - len(self._gathered) + 1
-        records: tuple[Record, ...] = ()
+        if self._author is None:
+            return False
+        begin = Begin(before=self._author.handed_seq, stored=stored, within_s=_within_s())
         if stored:
-            records, self._gathered = tuple(self._gathered), []
-        begin = Begin(first=first, records=records, within_s=_within_s())
-        image = await self._persister.ask(begin, timeout_s=math.inf)
-        if image is not None:
-            self._gathered, self._last_seq = [], image.last_seq
+            self._author.hand_over()
+        reopened = await self._persister.ask(begin, timeout_s=math.inf)
+        if reopened is not None:
+            self._go_on(reopened)
         self._confirmed_at = self.wall()
-        return image
-
-    async def redact(self, instead: Mapping[int, Message]) -> None:
-        """Put other messages in the place of these, by sequence number, for good: what is committed next destroys the
-        originals.
-        """
-        records, self._gathered = tuple(self._gathered), []
-        first = self._last_seq - len(records) + 1
-        ask = Redact(first=first, records=records, at=self.wall(), instead=instead)
-        self._last_seq = await self._persister.ask(ask, timeout_s=math.inf)
+        return reopened is not None
 
     @property
     def behind(self) -> bool:
@@ -157,11 +181,11 @@ class Ledger:
     @property
     def full(self) -> bool:
         """Whether as much waits for the store as may."""
-        return self._backlog.full(len(self._gathered))
+        return self._backlog.full(0 if self._author is None else self._author.gathered)
 
     def promise(self) -> None:
         """A caller is answered before this is stored."""
-        self._backlog.promised = self._last_seq
+        self._backlog.promised = self.fold.last_seq
 
     async def catch_up(self) -> None:
         """Before a turn: wait until what earlier ones left behind is stored. Nothing of this one is on record yet.
@@ -189,3 +213,14 @@ def _within_s() -> float:
     """How long the call for which code runs here may wait for its store."""
     at = deadline()
     return math.inf if at == math.inf else max(at - anyio.current_time(), 0.0) + LATE_S
+
+
+def _asked(fold: Fold) -> list[Entry]:
+    """What the user said last, as far as it is shown."""
+    asked: list[Entry] = []
+    for seq, message in reversed(tuple(fold.shown.recent)):
+        if message["role"] == "user":
+            asked.append(Entry(seq, message))
+        elif asked:
+            break
+    return asked[::-1]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from repertory.actors.backlog import Backlog
+from repertory.core.journal.copies import Copy
 from repertory.core.journal.fold import Fold
 from repertory.core.journal.paths import paths_to, within
-from repertory.core.journal.records import Branched, MessageAdded, NodeChanged, Record, Redacted
+from repertory.core.journal.records import Branched, MessageAdded, NodeChanged, Record, Redacted, ViewChanged
 from repertory.core.journal.shown import shown_messages
+from repertory.core.journal.view_change import message_with_view
 from repertory.core.memory.progress import SaidMessage
 from repertory.core.messages import Message, copy_message
 from repertory.core.orchestration.run import RUN, earlier_in
@@ -29,8 +32,11 @@ class MemoryJournal:
     nodes: dict[tuple[int, str], tuple[int, Record]] = field(default_factory=dict[tuple[int, str], tuple[int, Record]])
     """By run and node, the latest word: of the orchestrator's run, and of earlier ones that may be asked for again."""
 
-    def add(self, record: Record) -> None:
-        """Take the next record in. Errors: `Invalid` when it may not stand here."""
+    last: MessageAdded | None = None
+    """The last record, when it is a message: what is shown may change with it."""
+
+    def add(self, record: Record) -> int:
+        """Take the next record in; gives its number. Errors: `Invalid` when it may not stand here."""
         seq = self.fold.last_seq + 1
         if type(record) is Branched:
             self.fold.rewind(seq, record, shown_messages(self.fold.shown))
@@ -46,6 +52,17 @@ class MemoryJournal:
                 self.messages[target] = message
             case _:
                 pass
+        self.last = record if type(record) is MessageAdded else None
+        return seq
+
+    def add_view(self, change: ViewChanged) -> None:
+        """A change of what is shown. Errors: `Invalid` when it may not stand here."""
+        whole = None if self.last is None else message_with_view(self.last, change)
+        if whole is None:
+            self.add(change)
+        else:
+            self.fold.show_with_last(change.view)
+            self.last = whole
 
     def told_of_runs(self) -> list[tuple[int, Record]]:
         """What became of the runs that are known, with the rewinds, in order."""
@@ -57,10 +74,12 @@ class MemoryJournal:
             self.nodes = {key: told for key, told in self.nodes.items() if key[0] in known}
         self.nodes[record.run, record.node] = seq, record
 
-    def redact(self, target: int, message: Message, at: float) -> None:
-        """Put a message in the place of another one, for good. Errors: `UnpairedTools`."""
-        index = list(self.messages).index(target)
-        self.add(Redacted(at=at, target=target, message=message, turn=self.fold.turns, index=index))
+    def redact(self, instead: Mapping[int, Message], at: float) -> tuple[Copy, ...]:
+        """Put other messages in the place of these, by sequence number, for good. Errors: `UnpairedTools`."""
+        for target, message in instead.items():
+            index = list(self.messages).index(target)
+            self.add(Redacted(at=at, target=target, message=message, turn=self.fold.turns, index=index))
+        return ()
 
     def backlog_of(self, session_id: str, agent_id: str, patience: StorePatience | None = None) -> Backlog:
         """What waits to be stored: never anything."""

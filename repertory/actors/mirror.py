@@ -1,7 +1,8 @@
-"""What of a live agent can be looked at from outside without asking it: what its model is shown, and where it stands.
+"""What of an agent can be looked at from outside without asking it: what its model is shown, and where it stands.
 
-Written by the agent actor, in the loop's thread; while there is none, by the facade. Read by anybody; readers copy.
-Callbacks of a turn's hooks may edit their copies: what they make of them becomes part of the turn.
+It reads the fold of the agent's journal, which the agent actor writes in the loop's thread. Between two turns a
+program may show something else, which counts until the journal says it. Anybody may read, from any thread; readers
+copy. Callbacks of a turn's hooks may edit their copies: what they make of them becomes part of the turn.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from repertory.core.journal.fold import Fold
+from repertory.core.journal.standing import standing_of
 from repertory.core.messages import check_messages, copy_message
 from repertory.core.standing import Standing
 from repertory.core.window.edits import plan_of_edit
 
 if TYPE_CHECKING:
-    from repertory.core.journal.records import View
-    from repertory.core.messages import Json, Message
+    from repertory.core.messages import Json, Message, ToolResult
 
 
 @dataclass(slots=True, eq=False)
@@ -54,51 +56,59 @@ _HOOKED: ContextVar[Mirror | None] = ContextVar("repertory_hooked", default=None
 
 
 class Mirror:
-    """The shown messages: those that were there at the last look, and those added since."""
+    """A look at one agent."""
 
-    __slots__ = ("_added", "_draft", "_shown", "in_a_turn", "manager", "manager_state", "misnamed", "standing")
+    __slots__ = ("_draft", "_manager_state", "_messages", "_standing", "ended", "fold", "in_a_turn", "misnamed")
 
     def __init__(self) -> None:
-        self._shown: Sequence[Message] = ()
-        self._added: list[Message] = []
         self._draft: Draft | None = None
-        self.standing = Standing(last=None)
-        """Where the last message's tools stand, and what the turn waits for."""
-        self.manager = ""
-        """The conversation manager that the journal names."""
-        self.manager_state: Mapping[str, Json] = {}
-        """What the journal keeps of it."""
         self.in_a_turn = False
         """Whether a turn runs."""
         self.misnamed = False
-        """Whether another one decides now, which the journal is to name with what is stored next."""
+        """Whether another conversation manager decides now, which the journal is to name with what is stored next."""
+        self.look_at(Fold())
+
+    def look_at(self, fold: Fold) -> None:
+        """The journal says everything."""
+        self.fold = fold
+        self._messages: Sequence[Message] | None = None
+        self._standing: Standing | None = None
+        self._manager_state: Mapping[str, Json] | None = None
+        self.ended: dict[str, ToolResult] = {}
+        """Results of the step that runs now, by tool use id, whether or not they are on record."""
 
     def show(self, messages: Sequence[Message]) -> None:
-        """Replace everything. The sequence must not be edited afterwards."""
-        self._shown, self._added = messages, []
-        if self._draft is not None and not self._draft.edited:
-            self._draft = None
+        """A program wants these to be shown. The sequence must not be edited afterwards."""
+        self._messages = messages
 
     def show_edited(self, messages: Sequence[Message], *, waits: bool) -> None:
         """A program has edited them between two turns. `waits`: the last message is the same, and so is what stands
         among its tools.
         """
+        self.stand(self.standing if waits else Standing(last=messages[-1] if messages else None))
         self.show(messages)
-        if not waits:
-            self.standing = Standing(last=messages[-1] if messages else None)
 
-    def add(self, message: Message) -> None:
-        """One more message. It has made an end of whatever stood among the tools of the one before."""
-        self._added.append(message)
-        self.standing = Standing(last=message)
+    def stand(self, standing: Standing) -> None:
+        """A program wants the tools of the last message to stand there."""
+        self._standing = standing
 
-    def note_view(self, view: View) -> None:
-        """What the journal says of the conversation manager."""
-        self.manager, self.manager_state = view.manager, view.manager_state
+    def keep(self, manager_state: Mapping[str, Json]) -> None:
+        """A program wants this to be kept of the conversation manager."""
+        self._manager_state = manager_state
 
     def messages(self) -> list[Message]:
-        """All of them, oldest first."""
-        return [*self._shown, *self._added]
+        """All that is shown, oldest first."""
+        return self.fold.shown.messages() if self._messages is None else [*self._messages]
+
+    @property
+    def standing(self) -> Standing:
+        """Where the last message's tools stand, and what the turn waits for."""
+        return standing_of(self.fold).ended(self.ended) if self._standing is None else self._standing
+
+    @property
+    def manager_state(self) -> Mapping[str, Json]:
+        """What the journal keeps of the conversation manager."""
+        return self.fold.shown.view.manager_state if self._manager_state is None else self._manager_state
 
     @contextmanager
     def hooked(self) -> Generator[None]:
@@ -114,7 +124,7 @@ class Mirror:
         if _HOOKED.get() is not self:
             return None
         shown = self.messages()
-        if self._draft is None or (len(self._draft.shown) != len(shown) and not self._draft.edited):
+        if self._draft is None or (self._draft.shown != shown and not self._draft.edited):
             self._draft = Draft(shown)
         return self._draft.messages
 

@@ -51,7 +51,6 @@ if TYPE_CHECKING:
 
     from repertory.actors.conversation import Shown
     from repertory.backends.ports import Model, StreamEvent
-    from repertory.core.budget import Budget
     from repertory.core.messages import Message, ToolSpec
     from repertory.core.retry import RetryStrategy
 
@@ -85,17 +84,14 @@ class ModelCalls:
         self._form = turn.invocation.form
         agent_id = turn.settings.agent_id
         self._spending = Spending((PAYER.get() if agent_id == NAMELESS else None) or agent_id)
+        self.budgets = self._spending.budgets
+        """What the turn uses counts towards these."""
         self._tokens: int | None = None
         """What the next request takes, where the conversation manager measures it."""
         self._injected_tokens = 0
         """What was added to the last request takes about so many."""
         self.prepared: list[Answer] = []
         """Answers that are known before: a direct tool call asks no model."""
-
-    @property
-    def budgets(self) -> tuple[Budget, ...]:
-        """What the turn uses counts towards these."""
-        return self._spending.budgets
 
     def stopped(self) -> Stopped:
         """What there is to say when the turn is to end now."""
@@ -159,7 +155,7 @@ class ModelCalls:
 
     async def _shown(self, beside: Beside) -> Shown:
         """What the model is to be shown beside tools and system prompt, counted where that matters."""
-        added, budgets = self._record.footing.take_unshown(), self.budgets
+        added, budgets = self._record.ledger.take_unshown(), self.budgets
         first = PrepareCall(added=added, beside=beside, budgets=budgets)
         again = PrepareCall(added=(), beside=beside, budgets=budgets, again=True)
         shown = await self._record.decided(first, again)

@@ -3,48 +3,45 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
+from repertory.actors.memory_journal import MemoryJournal
 from repertory.actors.said import History
-from repertory.core.journal.fold import Fold
-from repertory.core.journal.image import Image, UnansweredTurn
-from repertory.core.journal.records import Record
+from repertory.core.journal.author import JournalAuthor
+from repertory.core.journal.image import Image
 from repertory.core.journal.rows import Row
 from repertory.core.memory.progress import SaidMessage
-from repertory.core.messages import Message
 from repertory.core.orchestration.run import Run
 from repertory.errors import LeaseLost, RepertoryError
 from repertory.runtime.message import Ask
 
+if TYPE_CHECKING:
+    pass
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Append:
-    """Add records to the journal. They are committed with the next `Commit`, or after `linger_s`, or at once when
-    `soon`.
-    """
+class OpenJournal(Ask[JournalAuthor | MemoryJournal]):
+    """The journal, for its author, who alone writes to it. A persister that has failed takes nothing of it any more."""
 
-    first: int
-    """The sequence number that their author gave to the first of them."""
-    records: tuple[Record, ...]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Store:
+    """The author has handed something over. It is written after `linger_s` at the latest, or at once when `soon`."""
+
     soon: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Commit(Ask[int]):
-    """Add records and answer with the last sequence number when everything so far is durable.
+class Commit(Ask[None]):
+    """Answered when everything up to this record is durable; its author has handed it over.
 
-    With `closing`, the number may be higher than the records explain: what later openings need may have been restated.
     Errors: `Unavailable` (and `Failed`, where somebody has to change something first): the records wait, and are stored
     when the store takes them, so the session goes on; others, such as `LeaseLost`: it starts again from what is stored.
     """
 
-    first: int
-    """The sequence number that their author gave to the first of them."""
-    records: tuple[Record, ...] = ()
-    closing: bool = False
-    """A turn is over, and its author waits for the answer before it numbers anything else."""
+    seq: int
     patient: bool = True
     """Whether to wait while the store refuses what it is given; without it the first refusal is the answer."""
     within_s: float = math.inf
@@ -52,32 +49,19 @@ class Commit(Ask[int]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Begin(Ask[Image | None]):
-    """Add the first records of a turn, if any; answered with None when they are durable, and the store has said that
-    the session is still ours.
+class Begin(Ask[JournalAuthor | MemoryJournal | None]):
+    """A turn has only just begun. Answered with None when the store has said that the session is still ours, and, with
+    `stored`, has what was handed over.
 
-    When somebody else has written to it since, it is opened again if it can be; the answer is then what is there now,
-    and nothing of the records is kept. Errors: as `Commit`.
+    When somebody else has written to it since, it is opened again if it can be, and nothing of the turn is kept; the
+    answer is the journal that is there now. Errors: as `Commit`.
     """
 
-    first: int
-    """The sequence number of the first of them, or of the one that comes next."""
-    records: tuple[Record, ...] = ()
+    before: int
+    """The last record that was handed over before the turn."""
+    stored: bool = False
     within_s: float = math.inf
     """How long to wait at most."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Redact(Ask[int]):
-    """Add records, then put other messages in the place of some that the running turn has said; answers with the last
-    sequence number. The commit that stores this destroys the originals. Others than those of the turn are a mistake.
-    """
-
-    first: int
-    records: tuple[Record, ...]
-    at: float
-    instead: Mapping[int, Message]
-    """By sequence number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,27 +75,6 @@ class Prove(Ask[None]):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadImage(Ask[Image]):
     """Everything an agent needs to go on, as of now."""
-
-
-class LeftBehind(NamedTuple):
-    """A named turn without an answer, behind which another one began."""
-
-    turn: UnansweredTurn
-    shown: Sequence[tuple[int, Message]]
-    """What the model is shown from its own rows, by sequence number."""
-
-    @classmethod
-    def in_fold(cls, fold: Fold, token: str) -> LeftBehind | None:
-        """The turn of that name, if it is one."""
-        turn = fold.unanswered_turn(token)
-        return None if turn is None else cls(turn, tuple(fold.shown.recent))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadLeftBehind(Ask[LeftBehind | None]):
-    """The turn of that name, if it has no answer and another one began behind it."""
-
-    token: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,18 +109,8 @@ class Hurry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LingerOver:
-    """Records have waited long enough: write them now."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TryAgain:
-    """A write that was refused has rested long enough."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PatienceOver:
-    """Somebody may have waited long enough."""
+class TimeToLook:
+    """Something may be due: a write, another attempt, or an answer for somebody who has waited long enough."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,10 +10,11 @@ from anyio.lowlevel import checkpoint
 
 from repertory.actors.memory_journal import MemoryJournal
 from repertory.backends.worker_threads import OFF_LOOP_BYTES, run_in_thread
-from repertory.core.journal.restore import said_in
+from repertory.core.journal.restore import records_of, said_in
 from repertory.core.journal.rows import Kind, size_of
 from repertory.core.journal.verify import verify
 from repertory.core.memory.progress import SaidMessage, said_in_rows
+from repertory.core.orchestration.run import past_run
 
 if TYPE_CHECKING:
     from repertory.actors.backlog import Backlog
@@ -21,11 +22,14 @@ if TYPE_CHECKING:
     from repertory.backends.ports import SessionStore
     from repertory.core.journal.rows import Row
     from repertory.core.messages import Message
+    from repertory.core.orchestration.run import Run
 
 _SLICE_ROWS = 512
 """Rows that are decoded in one go, unless they are large: about two milliseconds."""
 _SAYING = frozenset({Kind.MESSAGE, Kind.REDACTION})
 """The kinds of rows that say what was said."""
+_TELLING = frozenset({Kind.NODE, Kind.BRANCH})
+"""The kinds of rows that say what became of runs."""
 
 
 class History(NamedTuple):
@@ -81,6 +85,18 @@ async def read_said(
     said = partial(_proved_and_said, rows, after, until, session_id)
     small = len(rows) <= _SLICE_ROWS and size_of(rows) <= OFF_LOOP_BYTES
     return said() if small else await run_in_thread(said)
+
+
+async def read_run(keeper: Durable | MemoryJournal, session_id: str, backlog: Backlog, number: int) -> Run | None:
+    """The run of that number; None when it is not there or is not over. The whole journal is read for it."""
+    if isinstance(keeper, MemoryJournal):
+        return past_run(keeper.told_of_runs(), number)
+    rows = list(await keeper.store.load(session_id, backlog.agent_id, whole=True))
+    await run_in_thread(partial(verify, rows, session_id=session_id))
+    stored = rows[-1].seq if rows else 0
+    rows += [row for row in backlog.rows if row.seq > stored]
+    telling = [row for row in rows if row.kind in _TELLING]
+    return await run_in_thread(lambda: past_run(records_of(telling, session_id=session_id), number))
 
 
 def _proved_and_said(rows: Sequence[Row], after: int, until: int | None, session_id: str) -> Sequence[SaidMessage]:

@@ -25,8 +25,9 @@ from repertory.actors.hooks.events import AfterToolsEvent, BeforeToolsEvent
 from repertory.backends.ports import OutputForm, Tool, ToolContext
 from repertory.core.interrupts import Interrupt, InterruptException, Questions, question_in
 from repertory.core.journal.records import ToolFinished, ToolStarted
+from repertory.core.journal.standing import Standing
+from repertory.core.standing import Start
 from repertory.core.messages import ContentBlock, ToolResult, ToolUse, check_result, copy_result, copy_use, error_result
-from repertory.core.standing import Standing, Start
 from repertory.core.tools import check_result_size, exception_text, timeout_text
 from repertory.core.turn import CANCELLED, Park, RunTools, Stop, ToolsEnded, ToolsParked
 from repertory.errors import HookFailed, Invalid, RepertoryError
@@ -45,8 +46,8 @@ async def run_tools(turn: TurnContext, record: TurnRecord, command: RunTools) ->
     direct = turn.invocation.direct
     if direct is not None:  # The message may only name what JSON cannot say.
         command = replace(command, uses=(direct,))
-    begun = record.footing.take_begun()
-    turn.parts.mirror.standing = replace(begun, last=record.footing.last)
+    begun = record.ledger.standing
+    turn.parts.mirror.ended = {}
     step = ToolStep(turn, record, command, begun)
     refusal = await step.run_unless_refused()
     if direct is not None and step.asked:
@@ -144,7 +145,7 @@ class ToolStep:
 
     async def _refused(self) -> str | tuple[Interrupt, ...] | None:
         """Why none of the tools is to run (now); None runs them."""
-        turn, asking = self._turn, None if self._record is None else self._record.footing.last
+        turn, asking = self._turn, None if self._record is None else self._record.ledger.fold.last_message
         if turn.invocation.direct is not None or asking is None or not self._hooks.hear(BeforeToolsEvent):
             return None
         return await turn.stop.unless(lambda: self._hooks.before_tools(asking, self._questions))
@@ -190,13 +191,10 @@ class ToolStep:
 
     def _park(self, known: Mapping[str, ToolResult]) -> Park:
         """What is to be recorded so that the step can go on. A form is read again then."""
-        assert self._record is not None
         form = None if self._form is None else self._form.name
         uses = self._command.uses
         kept = [use["toolUseId"] for use in uses if use["toolUseId"] in known and use["name"] != form]
         interrupts = tuple(self.asked.values())
-        standing = replace(self._begun, last=self._record.footing.last)
-        self._record.waits_at = standing.parked([known[use_id] for use_id in kept], interrupts, self._parked)
         new = tuple(known[use_id] for use_id in kept if use_id not in {*self._begun.finished, *self._recorded})
         return Park(interrupts=interrupts, results=new, parked=tuple(self._parked))
 
@@ -310,11 +308,14 @@ class ToolStep:
         settings, use_id, raised = turn.settings, use["toolUseId"], list[Exception]()
         attempt, key = self._begun.starts.get(use_id) or (0, "")
         place = f"{settings.session_id}/{settings.agent_id}"
+        if record is not None:
+            place = f"{place}/{record.ledger.fold.last_message_seq}"
         context = ToolContext(
             tool_use=copy_use(use),
             agent_id=settings.agent_id,
             state=turn.parts.state,
-            idempotency_key=key or f"{place if record is None else f'{place}/{record.footing.last_seq}'}/{use_id}",
+            idempotency_key=key
+            or f"{place if record is None else f'{place}/{record.ledger.fold.last_message_seq}'}/{use_id}",
             attempt=attempt + 1,
             invocation_state=turn.invocation.invocation_state,
             agent=turn.parts.owner,
@@ -329,7 +330,7 @@ class ToolStep:
         intended = [call for call in calls if call.tool.effects]
         if self._record is None or not intended:
             return
-        ledger, mirror = self._record.ledger, self._turn.parts.mirror
+        ledger = self._record.ledger
         for call in intended:
             started = ToolStarted(
                 at=ledger.wall(),
@@ -339,7 +340,6 @@ class ToolStep:
                 attempt=call.context.attempt,
             )
             ledger.add(started)
-            mirror.standing = mirror.standing.begun(call.use_id, call.start)
         ledger.hand_over(soon=True)
         await ledger.commit()
 
@@ -409,8 +409,8 @@ class ToolStep:
         """The step's message, which holds every result, comes only when the slowest tool has ended."""
         if self._record is None:
             return
-        ledger, mirror = self._record.ledger, self._turn.parts.mirror
-        mirror.standing = mirror.standing.ended(result)
+        ledger = self._record.ledger
+        self._turn.parts.mirror.ended[result["toolUseId"]] = result
         if call.tool.effects and self._running:
             ledger.add(ToolFinished(at=ledger.wall(), tool_use_id=call.use_id, result=result))
             ledger.hand_over(soon=True)

@@ -10,11 +10,15 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, assert_never
 
 from repertory.actors.call import request_state
-from repertory.actors.context import Footing, TurnContext, TurnRecord
+from repertory.actors.context import (
+    TurnContext,
+    TurnRecord,
+)
 from repertory.actors.conversation import Tidy
 from repertory.actors.hooks.events import BeforeInvocationEvent
 from repertory.actors.model_call import ModelCalls
 from repertory.actors.tools import run_tools
+from repertory.core.answer import Answer
 from repertory.core.journal.records import Interrupted, ToolFinished
 from repertory.core.messages import ContentBlock, Message, copy_message
 from repertory.core.opening import spoken_answer
@@ -42,9 +46,7 @@ from repertory.core.turn import (
 if TYPE_CHECKING:
     from repertory.core.answer import Answer
     from repertory.core.interrupts import Interrupt
-    from repertory.core.journal.image import Image
     from repertory.core.opening import Answers, Said
-    from repertory.core.standing import Standing
 
 
 class TurnDriver:
@@ -69,8 +71,6 @@ class TurnDriver:
         self._over = True
         """Whether hooks have been told that the call is over, or not yet that it began."""
         self.record = record
-        self.parked: Standing | None = None
-        """Where the conversation stands among the tools of its last message, when these wait for a person."""
         self.resume: Said | Answers | None = None
         """The prompt that a hook wants to go on with, after the end."""
 
@@ -116,10 +116,10 @@ class TurnDriver:
             await self.record.mark()
         self._ledger.hand_over(soon=True)
 
-    async def run(self, opening: Began | Continued) -> AgentResult | Image:
+    async def run(self, opening: Began | Continued) -> AgentResult | None:
         """The turn's result, durable as the settings say. Errors: those of model, view, guards and store.
 
-        Where the conversation stands now, when others have gone on with it and nothing of the turn is on record.
+        None when others have gone on with the conversation and nothing of the turn is on record.
         """
         event: Event = opening
         while True:
@@ -130,9 +130,8 @@ class TurnDriver:
                         await self.record.append(message)
                     case CallModel():
                         await self.record.name_manager()
-                        moved = await self.record.begin()
-                        if moved is not None:
-                            return moved
+                        if not await self.record.begin():
+                            return None
                         event = await self._model.call(command)
                     case Reduce():
                         event = await self._model.reduce(command)
@@ -147,9 +146,9 @@ class TurnDriver:
                     case _:
                         assert_never(command)
 
-    def begin_again(self, footing: Footing) -> None:
-        """The next run begins from here: the conversation has gone on meanwhile."""
-        self.record.begin_again(footing)
+    def begin_again(self) -> None:
+        """The next run begins from where the journal stands now: the conversation has gone on meanwhile."""
+        self.record.begin_again()
         self._machine = self._machine._replace(phase=Phase.READY)
 
     async def after_answer(self) -> None:
@@ -196,7 +195,7 @@ class TurnDriver:
 
     async def _finish(self, reason: str, message: Message | None) -> AgentResult:
         """Tidy up first, so that the answer and what the next turn is shown are one commit, and one record."""
-        last = None if message is None else self.record.footing.last  # As hooks have left it.
+        last = None if message is None else self._ledger.fold.last_message  # As hooks have left it.
         result = AgentResult(
             stop_reason=reason,
             message=None if last is None else copy_message(last),
@@ -206,7 +205,7 @@ class TurnDriver:
         )
         await self._tell_end(result)
         await self.record.show_edits()
-        added, budgets = self.record.footing.take_unshown(), self._model.budgets
+        added, budgets = self._ledger.take_unshown(), self._model.budgets
         await self.record.decided(Tidy(added=added, budgets=budgets), Tidy(added=(), budgets=budgets, again=True))
         return await self._stored(result)
 
@@ -216,7 +215,6 @@ class TurnDriver:
         for ended in command.results:
             self._ledger.add(ToolFinished(at=at, tool_use_id=ended["toolUseId"], result=ended))
         self._ledger.add(Interrupted(at=at, interrupts=command.interrupts, parked=command.parked))
-        self.parked = self.record.waits_at
         result = AgentResult(
             stop_reason="interrupt",
             message=None,

@@ -1,11 +1,8 @@
-"""Where a conversation stands between two steps of tools: what began, what ended, what was asked and answered.
-
-The journal says the same (`core/journal/standing.py`); a running agent keeps it so that no call has to read.
-"""
+"""Where a conversation stands between two steps of tools: what began, what ended, what was asked and answered."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -52,52 +49,20 @@ class Standing:
         known = self.responses
         return {key: value for key, value in responses.items() if key not in known or known[key] != value}
 
-    def asked(self, interrupts: Sequence[Interrupt]) -> Standing:
-        """The standing after these were asked. Asked again, a question has no answer any more."""
-        questions = {one.id: one for one in (*self.questions, *interrupts)}
-        again = {one.id for one in interrupts}
-        responses = {key: value for key, value in self.responses.items() if key not in again}
-        return replace(self, questions=tuple(questions.values()), responses=responses)
-
     def answered(self, responses: Mapping[str, Json]) -> Standing:
-        """The standing after these answers came."""
+        """The standing when these answers have come as well."""
         return replace(self, responses={**self.responses, **responses})
 
-    def begun(self, use_id: str, start: Start) -> Standing:
-        """The standing after a tool was started."""
-        starts = {**self.starts, use_id: start}
-        return replace(self._settled({use_id}), started=self.started | {use_id}, starts=starts)
-
-    def ended(self, result: ToolResult) -> Standing:
-        """The standing after a tool has ended."""
-        use_id = result["toolUseId"]
-        starts = {one: start for one, start in self.starts.items() if one != use_id}
-        finished = {**self.finished, use_id: result}
-        return replace(self._settled({use_id}), started=self.started - {use_id}, finished=finished, starts=starts)
-
-    def parked(
-        self, results: Sequence[ToolResult], interrupts: Sequence[Interrupt], parked: Mapping[str, Start]
-    ) -> Standing:
-        """The standing after a step that has to wait for a person.
-
-        `parked`: tool uses that had started on record and stopped in order to ask, by id, with that start.
-        """
-        finished = {**self.finished, **{result["toolUseId"]: result for result in results}}
-        started = frozenset(self.started - finished.keys() - parked.keys())
-        starts = {**self.starts, **parked}
-        after = replace(
-            self._settled(self.started - started),
-            started=started,
-            finished=finished,
-            starts={use_id: start for use_id, start in starts.items() if use_id not in finished},
-        )
-        return after.asked(interrupts)
-
-    def _settled(self, uses: Collection[str]) -> Standing:
-        """Whatever somebody said of an earlier start of these tool uses is no answer about another one."""
-        settled = {outcome_id(use_id) for use_id in uses}
+    def ended(self, results: Mapping[str, ToolResult]) -> Standing:
+        """The standing when these tools have ended as well, by tool use id."""
+        if not results:
+            return self
+        settled = {outcome_id(use_id) for use_id in results}
         return replace(
             self,
+            started=self.started - results.keys(),
+            finished={**self.finished, **results},
+            starts={use_id: start for use_id, start in self.starts.items() if use_id not in results},
             questions=tuple(one for one in self.questions if not (is_about_outcome(one) and one.id in settled)),
             responses={key: value for key, value in self.responses.items() if key not in settled},
         )

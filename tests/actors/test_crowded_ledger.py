@@ -49,7 +49,7 @@ async def test_what_memory_notes_during_a_closing_commit_is_stored_behind_what_i
         make = partial(SessionPersister, settings, durable, random.Random(1).randbytes)
         persister = await system.start(ChildSpec(name="persister", factory=make))
         backlog = backlogs.of(store.name, "s", "default")
-        ledger = Ledger(persister, 0, lambda: 1000.0, backlog=backlog, durable=True)
+        ledger = await Ledger.open(persister, lambda: 1000.0, backlog=backlog)
         ledger.add(StateChanged(at=1.0, set={"long": "ago"}))
         for number in range(RESTATE_AFTER + 2):
             ledger.add(SnapshotTaken(at=1.0, label=str(number)))
@@ -81,7 +81,7 @@ async def test_what_finds_the_persisters_mailbox_full_goes_with_what_comes_next(
         spec = ChildSpec(name="persister", factory=make, stop_timeout_s=10, mailbox=MailboxSettings(capacity=3))
         persister = await system.start(spec)
         backlog = backlogs.of(store.name, "s", "default")
-        ledger = Ledger(persister, 0, lambda: 1000.0, backlog=backlog, durable=True)
+        ledger = await Ledger.open(persister, lambda: 1000.0, backlog=backlog)
         for number in range(10):
             message: Message = {"role": "user", "content": [{"text": str(number)}]}
             ledger.add(MessageAdded(at=1000.0, message=message, index=number, turn=1))

@@ -8,11 +8,13 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import anyio
 import pytest
+from authors import append
+from authors import commit as commit_records
 
 from repertory.actors.backlog import Backlogs
 from repertory.actors.leases import Durable, Leases
 from repertory.actors.persister import PersisterSettings, SessionPersister
-from repertory.actors.persister_messages import Append, Commit, Hurry, Prove, ReadImage
+from repertory.actors.persister_messages import Hurry, Prove, ReadImage
 from repertory.actors.writer import StoreWriter, WriterSettings
 from repertory.backends.ports import Batch, Position
 from repertory.core.journal.records import MessageAdded
@@ -118,10 +120,8 @@ class Setting:
         return [row.seq for row in await self.store.load("s", "default", whole=True)]
 
 
-async def commit(ref: ActorRef[object], *indexes: int, closing: bool = False, patient: bool = True) -> int:
-    records = tuple(said(index) for index in indexes)
-    message = Commit(first=indexes[0] + 1, records=records, closing=closing, patient=patient)
-    return await ref.ask(message, timeout_s=math.inf)  # type: ignore[return-value] - an ask of any actor
+async def commit(ref: ActorRef[object], *indexes: int, patient: bool = True) -> int:
+    return await commit_records(ref, *(said(index) for index in indexes), patient=patient)
 
 
 async def test_a_short_outage_is_only_a_wait() -> None:
@@ -141,9 +141,9 @@ async def test_what_waits_is_stored_in_order_behind_what_was_refused() -> None:
         setting = Setting(system, ScriptedStore())
         ref = await setting.start()
         setting.store.script = [down, down]
-        ref.tell(Append(first=1, records=(said(0), said(1)), soon=True))
+        await append(ref, said(0), said(1), soon=True)
         await anyio.sleep(0.01)
-        ref.tell(Append(first=3, records=(said(2),), soon=True))
+        await append(ref, said(2), soon=True)
         assert await commit(ref, 3) == 4
         assert setting.store.attempts[0] == setting.store.attempts[2] == [1, 2], "it is tried again as it was"
         assert setting.store.attempts[3:] == [[3, 4]]
@@ -222,7 +222,7 @@ async def test_a_store_that_does_not_say_what_is_stored_is_asked_until_it_does()
         ref = await setting.start()
         setting.store.script = [lost_answer]
         setting.store.blind = True
-        ref.tell(Append(first=1, records=(said(0),), soon=True))
+        await append(ref, said(0), soon=True)
         await anyio.sleep(20)
         assert setting.backlog.count == 1
         setting.store.blind = False
@@ -236,7 +236,7 @@ async def test_an_owner_that_was_replaced_during_an_outage_is_fenced_and_stores_
         setting = Setting(system, ScriptedStore(shelf, "one"))
         ref = await setting.start()
         setting.store.then = down
-        ref.tell(Append(first=1, records=(said(0),), soon=True))
+        await append(ref, said(0), soon=True)
         await anyio.sleep(3)
         other = MemorySessionStore(shelf, owner="two")
         lease = await other.acquire("s", takeover=True)
@@ -270,7 +270,7 @@ async def test_who_does_not_want_to_wait_hears_the_first_refusal() -> None:
         setting.store.then = down
         began = anyio.current_time()
         with pytest.raises(Unavailable):
-            await commit(ref, 0, closing=True, patient=False)
+            await commit(ref, 0, patient=False)
         assert anyio.current_time() == began
         assert setting.backlog.last_seq == 1
 
@@ -280,7 +280,7 @@ async def test_a_caller_prompts_an_attempt() -> None:
         setting = Setting(system, ScriptedStore(), StorePatience(wait_s=100))
         ref = await setting.start()
         setting.store.then = down
-        ref.tell(Append(first=1, records=(said(0),), soon=True))
+        await append(ref, said(0), soon=True)
         await anyio.sleep(50)
         setting.store.then = None
         began = anyio.current_time()
@@ -325,10 +325,10 @@ async def test_a_backlog_is_full_by_count_and_by_bytes() -> None:
         setting = Setting(system, ScriptedStore(), StorePatience(records_max=3))
         ref = await setting.start()
         setting.store.then = down
-        ref.tell(Append(first=1, records=(said(0), said(1))))
+        await append(ref, said(0), said(1))
         await anyio.sleep(1)
         assert not setting.backlog.full()
-        ref.tell(Append(first=3, records=(said(2),)))
+        await append(ref, said(2))
         await anyio.sleep(1)
         assert setting.backlog.full()
     small = Backlogs(StorePatience(bytes_max=10)).of("store", "s", "default")
@@ -342,7 +342,7 @@ async def test_the_tree_shows_what_waits_and_why() -> None:
         setting = Setting(system, ScriptedStore())
         ref = await setting.start()
         setting.store.then = down
-        ref.tell(Append(first=1, records=(said(0), said(1)), soon=True))
+        await append(ref, said(0), said(1), soon=True)
         await anyio.sleep(1)
         (persister,) = [actor for actor in system.tree().walk() if actor.path == ref.path]
         summary = persister.summary
@@ -363,7 +363,7 @@ async def test_a_stopping_session_tries_until_the_store_takes_the_rest() -> None
         setting = Setting(system, ScriptedStore())
         ref = await setting.start()
         setting.store.script = [down, down, lost_answer, half_done]
-        ref.tell(Append(first=1, records=(said(0), said(1), said(2))))
+        await append(ref, said(0), said(1), said(2))
         await system.stop(ref)
         assert await setting.stored() == [1, 2, 3]
         assert setting.backlogs.not_stored() == ()
@@ -375,9 +375,9 @@ async def test_a_write_under_way_at_the_end_is_neither_doubled_nor_taken_for_gra
             setting = Setting(system, ScriptedStore())
             ref = await setting.start()
             setting.store.script = [happening]
-            ref.tell(Append(first=1, records=(said(0),), soon=True))
+            await append(ref, said(0), soon=True)
             await anyio.sleep(0.5)
-            ref.tell(Append(first=2, records=(said(1),)))
+            await append(ref, said(1))
             await system.stop(ref)
             assert await setting.stored() == [1, 2]
             assert setting.backlogs.not_stored() == ()
@@ -399,7 +399,7 @@ async def test_what_a_stopped_session_could_not_store_is_on_record_and_the_next_
         ref = await setting.start()
         assert await commit(ref, 0, 1) == 2
         setting.store.then = down
-        ref.tell(Append(first=3, records=(said(2), said(3), said(4))))
+        await append(ref, said(2), said(3), said(4))
         began = anyio.current_time()
         await system.stop(ref)
         assert anyio.current_time() - began <= 20
@@ -419,7 +419,7 @@ async def test_what_a_killed_persister_held_is_stored_by_the_next_one() -> None:
         setting = Setting(system, ScriptedStore())
         ref = await setting.start()
         setting.store.then = down
-        ref.tell(Append(first=1, records=(said(0), said(1)), soon=True))
+        await append(ref, said(0), said(1), soon=True)
         await anyio.sleep(1)
         system.kill(ref)
         await anyio.sleep(1)
@@ -434,7 +434,7 @@ async def test_what_was_answered_and_cannot_be_stored_any_more_is_kept_in_mind_u
         setting = Setting(system, ScriptedStore(shelf, "one"))
         ref = await setting.start()
         setting.store.then = down
-        ref.tell(Append(first=1, records=(said(0), said(1)), soon=True))
+        await append(ref, said(0), said(1), soon=True)
         setting.backlog.promised = 2
         await anyio.sleep(1)
         other = MemorySessionStore(shelf, owner="two")

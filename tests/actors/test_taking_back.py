@@ -7,10 +7,11 @@ from collections.abc import Sequence
 
 import anyio
 import pytest
+from authors import append, begin, commit, opened
 
 from repertory.actors.leases import Durable, Leases
 from repertory.actors.persister import PersisterSettings, SessionPersister
-from repertory.actors.persister_messages import Append, Begin, Commit, ReadHistory, Redact
+from repertory.actors.persister_messages import ReadHistory
 from repertory.actors.writer import StoreWriter, WriterSettings
 from repertory.backends.ports import Batch, Position
 from repertory.core.journal.records import MessageAdded
@@ -85,13 +86,13 @@ async def test_a_turn_that_has_only_just_begun_begins_again_after_another_owner(
     store = Watched()
     async with ActorSystem() as system:
         ref = await persister(system, store)
-        await ref.ask(Commit(first=1, records=(said(0), said(1))), timeout_s=60)
-        assert await ref.ask(Begin(first=3, records=()), timeout_s=60) is None
+        await commit(ref, said(0), said(1))
+        assert await begin(ref, stored=False) is None
         await fence(store._shelf, release=True)
-        image = await ref.ask(Begin(first=3, records=records), timeout_s=60)
-        assert image is not None
-        assert image.last_seq == 2
-        assert await ref.ask(Begin(first=3, records=(said(2),)), timeout_s=60) is None
+        journal = await begin(ref, *records, stored=bool(records))
+        assert journal is not None
+        assert journal.fold.last_seq == 2
+        assert await begin(ref, said(2)) is None
         assert await store.stored() == ["m0", "m1", "m2"]
 
 
@@ -101,7 +102,7 @@ async def test_it_does_not_while_another_owner_is_alive() -> None:
         ref = await persister(system, store)
         await fence(store._shelf, release=False)
         with pytest.raises(LeaseLost):
-            await ref.ask(Begin(first=1, records=(said(0),)), timeout_s=60)
+            await begin(ref, said(0))
         assert await store.stored() == []
 
 
@@ -109,10 +110,10 @@ async def test_it_does_not_when_something_older_would_be_lost() -> None:
     store = Watched()
     async with ActorSystem() as system:
         ref = await persister(system, store)
-        ref.tell(Append(first=1, records=(said(0), said(1))))
+        await append(ref, said(0), said(1))
         await fence(store._shelf, release=True)
         with pytest.raises(LeaseLost):
-            await ref.ask(Begin(first=3, records=(said(2),)), timeout_s=60)
+            await begin(ref, said(2))
         assert await store.stored() == []
 
 
@@ -120,10 +121,10 @@ async def test_it_does_not_for_a_later_commit_of_the_turn() -> None:
     store = Watched()
     async with ActorSystem() as system:
         ref = await persister(system, store)
-        assert await ref.ask(Begin(first=1, records=(said(0),)), timeout_s=60) is None
+        assert await begin(ref, said(0)) is None
         await fence(store._shelf, release=True)
         with pytest.raises(LeaseLost):
-            await ref.ask(Commit(first=2, records=(said(1),)), timeout_s=60)
+            await commit(ref, said(1))
 
 
 async def test_a_content_that_is_not_on_its_way_yet_never_leaves() -> None:
@@ -131,9 +132,9 @@ async def test_a_content_that_is_not_on_its_way_yet_never_leaves() -> None:
     async with ActorSystem() as system:
         ref = await persister(system, store)
         first = said(0, "SECRET")
-        ref.tell(Append(first=1, records=(first,)))
-        assert await ref.ask(redact(2, first), timeout_s=60) == 2
-        await ref.ask(Commit(first=3, records=(said(1),)), timeout_s=60)
+        await append(ref, first)
+        assert await redact(ref, first) == 2
+        await commit(ref, said(1))
         assert b"SECRET" not in store.bodies
         assert [batch.erase for batch in store.batches] == [()]
         assert [text_of(one) for one in (await ref.ask(ReadHistory(), timeout_s=60)).messages] == ["no", "m1"]
@@ -147,9 +148,9 @@ async def test_a_content_that_is_stored_is_destroyed_with_the_next_write(fault: 
     async with ActorSystem() as system:
         ref = await persister(system, store)
         first = said(0, "SECRET")
-        await ref.ask(Commit(first=1, records=(first,)), timeout_s=60)
+        await commit(ref, first)
         store.fault = fault
-        await ref.ask(redact(2, first), timeout_s=60)
+        await redact(ref, first)
         await anyio.sleep(3)
         if not fault:
             assert [list(batch.erase) for batch in store.batches] == [[], [("default", 1)]]
@@ -160,5 +161,9 @@ async def test_a_content_that_is_stored_is_destroyed_with_the_next_write(fault: 
     assert await store.stored() == ["no"]
 
 
-def redact(first: int, original: MessageAdded, target: int = 1) -> Redact:
-    return Redact(first=first, records=(), at=9.0, instead={target: redacted(original.message, "no")})
+async def redact(ref: ActorRef[object], original: MessageAdded) -> int:
+    """Take the first message back; gives the last number."""
+    journal = await opened(ref)
+    journal.redact({1: redacted(original.message, "no")}, 9.0)
+    await append(ref)
+    return journal.fold.last_seq

@@ -8,11 +8,12 @@ from collections.abc import Sequence
 
 import anyio
 import pytest
+from authors import append, commit
 
 from repertory.actors.leases import Durable, Leases
 from repertory.actors.memory_journal import MemoryJournal
 from repertory.actors.persister import PersisterSettings, SessionPersister
-from repertory.actors.persister_messages import Append, Commit, ReadHistory, ReadImage
+from repertory.actors.persister_messages import ReadHistory, ReadImage
 from repertory.actors.writer import StoreWriter, WriterSettings
 from repertory.backends.ports import Batch, Position
 from repertory.core.journal.records import MessageAdded
@@ -77,12 +78,12 @@ async def test_what_waits_while_a_commit_is_under_way_becomes_the_next_group() -
         durable = await start(system, store)
         sessions = [await persister(system, durable, f"s{number}") for number in range(20)]
 
-        async def commit(ref: ActorRef[object]) -> None:
-            assert await ref.ask(Commit(first=1, records=(said(0),)), timeout_s=60) == 1
+        async def say(ref: ActorRef[object]) -> None:
+            assert await commit(ref, said(0)) == 1
 
         async with anyio.create_task_group() as group:
             for ref in sessions:
-                group.start_soon(commit, ref)
+                group.start_soon(say, ref)
     assert sum(store.groups) == 20
     assert len(store.groups) <= 3
 
@@ -91,7 +92,7 @@ async def test_records_that_nobody_waits_for_are_written_after_a_moment() -> Non
     store = CountingStore()
     async with ActorSystem() as system:
         ref = await persister(system, await start(system, store), "s")
-        ref.tell(Append(first=1, records=(said(0), said(1))))
+        await append(ref, said(0), said(1))
         await anyio.sleep(2)
         assert store.groups == [1]
         assert len(await rows(store, "s")) == 2
@@ -101,8 +102,8 @@ async def test_records_and_the_commit_behind_them_are_one_write() -> None:
     store = CountingStore()
     async with ActorSystem() as system:
         ref = await persister(system, await start(system, store), "s")
-        ref.tell(Append(first=1, records=(said(0),)))
-        assert await ref.ask(Commit(first=2, records=(said(1),)), timeout_s=60) == 2
+        await append(ref, said(0))
+        assert await commit(ref, said(1)) == 2
         assert store.groups == [1]
 
 
@@ -111,7 +112,7 @@ async def test_stopping_writes_what_is_left_and_gives_the_session_up() -> None:
     store = CountingStore(shelf)
     async with ActorSystem() as system:
         ref = await persister(system, await start(system, store), "s")
-        ref.tell(Append(first=1, records=(said(0),)))
+        await append(ref, said(0))
         await system.stop(ref)
         assert len(await rows(store, "s")) == 1
         await CountingStore(shelf, "somebody else").acquire("s")
@@ -121,15 +122,15 @@ async def test_a_write_that_fails_tells_who_waits_and_is_done_when_the_store_is_
     store = CountingStore()
     async with ActorSystem() as system:
         ref = await persister(system, await start(system, store), "s")
-        await ref.ask(Commit(first=1, records=(said(0),)), timeout_s=60)
+        await commit(ref, said(0))
         store.failing = True
         with pytest.raises(Unavailable, match="records=1"):
-            await ref.ask(Commit(first=2, records=(said(1),)), timeout_s=60)
+            await commit(ref, said(1))
         store.failing = False
         image = await ref.ask(ReadImage(), timeout_s=60)
         assert image.message_count == 2
-        assert await ref.ask(Commit(first=3, records=()), timeout_s=60) == 2
-        assert await ref.ask(Commit(first=3, records=(said(2),)), timeout_s=60) == 3
+        assert await commit(ref) == 2
+        assert await commit(ref, said(2)) == 3
         assert [row.seq for row in await rows(store, "s")] == [1, 2, 3]
 
 
@@ -139,9 +140,9 @@ async def test_a_store_that_fails_by_a_bug_keeps_nobody_waiting() -> None:
         ref = await persister(system, await start(system, store), "s")
         store.broken = True
         with pytest.raises(Unwritable, match="a bug in the store"):
-            await ref.ask(Commit(first=1, records=(said(0),)), timeout_s=60)
+            await commit(ref, said(0))
         store.broken = False
-        assert await ref.ask(Commit(first=1, records=(said(0),)), timeout_s=60) == 1
+        assert await commit(ref, said(0)) == 1
 
 
 class PickyStore(CountingStore):
@@ -180,19 +181,19 @@ async def test_what_a_store_cannot_write_fails_its_own_session_alone(error: Exce
         durable = await start(system, store)
         sessions = [await persister(system, durable, name) for name in ("a", "bad", "b", "c")]
 
-        async def commit(ref: ActorRef[object]) -> None:
+        async def say(ref: ActorRef[object]) -> None:
             try:
-                assert await ref.ask(Commit(first=1, records=(said(0),)), timeout_s=60) == 1
+                assert await commit(ref, said(0)) == 1
             except RepertoryError as error:
                 failures.append(error)
 
         async with anyio.create_task_group() as group:
             for ref in sessions:
-                group.start_soon(commit, ref)
+                group.start_soon(say, ref)
         assert [isinstance(failure, Unwritable | Invalid) for failure in failures] == [True]
         for name in ("a", "b", "c"):
             assert len(await rows(store, name)) == 1
-        assert await sessions[0].ask(Commit(first=2, records=(said(1),)), timeout_s=60) == 2
+        assert await commit(sessions[0], said(1)) == 2
 
 
 async def test_a_fenced_persister_loses_its_lease_and_stores_nothing() -> None:
@@ -203,7 +204,7 @@ async def test_a_fenced_persister_loses_its_lease_and_stores_nothing() -> None:
         other = CountingStore(shelf, "somebody else")
         await other.acquire("s", takeover=True)
         with pytest.raises(LeaseLost):
-            await ref.ask(Commit(first=1, records=(said(0),)), timeout_s=60)
+            await commit(ref, said(0))
         assert await rows(store, "s") == []
 
 
@@ -221,7 +222,7 @@ async def test_a_memory_journal_outlasts_its_persister() -> None:
     spec = ChildSpec(name="p", factory=lambda: SessionPersister(settings, journal, entropy))
     async with ActorSystem() as system:
         ref = await system.start(spec)
-        await ref.ask(Commit(first=1, records=(said(0),)), timeout_s=math.inf)
+        await commit(ref, said(0))
         await system.stop(ref)
     async with ActorSystem() as system:
         ref = await system.start(spec)

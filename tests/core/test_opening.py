@@ -233,7 +233,7 @@ def test_questions_and_unknown_outcomes_wait_beside_each_other() -> None:
     standing = replace(CRASHED, questions=(APPROVE,))
     outcome = interrupt_for(USES[1])
     assert open_turn(standing, prompt(None), ask) == Ask(interrupts=(APPROVE, outcome))
-    told = standing.asked((outcome,))
+    told = replace(standing, questions=(APPROVE, outcome))
     assert open_turn(told, answers(outcome="fail"), ask) == Ask(interrupts=(APPROVE,))
     kept = told.answered(answers(outcome="fail").responses)
     opening = open_turn(kept, answers(approve="yes"), ask)
@@ -246,7 +246,7 @@ def test_questions_and_unknown_outcomes_wait_beside_each_other() -> None:
 
 def test_only_the_questions_of_tools_hold_a_prompt_up() -> None:
     """A prompt moves on from unknown outcomes, as after any crash."""
-    told = CRASHED.asked((interrupt_for(USES[1]),))
+    told = replace(CRASHED, questions=(interrupt_for(USES[1]),))
     assert isinstance(open_turn(told, prompt("leave it"), ask), Began)
 
 

@@ -1,16 +1,18 @@
-"""Where a conversation stands among its tools: what a running agent keeps is what its journal says."""
+"""Where a conversation stands among its tools: what was done to it, step by step, is what its journal says."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 from journal_driver import Driver, result_of
 
-from repertory.core.interrupts import Interrupt
+from repertory.core.interrupts import Interrupt, is_about_outcome, outcome_id
 from repertory.core.journal.records import Branched, Interrupted, Resumed, ToolFinished, ToolStarted
 from repertory.core.journal.restore import messages_of, records_of, restore
 from repertory.core.journal.standing import standing_of, standing_records
-from repertory.core.messages import Json, tool_uses
+from repertory.core.messages import Json, ToolResult, tool_uses
 from repertory.core.opening import interrupt_for
 from repertory.core.standing import Standing, Start
 
@@ -26,8 +28,42 @@ def asked() -> Driver:
     return driver
 
 
+def begun(standing: Standing, use_id: str, start: Start) -> Standing:
+    """A tool was started: whatever somebody said of an earlier start is no answer about this one."""
+    settled = settle(standing, {use_id})
+    return replace(settled, started=standing.started | {use_id}, starts={**standing.starts, use_id: start})
+
+
+def told_to_ask(standing: Standing, interrupts: Sequence[Interrupt]) -> Standing:
+    """These were asked. Asked again, a question has no answer any more."""
+    questions = {one.id: one for one in (*standing.questions, *interrupts)}
+    again = {one.id for one in interrupts}
+    responses = {key: value for key, value in standing.responses.items() if key not in again}
+    return replace(standing, questions=tuple(questions.values()), responses=responses)
+
+
+def stopped(
+    standing: Standing, results: Sequence[ToolResult], interrupts: Sequence[Interrupt], parked: Mapping[str, Start]
+) -> Standing:
+    """The step waits for a person: some tools have ended, and the parked ones run again when they have their answer."""
+    finished = {**standing.finished, **{result["toolUseId"]: result for result in results}}
+    started = frozenset(standing.started - finished.keys() - parked.keys())
+    starts = {use_id: start for use_id, start in {**standing.starts, **parked}.items() if use_id not in finished}
+    settled = settle(standing, standing.started - started)
+    return told_to_ask(replace(settled, started=started, finished=finished, starts=starts), interrupts)
+
+
+def settle(standing: Standing, uses: Collection[str]) -> Standing:
+    gone = {outcome_id(use_id) for use_id in uses}
+    return replace(
+        standing,
+        questions=tuple(one for one in standing.questions if not (is_about_outcome(one) and one.id in gone)),
+        responses={key: value for key, value in standing.responses.items() if key not in gone},
+    )
+
+
 class Live:
-    """A step that is interrupted again and again, in a journal and as a running agent keeps it."""
+    """A step that is interrupted again and again, in a journal and as it was done."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
@@ -38,11 +74,11 @@ class Live:
         """Some tools start, a few end, and then nobody knows more."""
         for use_id in self.rng.sample(self.open(), self.rng.randint(0, len(self.open()))):
             start = self.start(use_id)
-            self.standing = self.standing.begun(use_id, start)
+            self.standing = begun(self.standing, use_id, start)
             if self.rng.random() < 0.3:
                 result = result_of(use_id, start.attempt)
                 self.driver.append(ToolFinished(at=1.0, tool_use_id=use_id, result=result))
-                self.standing = self.standing.ended(result)
+                self.standing = self.standing.ended({use_id: result})
 
     def start(self, use_id: str) -> Start:
         last = self.standing.starts.get(use_id, Start(0, f"key of {use_id}"))
@@ -62,7 +98,7 @@ class Live:
         new = self.standing.not_asked([interrupt_for(use) for use in uses])
         if new:
             self.driver.append(Interrupted(at=1.0, interrupts=new))
-            self.standing = self.standing.asked(new)
+            self.standing = told_to_ask(self.standing, new)
 
     def answer(self) -> None:
         some = self.rng.sample(self.standing.waiting, self.rng.randint(0, len(self.standing.waiting)))
@@ -86,7 +122,7 @@ class Live:
         number = self.rng.randint(0, 3)
         interrupts = (Interrupt(id=f"question-{number}", name="n", reason=number),)
         self.driver.append(Interrupted(at=1.0, interrupts=interrupts, parked=tuple(parked)))
-        self.standing = self.standing.parked(results, interrupts, parked)
+        self.standing = stopped(self.standing, results, interrupts, parked)
 
     def check(self) -> None:
         assert standing_of(self.driver.fold) == self.standing
@@ -95,7 +131,7 @@ class Live:
         assert standing_of(restore(self.driver.rows[low - 1 :]).fold) == self.standing
 
 
-def test_what_a_running_agent_keeps_is_what_its_journal_says(rng: random.Random) -> None:
+def test_what_was_done_is_what_the_journal_says(rng: random.Random) -> None:
     for _ in range(100):
         live = Live(rng)
         for _ in range(8):

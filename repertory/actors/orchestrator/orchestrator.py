@@ -38,7 +38,7 @@ from repertory.actors.hooks.calls import fire
 from repertory.actors.ledger import Ledger
 from repertory.actors.orchestrator.events import AfterMultiAgentInvocationEvent, BeforeMultiAgentInvocationEvent
 from repertory.actors.orchestrator.run_driver import Cut, OrchestratorParts, RunDriver
-from repertory.actors.persister_messages import ReadImage, ReadRun
+from repertory.actors.persister_messages import ReadRun
 from repertory.core.budget import Budget
 from repertory.core.opening import read_prompt
 from repertory.core.orchestration.calls import BeginRun, Decision, GoOn, Replay, decide_call, waiting
@@ -120,11 +120,9 @@ class OrchestratorActor(CallQueueActor[OrchestratorMessage, LoadRun]):
         }
 
     async def on_start(self) -> None:
-        persister = self.context.sibling("persister")
-        image = await persister.ask(ReadImage(), timeout_s=math.inf)
-        durable, backlog = self._settings.durable, self._backlog
-        self._ledger = Ledger(persister, image.last_seq, self._wall, backlog=backlog, durable=durable)
-        self._run = Run.of(image.nodes.values(), image.frontier, image.run)
+        self._ledger = await Ledger.open(self.context.sibling("persister"), self._wall, backlog=self._backlog)
+        fold = self._ledger.fold
+        self._run = Run.of(fold.nodes.values(), fold.frontier, fold.run)
 
     async def on_stop(self, reason: ExitReason) -> None:
         """What is on record goes to the persister, which stops after this actor."""

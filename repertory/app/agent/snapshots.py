@@ -84,7 +84,7 @@ def show_snapshot(
             mirror.show(messages)
         if fields.manager is not None:
             _restore_manager(agent.conversation_manager, mirror, fields.manager)
-        mirror.standing = standing
+        mirror.stand(standing)
         if fields.state is not None:
             agent.state.replace(fields.state)
         loaded = SnapshotLoaded(
@@ -99,7 +99,7 @@ def show_snapshot(
 def _restore_manager(manager: ConversationManager, mirror: Mirror, said: Mapping[str, Json]) -> None:
     """Have the conversation manager go on from what a snapshot says of it."""
     removed = said.get("removed_message_count")
-    mirror.manager_state = {key: value for key, value in said.items() if key not in ("__name__", "summary_message")}
+    mirror.keep({key: value for key, value in said.items() if key not in ("__name__", "summary_message")})
     try:
         restore_state(manager, removed if isinstance(removed, int) else 0, mirror.manager_state)
     except Exception as error:  # noqa: BLE001 - A manager may be anybody's code, and may begin anew.

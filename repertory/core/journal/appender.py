@@ -59,10 +59,14 @@ class Appender:
         """
         if type(record) is Branched:
             return self.rewind(record, shown_messages(self._fold.shown))
+        return self.row(*self.fold_in(record))
+
+    def fold_in(self, record: Record) -> tuple[int, int, bytes]:
+        """`append` without its end: what `row` makes the row of, to be called before the next record comes."""
         kind, body = encode(record)
         seq = self._fold.last_seq + 1
         self._fold.apply(seq, record)
-        return self._row(seq, kind, body)
+        return seq, kind, body
 
     def append_all(self, records: Iterable[Record]) -> list[Row]:
         """The next rows, in order. After an error the rows of the records before it are lost: restore from the
@@ -79,9 +83,10 @@ class Appender:
         kind, body = encode(record)
         seq = self._fold.last_seq + 1
         self._fold.rewind(seq, record, history)
-        return self._row(seq, kind, body)
+        return self.row(seq, kind, body)
 
-    def _row(self, seq: int, kind: int, body: bytes) -> Row:
+    def row(self, seq: int, kind: int, body: bytes) -> Row:
+        """The row of the record that was folded in last."""
         low = self._fold.low
         salt = self._entropy(SALT_BYTES)
         digest = sha256(salt + body).digest()

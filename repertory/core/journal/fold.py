@@ -287,6 +287,16 @@ class Fold:
                 assert_never(record)
         self._last_seq = seq
 
+    def show_with_last(self, view: View) -> None:
+        """As if the last record, a message, had come with this patch of what is shown.
+
+        Errors: `Invalid` when it may not; nothing has changed then.
+        """
+        _check_light(view)
+        if not (self._partial or self._unchecked):
+            self._shown.check(view, patch=True)
+        self._change_view(self._last_seq, view, patch=True)
+
     def skip(self, seq: int, *, branch: bool = False) -> None:
         """Pass a row whose content is erased and that is no message: what it said is stated again by a later one.
 

@@ -75,7 +75,8 @@ class Shown:
 
     def messages(self) -> list[Message]:
         """The messages alone: what a model call is given."""
-        return [message for shown in (self.in_front, self._recent) for _, message in shown]
+        shown = [*self.in_front, *self._recent]  # At once: other threads may look as well.
+        return [message for _, message in shown]
 
     def add(self, seq: int, message: Message) -> None:
         """Show a new message after all others."""
