@@ -27,7 +27,7 @@ from repertory.core.journal.fold import Fold
 from repertory.core.journal.records import MessageAdded
 from repertory.core.journal.restore import records_of, restore
 from repertory.core.journal.rows import Row
-from repertory.core.journal.view_change import view_change
+from repertory.core.journal.view import view_change
 from repertory.core.messages import Message
 from repertory.core.window.decision import WindowPlan
 

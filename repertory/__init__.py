@@ -132,7 +132,7 @@ if TYPE_CHECKING:
     from repertory.core.budget import Spent as Spent
     from repertory.core.interrupts import Interrupt as Interrupt
     from repertory.core.interrupts import InterruptException as InterruptException
-    from repertory.core.journal.marks import Mark as Mark
+    from repertory.core.journal.history.timeline import Mark as Mark
     from repertory.core.limits import Limits as Limits
     from repertory.core.memory.extracting import ExtractionResult as ExtractionResult
     from repertory.core.memory.options import AddMessagesContext as AddMessagesContext
@@ -251,7 +251,7 @@ _HOMES = {
     "JournalSessions": "repertory.app.sessions.storages",
     "Limits": "repertory.core.limits",
     "MCPClient": "repertory.app.agent.mcp_client",
-    "Mark": "repertory.core.journal.marks",
+    "Mark": "repertory.core.journal.history.timeline",
     "MaxTokensReachedException": "repertory.errors",
     "MemoryAddOptions": "repertory.core.memory.options",
     "MemoryAddToolConfig": "repertory.core.memory.options",

@@ -26,7 +26,7 @@ from examples.demo.worker_process import Refused, WorkerLost, WorkerProcess, sta
 from repertory.app.agent.model_choice import Chosen
 from repertory.app.sessions.sessions import SQLiteSessions
 from repertory.core.journal.restore import messages_of, records_of
-from repertory.core.journal.verify import verify
+from repertory.core.journal.rows import verify
 from repertory.core.messages import Message, ToolUse, check_next, tool_results, tool_uses
 from repertory.errors import Corrupt, Failed, UnpairedTools
 

@@ -44,9 +44,9 @@ from repertory.actors.turn import TurnDriver
 from repertory.backends.ports import OutputForm
 from repertory.core.budget import Budget
 from repertory.core.journal.editing import MessagesEdit, editing
+from repertory.core.journal.fold import FINISHED_TURNS_MAX, is_answer
 from repertory.core.journal.image import Image
 from repertory.core.journal.records import CursorMoved, Interrupted, MessageAdded, Resumed, StateChanged
-from repertory.core.journal.turn_tokens import FINISHED_TURNS_MAX, is_answer
 from repertory.core.messages import text_of, tool_uses
 from repertory.core.opening import (
     DIRECT_WHILE_BUSY,

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from repertory.core.journal.codec import at_of, decode
+from repertory.core.journal.history.redact import Redaction
 from repertory.core.journal.records import MessageAdded
-from repertory.core.journal.redaction import Redaction
 from repertory.core.journal.rows import Kind, Row
 from repertory.core.outage import DEFAULT_PATIENCE, StorePatience
 from repertory.errors import RepertoryError

@@ -15,8 +15,8 @@ import anyio
 
 from repertory.actors.conversation import EditShown, NameManager, ReplaceShown, Settle
 from repertory.actors.hooks.calls import TurnHooks
+from repertory.core.journal.history.redact import redacted
 from repertory.core.journal.records import MessageAdded
-from repertory.core.journal.redaction import redacted
 from repertory.core.limits import NO_LIMITS, TurnLimits
 from repertory.core.messages import (
     ContentBlock,

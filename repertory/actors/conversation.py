@@ -19,8 +19,8 @@ from repertory.actors.call import BUDGETS, refusals
 from repertory.core.budget import Budget
 from repertory.core.journal.image import Image
 from repertory.core.journal.records import View, ViewChanged
-from repertory.core.journal.shown import Shown as Window
-from repertory.core.journal.view_change import view_change
+from repertory.core.journal.view import Shown as Window
+from repertory.core.journal.view import view_change
 from repertory.core.messages import Json, Message
 from repertory.core.tokens import estimate_tokens
 from repertory.core.window.decision import (

@@ -17,8 +17,7 @@ import anyio
 from repertory.actors.backlog import Backlog
 from repertory.actors.call import deadline
 from repertory.actors.conversation import Entry
-from repertory.actors.persister import PersisterMessage
-from repertory.actors.persister_messages import Begin, Commit, OpenJournal, Prove, Store
+from repertory.actors.persister import Begin, Commit, OpenJournal, PersisterMessage, Prove, Store
 from repertory.core.journal.author import JournalAuthor
 from repertory.core.journal.records import MessageAdded, Record, StateChanged, ViewChanged
 from repertory.core.journal.standing import standing_of
@@ -31,8 +30,8 @@ if TYPE_CHECKING:
     from repertory.actors.memory_journal import MemoryJournal
     from repertory.actors.persister import PersisterMessage
     from repertory.core.journal.fold import Fold
+    from repertory.core.journal.standing import Standing
     from repertory.core.messages import Message
-    from repertory.core.standing import Standing
 
 LATE_S = 2.0
 """How long after its deadline a call may still wait for its store: a turn that was cut short is written down then."""

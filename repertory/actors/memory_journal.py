@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from repertory.actors.backlog import Backlog
-from repertory.core.journal.copies import Copy
 from repertory.core.journal.fold import Fold
+from repertory.core.journal.history.redact import Copy
 from repertory.core.journal.paths import paths_to, within
 from repertory.core.journal.records import Branched, MessageAdded, NodeChanged, Record, Redacted, ViewChanged
-from repertory.core.journal.shown import shown_messages
-from repertory.core.journal.view_change import message_with_view
+from repertory.core.journal.view import message_with_view, shown_messages
 from repertory.core.memory.progress import SaidMessage
 from repertory.core.messages import Message, copy_message
 from repertory.core.orchestration.run import RUN, earlier_in

@@ -14,9 +14,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from repertory.core.journal.fold import Fold
-from repertory.core.journal.standing import standing_of
+from repertory.core.journal.standing import Standing, standing_of
 from repertory.core.messages import check_messages, copy_message
-from repertory.core.standing import Standing
 from repertory.core.window.edits import plan_of_edit
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ from anyio.lowlevel import checkpoint
 from repertory.actors.memory_journal import MemoryJournal
 from repertory.backends.worker_threads import OFF_LOOP_BYTES, run_in_thread
 from repertory.core.journal.restore import records_of, said_in
-from repertory.core.journal.rows import Kind, size_of
-from repertory.core.journal.verify import verify
+from repertory.core.journal.rows import Kind, size_of, verify
 from repertory.core.memory.progress import SaidMessage, said_in_rows
 from repertory.core.orchestration.run import past_run
 

@@ -17,8 +17,8 @@ from typing import cast
 
 from repertory.core.interrupts import Interrupt, is_about_outcome
 from repertory.core.journal.records import Interrupted, Record, Resumed, ToolFinished, ToolStarted
+from repertory.core.journal.standing import Standing, Start
 from repertory.core.messages import Json, Message, read_message, read_result, tool_uses
-from repertory.core.standing import Standing, Start
 from repertory.errors import Invalid
 
 NO_INTERRUPTS: Mapping[str, Json] = {"interrupts": {}, "context": {}, "activated": False}

@@ -26,6 +26,7 @@ from repertory.core.answer import Answer
 from repertory.core.interrupts import Interrupt, held_up, is_about_outcome, outcome_id
 from repertory.core.journal.image import UnansweredTurn
 from repertory.core.journal.records import ToolStarted
+from repertory.core.journal.standing import Standing
 from repertory.core.limits import PROMPT_BYTES, check_size
 from repertory.core.messages import (
     NO_ANSWER_TEXT,
@@ -41,7 +42,6 @@ from repertory.core.messages import (
     is_filler,
     tool_uses,
 )
-from repertory.core.standing import Standing
 from repertory.core.state import as_json
 from repertory.core.turn import Began, Continued
 from repertory.errors import InterruptExpired, InterruptNotFound, InterruptsWaiting, Invalid, TooLarge

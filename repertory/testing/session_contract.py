@@ -23,8 +23,7 @@ from repertory.core.journal.appender import Appender
 from repertory.core.journal.fold import Fold
 from repertory.core.journal.records import MessageAdded, SnapshotTaken, StateChanged, View, ViewChanged
 from repertory.core.journal.restore import restore
-from repertory.core.journal.rows import Kind, Row
-from repertory.core.journal.verify import verify
+from repertory.core.journal.rows import Kind, Row, verify
 from repertory.errors import Invalid, LeaseLost, NotFound, SessionBusy
 
 WAIT_S = 20.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from repertory.actors.memory_journal import MemoryJournal
-from repertory.actors.persister_messages import Begin, Commit, OpenJournal, Store
+from repertory.actors.persister import Begin, Commit, OpenJournal, Store
 from repertory.core.journal.author import JournalAuthor
 from repertory.core.journal.records import Record
 from repertory.runtime.ref import ActorRef

@@ -15,8 +15,8 @@ from repertory.actors.ledger import Ledger
 from repertory.actors.persister import PersisterSettings, SessionPersister
 from repertory.actors.writer import StoreWriter, WriterSettings
 from repertory.backends.ports import Batch, Position
+from repertory.core.journal.appender import RESTATE_AFTER
 from repertory.core.journal.records import CursorMoved, MessageAdded, SnapshotTaken, StateChanged
-from repertory.core.journal.restate import RESTATE_AFTER
 from repertory.core.journal.rows import Kind
 from repertory.core.messages import Message
 from repertory.errors import RepertoryError

@@ -13,8 +13,7 @@ from authors import commit as commit_records
 
 from repertory.actors.backlog import Backlogs
 from repertory.actors.leases import Durable, Leases
-from repertory.actors.persister import PersisterSettings, SessionPersister
-from repertory.actors.persister_messages import Hurry, Prove, ReadImage
+from repertory.actors.persister import Hurry, PersisterSettings, Prove, ReadImage, SessionPersister
 from repertory.actors.writer import StoreWriter, WriterSettings
 from repertory.backends.ports import Batch, Position
 from repertory.core.journal.records import MessageAdded

@@ -10,12 +10,11 @@ import pytest
 from authors import append, begin, commit, opened
 
 from repertory.actors.leases import Durable, Leases
-from repertory.actors.persister import PersisterSettings, SessionPersister
-from repertory.actors.persister_messages import ReadHistory
+from repertory.actors.persister import PersisterSettings, ReadHistory, SessionPersister
 from repertory.actors.writer import StoreWriter, WriterSettings
 from repertory.backends.ports import Batch, Position
+from repertory.core.journal.history.redact import redacted
 from repertory.core.journal.records import MessageAdded
-from repertory.core.journal.redaction import redacted
 from repertory.core.journal.restore import restore
 from repertory.core.messages import Message, text_of
 from repertory.errors import LeaseLost, Unavailable

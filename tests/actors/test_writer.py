@@ -12,8 +12,7 @@ from authors import append, commit
 
 from repertory.actors.leases import Durable, Leases
 from repertory.actors.memory_journal import MemoryJournal
-from repertory.actors.persister import PersisterSettings, SessionPersister
-from repertory.actors.persister_messages import ReadHistory, ReadImage
+from repertory.actors.persister import PersisterSettings, ReadHistory, ReadImage, SessionPersister
 from repertory.actors.writer import StoreWriter, WriterSettings
 from repertory.backends.ports import Batch, Position
 from repertory.core.journal.records import MessageAdded

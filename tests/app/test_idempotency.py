@@ -28,7 +28,7 @@ from repertory import (
     SQLiteSessions,
 )
 from repertory.backends.tools.schema_library import schema_class
-from repertory.core.journal.turn_tokens import FINISHED_TURNS_MAX
+from repertory.core.journal.fold import FINISHED_TURNS_MAX
 from repertory.core.messages import text_of
 from repertory.errors import AgentBusy, Invalid, ModelFailed, Unavailable
 

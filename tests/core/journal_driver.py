@@ -8,6 +8,7 @@ from dataclasses import replace
 from repertory.core.interrupts import Interrupt
 from repertory.core.journal.appender import Appender
 from repertory.core.journal.fold import Fold
+from repertory.core.journal.history.redact import redact
 from repertory.core.journal.image import Image
 from repertory.core.journal.records import (
     Branched,
@@ -23,11 +24,9 @@ from repertory.core.journal.records import (
     ToolFinished,
     ToolStarted,
 )
-from repertory.core.journal.redaction import redact
 from repertory.core.journal.restore import messages_of, records_of, restore
 from repertory.core.journal.rows import Kind, Row
-from repertory.core.journal.shown import SUMMARY_SEQ, Shown
-from repertory.core.journal.view_change import message_with_view, view_change
+from repertory.core.journal.view import SUMMARY_SEQ, Shown, message_with_view, view_change
 from repertory.core.messages import Json, Message, ToolResult, tool_results, tool_uses
 from repertory.core.window.decision import WindowPlan
 

@@ -7,8 +7,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from repertory.core.interrupts import Interrupt
-from repertory.core.journal.appender import Appender
-from repertory.core.journal.fold import Fold
+from repertory.core.journal.appender import RESTATE_AFTER, Appender
+from repertory.core.journal.fold import FINISHED_TURNS_MAX, Fold, is_answer
 from repertory.core.journal.image import Image
 from repertory.core.journal.records import (
     Branched,
@@ -23,12 +23,9 @@ from repertory.core.journal.records import (
     View,
     ViewChanged,
 )
-from repertory.core.journal.restate import RESTATE_AFTER
 from repertory.core.journal.restore import messages_of, records_of, restore
-from repertory.core.journal.rows import Row
-from repertory.core.journal.turn_tokens import FINISHED_TURNS_MAX, is_answer
-from repertory.core.journal.verify import verify
-from repertory.core.journal.view_change import view_change
+from repertory.core.journal.rows import Row, verify
+from repertory.core.journal.view import view_change
 from repertory.core.messages import Message, check_next
 from repertory.core.window.decision import WindowPlan
 from repertory.errors import CorruptJournal, Invalid, UnpairedTools

@@ -8,16 +8,15 @@ from dataclasses import replace
 import pytest
 
 from repertory.core.journal.appender import Appender
-from repertory.core.journal.forking import fork, tells_enough
+from repertory.core.journal.history.fork import fork, tells_enough
+from repertory.core.journal.history.prune import PrunePolicy, prune
+from repertory.core.journal.history.rewind import go_back, rewind
+from repertory.core.journal.history.timeline import Mark, mark_rows
 from repertory.core.journal.image import Anchors, Image
-from repertory.core.journal.marks import Mark, mark_rows
-from repertory.core.journal.moment import Moment, moment_and_end, moment_of, tells
 from repertory.core.journal.paths import path_to, within
-from repertory.core.journal.pruning import PrunePolicy, prune
 from repertory.core.journal.restore import Restored, restore
-from repertory.core.journal.rewinding import go_back, rewind
 from repertory.core.journal.rows import Kind, Row
-from repertory.core.journal.whole_journal import WholeJournal, read_whole
+from repertory.core.journal.whole_journal import Moment, WholeJournal, moment_and_end, moment_of, read_whole, tells
 from repertory.core.messages import tool_uses
 from repertory.errors import Invalid
 from tests.core.journal_driver import COMMANDS, Driver

@@ -7,11 +7,11 @@ import random
 import pytest
 
 from repertory.core.journal.fold import Fold
-from repertory.core.journal.forking import fork
+from repertory.core.journal.history.fork import fork
+from repertory.core.journal.history.rewind import rewind
 from repertory.core.journal.image import Image
 from repertory.core.journal.records import Branched, MessageAdded
 from repertory.core.journal.restore import restore
-from repertory.core.journal.rewinding import rewind
 from repertory.core.journal.rows import Row
 from repertory.core.journal.whole_journal import WholeJournal, read_whole
 from repertory.core.messages import Message, tool_uses

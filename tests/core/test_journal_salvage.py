@@ -10,8 +10,7 @@ from repertory.core.journal.codec import encode
 from repertory.core.journal.examination import LABEL, examine, repaired
 from repertory.core.journal.records import Branched, MessageAdded, SnapshotTaken, View
 from repertory.core.journal.restore import records_of, restore
-from repertory.core.journal.rows import SALT_BYTES, Row, link_of
-from repertory.core.journal.verify import verify
+from repertory.core.journal.rows import SALT_BYTES, Row, link_of, verify
 from repertory.core.journal.whole_journal import read_whole
 from repertory.errors import CorruptJournal
 from tests.core.journal_driver import COMMANDS, Driver

@@ -8,6 +8,7 @@ from typing import cast
 import pytest
 
 from repertory.core.interrupts import STEP_SCOPE, Interrupt, hook_scope, outcome_id, question_id, tool_scope
+from repertory.core.journal.standing import Standing, Start
 from repertory.core.messages import ContentBlock, Json, Message, ToolResult, ToolUse, check_next, tool_results
 from repertory.core.opening import (
     DROPPED_TEXT,
@@ -23,7 +24,6 @@ from repertory.core.opening import (
     open_turn,
     read_prompt,
 )
-from repertory.core.standing import Standing, Start
 from repertory.core.turn import Began, Continued
 from repertory.errors import InterruptExpired, InterruptsWaiting, Invalid, NotFound
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import random
 
 from repertory.core.interrupts import Interrupt
-from repertory.core.journal.copies import Texts, only_in
+from repertory.core.journal.history.redact import Texts, only_in, redact, redacted
 from repertory.core.journal.records import Interrupted, NodeChanged, StateChanged, ToolFinished, ToolStarted
-from repertory.core.journal.redaction import redact, redacted
 from repertory.core.journal.restore import restore
 from repertory.core.messages import Message
 from repertory.core.window.decision import WindowPlan

@@ -13,7 +13,7 @@ from repertory.core.journal.fold import Fold
 from repertory.core.journal.records import MessageAdded, StateChanged
 from repertory.core.journal.restore import messages_of, records_of, restore
 from repertory.core.journal.rows import Row
-from repertory.core.journal.view_change import view_change
+from repertory.core.journal.view import view_change
 from repertory.core.messages import INTERRUPTED_TEXT, Message, text_of, tool_results
 from repertory.core.snapshots.document import SnapshotContent, content_of
 from repertory.core.snapshots.intake import Published, identity, taken_in

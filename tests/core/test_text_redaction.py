@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from repertory.core.interrupts import Interrupt
-from repertory.core.journal.copies import Texts
+from repertory.core.journal.history.redact import Texts
+from repertory.core.journal.history.redact_text import Words, redact_text
 from repertory.core.journal.image import Anchors, Image
 from repertory.core.journal.records import (
     CursorMoved,
@@ -22,7 +23,6 @@ from repertory.core.journal.records import (
     ToolStarted,
 )
 from repertory.core.journal.restore import messages_of, records_of, restore
-from repertory.core.journal.text_redaction import Words, redact_text
 from repertory.core.journal.whole_journal import read_whole
 from repertory.core.messages import Message, tool_uses
 from repertory.core.window.decision import WindowPlan

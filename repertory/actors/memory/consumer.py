@@ -22,7 +22,7 @@ from anyio.lowlevel import current_token
 
 from repertory.actors.call import BUDGETS, KeepProgress, refusals
 from repertory.actors.memory.store import AddBatch, AddMemory, MemoryStoreClient, PrepareStore, ask_store
-from repertory.actors.persister_messages import Prove, ReadImage, ReadSaid
+from repertory.actors.persister import Prove, ReadImage, ReadSaid
 from repertory.core.memory.breaker import Breaker
 from repertory.core.memory.options import AddMessagesContext, Filtered, MemoryMessageFilter, filtered
 from repertory.core.memory.progress import (

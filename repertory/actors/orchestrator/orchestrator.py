@@ -38,7 +38,7 @@ from repertory.actors.hooks.calls import fire
 from repertory.actors.ledger import Ledger
 from repertory.actors.orchestrator.events import AfterMultiAgentInvocationEvent, BeforeMultiAgentInvocationEvent
 from repertory.actors.orchestrator.run_driver import Cut, OrchestratorParts, RunDriver
-from repertory.actors.persister_messages import ReadRun
+from repertory.actors.persister import ReadRun
 from repertory.core.budget import Budget
 from repertory.core.opening import read_prompt
 from repertory.core.orchestration.calls import BeginRun, Decision, GoOn, Replay, decide_call, waiting

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from repertory.app.operations.doctor import DoctorReport
     from repertory.app.operations.showing import SearchResult, StoredAgent, StoredHistory, StoredMessage
     from repertory.backends.ports import SessionInfo
-    from repertory.core.journal.comparing import Cost, Difference, MessageDifference
-    from repertory.core.journal.timeline import Happening
+    from repertory.core.journal.history.compare import Cost, Difference, MessageDifference
+    from repertory.core.journal.history.timeline import Happening
 
 
 def as_json(value: object) -> str:

@@ -30,8 +30,7 @@ from repertory.actors.context import StopWish
 from repertory.actors.ledger import LATE_S
 from repertory.actors.memory.consumer import FinishMemory, FlushMemory, MemoryMessage
 from repertory.actors.mirror import Mirror
-from repertory.actors.persister import PersisterMessage
-from repertory.actors.persister_messages import Hurry, ReadHistory, ReadImage, ReadSaid
+from repertory.actors.persister import Hurry, PersisterMessage, ReadHistory, ReadImage, ReadSaid
 from repertory.actors.said import History
 from repertory.actors.tool_registry import ToolRegistry
 from repertory.core.state import AgentState

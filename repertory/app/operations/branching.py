@@ -30,7 +30,6 @@ from repertory.app.operations.reading import (
 )
 from repertory.backends.line_files import lines_of
 from repertory.core.ids import check_id
-from repertory.core.journal.comparing import Compared, Difference, Placed, compare
 from repertory.core.journal.export_lines import (
     End,
     Exported,
@@ -40,12 +39,11 @@ from repertory.core.journal.export_lines import (
     missing_rows,
     row_line,
 )
-from repertory.core.journal.forking import Fork
-from repertory.core.journal.forking import fork as fork_journal
-from repertory.core.journal.lineage import Lineage, told
+from repertory.core.journal.history.compare import Compared, Difference, Placed, compare
+from repertory.core.journal.history.fork import Fork, Lineage, told
+from repertory.core.journal.history.fork import fork as fork_journal
+from repertory.core.journal.history.rewind import go_back, without_summary
 from repertory.core.journal.restore import restore
-from repertory.core.journal.rewinding import go_back
-from repertory.core.journal.unsummarizing import without_summary
 from repertory.errors import AlreadyExists, NotFound
 
 if TYPE_CHECKING:

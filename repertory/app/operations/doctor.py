@@ -19,7 +19,7 @@ from repertory.backends.mending_ports import (
 )
 from repertory.core.journal.examination import Examined, examine, repaired
 from repertory.core.journal.restore import restore
-from repertory.core.journal.verify import verify
+from repertory.core.journal.rows import verify
 from repertory.errors import Corrupt, Invalid, RepertoryError
 
 if TYPE_CHECKING:

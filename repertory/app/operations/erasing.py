@@ -13,14 +13,13 @@ from repertory.actors.memory.store import ForgetMemories, ask_store
 from repertory.app.operations.reading import agent_there, aside, commit, info_of, journal_of, owned
 from repertory.backends.mending_ports import QuarantiningStore, RebuildingStore
 from repertory.core.journal.appender import Appender
-from repertory.core.journal.copies import Copy, Texts, copies_in, copies_in_force, only_in
-from repertory.core.journal.lineage import copies_end, origin_of
+from repertory.core.journal.history.fork import copies_end, origin_of
+from repertory.core.journal.history.redact import Copy, Redaction, Texts, copies_in, copies_in_force, only_in, redacted
+from repertory.core.journal.history.redact import redact as redact_journal
+from repertory.core.journal.history.redact_text import Words
+from repertory.core.journal.history.redact_text import redact_text as redact_journal_text
 from repertory.core.journal.records import CursorMoved, MessageAdded
-from repertory.core.journal.redaction import Redaction, redacted
-from repertory.core.journal.redaction import redact as redact_journal
 from repertory.core.journal.rows import Kind
-from repertory.core.journal.text_redaction import Words
-from repertory.core.journal.text_redaction import redact_text as redact_journal_text
 from repertory.core.memory.progress import forgetting
 from repertory.core.messages import Message
 from repertory.errors import Corrupt, Failed, Gone, Invalid, NotFound, RepertoryError, SessionBusy

@@ -18,9 +18,9 @@ from repertory.app.operations.reading import (
     owned,
 )
 from repertory.core.journal.appender import Appender
-from repertory.core.journal.marks import Mark, mark_rows
-from repertory.core.journal.pruning import PrunePolicy, Pruning
-from repertory.core.journal.pruning import prune as prune_journal
+from repertory.core.journal.history.prune import PrunePolicy, Pruning
+from repertory.core.journal.history.prune import prune as prune_journal
+from repertory.core.journal.history.timeline import Mark, mark_rows
 from repertory.core.journal.records import CursorMoved
 from repertory.core.journal.whole_journal import position_named
 from repertory.core.memory.progress import DeadLetter, Progress, kept_of, read_progress

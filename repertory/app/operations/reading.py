@@ -14,14 +14,19 @@ from repertory.backends.ports import Batch, LabellingStore, Lease, PositionedSto
 from repertory.backends.worker_threads import run_in_thread
 from repertory.core.journal.codec import decode
 from repertory.core.journal.fold import Fold
-from repertory.core.journal.forking import tells_enough
-from repertory.core.journal.lineage import Lineage, before_fork, is_source, origin_of
-from repertory.core.journal.moment import Moment, moment_and_end, moment_of, tells
+from repertory.core.journal.history.fork import Lineage, before_fork, is_source, origin_of, tells_enough
 from repertory.core.journal.records import MessageAdded, SnapshotTaken
 from repertory.core.journal.restore import Restored, restore
-from repertory.core.journal.rows import Kind
-from repertory.core.journal.verify import verify, verify_whole
-from repertory.core.journal.whole_journal import WholeJournal, labelled, read_whole
+from repertory.core.journal.rows import Kind, verify, verify_whole
+from repertory.core.journal.whole_journal import (
+    Moment,
+    WholeJournal,
+    labelled,
+    moment_and_end,
+    moment_of,
+    read_whole,
+    tells,
+)
 from repertory.core.messages import Message, copy_message
 from repertory.errors import Corrupt, CorruptJournal, Gone, Invalid, NotFound, RepertoryError, StoreNotFound
 

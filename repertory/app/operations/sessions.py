@@ -16,9 +16,9 @@ from repertory.app.operations import branching, doctor, erasing, marking, showin
 from repertory.app.operations.reading import Made, opened
 from repertory.backends.line_files import new_file
 from repertory.core.ids import check_id
-from repertory.core.journal.marks import Mark
-from repertory.core.journal.pruning import PrunePolicy
-from repertory.core.journal.text_redaction import Words
+from repertory.core.journal.history.prune import PrunePolicy
+from repertory.core.journal.history.redact_text import Words
+from repertory.core.journal.history.timeline import Mark
 from repertory.errors import Invalid
 from repertory.runtime.host_task import HostTask
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from repertory.app.sessions.sessions import SessionPlace
     from repertory.backends.line_files import Write
     from repertory.backends.ports import SessionInfo, SessionStore
-    from repertory.core.journal.comparing import Difference
+    from repertory.core.journal.history.compare import Difference
     from repertory.core.messages import Json
 
 T = TypeVar("T")

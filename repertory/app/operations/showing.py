@@ -17,10 +17,10 @@ from repertory.app.operations.reading import (
     sound_info_of,
 )
 from repertory.core.interrupts import Interrupt
-from repertory.core.journal.leaves import texts_of
-from repertory.core.journal.lineage import Lineage, Told, before_fork, copies_end, origin_of, told
+from repertory.core.journal.history.fork import Lineage, Told, before_fork, copies_end, origin_of, told
+from repertory.core.journal.history.redact import texts_of
+from repertory.core.journal.history.timeline import Happening, timeline
 from repertory.core.journal.records import MessageAdded
-from repertory.core.journal.timeline import Happening, timeline
 from repertory.core.journal.whole_journal import position_named
 from repertory.core.messages import Json, Message
 from repertory.core.orchestration.document import document_of

@@ -7,14 +7,12 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from repertory.core.journal.codec import encode
-from repertory.core.journal.records import Branched
-from repertory.core.journal.restate import restatements
+from repertory.core.journal.records import Branched, CursorMoved, Record, StateChanged, ViewChanged
 from repertory.core.journal.rows import LINK_BYTES, SALT_BYTES, VERSION, Row, first_link, header_of
-from repertory.core.journal.shown import shown_messages
+from repertory.core.journal.view import shown_messages
 
 if TYPE_CHECKING:
     from repertory.core.journal.fold import Fold
-    from repertory.core.journal.records import Record
     from repertory.core.messages import Message
 
 Entropy = Callable[[int], bytes]
@@ -92,3 +90,25 @@ class Appender:
         digest = sha256(salt + body).digest()
         self._link = sha256(self._link + header_of(seq, kind, VERSION, low) + digest).digest()[:LINK_BYTES]
         return Row(self._agent_id, seq, kind, VERSION, low, self._link, salt, body)
+
+
+# Keeping the opening of a journal cheap. Opening reads every row from `low` on, and `low` cannot pass the last full
+# value of anything. So whatever was last stated in full more than `RESTATE_AFTER` records ago is stated again,
+# together with the next records that are written anyway.
+
+RESTATE_AFTER = 64
+"""How many records may follow a full value before it is restated."""
+
+
+def restatements(fold: Fold, at: float) -> list[Record]:
+    """The records that are due now; usually none. `Appender.restate` appends them before anything else comes."""
+    records: list[Record] = []
+    anchors = fold.anchors
+    bound = fold.last_seq - RESTATE_AFTER
+    if 0 < anchors.state < bound:
+        records.append(StateChanged(at=at, full=dict(fold.state)))
+    if 0 < anchors.view < bound:
+        records.append(ViewChanged(at=at, view=fold.shown.view, reason="restated"))
+    if 0 < anchors.cursors < bound:
+        records.append(CursorMoved(at=at, positions=dict(fold.cursors), kept=dict(fold.kept)))
+    return records

@@ -6,10 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from repertory.core.journal.fold import is_answer
 from repertory.core.journal.records import MessageAdded, Record
-from repertory.core.journal.shown import Shown
-from repertory.core.journal.turn_tokens import is_answer
-from repertory.core.journal.view_change import view_change
+from repertory.core.journal.view import Shown, view_change
 from repertory.core.messages import NO_ANSWER_TEXT, tool_results
 from repertory.core.tokens import estimate_tokens
 from repertory.core.window.decision import DEFAULT_MANAGER, apply_plan, is_summary

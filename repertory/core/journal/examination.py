@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from repertory.core.journal.appender import Appender, Entropy
 from repertory.core.journal.records import SnapshotTaken
 from repertory.core.journal.restore import restore
-from repertory.core.journal.rows import Row, first_link
-from repertory.core.journal.verify import fault
+from repertory.core.journal.rows import Row, fault, first_link
 from repertory.errors import CorruptJournal
 
 LABEL = "repaired"

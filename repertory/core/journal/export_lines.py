@@ -17,8 +17,7 @@ from typing import NamedTuple, NoReturn, cast
 
 from repertory.core.ids import check_id
 from repertory.core.journal.restore import prove
-from repertory.core.journal.rows import Row, first_link
-from repertory.core.journal.verify import fault
+from repertory.core.journal.rows import Row, fault, first_link
 from repertory.errors import AlreadyExists, CorruptJournal, Invalid
 
 FORMAT = 1

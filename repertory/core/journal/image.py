@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from repertory.core.interrupts import Interrupt
 from repertory.core.journal.records import NodeChanged, ToolStarted, View
-from repertory.core.journal.shown import SUMMARY_SEQ
+from repertory.core.journal.view import SUMMARY_SEQ
 from repertory.core.messages import Json, Message, ToolResult, ToolUse
 
 

@@ -9,8 +9,7 @@ from repertory.core.journal.codec import MENDED, decode, decode_all, decode_mess
 from repertory.core.journal.fold import Fold
 from repertory.core.journal.image import Image
 from repertory.core.journal.records import Branched, MessageAdded, Record, Redacted
-from repertory.core.journal.rows import Kind, Row
-from repertory.core.journal.verify import verify
+from repertory.core.journal.rows import Kind, Row, verify
 from repertory.core.messages import Message
 from repertory.errors import CorruptJournal, Invalid
 

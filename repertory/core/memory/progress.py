@@ -9,11 +9,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 
+from repertory.core.journal.fold import is_answer
 from repertory.core.journal.paths import paths_to, within
 from repertory.core.journal.records import CursorMoved, MessageAdded, Redacted
 from repertory.core.journal.restore import records_of
 from repertory.core.journal.rows import Row
-from repertory.core.journal.turn_tokens import is_answer
 from repertory.core.messages import Json, Message
 from repertory.errors import CorruptJournal
 

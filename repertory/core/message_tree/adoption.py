@@ -13,11 +13,11 @@ from typing import cast
 from repertory.core.interrupt_state import read_state, records_between
 from repertory.core.journal.appender import Appender, Entropy
 from repertory.core.journal.codec import encode
+from repertory.core.journal.fold import is_answer
 from repertory.core.journal.plain_json import load
 from repertory.core.journal.records import MessageAdded, Redacted, StateChanged, ViewChanged
 from repertory.core.journal.rows import SALT_BYTES, VERSION, Row, digest_of, header_of, next_link
 from repertory.core.journal.standing import standing_of
-from repertory.core.journal.turn_tokens import is_answer
 from repertory.core.message_tree.assembly import Fault
 from repertory.core.message_tree.documents import AgentFile, Read
 from repertory.core.message_tree.kept_rows import message_in

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 from repertory.core.journal.codec import decode
 from repertory.core.journal.plain_json import dump
 from repertory.core.journal.records import Branched, MessageAdded, Record, Redacted, StateChanged, View, ViewChanged
-from repertory.core.journal.shown import SUMMARY_SEQ
-from repertory.core.journal.view_change import view_change
+from repertory.core.journal.view import SUMMARY_SEQ, view_change
 from repertory.core.message_tree.adoption import adopt, adopt_questions
 from repertory.core.message_tree.documents import OURS, Read
 from repertory.core.message_tree.spelling import decoded, encoded

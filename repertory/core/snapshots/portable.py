@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 from repertory.core.interrupt_state import snapshot_state
 from repertory.core.journal.plain_json import dump, load
 from repertory.core.journal.records import NodeChanged
-from repertory.core.journal.shown import SUMMARY_SEQ
 from repertory.core.journal.standing import standing_of
+from repertory.core.journal.view import SUMMARY_SEQ
 from repertory.core.limits import RECORD_DEPTH_MAX, is_too_deep
 from repertory.core.message_tree.spelling import decoded, encoded, epoch, zulu
 from repertory.core.orchestration.document import document_of, records_from

@@ -19,7 +19,7 @@ from repertory.backends.ports import Batch, Position
 from repertory.core.journal.appender import Appender
 from repertory.core.journal.records import StateChanged
 from repertory.core.journal.restore import restore
-from repertory.core.journal.verify import verify
+from repertory.core.journal.rows import verify
 from repertory.errors import SessionBusy
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time]

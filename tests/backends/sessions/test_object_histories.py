@@ -20,8 +20,7 @@ from repertory.backends.sessions.journal import ownership as object_ownership
 from repertory.backends.sessions.journal import tending as object_merging
 from repertory.backends.sessions.journal.store import ObjectSessionStore
 from repertory.core.journal.restore import restore
-from repertory.core.journal.rows import Row
-from repertory.core.journal.verify import verify
+from repertory.core.journal.rows import Row, verify
 from repertory.errors import LeaseLost, NotFound, RepertoryError, SessionBusy
 from repertory.testing.faulty_objects import FaultyObjectStore, ObjectFaults
 from repertory.testing.session_contract import grow

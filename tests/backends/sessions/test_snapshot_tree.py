@@ -28,8 +28,8 @@ from repertory.backends.sessions.snapshots.agent import AgentSnapshots
 from repertory.backends.sessions.snapshots.choices import SnapshotChoices
 from repertory.backends.sessions.snapshots.store import SnapshotSessionStore
 from repertory.core.journal.appender import Appender
+from repertory.core.journal.history.redact import redact
 from repertory.core.journal.records import MessageAdded, StateChanged
-from repertory.core.journal.redaction import redact
 from repertory.core.journal.restore import messages_of, records_of, restore
 from repertory.core.journal.rows import Row
 from repertory.core.messages import Message, text_of

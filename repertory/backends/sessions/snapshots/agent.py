@@ -25,7 +25,7 @@ from repertory.backends.sessions.snapshots.opening import (
     rows_for,
     unreadable,
 )
-from repertory.core.journal.turn_tokens import is_answer
+from repertory.core.journal.fold import is_answer
 from repertory.core.message_tree.kept_rows import message_in
 from repertory.core.snapshots.intake import Replacements, redacted
 from repertory.core.snapshots.location import number_of

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from repertory.backends.sessions.snapshots.shelf import Found, HistoryShelf, S, aside
 from repertory.core.journal.appender import Appender, Entropy
+from repertory.core.journal.history.rewind import rewind
 from repertory.core.journal.restore import restore
-from repertory.core.journal.rewinding import rewind
 from repertory.core.journal.whole_journal import read_whole
 from repertory.core.snapshots.document import Standing
 from repertory.core.snapshots.intake import Published, taken_in

@@ -24,8 +24,7 @@ from repertory.backends.sessions.snapshots.opening import find_history, is_of, r
 from repertory.backends.sessions.snapshots.shelf import Found, Maker, S, aside
 from repertory.backends.sessions.snapshots.storage import StorageShelf, place_of
 from repertory.core.ids import check_id
-from repertory.core.journal.rows import Row
-from repertory.core.journal.verify import verify
+from repertory.core.journal.rows import Row, verify
 from repertory.core.message_tree.documents import OURS
 from repertory.core.outage import own_errors
 from repertory.core.snapshots.intake import Replacements, redacted, replacements

@@ -3,7 +3,7 @@
 The database has no checksums, so a page that was damaged may look like another valid page. What is read here is
 compared with what is stored elsewhere about the same thing: the last row with what the heads say, each row with the one
 before it, a journal's line with its entry in the index and with its first row. Whoever gets the rows proves their
-contents by the chain (`core/journal/verify.py`).
+contents by the chain (`core/journal/rows.py`).
 """
 
 from __future__ import annotations

@@ -6,9 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from repertory.core.journal.comparing import cost_of
-from repertory.core.journal.leaves import texts_of
-from repertory.core.journal.lineage import Lineage, copies_end, origin_of
+from repertory.core.journal.appender import Appender
+from repertory.core.journal.fold import is_answer
+from repertory.core.journal.history.compare import cost_of
+from repertory.core.journal.history.fork import Lineage, copies_end, origin_of
+from repertory.core.journal.history.redact import texts_of
 from repertory.core.journal.paths import path_to, within
 from repertory.core.journal.records import (
     Branched,
@@ -20,10 +22,11 @@ from repertory.core.journal.records import (
     SnapshotTaken,
     ViewChanged,
 )
-from repertory.core.journal.turn_tokens import is_answer
+from repertory.core.journal.rows import Row
 from repertory.core.journal.whole_journal import WholeJournal, position_named
 from repertory.core.messages import Json, is_filler
 from repertory.core.orchestration.run import Told, told_by
+from repertory.errors import Invalid
 
 What = Literal["turn", "mark", "rewind", "view", "redaction", "fork", "run", "node"]
 WORDS_MAX = 80
@@ -159,3 +162,53 @@ def _other(seq: int, record: Record | None, name: str | None, *, on_path: bool) 
     return Happening(
         seq=seq, at=record.at, what=what, text=text, position=position, metadata=metadata, on_path=on_path, source=name
     )
+
+
+# Names for positions of a journal, with what else is to be kept of them.
+
+LABEL_BYTES_MAX = 255
+"""The longest label, in UTF-8."""
+_RESERVED = "history"
+"""Where the records of numbered snapshots have their number."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """A name that somebody wants to give."""
+
+    label: str
+    """What `rewind`, `fork` and `diff` take as a position. The latest mark of a label counts."""
+    metadata: Mapping[str, Json] = field(default_factory=dict[str, Json])
+    position: int | None = None
+    """What is named; None: the end."""
+
+
+def mark_record(mark: Mark, link: bytes | None, at: float, position: int | None = None) -> SnapshotTaken:
+    """The record by which a journal takes a mark in, for the position right before it unless another one is given.
+    `link`: of the row that is named; None when there is none.
+
+    Errors: `Invalid` for a label that is empty or a number (which would be read as a position), too long, or not
+    printable, and for the metadata key `history`, which numbered snapshots have.
+    """
+    label = mark.label
+    if not label or label.isdecimal() or not label.isprintable() or len(label.encode()) > LABEL_BYTES_MAX:
+        msg = f"a label is printable, no number, and has 1 to {LABEL_BYTES_MAX} bytes"
+        raise Invalid(msg, label=label[:LABEL_BYTES_MAX])
+    if _RESERVED in mark.metadata:
+        raise Invalid("this key of the metadata is kept for numbered snapshots", key=_RESERVED, label=label)
+    digest = link.hex() if link is not None else ""
+    return SnapshotTaken(at=at, label=label, metadata=dict(mark.metadata), digest=digest, position=position)
+
+
+def mark_rows(appender: Appender, marks: Sequence[Mark], links: Mapping[int, bytes], at: float) -> list[Row]:
+    """The rows that give these names, to be stored together; where a mark names nothing, that is the journal's end as
+    it is now. `links` has those of the rows that are named and are not the last one.
+    """
+    end = appender.fold.last_seq
+    known = {**links, end: appender.link} if end else links
+    records: list[Record] = []
+    for number, mark in enumerate(marks):
+        position = end if mark.position is None else mark.position
+        stated = None if position == end + number else position
+        records.append(mark_record(mark, known.get(position), at, stated))
+    return [*appender.append_all(records), *appender.restate(at)]

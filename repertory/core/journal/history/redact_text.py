@@ -1,6 +1,6 @@
 """Putting another text in the place of one that must not be kept, wherever a journal says it.
 
-`redaction.py` takes one message back. This takes a text back, word for word: out of messages, agent state, summaries,
+`redact.py` takes one message back. This takes a text back, word for word: out of messages, agent state, summaries,
 tool results, questions and answers, runs of orchestrators, memories that are on their way, and metadata of marks. What
 is in force is stated anew with the replacement, then every row that says the text loses its content. What only names
 things (ids, tokens, names of tools and nodes) stays as it is, and is reported as left.
@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 from repertory.core.interrupts import Interrupt
-from repertory.core.journal.copies import Texts, copies_in
+from repertory.core.journal.history.redact import Redaction, Texts, as_branch, copies_in
 from repertory.core.journal.records import (
     Branched,
     CursorMoved,
@@ -29,7 +29,6 @@ from repertory.core.journal.records import (
     View,
     ViewChanged,
 )
-from repertory.core.journal.redaction import Redaction, as_branch
 from repertory.core.journal.restore import messages_of, records_of
 from repertory.core.journal.rows import Kind
 from repertory.core.journal.standing import nodes_stated, standing_records
