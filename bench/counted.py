@@ -10,8 +10,8 @@ from repertory import InMemoryStorage
 from repertory.backends.objects.memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.ports import ObjectStore, SessionStore
 from repertory.backends.sessions.documents.journal import TreeSettings
-from repertory.backends.sessions.documents.store import TendedTreeStore
-from repertory.backends.sessions.proof_of_life import TimeToLive
+from repertory.backends.sessions.documents.store import MessageTreeStore
+from repertory.backends.sessions.liveness import TimeToLive
 from repertory.testing.counting_objects import CountingObjectStore
 
 LATENCY_S = 0.05
@@ -50,13 +50,13 @@ class CountedDocuments:
 
     def open_store(self) -> SessionStore:
         self.last = CountingObjectStore(MemoryObjectStore(self._shelf), latency_s=self.latency_s)
-        return TendedTreeStore(
+        return MessageTreeStore(
             self.last,
             owner=os.urandom(8).hex(),
             life=TimeToLive(time.time, 10.0),
             wall=time.time,
             entropy=os.urandom,
-            settings=TreeSettings(prove_s=5.0, keep_heads=True),
+            settings=TreeSettings(prove_s=5.0, renew_every_s=3.0, keep_heads=True),
         )
 
     @property

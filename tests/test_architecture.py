@@ -67,7 +67,7 @@ BROAD_EXCEPTS: dict[str, str] = {
     "repertory/app/sessions/repository.py": "a session repository may be anybody's code; what it raises is the cause",
     "repertory/app/agent/conversation_managers.py": "a copied object may be anybody's code; its error is the cause",
     "repertory/backends/memory/sqlite/store.py": "an embedder may be anybody's code; what it raises is the cause",
-    "repertory/backends/sessions/snapshots/storage.py": "a storage may be anybody's code; what it raises is the cause",
+    "repertory/backends/sessions/snapshots/storage_store.py": "a storage is anybody's code, and its error the cause",
     "repertory/backends/owning_thread.py": "whatever the work raised is raised by whoever waits for it",
     "repertory/backends/tools/output_form.py": "validators and serializers of a form are the user's code",
     "repertory/backends/tools/function_tool.py": "a tool's function is the user's code; the same",

@@ -15,7 +15,7 @@ import anyio
 
 from repertory.actors.backlog import Backlog, Backlogs
 from repertory.actors.writer import WriterMessage
-from repertory.backends.ports import Batch, Lease, SessionStore, YieldingStore
+from repertory.backends.ports import Batch, Lease, SessionStore
 from repertory.core.ids import whereabouts
 from repertory.core.outage import StorePatience
 from repertory.errors import LeaseLost, RepertoryError, SessionBusy
@@ -23,8 +23,6 @@ from repertory.runtime.ref import ActorRef
 
 _TRIES = 5
 """How often another process is asked in the time in which an idle one gives a session up."""
-_YIELDS_WITHIN_S = 1.0
-"""That time, for a store that does not say."""
 
 
 @dataclass(slots=True)
@@ -116,7 +114,7 @@ class Leases:
 
     async def _acquire(self, session_id: str, wait_s: float, by: float, *, takeover: bool) -> Lease:
         store = self._store
-        yields_s = store.yields_within_s if isinstance(store, YieldingStore) else _YIELDS_WITHIN_S
+        yields_s = store.capabilities.yields_within_s
         began = anyio.current_time()
         while True:
             try:

@@ -28,7 +28,7 @@ from repertory.actors.leases import Durable
 from repertory.actors.memory_journal import MemoryJournal
 from repertory.actors.said import History, read_history, read_run, read_said
 from repertory.actors.writer import Write, WriteLast, WriteRefused, WriterMessage, Written
-from repertory.backends.ports import Lease, TendedStore
+from repertory.backends.ports import Lease
 from repertory.backends.worker_threads import OFF_LOOP_BYTES, run_in_thread
 from repertory.core.journal.appender import Appender
 from repertory.core.journal.author import JournalAuthor
@@ -252,7 +252,7 @@ class SessionPersister(Actor[PersisterMessage]):
         if isinstance(self._keeper, MemoryJournal):
             return
         settings, store = self._settings, self._keeper.store
-        self._linger_s = max(self._linger_s, store.linger_s if isinstance(store, TendedStore) else 0.0)
+        self._linger_s = max(self._linger_s, store.capabilities.flush_delay_s if store.capabilities.maintained else 0.0)
         self._patience_s = (settings.patience or self._keeper.backlogs.patience).wait_s
         self._backlog = self._keeper.backlog_of(settings.session_id, settings.agent_id, settings.patience)
         again = isinstance(self._backlog.failed, LeaseLost)  # Whoever has it now is not fenced in turn, nor waited for.

@@ -13,7 +13,7 @@ from typing import TypeAlias, assert_never
 
 import anyio
 
-from repertory.backends.ports import Batch, Lease, Position, SessionStore, TendedStore, YieldingStore
+from repertory.backends.ports import Batch, Lease, Position, SessionStore
 from repertory.core.journal.rows import Row
 from repertory.core.outage import own_errors
 from repertory.errors import LeaseLost, RepertoryError, Retryable, StoreUnavailable
@@ -89,7 +89,7 @@ class StoreWriter(Actor[WriterMessage]):
         self._store = store
         self._settings = settings
         self._groups = 0
-        self._apart = isinstance(store, TendedStore)
+        self._apart = store.capabilities.maintained
         self._under_way: dict[str, anyio.Event] = {}
 
     def summary(self) -> object:
@@ -198,28 +198,29 @@ class StoreKeeper(Actor[LookForAskers]):
         self._give_up = give_up
 
     async def on_start(self) -> None:
-        if isinstance(self._store, TendedStore):
-            self.context.job(self._store.tend, name="tend")
-        if isinstance(self._store, YieldingStore) and self._give_up is not None:
-            self.context.every(self._store.look_every_s, LookForAskers())
+        capabilities = self._store.capabilities
+        if capabilities.maintained:
+            self.context.job(self._store.maintain, name="tend")
+        if capabilities.look_every_s is not None and self._give_up is not None:
+            self.context.every(capabilities.look_every_s, LookForAskers())
 
     async def handle(self, message: LookForAskers) -> Next:
-        if isinstance(self._store, YieldingStore) and self._give_up is not None:
-            for session_id in await self._asked_for(self._store):
+        if self._give_up is not None:
+            for session_id in await self._asked_for():
                 self.context.job(self._give_up, session_id, name="give up")
         return carry_on()
 
-    async def _asked_for(self, store: YieldingStore) -> tuple[str, ...]:
+    async def _asked_for(self) -> tuple[str, ...]:
         """Who cannot be heard now is heard the next time."""
         try:
-            return tuple(await store.asked_for())
+            return tuple(await self._store.asked_for())
         except Retryable:
             return ()
 
 
 def keeper_spec(store: SessionStore, name: str, give_up: GiveUp | None = None) -> ChildSpec | None:
     """The child spec of a store's keeper; None for a store that needs none. Without `give_up` nobody is heard."""
-    hears = give_up is not None and isinstance(store, YieldingStore)
-    if not hears and not isinstance(store, TendedStore):
+    hears = give_up is not None and store.capabilities.look_every_s is not None
+    if not hears and not store.capabilities.maintained:
         return None
     return ChildSpec(name=name, factory=lambda: StoreKeeper(store, give_up))

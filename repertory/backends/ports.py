@@ -289,8 +289,70 @@ class SessionInfo:
     """Whether something was met that cannot be read; agents that are damaged are left out then."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Damage:
+    """Something that is wrong with what is stored."""
+
+    where: str
+    """The key of an object, the path of a file, or a row."""
+    what: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Salvage:
+    """What can be had of a session, whatever is wrong with it."""
+
+    rows: Sequence[Row] = ()
+    """Every row that can be read, of all agents, in any order and not proved; the same one may be there twice."""
+    damages: Sequence[Damage] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inspection:
+    """What was found where sessions lie, rather than in one of them."""
+
+    damages: Sequence[Damage] = ()
+    sick: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Session to what is wrong with it that reading it need not meet."""
+    strays: Sequence[str] = ()
+    """What lies among the sessions and is no part of any: left over, or somebody else's. It does no harm."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreCapabilities:
+    """What a `SessionStore` can do besides keeping journals, and what its owner must know of it."""
+
+    others_add: bool = False
+    """Whether programs that know no leases may add messages to its sessions at any time. An owner meets what they have
+    added with its next append, which is refused with `LeaseLost`; acquiring the session again takes it in.
+    """
+    maintained: bool = False
+    """Whether `maintain` is to run: commits are requests that cost, and leases end by themselves. Sessions do not wait
+    for each other then: groups of different sessions may be appended at the same time.
+    """
+    flush_delay_s: float = 0.0
+    """How long records that nobody waits for should gather before they are appended."""
+    look_every_s: float | None = None
+    """How often an owner should call `asked_for`. None: owners cannot be asked for a session."""
+    yields_within_s: float = 1.0
+    """How long an idle owner takes, as a rule, from being asked until the session is free."""
+    reads_positions: bool = False
+    """Whether `load_at` takes what opening there takes, however long the journal is."""
+    finds_labels: bool = False
+    """Whether `labels` finds the snapshots of a journal without reading the rest of it."""
+    quarantines: bool = False
+    """Whether damage can be read around, and what is damaged be moved aside: `salvage` and `set_aside`."""
+    rebuilds: bool = False
+    """Whether all sessions lie in one thing that may be damaged as a whole: `rebuild`."""
+    forgets_the_oldest: bool = False
+    """Whether the oldest records go by themselves some day, which is no damage: a journal may begin later than it did.
+    """
+
+
 class SessionStore(Protocol):
     """Durable, append-only journals, one per agent in a session. `name` tells two stores apart in one process.
+
+    Subclass it: what not every store can do has an answer here, and `capabilities` says what is more than that.
 
     Contract (proved for every implementation by `repertory.testing.SessionStoreContract`): `append` is one group:
     when it returns, every accepted batch is on stable storage; a batch is accepted whole or refused whole; a refused
@@ -333,86 +395,75 @@ class SessionStore(Protocol):
         """Close. Leases held by this object are given up. Calling it twice is allowed."""
         ...
 
-
-@runtime_checkable
-class SharedStore(Protocol):
-    """What a `SessionStore` has besides when programs that know no leases may write to its sessions at any time.
-
-    An owner meets what they have added with its next append, which is refused with `LeaseLost`; acquiring the session
-    again takes it in.
-    """
+    # What not every store can do; `capabilities` says which.
 
     @property
-    def others_add(self) -> bool:
-        """Whether they may add messages."""
-        ...
+    def capabilities(self) -> StoreCapabilities:
+        """The same for as long as the store is open. A store that says nothing can do nothing of this."""
+        return StoreCapabilities()
 
-
-@runtime_checkable
-class TendedStore(Protocol):
-    """What a `SessionStore` has besides when its commits are requests that cost, and its leases end by themselves.
-
-    Its sessions do not wait for each other: groups of different sessions may be appended at the same time.
-    """
-
-    @property
-    def linger_s(self) -> float:
-        """How long records that nobody waits for should gather before they are appended."""
-        ...
-
-    async def tend(self) -> None:
+    async def maintain(self) -> None:
         """Renew the leases that are held, and tidy up, until cancelled. Run it, supervised, while the store is open.
 
         Cancelling it is safe at any time, and what fails is tried again.
         """
-        ...
-
-
-@runtime_checkable
-class YieldingStore(Protocol):
-    """What a `SessionStore` has besides where an owner can be asked for a session.
-
-    `acquire` asks whenever it is refused with `SessionBusy`. An owner that looks now and then gives the session up when
-    no turn of it runs.
-    """
-
-    @property
-    def look_every_s(self) -> float:
-        """How often an owner should look whether it was asked."""
-        ...
-
-    @property
-    def yields_within_s(self) -> float:
-        """How long an idle owner takes, as a rule, from being asked until the session is free."""
-        ...
 
     async def asked_for(self) -> Sequence[str]:
-        """The sessions held by this object that others have asked for since the last look. Cheap: no request of its
-        own to a store whose requests cost, beyond those by which leases are renewed. Errors: `Unavailable`.
+        """The sessions held by this object that others have asked for since the last look: `acquire` asks whenever it
+        is refused with `SessionBusy`. An owner gives such a session up when no turn of it runs. Cheap: no request of
+        its own to a store whose requests cost, beyond those by which leases are renewed. Errors: `Unavailable`.
         """
-        ...
-
-
-@runtime_checkable
-class PositionedStore(Protocol):
-    """What a `SessionStore` has besides where any position is read at what opening there takes, however long the
-    journal is. Errors: those of `load`.
-    """
+        return ()
 
     async def load_at(self, session_id: str, agent_id: str, seq: int) -> Sequence[Row]:
         """Rows in order, from the `low` of the row at `seq` up to that one, their content as it is now. Empty when
-        there is no such row.
+        there is no such row. Errors: those of `load`; `Invalid` where only whole journals are read.
         """
-        ...
-
-
-@runtime_checkable
-class LabellingStore(Protocol):
-    """What a `SessionStore` has besides where the snapshots of a journal are found without reading the rest of it."""
+        raise _unable(self, "read a position by itself", session_id)
 
     async def labels(self, session_id: str, agent_id: str) -> Sequence[Row]:
-        """The rows of kind `snapshot` that have their content, in order. Errors: those of `load`."""
-        ...
+        """The rows of kind `snapshot` that have their content, in order. Errors: as `load_at`."""
+        raise _unable(self, "find labels by themselves", session_id)
+
+    async def inspect(self) -> Inspection:
+        """Look at the place as a whole. Changes nothing."""
+        return Inspection()
+
+    async def examine(self, session_id: str) -> Sequence[Damage]:
+        """Everything that is damaged of a session where nobody who opens it would meet that. Changes nothing."""
+        return ()
+
+    async def salvage(self, session_id: str) -> Salvage:
+        """Everything of a session that can be read. Changes nothing."""
+        raise _unable(self, "read around damage", session_id)
+
+    async def set_aside(self, session_id: str, keep: Sequence[Row]) -> str:
+        """Move all that is stored of a session to where nobody reads it, as it is, and store these rows in its place:
+        whole journals, from their first rows on. Gives the name of what was moved.
+
+        Errors: `NotFound`, `SessionBusy` (a live owner other than this object has it).
+        """
+        raise _unable(self, "set anything aside", session_id)
+
+    async def quarantined(self, session_id: str) -> Sequence[str]:
+        """What was set aside of a session, by name, the oldest first. Deleting the session removes it as well."""
+        return ()
+
+    async def rebuild(self, keep: Callable[[Salvage], Sequence[Row]]) -> str:
+        """Make the place anew of the rows that `keep` gives for each session (none: it is left out), and move aside
+        what was there. Gives the name of what was moved. `keep` is called in another thread.
+
+        Errors: `SessionBusy` when a live owner other than this object has a session there.
+        """
+        raise _unable(self, "be made anew", None)
+
+    async def wrecks(self) -> Sequence[str]:
+        """What was moved aside so, by name, the oldest first. Any session may be in there; nothing removes it."""
+        return ()
+
+
+def _unable(store: SessionStore, what: str, session_id: str | None) -> Invalid:
+    return Invalid(f"this store cannot {what}", name=store.name, session=session_id)
 
 
 @dataclass(frozen=True, slots=True)

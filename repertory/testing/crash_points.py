@@ -43,7 +43,7 @@ class CrashPoints:
             self._crash()
 
 
-class CrashingSessionStore:
+class CrashingSessionStore(SessionStore):
     """Wraps any store with a crash point before and one after each call that changes something."""
 
     def __init__(self, store: SessionStore, points: CrashPoints) -> None:
@@ -52,45 +52,37 @@ class CrashingSessionStore:
 
     @property
     def name(self) -> str:
-        """The wrapped store's."""
         return self._store.name
 
     async def acquire(self, session_id: str, *, takeover: bool = False) -> Lease:
-        """As the wrapped store."""
         self._points.reach("before acquire")
         lease = await self._store.acquire(session_id, takeover=takeover)
         self._points.reach("after acquire")
         return lease
 
     async def release(self, lease: Lease) -> None:
-        """As the wrapped store."""
         self._points.reach("before release")
         await self._store.release(lease)
         self._points.reach("after release")
 
     async def append(self, batches: Sequence[Batch]) -> Sequence[Position | RepertoryError]:
-        """As the wrapped store."""
         self._points.reach("before append")
         outcomes = await self._store.append(batches)
         self._points.reach("after append")
         return outcomes
 
     async def load(self, session_id: str, agent_id: str, *, whole: bool = False) -> Sequence[Row]:
-        """As the wrapped store."""
         return await self._store.load(session_id, agent_id, whole=whole)
 
     async def sessions(self, session_id: str | None = None) -> Sequence[SessionInfo]:
-        """As the wrapped store."""
         return await self._store.sessions(session_id)
 
     async def delete(self, session_id: str) -> None:
-        """As the wrapped store."""
         self._points.reach("before delete")
         await self._store.delete(session_id)
         self._points.reach("after delete")
 
     async def aclose(self) -> None:
-        """Close the wrapped store."""
         await self._store.aclose()
 
 

@@ -38,7 +38,7 @@ class FaultSettings:
     slow_s: float = 1.0
 
 
-class FaultySessionStore:
+class FaultySessionStore(SessionStore):
     """Wraps any store. The same seed and the same calls give the same faults; `faults` lists them as they happened.
 
     `settings` may be exchanged at any time, for example to let a store recover. `aclose` never fails.
@@ -52,15 +52,12 @@ class FaultySessionStore:
 
     @property
     def name(self) -> str:
-        """The wrapped store's."""
         return self._store.name
 
     async def acquire(self, session_id: str, *, takeover: bool = False) -> Lease:
-        """As the wrapped store, or `Unavailable`."""
         return await self._call("acquire", lambda: self._store.acquire(session_id, takeover=takeover))
 
     async def release(self, lease: Lease) -> None:
-        """As the wrapped store, or `Unavailable`."""
         await self._call("release", lambda: self._store.release(lease))
 
     async def append(self, batches: Sequence[Batch]) -> Sequence[Position | RepertoryError]:
@@ -68,11 +65,9 @@ class FaultySessionStore:
         return await self._call("append", lambda: self._store.append(batches))
 
     async def load(self, session_id: str, agent_id: str, *, whole: bool = False) -> Sequence[Row]:
-        """As the wrapped store, or `Unavailable`."""
         return await self._call("load", lambda: self._store.load(session_id, agent_id, whole=whole))
 
     async def sessions(self, session_id: str | None = None) -> Sequence[SessionInfo]:
-        """As the wrapped store, or `Unavailable`."""
         return await self._call("sessions", lambda: self._store.sessions(session_id))
 
     async def delete(self, session_id: str) -> None:
@@ -80,7 +75,6 @@ class FaultySessionStore:
         await self._call("delete", lambda: self._store.delete(session_id))
 
     async def aclose(self) -> None:
-        """Close the wrapped store."""
         await self._store.aclose()
 
     async def _call(self, name: str, call: Callable[[], Awaitable[T]]) -> T:

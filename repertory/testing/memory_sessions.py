@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from anyio.lowlevel import checkpoint
 
-from repertory.backends.ports import Batch, Lease, Position, SessionInfo
+from repertory.backends.ports import Batch, Lease, Position, SessionInfo, SessionStore, StoreCapabilities
 from repertory.core.ids import check_id
 from repertory.core.journal.codec import at_of
 from repertory.core.journal.rows import Kind, Row
@@ -42,7 +42,7 @@ class SessionShelf:
         return self.last_generation
 
 
-class MemorySessionStore:
+class MemorySessionStore(SessionStore):
     """Keeps sessions on a shelf. Commits are instant; each call is one checkpoint."""
 
     def __init__(self, shelf: SessionShelf | None = None, *, owner: str = "memory") -> None:
@@ -50,18 +50,15 @@ class MemorySessionStore:
         self._owner = owner
         self._closed = False
 
-    look_every_s = 0.25
-    """How often an owner should look whether it was asked for a session."""
-    yields_within_s = 1.0
-    """How long an idle owner takes from being asked until the session is free, as a rule."""
+    @property
+    def capabilities(self) -> StoreCapabilities:
+        return StoreCapabilities(look_every_s=0.25, reads_positions=True, finds_labels=True)
 
     @property
     def name(self) -> str:
-        """Two stores with the same name hold the same sessions."""
         return f"memory:{id(self._shelf):x}"
 
     async def acquire(self, session_id: str, *, takeover: bool = False) -> Lease:
-        """Become the owner. An earlier lease of this very object is fenced. Errors: `SessionBusy`."""
         check_id(session_id, "session id")
         await self._enter()
         session = self._shelf.sessions.get(session_id)
@@ -76,26 +73,22 @@ class MemorySessionStore:
         return Lease(session_id=session_id, owner=self._owner, generation=generation)
 
     async def asked_for(self) -> Sequence[str]:
-        """Sessions that others have asked this owner for since the last look."""
         await self._enter()
         asked = {session_id for owner, session_id in self._shelf.asked if owner == self._owner}
         self._shelf.asked -= {(self._owner, session_id) for session_id in asked}
         return sorted(asked)
 
     async def release(self, lease: Lease) -> None:
-        """Give the session up. A lease that is no longer current is ignored."""
         await self._enter()
         session = self._current(lease)
         if session is not None:
             session.owner = None
 
     async def append(self, batches: Sequence[Batch]) -> Sequence[Position | LeaseLost]:
-        """Keep one group; one outcome per batch, in order."""
         await self._enter()
         return [self._append(batch) for batch in batches]
 
     async def load(self, session_id: str, agent_id: str, *, whole: bool = False) -> Sequence[Row]:
-        """Rows in order, from the last row's `low` on, or all of them."""
         check_id(session_id, "session id")
         await self._enter()
         session = self._shelf.sessions.get(session_id)
@@ -103,17 +96,14 @@ class MemorySessionStore:
         return rows[rows[-1].low - 1 :] if rows and not whole else list(rows)
 
     async def load_at(self, session_id: str, agent_id: str, seq: int) -> Sequence[Row]:
-        """Rows in order, from the `low` of the row at `seq` up to that one."""
         rows = await self.load(session_id, agent_id, whole=True)
         return rows[rows[seq - 1].low - 1 : seq] if 0 < seq <= len(rows) else []
 
     async def labels(self, session_id: str, agent_id: str) -> Sequence[Row]:
-        """The rows of kind `snapshot` that have their content, in order."""
         rows = await self.load(session_id, agent_id, whole=True)
         return [row for row in rows if row.kind == Kind.SNAPSHOT and not row.erased]
 
     async def sessions(self, session_id: str | None = None) -> Sequence[SessionInfo]:
-        """Every session that holds records, the most recently changed first; or that one alone."""
         await self._enter()
         infos = [
             self._info(name, session)
@@ -123,7 +113,6 @@ class MemorySessionStore:
         return sorted(infos, key=lambda info: info.updated_at, reverse=True)
 
     async def delete(self, session_id: str) -> None:
-        """Erase a session. Errors: `NotFound`, `SessionBusy`."""
         check_id(session_id, "session id")
         await self._enter()
         session = self._shelf.sessions.get(session_id)

@@ -1,6 +1,6 @@
 """What every `SessionStore` must do, as tests. Subclass it next to your store's own tests:
 
-    class TestMyStore(SessionStoreContract):
+    class TestMyStore(SessionStoreContract):  # MyStore is a subclass of `SessionStore`
         def open_store(self, place: Path, owner: str) -> SessionStore:
             return MyStore(place / "sessions", owner=owner)
 
@@ -17,8 +17,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from repertory.backends.mending_ports import QuarantiningStore
-from repertory.backends.ports import Batch, LabellingStore, Lease, Position, PositionedStore, SessionStore
+from repertory.backends.ports import Batch, Lease, Position, SessionStore
 from repertory.core.journal.appender import Appender
 from repertory.core.journal.fold import Fold
 from repertory.core.journal.records import MessageAdded, SnapshotTaken, StateChanged, View, ViewChanged
@@ -280,7 +279,7 @@ class SessionStoreContract(ABC):
         """For stores that read a position without the rest."""
         rows = windowed(40)
         async with self.stores(tmp_path, "one", "two") as (one, two):
-            if not isinstance(one, PositionedStore) or not isinstance(two, PositionedStore):
+            if not one.capabilities.reads_positions:
                 return
             lease = await one.acquire("session")
             for start in range(0, len(rows), 12):
@@ -303,7 +302,7 @@ class SessionStoreContract(ABC):
         """For stores that find labels without reading whole journals."""
         rows = windowed(30)
         async with self.stores(tmp_path, "one") as (store,):
-            if not isinstance(store, LabellingStore):
+            if not store.capabilities.finds_labels:
                 return
             lease = await store.acquire("session")
             await store.append([Batch(lease=lease, rows=[*grow(3, "other"), *rows])])
@@ -355,7 +354,7 @@ class SessionStoreContract(ABC):
         """For stores that can set aside what is damaged."""
         rows = grow(4)
         async with self.stores(tmp_path, "one", "two") as (one, two):
-            if not isinstance(one, QuarantiningStore) or not isinstance(two, QuarantiningStore):
+            if not one.capabilities.quarantines:
                 return
             lease = await one.acquire("session")
             await one.append([Batch(lease=lease, rows=rows)])

@@ -17,7 +17,7 @@ import anyio
 from repertory import Agent, FileSessionManager, FileStorage, Graph, ScriptedModel, SessionManager, Swarm
 from repertory.backends.sessions.journal import store as object_sessions
 
-object_sessions.LINGER_S = 0.05  # Nobody need wait ten seconds for the record of a node's end.
+object_sessions.FLUSH_DELAY_S = 0.05  # Nobody need wait ten seconds for the record of a node's end.
 
 
 class DyingModel(ScriptedModel):

@@ -19,7 +19,7 @@ from repertory.backends.objects.files import FileObjectStore
 from repertory.backends.ports import ObjectStore, SessionStore
 from repertory.backends.sessions.documents.journal import TreeSettings
 from repertory.backends.sessions.documents.store import MessageTreeStore
-from repertory.backends.sessions.proof_of_life import LockedFile
+from repertory.backends.sessions.liveness import LockedFile
 from repertory.testing.crash_points import CrashingObjectStore, CrashingSessionStore, CrashPoints
 from tests.app.operated_places import place_of
 

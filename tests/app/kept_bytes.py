@@ -17,7 +17,7 @@ import anyio.to_thread
 from repertory import Agent
 from repertory.backends.objects.memory import ObjectShelf
 from repertory.backends.sessions.journal.format import MAGIC, unpack
-from repertory.backends.sessions.sqlite.bodies import unpacked
+from repertory.backends.sessions.sqlite.reading import unpacked
 from repertory.core.journal.rows import Row
 from tests.app.guarded_model import GuardedModel, Verdict
 

@@ -10,7 +10,7 @@ from typing import Any
 from repertory import SessionManager
 from repertory.backends.objects.memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.ports import ObjectStore, Overwrite
-from repertory.backends.sessions.journal.owners import Owners, TimedOwners
+from repertory.backends.sessions.liveness import Liveness, TimeToLive
 from tests.app.tree_sessions import CountingObjects
 
 
@@ -31,9 +31,9 @@ class SnapshotShelf:
         del writer
         return CountingObjects(MemoryObjectStore(self.shelf), self.requests, self.dies_at)
 
-    def owners(self, owner: str, lease_s: float) -> Owners:
+    def owners(self, owner: str, lease_s: float) -> Liveness:
         del owner
-        return TimedOwners(lease_s=lease_s, wall=time.time)
+        return TimeToLive(time.time, lease_s)
 
     def after_death(self) -> SnapshotShelf:
         """The same for the next process."""

@@ -19,7 +19,7 @@ from repertory.backends.objects.memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.ports import Condition, ObjectInfo, ObjectStore, SessionStore, StoredObject, ToolContext
 from repertory.backends.sessions.documents.journal import TreeSettings
 from repertory.backends.sessions.documents.store import MessageTreeStore
-from repertory.backends.sessions.proof_of_life import TimeToLive
+from repertory.backends.sessions.liveness import TimeToLive
 from repertory.core.messages import Message, text_of, tool_results
 from repertory.core.opening import NOT_RUN_TEXT
 from repertory.errors import RepertoryError

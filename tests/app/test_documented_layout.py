@@ -29,7 +29,7 @@ from repertory import (
 )
 from repertory.backends.ports import Batch, Position
 from repertory.backends.sessions.documents.journal import TreeSettings
-from repertory.backends.sessions.documents.names import named
+from repertory.backends.sessions.documents.reading import named
 from repertory.core.journal.appender import Appender
 from repertory.core.journal.history.redact import redact as redact_rows
 from repertory.core.journal.records import MessageAdded, StateChanged

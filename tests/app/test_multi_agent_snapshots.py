@@ -23,7 +23,7 @@ from repertory import (
     Swarm,
 )
 from repertory.app.orchestration.orchestrator import Orchestrator
-from repertory.backends.sessions.journal.store import LINGER_S
+from repertory.backends.sessions.journal.store import FLUSH_DELAY_S
 from repertory.backends.sessions.snapshots.makers import SnapshotMaker
 from repertory.backends.tools.schema_library import schema_class
 from repertory.core.snapshots.location import SnapshotLocation
@@ -99,7 +99,7 @@ async def test_others_see_the_end_of_each_node_or_of_the_run(when: str, seen: li
 
     async def look(event: BeforeNodeCallEvent) -> None:
         if event.node_id == "b":
-            await anyio.sleep(2 * LINGER_S)  # Nobody waits for the record of a node's end.
+            await anyio.sleep(2 * FLUSH_DELAY_S)  # Nobody waits for the record of a node's end.
             there = LATEST in await place.keys()
             found.append((await place.document(LATEST))["data"]["state"]["execution_order"] if there else None)
 

@@ -23,7 +23,7 @@ from repertory import (
     SlidingWindowConversationManager,
     tool,
 )
-from repertory.backends.sessions.documents.names import named
+from repertory.backends.sessions.documents.reading import named
 from repertory.core.messages import text_of
 from repertory.errors import Invalid
 

@@ -15,10 +15,9 @@ from repertory.app.sessions.sessions import PlacedSession
 from repertory.backends.objects.memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.ports import Lease, SessionStore
 from repertory.backends.sessions.documents.journal import TreeSettings
-from repertory.backends.sessions.documents.store import TendedTreeStore
-from repertory.backends.sessions.journal.owners import TimedOwners
+from repertory.backends.sessions.documents.store import MessageTreeStore
 from repertory.backends.sessions.journal.store import ObjectSessionStore
-from repertory.backends.sessions.proof_of_life import TimeToLive
+from repertory.backends.sessions.liveness import TimeToLive
 from repertory.core.journal.rows import Row
 from repertory.core.messages import text_of
 from repertory.errors import Retryable, SessionBusy, Unavailable
@@ -58,14 +57,14 @@ class Shared:
         objects = CountingObjectStore(MemoryObjectStore(self._objects))
         self.counts.append(objects)
         if self._kind == "journals":
-            return ObjectSessionStore(objects, owner=owner, owners=TimedOwners(wall=anyio.current_time))
-        return TendedTreeStore(
+            return ObjectSessionStore(objects, owner=owner, life=TimeToLive(anyio.current_time))
+        return MessageTreeStore(
             objects,
             owner=owner,
             life=TimeToLive(anyio.current_time, 10.0),
             wall=anyio.current_time,
             entropy=lambda count: bytes(count),
-            settings=TreeSettings(prove_s=5.0, keep_heads=True),
+            settings=TreeSettings(prove_s=5.0, renew_every_s=3.0, keep_heads=True),
         )
 
 
@@ -345,7 +344,7 @@ async def test_an_old_wish_is_not_heard_by_the_next_owner() -> None:
         lease = await two.acquire("s", takeover=True)
         async with anyio.create_task_group() as group:
             if hasattr(two, "tend"):
-                group.start_soon(two.tend)
+                group.start_soon(two.maintain)
             await anyio.sleep(20)
             assert list(await two.asked_for()) == []  # type: ignore[attr-defined] - all of these can be asked
             group.cancel_scope.cancel()

@@ -12,7 +12,7 @@ from repertory.backends.objects.memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.ports import Condition, ObjectInfo, ObjectStore, SessionStore, StoredObject
 from repertory.backends.sessions.documents.journal import TreeSettings
 from repertory.backends.sessions.documents.store import MessageTreeStore
-from repertory.backends.sessions.proof_of_life import TimeToLive
+from repertory.backends.sessions.liveness import TimeToLive
 from repertory.errors import RepertoryError
 
 _numbers = itertools.count()

@@ -49,11 +49,11 @@ from repertory import (
 from repertory.app.sessions.sessions import SessionPlace
 from repertory.backends.objects.memory import ObjectShelf
 from repertory.backends.ports import Batch, Overwrite, Position, SessionStore
+from repertory.backends.sessions.journal import maintenance as object_merging
+from repertory.backends.sessions.journal import maintenance as object_tending
 from repertory.backends.sessions.journal import ownership as object_ownership
-from repertory.backends.sessions.journal import tending as object_merging
-from repertory.backends.sessions.journal import tending as object_tending
 from repertory.backends.sessions.journal.store import ObjectSessionStore
-from repertory.backends.sessions.sqlite import heads as sqlite_heads
+from repertory.backends.sessions.sqlite import reading as sqlite_reading
 from repertory.core.journal.appender import Appender
 from repertory.core.journal.records import StateChanged
 from repertory.core.journal.restore import restore
@@ -70,7 +70,7 @@ SMALL = (
     (object_ownership, "SEGMENTS_MIN", 2),
     (object_ownership, "SEGMENTS_MAX", 6),
     (object_ownership, "INLINE_BYTES_MAX", 1500),
-    (sqlite_heads, "SETTLE_AFTER", 60),
+    (sqlite_reading, "SETTLE_AFTER", 60),
 )
 """Heads, windows, chunks and settled ends are made after a few commits, so that all of them are met."""
 HANG_S = 120.0

@@ -10,8 +10,8 @@ import pytest
 from repertory import AgentSpec, Runtime, ScriptedModel
 from repertory.backends.objects.memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.ports import SessionStore
-from repertory.backends.sessions.journal.owners import TimedOwners
 from repertory.backends.sessions.journal.store import ObjectSessionStore
+from repertory.backends.sessions.liveness import TimeToLive
 from repertory.core.messages import Message, check_next, text_of
 from repertory.errors import RepertoryError
 from repertory.testing.faulty_objects import FaultyObjectStore, ObjectFaults
@@ -40,7 +40,7 @@ class Shelf:
         objects = FaultyObjectStore(MemoryObjectStore(self._shelf), self._rng, self.faults)
         objects.faults = self.happened
         owner = f"owner-{self._opened}"
-        return ObjectSessionStore(objects, owner=owner, owners=TimedOwners(wall=anyio.current_time))
+        return ObjectSessionStore(objects, owner=owner, life=TimeToLive(anyio.current_time))
 
 
 def echo(messages: list[Message], *rest: object) -> str:

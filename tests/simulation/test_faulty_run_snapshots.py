@@ -17,9 +17,9 @@ import pytest
 from repertory import MultiAgentResult, Status
 from repertory.app.orchestration.orchestrator import Orchestrator
 from repertory.backends.objects.memory import MemoryObjectStore, ObjectShelf
-from repertory.backends.sessions.journal.owners import TimedOwners
-from repertory.backends.sessions.snapshots.choices import SnapshotChoices
+from repertory.backends.sessions.liveness import TimeToLive
 from repertory.backends.sessions.snapshots.journal import SnapshotJournal
+from repertory.backends.sessions.snapshots.port import SnapshotChoices
 from repertory.backends.sessions.snapshots.store import SnapshotSessionStore
 from repertory.testing.faulty_objects import FaultyObjectStore, ObjectFaults
 from repertory.testing.faulty_sessions import FaultSettings
@@ -43,7 +43,7 @@ class SnapshotWorld(BadWorld):
         )
         objects = FaultyObjectStore(MemoryObjectStore(self.objects), self.rng, faults)
         owner = f"owner-{self.rng.randrange(10**9)}"
-        journal = SnapshotJournal(objects, owner=owner, owners=TimedOwners(wall=anyio.current_time))
+        journal = SnapshotJournal(objects, owner=owner, life=TimeToLive(anyio.current_time))
         return SnapshotSessionStore(
             journal, objects, wall=anyio.current_time, entropy=os.urandom, choices=SnapshotChoices()
         )

@@ -14,9 +14,9 @@ import pytest
 from repertory import AgentSpec, Runtime, ScriptedModel
 from repertory.app.sessions.snapshots import triggered_by
 from repertory.backends.objects.memory import MemoryObjectStore, ObjectShelf
-from repertory.backends.sessions.journal.owners import TimedOwners
-from repertory.backends.sessions.snapshots.choices import SnapshotChoices
+from repertory.backends.sessions.liveness import TimeToLive
 from repertory.backends.sessions.snapshots.journal import SnapshotJournal
+from repertory.backends.sessions.snapshots.port import SnapshotChoices
 from repertory.backends.sessions.snapshots.store import SnapshotSessionStore
 from repertory.core.messages import Message, check_next, text_of
 from repertory.errors import RepertoryError
@@ -55,7 +55,7 @@ class FaultyPlace:
         objects = FaultyObjectStore(MemoryObjectStore(self.shelf), self._rng, self.faults)
         objects.faults = self.happened
         owner = f"owner-{self._opened}"
-        journal = SnapshotJournal(objects, owner=owner, owners=TimedOwners(wall=anyio.current_time))
+        journal = SnapshotJournal(objects, owner=owner, life=TimeToLive(anyio.current_time))
         return SnapshotSessionStore(
             journal, objects, wall=anyio.current_time, entropy=self._rng.randbytes, choices=self._choices
         )

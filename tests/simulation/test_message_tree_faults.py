@@ -12,7 +12,7 @@ from repertory.backends.objects.memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.ports import Batch, Create, Position
 from repertory.backends.sessions.documents.journal import TreeSettings
 from repertory.backends.sessions.documents.store import MessageTreeStore
-from repertory.backends.sessions.proof_of_life import TimeToLive
+from repertory.backends.sessions.liveness import TimeToLive
 from repertory.core.journal.appender import Appender
 from repertory.core.journal.records import MessageAdded, StateChanged
 from repertory.core.journal.restore import restore

@@ -13,10 +13,9 @@ from repertory import AgentSpec, Runtime, ScriptedModel
 from repertory.backends.objects.memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.ports import Condition, ObjectInfo, SessionStore, StoredObject
 from repertory.backends.sessions.documents.journal import TreeSettings
-from repertory.backends.sessions.documents.store import MessageTreeStore, TendedTreeStore
-from repertory.backends.sessions.journal.owners import TimedOwners
+from repertory.backends.sessions.documents.store import MessageTreeStore
 from repertory.backends.sessions.journal.store import ObjectSessionStore
-from repertory.backends.sessions.proof_of_life import TimeToLive
+from repertory.backends.sessions.liveness import TimeToLive
 from repertory.core.messages import text_of
 from repertory.testing.memory_sessions import MemorySessionStore, SessionShelf
 
@@ -81,16 +80,16 @@ class SlowPlace:
             return store
         objects = SlowObjects(self._objects, self._rng)
         if self._kind == "journals":
-            return ObjectSessionStore(objects, owner=owner, owners=TimedOwners(wall=anyio.current_time))
+            return ObjectSessionStore(objects, owner=owner, life=TimeToLive(anyio.current_time))
         bucket = self._kind == "documents in a bucket"
-        tree = TendedTreeStore if bucket else MessageTreeStore
-        return tree(
+        in_bucket = TreeSettings(prove_s=5.0, renew_every_s=3.0, keep_heads=True)
+        return MessageTreeStore(
             objects,
             owner=owner,
             life=TimeToLive(anyio.current_time, 10.0),
             wall=anyio.current_time,
             entropy=self._rng.randbytes,
-            settings=TreeSettings(prove_s=5.0, keep_heads=True) if bucket else TreeSettings(keep_folders=True),
+            settings=in_bucket if bucket else TreeSettings(keep_folders=True),
         )
 
 

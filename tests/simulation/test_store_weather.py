@@ -13,10 +13,9 @@ from repertory import AgentSpec, DrainReport, Runtime, ScriptedModel, StorePatie
 from repertory.backends.objects.memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.ports import ObjectStore, SessionStore
 from repertory.backends.sessions.documents.journal import TreeSettings
-from repertory.backends.sessions.documents.store import TendedTreeStore
-from repertory.backends.sessions.journal.owners import TimedOwners
+from repertory.backends.sessions.documents.store import MessageTreeStore
 from repertory.backends.sessions.journal.store import ObjectSessionStore
-from repertory.backends.sessions.proof_of_life import TimeToLive
+from repertory.backends.sessions.liveness import TimeToLive
 from repertory.core.messages import Message, check_next, text_of
 from repertory.errors import RepertoryError
 from repertory.testing.faulty_objects import FaultyObjectStore, ObjectFaults
@@ -79,14 +78,14 @@ class Sky:
 
     def _over(self, objects: ObjectStore, owner: str) -> SessionStore:
         if self.key == "journals":
-            return ObjectSessionStore(objects, owner=owner, owners=TimedOwners(wall=anyio.current_time))
-        return TendedTreeStore(
+            return ObjectSessionStore(objects, owner=owner, life=TimeToLive(anyio.current_time))
+        return MessageTreeStore(
             objects,
             owner=owner,
             life=TimeToLive(anyio.current_time, 10.0),
             wall=anyio.current_time,
             entropy=self._rng.randbytes,
-            settings=TreeSettings(prove_s=5.0, keep_heads=True),
+            settings=TreeSettings(prove_s=5.0, renew_every_s=3.0, keep_heads=True),
         )
 
 

@@ -15,7 +15,6 @@ from repertory.actors.session import SessionParts, SessionSettings, member_specs
 from repertory.app.agent.conversation_managers import window_manager
 from repertory.app.host.life import SessionLife
 from repertory.app.host.session import ActiveSession, SessionSpec
-from repertory.backends.ports import SharedStore
 from repertory.backends.tools.schema_library import load_schema_library
 from repertory.core.answer import LIMITED
 from repertory.core.journal.editing import MessagesEdit
@@ -76,7 +75,7 @@ class AgentSessionSpec(SessionSpec):
             busy_by=self.busy_by,
         )
         # Programs that know no leases may add messages to the sessions of some stores.
-        others_add = isinstance(keeper, Durable) and isinstance(keeper.store, SharedStore) and keeper.store.others_add
+        others_add = isinstance(keeper, Durable) and keeper.store.capabilities.others_add
         settings = SessionSettings(persister=persister, agent=replace(agent, others_add=others_add), calls=self.calls)
         summarize = Summarizer(self.parts, agent.agent_id).write
         parts = SessionParts(

@@ -8,15 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from repertory.app.operations.reading import aside, owned
-from repertory.backends.mending_ports import (
-    Damage,
-    ExaminingStore,
-    ForgettingStore,
-    Inspection,
-    QuarantiningStore,
-    RebuildingStore,
-    Salvage,
-)
+from repertory.backends.ports import Damage, Salvage
 from repertory.core.journal.examination import Examined, examine, repaired
 from repertory.core.journal.restore import restore
 from repertory.core.journal.rows import verify
@@ -78,11 +70,11 @@ class DoctorReport:
 
 async def examine_place(store: SessionStore, made: Made, *, repair: bool) -> DoctorReport:
     """Examine everything; with `repair`, set aside what is damaged."""
-    inspection = await store.inspect() if isinstance(store, QuarantiningStore) else Inspection()
+    inspection = await store.inspect()
     damages = list(inspection.damages)
     rebuilt_from: str | None = None
     sessions: list[SessionHealth] = []
-    if damages and repair and isinstance(store, RebuildingStore):
+    if damages and repair and store.capabilities.rebuilds:
         before = await _names(store)
         try:
             rebuilt_from = await store.rebuild(partial(_sound, made))
@@ -137,14 +129,13 @@ async def _problems(store: SessionStore, info: SessionInfo) -> list[str]:
         except (Corrupt, Invalid) as error:  # damage may leave a name that none can have
             problems.append(str(error))
             continue
-        forgotten = isinstance(store, ForgettingStore) and bool(rows) and rows[0].seq > 1
+        forgotten = store.capabilities.forgets_the_oldest and bool(rows) and rows[0].seq > 1
         problem_of = _problem_of_the_rest if forgotten else _problem
         problem = await aside(partial(problem_of, agent_id, rows, opened, info.agents[agent_id]), len(rows))
         problems += [] if problem is None else [problem]
-    if isinstance(store, ExaminingStore):
-        found = [f"{damage.where}: {damage.what}" for damage in await store.examine(info.session_id)]
-        problems += [each for each in found if not any(each.partition(": ")[0] in problem for problem in problems)]
-    if info.damaged and not problems and isinstance(store, QuarantiningStore):
+    found = [f"{damage.where}: {damage.what}" for damage in await store.examine(info.session_id)]
+    problems += [each for each in found if not any(each.partition(": ")[0] in problem for problem in problems)]
+    if info.damaged and not problems and store.capabilities.quarantines:
         try:
             salvage = await store.salvage(info.session_id)
         except Invalid as error:
@@ -184,7 +175,7 @@ def _problem_of_the_rest(agent_id: str, rows: Sequence[Row], opened: Sequence[Ro
 
 async def _repaired(store: SessionStore, health: SessionHealth, made: Made) -> SessionHealth:
     """What became of a damaged session."""
-    if not isinstance(store, QuarantiningStore):
+    if not store.capabilities.quarantines:
         return replace(health, not_repaired="nothing can be set aside in this store")
     try:
         try:
@@ -196,7 +187,7 @@ async def _repaired(store: SessionStore, health: SessionHealth, made: Made) -> S
         return replace(health, not_repaired=str(error))
 
 
-async def _set_aside(store: QuarantiningStore, health: SessionHealth, made: Made) -> SessionHealth:
+async def _set_aside(store: SessionStore, health: SessionHealth, made: Made) -> SessionHealth:
     salvage = await store.salvage(health.session_id)
     examined, keep = await aside(partial(_kept, salvage, health.problems[0], made), len(salvage.rows))
     moved_to = await store.set_aside(health.session_id, keep)

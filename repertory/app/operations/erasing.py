@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from repertory.actors.memory.store import ForgetMemories, ask_store
 from repertory.app.operations.reading import agent_there, aside, commit, info_of, journal_of, owned
-from repertory.backends.mending_ports import QuarantiningStore, RebuildingStore
 from repertory.core.journal.appender import Appender
 from repertory.core.journal.history.fork import copies_end, origin_of
 from repertory.core.journal.history.redact import Copy, Redaction, Texts, copies_in, copies_in_force, only_in, redacted
@@ -157,7 +156,7 @@ async def redact(
         quarantined: Sequence[str] = ()
         with suppress(Invalid):  # A place that cannot list tells nothing of other agents.
             elsewhere = await _elsewhere(store, session_id, agent_id, Texts(only_in(original, instead)))
-            quarantined = await store.quarantined(session_id) if isinstance(store, QuarantiningStore) else ()
+            quarantined = await store.quarantined(session_id)
         done = await aside(partial(_redaction, journal, seq, instead, made), len(journal.rows))
         # Memory first: a caller who is interrupted between the two calls again and finds the message still there.
         forgotten = await _forget(session_id, {agent_id: (seq,)}, _readers(journal, (seq,)), memories)
@@ -169,7 +168,7 @@ async def redact(
         seq=seq,
         erased=done.erase,
         left=(*done.left, *elsewhere),
-        quarantined=(*quarantined, *await _wrecks(store)),
+        quarantined=(*quarantined, *await store.wrecks()),
         source=source,
         source_seq=source_seq,
         memories=forgotten,
@@ -210,12 +209,12 @@ async def redact_text(
             await commit(store, lease, rows, erase)
         quarantined: Sequence[str] = ()
         with suppress(Invalid):  # A place that cannot list sets nothing aside.
-            quarantined = await store.quarantined(session_id) if isinstance(store, QuarantiningStore) else ()
+            quarantined = await store.quarantined(session_id)
     return TextRedactionReport(
         session_id=session_id,
         agents=agents,
         left=left,
-        quarantined=(*quarantined, *await _wrecks(store)),
+        quarantined=(*quarantined, *await store.wrecks()),
         memories=forgotten,
     )
 
@@ -280,7 +279,7 @@ async def _delete(store: SessionStore, session_id: str, info: SessionInfo | None
     for agent_id in agents:
         looked_for.append(f"rows of agent {agent_id}")
         left += [row.agent_id for row in await store.load(session_id, agent_id, whole=True)]
-    if isinstance(store, QuarantiningStore):
+    if store.capabilities.quarantines:
         looked_for.append("what was set aside of it")
         left += await store.quarantined(session_id)
     if left:
@@ -290,12 +289,8 @@ async def _delete(store: SessionStore, session_id: str, info: SessionInfo | None
         agents=agents,
         deleted_at=at,
         looked_for=looked_for,
-        wrecks=await _wrecks(store),
+        wrecks=await store.wrecks(),
     )
-
-
-async def _wrecks(store: SessionStore) -> Sequence[str]:
-    return await store.wrecks() if isinstance(store, RebuildingStore) else ()
 
 
 def _redaction(journal: WholeJournal, seq: int, instead: Message, made: Made) -> Redaction:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 
-from repertory.backends.ports import Batch, LabellingStore, Lease, PositionedStore, SessionStore, TendedStore
+from repertory.backends.ports import Batch, Lease, SessionStore
 from repertory.backends.worker_threads import run_in_thread
 from repertory.core.journal.codec import decode
 from repertory.core.journal.fold import Fold
@@ -154,8 +154,8 @@ class _Tended:
 
     async def __aenter__(self) -> None:
         await self._tasks.__aenter__()
-        if isinstance(self._store, TendedStore):
-            self._tasks.start_soon(self._store.tend)
+        if self._store.capabilities.maintained:
+            self._tasks.start_soon(self._store.maintain)
 
     async def __aexit__(self, kind: object, error: object, trace: object) -> None:
         self._tasks.cancel_scope.cancel()
@@ -178,7 +178,7 @@ async def commit(store: SessionStore, lease: Lease, rows: Sequence[Row], erase: 
 
     Errors: `LeaseLost`, those of the store.
     """
-    proof = [Batch(lease=lease, rows=())] if isinstance(store, TendedStore) else []  # Its leases end by themselves.
+    proof = [Batch(lease=lease, rows=())] if store.capabilities.maintained else []  # Its leases end by themselves.
     for batch in (Batch(lease=lease, rows=rows, erase=erase), *proof):
         (outcome,) = await store.append([batch])
         if isinstance(outcome, RepertoryError):
@@ -236,7 +236,7 @@ async def position_of(store: SessionStore, session_id: str, agent_id: str, at: P
         return last
     if isinstance(at, str):
         marks: list[tuple[int, SnapshotTaken]] = []
-        if not isinstance(store, LabellingStore):
+        if not store.capabilities.finds_labels:
             rows = await store.load(session_id, agent_id)
             await aside(partial(verify, rows, session_id=session_id), len(rows))
             marks = _marks_in(rows)
@@ -250,7 +250,7 @@ async def position_of(store: SessionStore, session_id: str, agent_id: str, at: P
 
 async def marks_of(store: SessionStore, session_id: str, agent_id: str) -> list[tuple[int, SnapshotTaken]]:
     """Sequence number and record of each mark."""
-    if not isinstance(store, LabellingStore):
+    if not store.capabilities.finds_labels:
         return (await journal_of(store, session_id, agent_id)).snapshots()
     return _marks_in(await store.labels(session_id, agent_id))
 
@@ -261,7 +261,7 @@ async def moment_at(store: SessionStore, session_id: str, agent_id: str, positio
     """
     if not position:
         return Moment(session_id=session_id, agent_id=agent_id, position=0, link=None, fold=Fold(), said={})
-    if isinstance(store, PositionedStore):
+    if store.capabilities.reads_positions:
         rows = await store.load_at(session_id, agent_id, position)
         if rows:
             found = await aside(partial(moment_of, rows, session_id=session_id, agent_id=agent_id), len(rows))
@@ -281,7 +281,7 @@ async def moment_and_end_of(
     """
     rows = await store.load(session_id, agent_id)
     position = await position_of(store, session_id, agent_id, to, rows[-1].seq if rows else 0)
-    if rows and isinstance(store, PositionedStore) and not tells(rows, position):
+    if rows and store.capabilities.reads_positions and not tells(rows, position):
         rows = _joined(await store.load_at(session_id, agent_id, position), rows)
     both = partial(moment_and_end, rows, position, session_id=session_id, agent_id=agent_id)
     found = await aside(both, len(rows))
@@ -301,7 +301,7 @@ def _joined(older: Sequence[Row], newer: Sequence[Row]) -> Sequence[Row]:
 async def moment_to_fork(store: SessionStore, session_id: str, agent_id: str, position: int) -> Moment:
     """The same, with all messages that a fork takes. A message that is pinned costs one look-up."""
     moment = await moment_at(store, session_id, agent_id, position)
-    if isinstance(store, PositionedStore) and moment.missing:
+    if store.capabilities.reads_positions and moment.missing:
         rows = [await store.load_at(session_id, agent_id, seq) for seq in moment.missing]
         for found in rows:
             verify(found, session_id=session_id)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 LEASE_S = 10.0
 """How long a lease on a bucket lives after its last proof, which its owner gives about every three seconds."""
+RENEW_S = 3.0
+"""How often an owner proves its leases there, whether it writes or not."""
 PROVE_S = 5.0
 """How long a proof counts there. An owner that could not renew its lease has to, before it commits anything."""
 OWNERS = "repertory-owners"
@@ -40,7 +42,7 @@ class FileSessions:
         from repertory.backends.objects.files import FileObjectStore  # loaded when used
         from repertory.backends.sessions.documents.journal import TreeSettings
         from repertory.backends.sessions.documents.store import MessageTreeStore
-        from repertory.backends.sessions.proof_of_life import LockedFile
+        from repertory.backends.sessions.liveness import LockedFile
 
         owner = new_owner()
         return MessageTreeStore(
@@ -73,18 +75,18 @@ class S3Sessions:
         """A store on this bucket. The caller closes it. Errors: `ImportError` naming what to install."""
         from repertory.backends.objects.s3 import S3ObjectStore
         from repertory.backends.sessions.documents.journal import TreeSettings
-        from repertory.backends.sessions.documents.store import TendedTreeStore
-        from repertory.backends.sessions.proof_of_life import TimeToLive
+        from repertory.backends.sessions.documents.store import MessageTreeStore
+        from repertory.backends.sessions.liveness import TimeToLive
 
         owner = new_owner()
         objects = S3ObjectStore(self.bucket, self.prefix, writer=owner, aws=aws_settings(self))
-        return TendedTreeStore(
+        return MessageTreeStore(
             objects,
             owner=owner,
             life=TimeToLive(time.time, LEASE_S),
             wall=time.time,
             entropy=os.urandom,
-            settings=TreeSettings(prove_s=PROVE_S, keep_heads=True),
+            settings=TreeSettings(prove_s=PROVE_S, renew_every_s=RENEW_S, keep_heads=True),
         )
 
 

@@ -203,7 +203,7 @@ class RepositorySessions:
         """A store on this repository. The caller closes it."""
         from repertory.backends.sessions.documents.journal import TreeSettings
         from repertory.backends.sessions.documents.store import MessageTreeStore
-        from repertory.backends.sessions.proof_of_life import TimeToLive
+        from repertory.backends.sessions.liveness import TimeToLive
 
         return MessageTreeStore(
             RepositoryObjects(self.repository),

@@ -17,7 +17,7 @@ from repertory.errors import Invalid
 if TYPE_CHECKING:
     from repertory.backends.aws_clients import AwsSettings
     from repertory.backends.ports import SessionInfo, SessionStore
-    from repertory.backends.sessions.alongside import Alongside
+    from repertory.backends.sessions.sqlite.file import Alongside
 
 
 class SessionPlace(Protocol):

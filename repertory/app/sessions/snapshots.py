@@ -15,8 +15,8 @@ import anyio
 from repertory.actors.leases import Durable
 from repertory.app.sessions.sessions import listed, new_owner
 from repertory.app.sessions.storages import LEASE_S, FileStorage
-from repertory.backends.sessions.snapshots.choices import LoadOnce, SnapshotChoices
-from repertory.backends.sessions.snapshots.port import SnapshotStorage
+from repertory.backends.sessions.snapshots.port import LoadOnce, SnapshotChoices, SnapshotStorage
+from repertory.backends.sessions.snapshots.publisher import RunSnapshots
 from repertory.backends.sessions.snapshots.storage_store import StorageSessionStore
 from repertory.backends.sessions.snapshots.store import SnapshotSessionStore
 from repertory.core.ids import check_id
@@ -111,7 +111,7 @@ class SnapshotSessions:
             return StorageSessionStore(storage, owner=owner, wall=time.time, entropy=os.urandom, choices=self.choices)
         place = cast("Storage", self.storage)
         objects = place.open_objects(owner)
-        journal = SnapshotJournal(objects, owner=owner, owners=place.owners(owner, LEASE_S))
+        journal = SnapshotJournal(objects, owner=owner, life=place.owners(owner, LEASE_S))
         return SnapshotSessionStore(journal, objects, wall=time.time, entropy=os.urandom, choices=self.choices)
 
 
@@ -272,7 +272,7 @@ def choose_for_run(choices: SnapshotChoices, key: tuple[str, str], keeper: Durab
         msg = "load_snapshot_id is for agents: a graph has no numbered snapshots; Sessions.rewind goes back in it"
         raise Invalid(msg, session=key[0])
     if isinstance(keeper, Durable) and isinstance(keeper.store, SnapshotSessionStore):
-        keeper.store.runs.use(*key, choices)
+        keeper.store.snapshots.use(*key, choices)
 
 
 class _TriggeredSnapshots:
@@ -289,7 +289,7 @@ class _TriggeredSnapshots:
     async def __call__(self, turn: EndedTurn) -> SnapshotTaken | None:
         """The record that marks the turn, when a snapshot is due."""
         agent = self._store.snapshots.find(*self._key)
-        if agent is None:  # The session has just been lost.
+        if agent is None or isinstance(agent, RunSnapshots):  # The session has just been lost.
             return None
         due = False
         with anyio.move_on_after(ANSWER_S) as scope:

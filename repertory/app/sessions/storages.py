@@ -19,7 +19,7 @@ from repertory.errors import Invalid
 if TYPE_CHECKING:
     from repertory.backends.objects.memory import ObjectShelf
     from repertory.backends.ports import ObjectStore, SessionInfo, SessionStore
-    from repertory.backends.sessions.journal.owners import Owners
+    from repertory.backends.sessions.liveness import Liveness
 
 _OWNERS = ".repertory-owners"
 """The folder in which owners hold their locks; its name is none that an object can have."""
@@ -40,7 +40,7 @@ class Storage(Protocol):
         """
         ...
 
-    def owners(self, owner: str, lease_s: float) -> Owners:
+    def owners(self, owner: str, lease_s: float) -> Liveness:
         """How an owner of sessions there is seen to be alive. `lease_s`: how long, where only time can tell."""
         ...
 
@@ -69,12 +69,12 @@ class FileStorage:
         del writer  # Files are told apart by the system.
         return FileObjectStore(self.folder)
 
-    def owners(self, owner: str, lease_s: float) -> Owners:
+    def owners(self, owner: str, lease_s: float) -> Liveness:
         """Alive as long as the process: the next one opens a session at once when its owner was killed."""
-        from repertory.backends.sessions.journal.owners import LockedOwners  # loaded when used
+        from repertory.backends.sessions.liveness import LockedFile  # loaded when used
 
         del lease_s
-        return LockedOwners(self.folder / _OWNERS, owner)
+        return LockedFile(self.folder / _OWNERS, owner)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class S3Storage:
         )
         return S3ObjectStore(self.bucket, self.prefix, writer=writer, aws=aws, content_type="application/octet-stream")
 
-    def owners(self, owner: str, lease_s: float) -> Owners:
+    def owners(self, owner: str, lease_s: float) -> Liveness:
         """Alive for `lease_s` after the last write, by the clock of the service."""
         del owner
         return _timed(lease_s)
@@ -155,16 +155,16 @@ class InMemoryStorage:
             self._shelf = ObjectShelf(time.time)
         return MemoryObjectStore(self._shelf)
 
-    def owners(self, owner: str, lease_s: float) -> Owners:
+    def owners(self, owner: str, lease_s: float) -> Liveness:
         """Alive for `lease_s` after the last write."""
         del owner
         return _timed(lease_s)
 
 
-def _timed(lease_s: float) -> Owners:
-    from repertory.backends.sessions.journal.owners import TimedOwners  # loaded when used
+def _timed(lease_s: float) -> Liveness:
+    from repertory.backends.sessions.liveness import TimeToLive  # loaded when used
 
-    return TimedOwners(lease_s=lease_s, wall=time.time)
+    return TimeToLive(time.time, lease_s)
 
 
 LEASE_S = 10.0
@@ -196,7 +196,7 @@ class JournalSessions:
 
         owner = new_owner()
         objects = self.storage.open_objects(owner)
-        return ObjectSessionStore(objects, owner=owner, owners=self.storage.owners(owner, self._lease_s))
+        return ObjectSessionStore(objects, owner=owner, life=self.storage.owners(owner, self._lease_s))
 
     async def list(self) -> Sequence[SessionInfo]:
         """Every session, the most recently changed first; empty when there is nothing yet."""

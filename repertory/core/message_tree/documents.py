@@ -19,10 +19,12 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, cast
 
 from repertory.core.interrupt_state import documented_state
+from repertory.core.journal.codec import decode
 from repertory.core.journal.plain_json import dump
-from repertory.core.journal.rows import Row
+from repertory.core.journal.records import Redacted
+from repertory.core.journal.rows import Kind, Row
 from repertory.core.journal.standing import standing_of
-from repertory.core.message_tree.kept_rows import Kept, Line, entry, read_entry, tracked
+from repertory.core.message_tree.kept_rows import Kept, Line, entry, message_in, read_entry, tracked
 from repertory.core.message_tree.spelling import decoded, encoded, epoch, iso, parsed, read, spelled, written
 from repertory.core.messages import Json, Message, check_shape
 from repertory.core.window.decision import DEFAULT_MANAGER, own_state
@@ -39,7 +41,7 @@ ERASED_TEXT = "[erased]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chapter:
+class RecordGroup:
     """Rows that are kept in one document, and what the reader must know of those around them."""
 
     rows: Sequence[Row]
@@ -106,15 +108,15 @@ def session_document(session_id: str, at: float) -> bytes:
     return spelled({"session_id": session_id, "session_type": "AGENT", "created_at": when, "updated_at": when})
 
 
-def message_document(number: int, message: Message, at: float, chapter: Chapter) -> bytes:
+def message_document(number: int, message: Message, at: float, group: RecordGroup) -> bytes:
     """`message_<n>.json`, with one message among its rows."""
-    return sealed(message_fields(number, message, at, chapter))
+    return sealed(message_fields(number, message, at, group))
 
 
-def message_fields(number: int, message: Message, at: float, chapter: Chapter) -> dict[str, object]:
+def message_fields(number: int, message: Message, at: float, group: RecordGroup) -> dict[str, object]:
     """The same, before it is spelled."""
     shown, redacted = message, False
-    for row in chapter.rows:
+    for row in group.rows:
         if row.kind == 1:
             shown, redacted = tracked(message, row.link), row.erased
     return {
@@ -123,23 +125,23 @@ def message_fields(number: int, message: Message, at: float, chapter: Chapter) -
         "redact_message": shown if redacted else None,
         "created_at": iso(at),
         "updated_at": iso(at),
-        OURS: _chapter(chapter, [entry(row, shown if row.kind == 1 else None) for row in chapter.rows]),
+        OURS: _group_fields(group, [entry(row, shown if row.kind == 1 else None) for row in group.rows]),
     }
 
 
-def rows_document(chapter: Chapter, files: Mapping[int, tuple[int, Message]]) -> bytes:
+def rows_document(group: RecordGroup, files: Mapping[int, tuple[int, Message]]) -> bytes:
     """`rows_<seq>.json`. `files`: sequence number of a row to the document that shows its message, and that message."""
-    return sealed(rows_fields(chapter, files))
+    return sealed(rows_fields(group, files))
 
 
-def rows_fields(chapter: Chapter, files: Mapping[int, tuple[int, Message]]) -> dict[str, object]:
+def rows_fields(group: RecordGroup, files: Mapping[int, tuple[int, Message]]) -> dict[str, object]:
     """The same, before it is spelled."""
     entries: list[dict[str, object]] = []
-    for row in chapter.rows:
+    for row in group.rows:
         number, shown = files.get(row.seq, (None, None))
         entries.append(entry(row, shown, number))
-    taken = {"taken": chapter.taken} if chapter.taken else {}
-    return {"next": chapter.next_number, **taken, **_chapter(chapter, entries)}
+    taken = {"taken": group.taken} if group.taken else {}
+    return {"next": group.next_number, **taken, **_group_fields(group, entries)}
 
 
 def manager_named(view: View, found: AgentFile | None) -> str:
@@ -180,7 +182,7 @@ def read_message(body: bytes) -> Read:
     except ValueError as error:
         return Read(fault=str(error) or "it is empty")
     found = read_message_fields(fields)
-    if found.fault is None and OURS not in said and any(map(_is_chapter, said.values())):
+    if found.fault is None and OURS not in said and any(map(_is_group, said.values())):
         return Read(fault="the key of ours in it has another name")
     return replace(found, altered=is_altered(said))
 
@@ -194,7 +196,7 @@ def read_message_fields(fields: Mapping[str, object]) -> Read:
         ours = fields.get(OURS)
         if not isinstance(ours, dict):
             return Read(message=message, at=at)
-        return _read_chapter(cast("dict[str, object]", ours), message, at)
+        return _read_group(cast("dict[str, object]", ours), message, at)
     except (ValueError, TypeError, KeyError) as error:
         return Read(fault=str(error) or "it is empty")
 
@@ -212,7 +214,7 @@ def read_rows(body: bytes) -> Read:
 def read_rows_fields(fields: Mapping[str, object]) -> Read:
     """The same from what is read already."""
     try:
-        return _read_chapter(fields, None, 0.0)
+        return _read_group(fields, None, 0.0)
     except (ValueError, TypeError, KeyError) as error:
         return Read(fault=str(error) or "it is empty")
 
@@ -290,7 +292,7 @@ def digest_of_document(said: Mapping[str, object]) -> str:
     return sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def _is_chapter(value: object) -> bool:
+def _is_group(value: object) -> bool:
     return isinstance(value, dict) and {"rows", "generation", "before", "format"} <= {*cast("dict[str, object]", value)}
 
 
@@ -302,16 +304,16 @@ def _erased(value: Mapping[str, object], wanted: Collection[int]) -> Mapping[str
     return {**kept, "file": value["file"]} if "file" in value else kept
 
 
-def _chapter(chapter: Chapter, entries: list[dict[str, object]]) -> dict[str, object]:
-    said: dict[str, object] = {"format": FORMAT, "generation": chapter.generation}
-    if chapter.batch is not None:
-        said["batch"] = list(chapter.batch)
-    if chapter.erase:
-        said["erase"] = list(chapter.erase)
-    return {**said, "before": [str(line.erased()) for line in chapter.before], "rows": entries}
+def _group_fields(group: RecordGroup, entries: list[dict[str, object]]) -> dict[str, object]:
+    said: dict[str, object] = {"format": FORMAT, "generation": group.generation}
+    if group.batch is not None:
+        said["batch"] = list(group.batch)
+    if group.erase:
+        said["erase"] = list(group.erase)
+    return {**said, "before": [str(line.erased()) for line in group.before], "rows": entries}
 
 
-def _read_chapter(ours: Mapping[str, object], message: Message | None, at: float) -> Read:
+def _read_group(ours: Mapping[str, object], message: Message | None, at: float) -> Read:
     if ours.get("format") != FORMAT:
         raise ValueError(f"it is of a format that this release does not know: {ours.get('format')!r}")
     batch = ours.get("batch")
@@ -339,3 +341,48 @@ def _digest(state: Mapping[str, Json]) -> str:
         return sha256(dump(state)).hexdigest()[:32]
     except Invalid:
         return ""
+
+
+_BLANK: Mapping[str, Message] = {
+    "user": {"role": "user", "content": [{"text": ERASED_TEXT}]},
+    "assistant": {"role": "assistant", "content": [{"text": ERASED_TEXT}]},
+}
+"""What stands where a message was erased and nothing says what took its place."""
+
+
+def parts_of(rows: Sequence[Row]) -> list[tuple[list[Row], Message | None]]:
+    """The rows by document: one message each, what leads up to it and what follows it. A message that was erased
+    before it was written is the one that took its place.
+    """
+    instead = shown_instead(rows, [row.seq for row in rows if row.kind == Kind.MESSAGE and row.erased])
+    parts: list[tuple[list[Row], Message | None]] = []
+    waiting: list[Row] = []
+    for row in rows:
+        message = message_in(row) or instead.get(row.seq)
+        if message is not None:
+            parts.append(([*waiting, row], message))
+            waiting = []
+        elif parts:
+            parts[-1][0].append(row)
+        else:
+            waiting.append(row)
+    if waiting:
+        parts.append((waiting, None))
+    return parts
+
+
+def shown_instead(rows: Sequence[Row], wanted: Collection[int]) -> dict[int, Message]:
+    """What is shown in the place of messages whose contents are to be erased, by sequence number."""
+    redactions: dict[int, Message] = {}
+    for row in rows:
+        if row.kind == Kind.REDACTION and not row.erased:
+            record = decode(row.kind, row.version, row.body)
+            if isinstance(record, Redacted):
+                redactions[record.target] = record.message
+    shown: dict[int, Message] = {}
+    for row in rows:
+        said = message_in(row) if row.seq in wanted else None
+        instead = redactions.get(row.seq) or (_BLANK.get(said["role"]) if said is not None else None)
+        if row.seq in wanted and instead is not None:
+            shown[row.seq] = instead
+    return shown

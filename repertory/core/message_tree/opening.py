@@ -4,29 +4,47 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
-from repertory.core.interrupt_state import asks_somebody
+from repertory.core.interrupt_state import asks_somebody, read_state, records_between
 from repertory.core.journal.appender import Appender, Entropy
-from repertory.core.journal.fold import Fold
+from repertory.core.journal.codec import encode
+from repertory.core.journal.fold import Fold, is_answer
 from repertory.core.journal.image import Image
+from repertory.core.journal.plain_json import load
 from repertory.core.journal.records import (
     Branched,
     Interrupted,
     MessageAdded,
     Record,
+    Redacted,
     Resumed,
     StateChanged,
     View,
     ViewChanged,
 )
 from repertory.core.journal.restore import restore
-from repertory.core.journal.rows import Row
+from repertory.core.journal.rows import SALT_BYTES, VERSION, Row, digest_of, header_of, next_link
 from repertory.core.journal.standing import standing_of
-from repertory.core.message_tree.adoption import adopt, adopt_agent, mended
-from repertory.core.message_tree.assembly import Assembled
-from repertory.core.message_tree.documents import AgentFile
-from repertory.core.messages import Message, tool_results
+from repertory.core.message_tree.assembly import Assembled, Fault
+from repertory.core.message_tree.documents import AgentFile, Read
+from repertory.core.message_tree.kept_rows import message_in
+from repertory.core.messages import (
+    INTERRUPTED_TEXT,
+    LOST_TEXT,
+    ContentBlock,
+    Json,
+    Message,
+    check_next,
+    error_result,
+    read_message,
+    repair,
+    tool_results,
+    tool_uses,
+)
+from repertory.core.messages import mended as well_formed
+from repertory.core.window.decision import own_state
+from repertory.errors import Invalid, UnpairedTools
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,3 +173,200 @@ def _shown_from(agent: AgentFile, numbers: Sequence[int], places: Mapping[int, i
     first = numbers[removed]
     seqs = [seq for seq, number in places.items() if number >= first]
     return min(seqs) if seqs and first >= min(places.values()) else None
+
+
+# Taking in what others have written: messages that were added, edits, a state, how much of the history is shown.
+#
+# Everything becomes records, once. What breaks the pairing rule is mended in the record, which says so; the document
+# stays as it is.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adopted:
+    """Rows for what others have written."""
+
+    rows: Sequence[Row]
+    files: Mapping[int, tuple[int, Message]]
+    """Sequence number of a row to the number of the document that shows its message, and that message."""
+
+
+def mended(rows: Sequence[Row], faults: Sequence[Fault], at: float, entropy: Entropy) -> list[Row]:
+    """The redactions that say what stands in the place of what was written, to follow `rows`.
+
+    They are chained by hand: nothing can be folded before they are there.
+    """
+    made: list[Row] = []
+    for fault in faults:
+        last = made[-1] if made else rows[-1]
+        turn, index = _place(rows, fault.row.seq)
+        record = Redacted(at=at, target=fault.row.seq, message=_instead(rows, fault), turn=turn, index=index)
+        kind, body = encode(record)
+        salt, seq = entropy(SALT_BYTES), last.seq + 1
+        link = next_link(last.link, header_of(seq, kind, VERSION, last.low), digest_of(salt, body))
+        made.append(Row(last.agent_id, seq, kind, VERSION, last.low, link, salt, body))
+    return made
+
+
+def adopt(appender: Appender, added: Sequence[tuple[int, Read]], at: float) -> Adopted:
+    """The records of messages that others have added, in order. `at` stands for times that nobody knows."""
+    rows: list[Row] = []
+    files: dict[int, tuple[int, Message]] = {}
+    for number, read in added:
+        if read.message is None:
+            continue
+        said = well_formed(read.message)
+        for message, why in _fitting(appender.fold.last_message, said):
+            if why is None and said is not read.message:
+                why = "blocks of wrong types stand as text"
+            row = _added(appender, message, why, read.at or at)
+            if row is None:
+                continue
+            rows.append(row)
+            if why is None:
+                files[row.seq] = (number, read.message)
+    return Adopted(rows=rows, files=files)
+
+
+def adopt_agent(
+    appender: Appender, found: AgentFile, shown_from: int | None, at: float, *, first_turn: bool
+) -> list[Row]:
+    """The records for an agent's document that somebody else has written: its state, what is shown, and what is asked.
+
+    `shown_from`: the sequence number of the first message that is shown; None when it lies before those that are known.
+    `first_turn`: there is nothing of ours yet, so that whatever the document says is new.
+    """
+    rows: list[Row] = []
+    fold = appender.fold
+    if dict(found.state) != dict(fold.state) and (found.state or not first_turn):
+        rows.append(appender.append(StateChanged(at=at, full=dict(found.state))))
+    view = fold.shown.view
+    summary = found.manager.get("summary_message")
+    try:
+        said = read_message(summary) if summary is not None else None
+    except Invalid:
+        said = None
+    first = max(view.first_shown, shown_from or 0)
+    own = own_state(found.manager)
+    other = bool(own) and own != own_state(view.manager_state)
+    if first != view.first_shown or (said is not None and said != view.summary) or other:
+        manager, calls = found.manager.get("__name__"), found.manager.get("model_call_count")
+        changed = replace(
+            view,
+            first_shown=first,
+            replaced={seq: message for seq, message in view.replaced.items() if seq >= first},
+            hidden=tuple(stretch for stretch in view.hidden if stretch[1] >= first),
+            summary=said or view.summary,
+            manager=manager if isinstance(manager, str) else view.manager,
+            manager_state={
+                **own,
+                "removed_message_count": found.manager.get("removed_message_count", 0),
+                "model_call_count": calls if isinstance(calls, int) else 0,
+            },
+        )
+        rows.append(appender.append(ViewChanged(at=at, view=changed, reason="shown elsewhere")))
+    return rows + adopt_questions(appender, found.interrupts, at)
+
+
+def adopt_questions(appender: Appender, found: Mapping[str, Json], at: float) -> list[Row]:
+    """The records for a turn that waits elsewhere for a person, as a document says (`core/interrupt_state.py`).
+
+    None for what nobody can read.
+    """
+    fold = appender.fold
+    try:
+        wanted = read_state(found, fold.last_message)
+    except Invalid:
+        return []
+    return appender.append_all(list(records_between(standing_of(fold), wanted, at)))
+
+
+def _added(appender: Appender, message: Message, why: str | None, at: float) -> Row | None:
+    fold = appender.fold
+    last = fold.last_message
+    begins = message["role"] == "user" and not any(tool_results(message))
+    begins = begins and (last is None or is_answer(last) or last["role"] == "user")
+    turn = fold.turns + 1 if begins else max(1, fold.turns)
+    record = MessageAdded(at=at, message=message, turn=turn, index=fold.message_count, repaired=why)
+    try:
+        return appender.append(record)
+    except Invalid:
+        return None
+
+
+def _fitting(previous: Message | None, message: Message) -> list[tuple[Message, str | None]]:
+    """The message as it may follow `previous`, after what has to stand between; with the reason when it is mended."""
+    asks: list[ContentBlock] = [{"toolUse": use} for use in tool_uses(previous)] if previous is not None else []
+    asking: list[Message] = [{"role": "assistant", "content": asks}] if asks else []
+    fitting: list[tuple[Message, str | None]] = []
+    for each in repair([*asking, message])[len(asking) :]:
+        why = None if each == message else "tool uses and results were not paired"
+        try:
+            check_next(previous, each)
+        except UnpairedTools:
+            each, why = _without_tools(each), "its tools could not be paired"
+        fitting.append((each, why))
+        previous = each
+    return fitting
+
+
+def _without_tools(message: Message) -> Message:
+    others = [block for block in message["content"] if "toolUse" not in block and "toolResult" not in block]
+    return cast("Message", {**message, "content": others or [{"text": LOST_TEXT}]})
+
+
+def _place(rows: Sequence[Row], target: int) -> tuple[int, int]:
+    """Turn and index of a message whose record is lost, from the nearest one that is not."""
+    said: dict[int, Mapping[str, object]] = {}
+    for row in rows:
+        if row.kind == 1 and not row.erased:
+            value = load(row.body)
+            said[row.seq] = value if isinstance(value, dict) else {}
+    order = [row.seq for row in rows if row.kind == 1]
+    position = order.index(target)
+    for distance in range(1, len(order)):
+        for step in (-distance, distance):
+            seq = order[position + step] if 0 <= position + step < len(order) else None
+            if seq in said:
+                turn, index = said[seq].get("turn"), said[seq].get("index")
+                if isinstance(turn, int) and isinstance(index, int):
+                    return turn, index - step
+    return 1, position
+
+
+def _instead(rows: Sequence[Row], fault: Fault) -> Message:
+    """What a message is taken to be: what its document says if that fits between its neighbours, else a stand-in."""
+    order = [row for row in rows if row.kind == 1]
+    position = next(place for place, row in enumerate(order) if row.seq == fault.row.seq)
+    before = message_in(order[position - 1]) if position else None
+    after = message_in(order[position + 1]) if position + 1 < len(order) else None
+    said = well_formed(fault.message) if fault.message is not None else None
+    if said is not None and _fits(before, said, after):
+        return said
+    return _stand_in(before, after)
+
+
+def _fits(before: Message | None, message: Message, after: Message | None) -> bool:
+    try:
+        check_next(before, message)
+        if after is not None:
+            check_next(message, after)
+    except UnpairedTools:
+        return False
+    return True
+
+
+def _stand_in(before: Message | None, after: Message | None) -> Message:
+    """A message that says that one was lost, and keeps the tools of its neighbours paired."""
+    asked = [use["toolUseId"] for use in tool_uses(before)] if before is not None else []
+    answered = [result["toolUseId"] for result in tool_results(after)] if after is not None else []
+    text: ContentBlock = {"text": LOST_TEXT}
+    if asked:
+        results: list[ContentBlock] = [{"toolResult": error_result(use_id, INTERRUPTED_TEXT)} for use_id in asked]
+        return {"role": "user", "content": [*results, text]}
+    if answered:
+        uses: list[ContentBlock] = [
+            {"toolUse": {"toolUseId": use_id, "name": "unknown", "input": {}}} for use_id in answered
+        ]
+        return {"role": "assistant", "content": [text, *uses]}
+    role = "assistant" if before is not None and before["role"] == "user" else "user"
+    return {"role": role, "content": [text]}

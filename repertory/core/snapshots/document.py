@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, cast
 from repertory.core.interrupt_state import NO_INTERRUPTS, documented_state
 from repertory.core.journal.standing import standing_of
 from repertory.core.message_tree.documents import OURS
-from repertory.core.message_tree.run_file import RunFile
-from repertory.core.message_tree.run_opening import open_run, run_of
+from repertory.core.message_tree.runs import RunFile, open_run, run_of
 from repertory.core.message_tree.spelling import decoded, encoded, epoch, zulu
 from repertory.core.messages import Json, Message, check_shape, mended
 from repertory.core.orchestration.document import document_of, records_from

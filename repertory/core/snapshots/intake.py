@@ -16,8 +16,8 @@ from repertory.core.journal.codec import decode
 from repertory.core.journal.plain_json import dump
 from repertory.core.journal.records import Branched, MessageAdded, Record, Redacted, StateChanged, View, ViewChanged
 from repertory.core.journal.view import SUMMARY_SEQ, view_change
-from repertory.core.message_tree.adoption import adopt, adopt_questions
 from repertory.core.message_tree.documents import OURS, Read
+from repertory.core.message_tree.opening import adopt, adopt_questions
 from repertory.core.message_tree.spelling import decoded, encoded
 from repertory.core.messages import INTERRUPTED_TEXT, Message, error_result, read_message, tool_uses
 from repertory.core.snapshots.document import content_digest

@@ -21,8 +21,7 @@ import pytest
 
 from repertory import SearchOptions, SQLiteMemoryStore, SQLiteSessions
 from repertory.backends.memory.sqlite.database import open_database as open_memory
-from repertory.backends.mending_ports import Salvage
-from repertory.backends.ports import Batch, SessionStore
+from repertory.backends.ports import Batch, Salvage, SessionStore
 from repertory.backends.sessions.sqlite.journals import Journals
 from repertory.backends.sessions.sqlite.store import SQLiteSessionStore
 from repertory.core.journal.codec import decode

@@ -20,10 +20,10 @@ from repertory.backends.aws_clients import AwsSettings
 from repertory.backends.objects.files import FileObjectStore
 from repertory.backends.objects.s3 import S3ObjectStore
 from repertory.backends.ports import Batch, Lease, ObjectStore, Position, SessionStore
+from repertory.backends.sessions.journal import maintenance as object_merging
 from repertory.backends.sessions.journal import ownership as object_ownership
-from repertory.backends.sessions.journal import tending as object_merging
-from repertory.backends.sessions.journal.owners import LockedOwners, Owners, TimedOwners
 from repertory.backends.sessions.journal.store import ObjectSessionStore
+from repertory.backends.sessions.liveness import Liveness, LockedFile, TimeToLive
 from repertory.core.journal.appender import Appender
 from repertory.core.journal.records import MessageAdded, StateChanged
 from repertory.core.journal.restore import restore
@@ -35,22 +35,22 @@ LEASE_S = 2.0
 
 def open_store(place: str, owner: str, points: CrashPoints) -> ObjectSessionStore:
     objects: ObjectStore
-    owners: Owners
+    life: Liveness
     if place.startswith("http"):
         url, _, prefix = place.partition("#")
         objects = S3ObjectStore("bucket", prefix, writer=owner, aws=AwsSettings(endpoint_url=url))
-        owners = TimedOwners(lease_s=LEASE_S, wall=time.time)
+        life = TimeToLive(time.time, LEASE_S)
     else:
         objects = FileObjectStore(place)
-        owners = LockedOwners(Path(place) / ".repertory-owners", owner)
-    return ObjectSessionStore(CrashingObjectStore(objects, points), owner=owner, owners=owners)
+        life = LockedFile(Path(place) / ".repertory-owners", owner)
+    return ObjectSessionStore(CrashingObjectStore(objects, points), owner=owner, life=life)
 
 
 async def run(place: str, owner: str, sessions: int, seed: int, crash_at: int | None) -> None:
     rng = random.Random(seed)
     store = open_store(place, owner, CrashPoints(crash_at))
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(store.tend)
+        tasks.start_soon(store.maintain)
         writers = [await Writer.open(store, f"session-{n}", seed) for n in range(sessions)]
         report("ready")
         for _ in range(10_000):

@@ -12,8 +12,8 @@ from repertory.backends.objects.files import FileObjectStore
 from repertory.backends.objects.memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.objects.s3 import S3ObjectStore
 from repertory.backends.ports import ObjectStore
-from repertory.backends.sessions.journal.owners import LockedOwners, TimedOwners
 from repertory.backends.sessions.journal.store import ObjectSessionStore
+from repertory.backends.sessions.liveness import LockedFile, TimeToLive
 
 
 def virtual_shelf() -> ObjectShelf:
@@ -23,7 +23,7 @@ def virtual_shelf() -> ObjectShelf:
 
 def on_objects(objects: ObjectStore, owner: str) -> ObjectSessionStore:
     """Leases of ten seconds, by the loop's clock."""
-    return ObjectSessionStore(objects, owner=owner, owners=TimedOwners(wall=anyio.current_time))
+    return ObjectSessionStore(objects, owner=owner, life=TimeToLive(anyio.current_time))
 
 
 def on_shelf(shelf: ObjectShelf, owner: str) -> ObjectSessionStore:
@@ -31,10 +31,10 @@ def on_shelf(shelf: ObjectShelf, owner: str) -> ObjectSessionStore:
 
 
 def on_files(folder: Path, owner: str) -> ObjectSessionStore:
-    owners = LockedOwners(folder / ".repertory-owners", owner)
-    return ObjectSessionStore(FileObjectStore(folder), owner=owner, owners=owners)
+    life = LockedFile(folder / ".repertory-owners", owner)
+    return ObjectSessionStore(FileObjectStore(folder), owner=owner, life=life)
 
 
 def on_s3(url: str, prefix: str, owner: str, *, lease_s: float = 10.0) -> ObjectSessionStore:
     objects = S3ObjectStore("bucket", prefix, writer=owner, aws=AwsSettings(endpoint_url=url))
-    return ObjectSessionStore(objects, owner=owner, owners=TimedOwners(lease_s=lease_s, wall=time.time))
+    return ObjectSessionStore(objects, owner=owner, life=TimeToLive(time.time, lease_s))

@@ -18,9 +18,9 @@ from repertory.backends.objects.files import FileObjectStore
 from repertory.backends.objects.memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.objects.s3 import S3ObjectStore
 from repertory.backends.ports import ObjectStore
-from repertory.backends.sessions.journal.owners import LockedOwners, Owners, TimedOwners
-from repertory.backends.sessions.snapshots.choices import LoadOnce, SnapshotChoices
+from repertory.backends.sessions.liveness import Liveness, LockedFile, TimeToLive
 from repertory.backends.sessions.snapshots.journal import SnapshotJournal
+from repertory.backends.sessions.snapshots.port import LoadOnce, SnapshotChoices
 from repertory.backends.sessions.snapshots.storage_store import StorageSessionStore
 from repertory.backends.sessions.snapshots.store import SnapshotSessionStore
 from repertory.core.snapshots.trigger import SaveLatestOn
@@ -40,12 +40,12 @@ def snapshots_on(
     owner: str,
     chosen: SnapshotChoices | None = None,
     *,
-    owners: Owners | None = None,
+    life: Liveness | None = None,
     wall: Callable[[], float] | None = None,
 ) -> SnapshotSessionStore:
     """Leases of ten seconds, by the loop's clock."""
     clock = wall or anyio.current_time
-    journal = SnapshotJournal(objects, owner=owner, owners=owners or TimedOwners(wall=clock))
+    journal = SnapshotJournal(objects, owner=owner, life=life or TimeToLive(clock))
     return SnapshotSessionStore(journal, objects, wall=clock, entropy=os.urandom, choices=chosen or choices())
 
 
@@ -54,13 +54,13 @@ def snapshots_on_shelf(shelf: ObjectShelf, owner: str, chosen: SnapshotChoices |
 
 
 def snapshots_on_files(folder: Path, owner: str) -> SnapshotSessionStore:
-    owners = LockedOwners(folder / ".repertory-owners", owner)
-    return snapshots_on(FileObjectStore(folder), owner, owners=owners, wall=time.time)
+    life = LockedFile(folder / ".repertory-owners", owner)
+    return snapshots_on(FileObjectStore(folder), owner, life=life, wall=time.time)
 
 
 def snapshots_on_s3(url: str, prefix: str, owner: str) -> SnapshotSessionStore:
     objects = S3ObjectStore("bucket", prefix, writer=owner, aws=AwsSettings(endpoint_url=url))
-    return snapshots_on(objects, owner, owners=TimedOwners(wall=time.time), wall=time.time)
+    return snapshots_on(objects, owner, life=TimeToLive(time.time), wall=time.time)
 
 
 def snapshots_in_storage(storage: Any, owner: str, chosen: SnapshotChoices | None = None) -> StorageSessionStore:

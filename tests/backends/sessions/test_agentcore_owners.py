@@ -14,14 +14,7 @@ from repertory.backends.sessions.agentcore.ownership import AgentCoreSettings
 from repertory.errors import CorruptJournal, LeaseLost, SessionBusy, Unavailable
 from repertory.testing.session_contract import grow
 from tests.backends.sessions.agentcore_memory import ACTOR, FakeMemory
-from tests.backends.sessions.agentcore_writer import (
-    QUICK,
-    bytes_of,
-    everything,
-    kinds,
-    opened,
-    own,
-)
+from tests.backends.sessions.agentcore_writer import QUICK, bytes_of, everything, kinds, opened, own
 
 pytestmark = pytest.mark.anyio
 
@@ -181,7 +174,7 @@ async def test_an_owner_that_is_not_heard_of_any_more_has_lost_the_session(memor
 async def test_an_idle_owner_that_is_tended_keeps_its_session(memory: FakeMemory) -> None:
     settings = AgentCoreSettings()
     async with opened(memory, settings) as one, opened(memory, settings) as two, anyio.create_task_group() as tasks:
-        tasks.start_soon(one.tend)
+        tasks.start_soon(one.maintain)
         writer = await own(one)
         await writer.say("question", "answer")
         await anyio.sleep(3 * settings.lease_s)
@@ -195,7 +188,7 @@ async def test_an_idle_owner_that_is_tended_keeps_its_session(memory: FakeMemory
 async def test_an_idle_owner_learns_that_somebody_asks_for_its_session(memory: FakeMemory) -> None:
     settings = AgentCoreSettings()
     async with opened(memory, settings) as one, opened(memory, settings) as two, anyio.create_task_group() as tasks:
-        tasks.start_soon(one.tend)
+        tasks.start_soon(one.maintain)
         writer = await own(one)
         await writer.say("question", "answer")
         assert await one.asked_for() == []
@@ -203,7 +196,7 @@ async def test_an_idle_owner_learns_that_somebody_asks_for_its_session(memory: F
             with pytest.raises(SessionBusy):
                 await two.acquire("s")
         assert kinds(memory).count("asked") == 1
-        await anyio.sleep(one.yields_within_s)
+        await anyio.sleep(one.capabilities.yields_within_s)
         assert await one.asked_for() == ["s"]
         assert await one.asked_for() == []
         await writer.release()

@@ -15,8 +15,8 @@ from repertory.backends.objects.memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.objects.s3 import S3ObjectStore
 from repertory.backends.ports import SessionStore
 from repertory.backends.sessions.documents.journal import TreeSettings
-from repertory.backends.sessions.documents.store import MessageTreeStore, TendedTreeStore
-from repertory.backends.sessions.proof_of_life import LockedFile, TimeToLive
+from repertory.backends.sessions.documents.store import MessageTreeStore
+from repertory.backends.sessions.liveness import LockedFile, TimeToLive
 from repertory.testing.session_contract import SessionStoreContract
 from tests.backends.objects.moto_s3 import BUCKET, moto_s3
 
@@ -71,7 +71,7 @@ class TestTreeOnS3(SessionStoreContract):
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wJalrXUtnFEMI")
 
     def open_store(self, place: Path, owner: str) -> SessionStore:
-        return TendedTreeStore(
+        return MessageTreeStore(
             S3ObjectStore(BUCKET, f"trees{place}".replace("[", "-").replace("]", "-"), writer=owner, aws=self._aws),
             owner=owner,
             life=TimeToLive(time.time, 30.0),

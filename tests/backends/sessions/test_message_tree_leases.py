@@ -9,10 +9,10 @@ import anyio
 import pytest
 
 from repertory.backends.objects.memory import MemoryObjectStore, ObjectShelf
-from repertory.backends.ports import Batch, Position, TendedStore
+from repertory.backends.ports import Batch, Position
 from repertory.backends.sessions.documents.journal import TreeSettings
-from repertory.backends.sessions.documents.store import TendedTreeStore
-from repertory.backends.sessions.proof_of_life import TimeToLive
+from repertory.backends.sessions.documents.store import MessageTreeStore
+from repertory.backends.sessions.liveness import TimeToLive
 from repertory.errors import Corrupt, LeaseLost, SessionBusy
 from repertory.testing.faulty_objects import FaultyObjectStore, ObjectFaults
 from repertory.testing.session_contract import grow
@@ -24,24 +24,24 @@ LEASE_S = 10.0
 
 def opened(
     shelf: ObjectShelf, owner: str, *, prove_s: float = 5.0, wall: Callable[[], float] = anyio.current_time
-) -> TendedTreeStore:
-    return TendedTreeStore(
+) -> MessageTreeStore:
+    return MessageTreeStore(
         MemoryObjectStore(shelf),
         owner=owner,
         life=TimeToLive(wall, LEASE_S),
         wall=wall,
         entropy=os.urandom,
-        settings=TreeSettings(prove_s=prove_s, keep_heads=True),
+        settings=TreeSettings(prove_s=prove_s, renew_every_s=3.0, keep_heads=True),
     )
 
 
 async def test_a_tended_session_stays_its_owners_and_is_free_soon_after_that() -> None:
     shelf = ObjectShelf()
     one, two = opened(shelf, "one"), opened(shelf, "two")
-    assert isinstance(one, TendedStore)
+    assert one.capabilities.maintained
     lease = await one.acquire("session")
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(one.tend)
+        tasks.start_soon(one.maintain)
         await anyio.sleep(100)
         with pytest.raises(SessionBusy):
             await two.acquire("session")
@@ -95,13 +95,13 @@ async def test_an_owner_whose_clock_goes_back_proves_its_lease_again() -> None:
 async def test_a_proof_whose_answer_got_lost_is_recognised() -> None:
     shelf = ObjectShelf()
     faulty = FaultyObjectStore(MemoryObjectStore(shelf), _Never(), ObjectFaults())
-    store = TendedTreeStore(
+    store = MessageTreeStore(
         faulty,
         owner="one",
         life=TimeToLive(anyio.current_time, LEASE_S),
         wall=anyio.current_time,
         entropy=os.urandom,
-        settings=TreeSettings(prove_s=1.0),
+        settings=TreeSettings(prove_s=1.0, renew_every_s=3.0),
     )
     lease = await store.acquire("session")
     await anyio.sleep(2)

@@ -13,8 +13,8 @@ from object_places import on_objects, virtual_shelf
 
 from repertory.backends.objects.memory import MemoryObjectStore
 from repertory.backends.ports import Batch, Position
+from repertory.backends.sessions.journal import maintenance as object_merging
 from repertory.backends.sessions.journal import ownership as object_ownership
-from repertory.backends.sessions.journal import tending as object_merging
 from repertory.backends.sessions.journal.store import ObjectSessionStore
 from repertory.core.journal.appender import Appender
 from repertory.core.journal.records import StateChanged
@@ -69,7 +69,7 @@ class Fight:
         objects = FaultyObjectStore(MemoryObjectStore(self.shelf), self.rng, self.faults)
         store = on_objects(objects, f"owner-{number}")
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(store.tend)
+            tasks.start_soon(store.maintain)
             while True:
                 try:
                     await self.say(store)

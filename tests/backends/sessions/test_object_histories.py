@@ -16,8 +16,8 @@ from object_places import on_objects, virtual_shelf
 
 from repertory.backends.objects.memory import MemoryObjectStore
 from repertory.backends.ports import Batch, Lease, Position
+from repertory.backends.sessions.journal import maintenance as object_merging
 from repertory.backends.sessions.journal import ownership as object_ownership
-from repertory.backends.sessions.journal import tending as object_merging
 from repertory.backends.sessions.journal.store import ObjectSessionStore
 from repertory.core.journal.restore import restore
 from repertory.core.journal.rows import Row, verify
@@ -147,7 +147,7 @@ class History:
 
     async def tend(self, who: int) -> None:
         with anyio.move_on_after(self.rng.choice([0.5, 3.0, 12.0])):
-            await self.stores[who].tend()
+            await self.stores[who].maintain()
 
     async def release(self, who: int) -> None:
         lease = self.leases.pop(who, None)

@@ -27,7 +27,7 @@ async def stored(rows: list[Row], others: list[Row], *, tended: bool) -> tuple[C
     writer = on_objects(MemoryObjectStore(shelf), "writer")
     async with anyio.create_task_group() as tasks:
         if tended:
-            tasks.start_soon(writer.tend)
+            tasks.start_soon(writer.maintain)
         lease = await writer.acquire("s")
         waiting = list(others)
         for start in range(0, len(rows), 2):

@@ -15,13 +15,12 @@ from object_places import on_objects, virtual_shelf
 
 from repertory.backends.objects.memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.ports import Batch, Condition, Lease, Overwrite, Position
-from repertory.backends.sessions.journal import tending as object_merging
-from repertory.backends.sessions.journal.format import pack, unpack
-from repertory.backends.sessions.journal.keys import JOURNALS
-from repertory.backends.sessions.journal.owners import TimedOwners
+from repertory.backends.sessions.journal import maintenance as object_merging
+from repertory.backends.sessions.journal.format import JOURNALS, pack, unpack
 from repertory.backends.sessions.journal.reading import Segment, SessionReader
-from repertory.backends.sessions.journal.requests import Requests
 from repertory.backends.sessions.journal.store import ObjectSessionStore
+from repertory.backends.sessions.liveness import TimeToLive
+from repertory.backends.sessions.requests import Requests
 from repertory.core.journal.appender import Appender
 from repertory.core.journal.records import MessageAdded, StateChanged, View
 from repertory.core.journal.restore import restore
@@ -70,7 +69,7 @@ async def place() -> AsyncGenerator[Place]:
 @asynccontextmanager
 async def tended(store: ObjectSessionStore) -> AsyncGenerator[None]:
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(store.tend)
+        tasks.start_soon(store.maintain)
         yield
         tasks.cancel_scope.cancel()
 
@@ -263,7 +262,7 @@ async def test_a_clock_that_is_wrong_on_some_machine_changes_nothing() -> None:
     """Only the object store's clock counts."""
     async with place() as here:
         early, late = (
-            ObjectSessionStore(here.objects, owner=owner, owners=TimedOwners(wall=partial(_wrong, by_s)))
+            ObjectSessionStore(here.objects, owner=owner, life=TimeToLive(partial(_wrong, by_s)))
             for owner, by_s in (("early", -10_000.0), ("late", 10_000.0))
         )
         await early.acquire("session")

@@ -21,8 +21,8 @@ from repertory.backends.aws_clients import AwsSettings
 from repertory.backends.objects.memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.objects.s3 import S3ObjectStore
 from repertory.backends.ports import Batch, Condition, ObjectInfo, ObjectStore, Overwrite, SessionStore, StoredObject
+from repertory.backends.sessions.journal import maintenance as object_merging
 from repertory.backends.sessions.journal import ownership as object_ownership
-from repertory.backends.sessions.journal import tending as object_merging
 from repertory.backends.sessions.journal.format import MAGIC, unpack
 from repertory.backends.sessions.journal.store import ObjectSessionStore
 from repertory.backends.sessions.snapshots.store import SnapshotSessionStore
@@ -155,7 +155,7 @@ class Older:
         older = cls()
         store = on_shelf(older.shelf, "older")
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(store.tend)
+            tasks.start_soon(store.maintain)
             lease = await store.acquire("s")
             rows = grow(3 * commits)
             for first in range(0, len(rows), 3):
@@ -597,7 +597,7 @@ async def test_a_policy_for_the_folder_of_a_session_is_enough_for_all_that_is_do
     assert await store.load("s", "default") == []
     lease = await store.acquire("s")
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(store.tend)
+        tasks.start_soon(store.maintain)
         for first in range(0, len(rows), 3):
             await store.append([Batch(lease=lease, rows=rows[first : first + 3])])
         await store.append([Batch(lease=lease, rows=run, erase=[("default", 1)])])

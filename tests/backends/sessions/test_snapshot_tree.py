@@ -13,19 +13,10 @@ import pytest
 from object_places import virtual_shelf
 from snapshot_places import TREE, choices, snapshots_on, snapshots_on_shelf
 
-from repertory.backends.mending_ports import QuarantiningStore
 from repertory.backends.objects.memory import MemoryObjectStore, ObjectShelf
-from repertory.backends.ports import (
-    Batch,
-    Create,
-    Lease,
-    Overwrite,
-    Position,
-    TendedStore,
-    YieldingStore,
-)
-from repertory.backends.sessions.snapshots.agent import AgentSnapshots
-from repertory.backends.sessions.snapshots.choices import SnapshotChoices
+from repertory.backends.ports import Batch, Create, Lease, Overwrite, Position
+from repertory.backends.sessions.snapshots.port import SnapshotChoices
+from repertory.backends.sessions.snapshots.publisher import AgentSnapshots
 from repertory.backends.sessions.snapshots.store import SnapshotSessionStore
 from repertory.core.journal.appender import Appender
 from repertory.core.journal.history.redact import redact
@@ -93,7 +84,7 @@ class Session:
     @property
     def snapshots(self) -> AgentSnapshots:
         found = self.store.snapshots.find("s", "default")
-        assert found is not None
+        assert isinstance(found, AgentSnapshots)
         return found
 
     def mark(self, at: float) -> Row:
@@ -153,7 +144,7 @@ async def test_a_commit_is_not_kept_waiting_by_snapshots_and_the_last_state_wins
     store = snapshots_on(counted, "one")
     session = await Session.open(store)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(store.tend)
+        tasks.start_soon(store.maintain)
         counted.take()
         began = anyio.current_time()
         for number in range(10):
@@ -178,7 +169,7 @@ async def test_the_strategy_says_when_the_latest_is_saved(
         return len(texts(shelf)) if LATEST in shelf.objects else 0
 
     async with opened(shelf, choices(strategy)) as session, anyio.create_task_group() as tasks:
-        tasks.start_soon(session.store.tend)
+        tasks.start_soon(session.store.maintain)
         await session.commit(session.message("user", "hi"))
         await anyio.sleep(1)
         assert saved() == after_prompt
@@ -337,7 +328,7 @@ async def test_who_writes_while_the_session_is_open_is_met_before_the_next_turn(
     shelf: ObjectShelf, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with opened(shelf) as session, anyio.create_task_group() as tasks:
-        tasks.start_soon(session.store.tend)
+        tasks.start_soon(session.store.maintain)
         await session.turn("a")
         await anyio.sleep(1)
         await session.prove()
@@ -420,7 +411,7 @@ async def test_without_a_journal_a_damaged_latest_is_an_error_that_names_it_and_
 
 async def test_damage_while_the_session_is_open_is_set_aside(shelf: ObjectShelf) -> None:
     async with opened(shelf) as session, anyio.create_task_group() as tasks:
-        tasks.start_soon(session.store.tend)
+        tasks.start_soon(session.store.maintain)
         await session.turn("a")
         await anyio.sleep(1)
         await put(shelf, LATEST, b"oops")
@@ -509,7 +500,7 @@ async def test_a_tree_that_cannot_be_written_takes_no_turn_down(
     store = snapshots_on(NoTree(MemoryObjectStore(shelf), []), "one")
     session = await Session.open(store)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(store.tend)
+        tasks.start_soon(store.maintain)
         await session.turn("a", snapshot=True)
         await anyio.sleep(20)
         await session.turn("b")
@@ -614,7 +605,7 @@ async def test_deleting_a_session_removes_its_snapshots_and_nothing_brings_them_
     store = snapshots_on(slow, "one")
     session = await Session.open(store)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(store.tend)
+        tasks.start_soon(store.maintain)
         await session.turn("a", snapshot=True)
         slow.latency_s = 1.0
         await anyio.sleep(0.5)
@@ -667,9 +658,9 @@ async def test_what_a_journal_can_do_besides_is_passed_on(shelf: ObjectShelf) ->
         await session.turn("a")
         assert await session.store.asked_for() == []
     store = snapshots_on_shelf(shelf, "doctor")
-    assert isinstance(store, TendedStore)
-    assert isinstance(store, YieldingStore)
-    assert isinstance(store, QuarantiningStore)
+    assert store.capabilities.maintained
+    assert store.capabilities.look_every_s is not None
+    assert store.capabilities.quarantines
     assert (await store.inspect()).damages == ()
     rows = list(await store.load("s", "default", whole=True))
     assert set((await store.salvage("s")).rows) == set(rows)

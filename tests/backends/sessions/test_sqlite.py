@@ -20,8 +20,8 @@ import anyio.to_thread
 import pytest
 
 from repertory.backends.ports import Batch, Position
-from repertory.backends.sessions.sqlite import heads as sqlite_heads
 from repertory.backends.sessions.sqlite import journals as sqlite_journals
+from repertory.backends.sessions.sqlite import reading as sqlite_reading
 from repertory.backends.sessions.sqlite.file import SCHEMA_VERSION
 from repertory.backends.sessions.sqlite.store import SQLiteSessionStore
 from repertory.core.journal.rows import Row
@@ -298,7 +298,7 @@ async def test_heads_are_found_whether_settled_or_not(
     store: SQLiteSessionStore, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows lie in the order of arrival; where a journal ends must be right before, at and after each settling."""
-    monkeypatch.setattr(sqlite_heads, "SETTLE_AFTER", 7)
+    monkeypatch.setattr(sqlite_reading, "SETTLE_AFTER", 7)
     journals = {f"session-{n}": grow(15) for n in range(5)}
     leases = {name: await store.acquire(name) for name in journals}
     for step in range(15):
@@ -314,7 +314,7 @@ async def test_positions_are_never_used_twice(
     store: SQLiteSessionStore, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another process that remembers where it has read to must not miss rows that took the place of deleted ones."""
-    monkeypatch.setattr(sqlite_heads, "SETTLE_AFTER", 1_000)
+    monkeypatch.setattr(sqlite_reading, "SETTLE_AFTER", 1_000)
     rows = grow(5)
     other = SQLiteSessionStore(path, owner="other")
     await put(store, "first", rows)

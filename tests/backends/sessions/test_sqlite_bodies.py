@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from repertory.backends.ports import Batch
-from repertory.backends.sessions.sqlite.bodies import PACKED_FROM_BYTES, packed, unpack, unpacked
+from repertory.backends.sessions.sqlite.reading import PACKED_FROM_BYTES, packed, unpack, unpacked
 from repertory.backends.sessions.sqlite.store import SQLiteSessionStore
 from repertory.core.journal.appender import Appender
 from repertory.core.journal.fold import Fold

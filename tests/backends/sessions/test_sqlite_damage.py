@@ -20,7 +20,7 @@ import pytest
 
 from repertory import Agent, ScriptedModel, Sessions, SQLiteMemoryStore, SQLiteSessionManager, SQLiteSessions
 from repertory.backends.ports import Batch, Position
-from repertory.backends.sessions.owner_lock import OwnerLock
+from repertory.backends.sessions.liveness import OwnerLock
 from repertory.backends.sessions.sqlite.store import SQLiteSessionStore
 from repertory.core.journal.restore import restore
 from repertory.core.journal.rows import Row
@@ -114,7 +114,7 @@ async def test_lost_last_rows_are_missed(
 ) -> None:
     """DESIGN: the end of a journal is noted on another page, by the commit that moves it."""
     if settled:
-        monkeypatch.setattr("repertory.backends.sessions.sqlite.heads.SETTLE_AFTER", 2)
+        monkeypatch.setattr("repertory.backends.sessions.sqlite.reading.SETTLE_AFTER", 2)
     await put(path, "sick", "sound")
     change(path, f"DELETE FROM rows WHERE position = {position_of(path, 'sick', ROWS)}")
     error = await is_refused(path, whole=whole)

@@ -19,7 +19,7 @@ from repertory.backends.objects.files import FileObjectStore
 from repertory.backends.ports import Position, SessionStore
 from repertory.backends.sessions.documents.journal import TreeSettings
 from repertory.backends.sessions.documents.store import MessageTreeStore
-from repertory.backends.sessions.proof_of_life import LockedFile
+from repertory.backends.sessions.liveness import LockedFile
 
 
 def open_tree(folder: str, owner: str) -> SessionStore:

@@ -139,11 +139,9 @@ class AgentCoreEvents:
 
     @property
     def name(self) -> str:
-        """Two objects with the same name see the same events."""
         return f"agentcore:{self._aws.endpoint_url or ''}/{self._memory_id}/{self._actor_id}"
 
     async def create(self, session: str, event: NewEvent) -> str:
-        """Create an event and give its id; empty when the service does not say it."""
         request: dict[str, Any] = {
             "sessionId": session,
             "eventTimestamp": _BEGINNING + event.at_ms * _MS,
@@ -156,7 +154,6 @@ class AgentCoreEvents:
         return str(answer.get("event", {}).get("eventId", ""))
 
     async def page(self, session: str, token: str | None, *, payloads: bool) -> Page:
-        """The newest events, or those that follow a page. No events when there is no such session."""
         request: dict[str, Any] = {
             "sessionId": session,
             "includePayloads": payloads,
@@ -169,11 +166,9 @@ class AgentCoreEvents:
         return Page(events=events, next_token=answer.get("nextToken") or None)
 
     async def delete(self, session: str, event_id: str) -> None:
-        """Delete an event. One that is not there is no error."""
         await self._ask_about("delete_event", {"sessionId": session, "eventId": event_id})
 
     async def sessions(self) -> Sequence[str]:
-        """The sessions that there are."""
         found: list[str] = []
         request: dict[str, Any] = {"maxResults": PAGE_EVENTS_MAX}
         tokens = PageTokens()

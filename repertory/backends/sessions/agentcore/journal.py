@@ -5,79 +5,40 @@ appending.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 from repertory.backends.sessions.agentcore.events import PayloadItem
 from repertory.backends.sessions.agentcore.layout import (
     AGENT_ID,
     STATE_TYPE,
+    Seen,
     Whose,
     agent_value,
+    erased_payload,
     message_items,
     rows_item,
 )
-from repertory.backends.sessions.agentcore.ownership import Means, OwnedSession, until_settled
+from repertory.backends.sessions.agentcore.ownership import REQUESTS_AT_ONCE, Means, OwnedSession, until_settled
 from repertory.backends.sessions.agentcore.reading import EventLog, Reading, check_undamaged, find_agent, read_agent_log
-from repertory.backends.sessions.documents.reading import offset_of
-from repertory.core.interrupt_state import asks_somebody
-from repertory.core.journal.codec import at_of, decode
-from repertory.core.journal.fold import Fold
-from repertory.core.journal.records import Branched
+from repertory.backends.sessions.requests import side_by_side
+from repertory.core.journal.codec import at_of
 from repertory.core.journal.restore import restore
 from repertory.core.journal.rows import Row
-from repertory.core.journal.standing import standing_of
-from repertory.core.message_tree.chapters import parts_of
-from repertory.core.message_tree.documents import AgentFile, Chapter, agent_document
-from repertory.core.message_tree.kept_rows import Line
-from repertory.core.message_tree.opening import Opened, due_after, needed_of, open_agent, outdated
+from repertory.core.message_tree.documents import OURS, RecordGroup, shown_instead
+from repertory.core.message_tree.group_log import GroupLog, Part
+from repertory.core.message_tree.opening import Opened, needed_of, open_agent
 from repertory.core.message_tree.spelling import read, spelled
+from repertory.core.messages import Message
 from repertory.core.orchestration.journals import orchestrator_in
-from repertory.core.window.decision import DEFAULT_MANAGER
-from repertory.errors import CorruptJournal, StoreUnavailable
+from repertory.errors import StoreUnavailable
 
 ROWS_MAX = 100
-"""Rows in one chapter of those that are made for messages of others."""
-_NUMBERS_MAX = 256
+"""Rows in one group of those that are made for messages of others."""
 
 _log = logging.getLogger("repertory.sessions")
-
-
-class Part(NamedTuple):
-    """A chapter to be written."""
-
-    rows: Sequence[Row]
-    items: Sequence[PayloadItem]
-    number: int | None
-    """Of its message."""
-
-
-@dataclass(slots=True)
-class JournalState:
-    """Where the journal stands, as far as its owner needs to know without reading."""
-
-    last_seq: int = 0
-    next_number: int = 0
-    """Of the next message."""
-    first_number: int = 0
-    """Of the first message that is there."""
-    numbers: dict[int, int] = field(default_factory=dict[int, int])
-    """Sequence number of a message's row to the number of the message, for those that may still be shown."""
-    tail: Sequence[Line] = ()
-    """The rows of the last chapter."""
-    fold: Fold | None = None
-    """None: to be folded from what is stored."""
-    agent: AgentFile | None = None
-    agent_known: bool = True
-    """Whether `agent` is what there is, rather than not looked for."""
-    agent_event: str | None = None
-    """The event of ours that has it."""
-    began: float = 0.0
-    state_due: bool = False
-    view_due: bool = False
-    asks: bool = False
-    """Whether the agent's record says that the turn waits for a person."""
 
 
 class Looked(NamedTuple):
@@ -130,22 +91,27 @@ class AgentCoreJournal:
         self._names = (owned.lease.session_id, agent_id)
         self._is_agent = orchestrator_in(agent_id) is None
         """Else others are not told: they know no records of orchestrators."""
-        self._at = JournalState()
+        self._log = GroupLog(agent_id=agent_id, generation=owned.lease.generation)
+        self._agent_known = True
+        """Whether the agent's record in the log is what there is, rather than not looked for."""
+        self._agent_event: str | None = None
+        """The event of ours that has it."""
+        self._began = 0.0
 
     @property
     def last_seq(self) -> int:
         """The last row that is stored."""
-        return self._at.last_seq
+        return self._log.last_seq
 
     @property
     def empty(self) -> bool:
         """Whether nothing is stored, not even by others."""
-        return not self._at.last_seq and not self._at.next_number
+        return not self._log.last_seq and not self._log.next_number
 
     @property
     def due(self) -> bool:
         """Whether there is anything to tell others in the end."""
-        return self._is_agent and bool(self._at.last_seq) and (self._at.view_due or self._at.state_due)
+        return self._is_agent and self._log.due
 
     async def open(self) -> tuple[list[Row], Sequence[int]]:
         """Read, and take in what others wrote.
@@ -158,119 +124,92 @@ class AgentCoreJournal:
         self._complain(reading)
         self._owned.superseded += reading.superseded
         found, opened = reading.assembled, opened_of(self._means, self._names, reading)
-        agent = reading.agent
-        self._at = JournalState(
-            last_seq=found.rows[-1].seq if found.rows else 0,
+        self._agent_known = reading.agent is not None or reading.complete
+        self._agent_event, self._began = reading.agent_event, _began_in(reading)
+        first_number = reading.first_number if reading.complete else 0
+        self._log = replace(
+            self._log,
             next_number=reading.next_number,
-            first_number=reading.first_number if reading.complete else 0,
-            numbers={**found.numbers, **{seq: number for seq, (number, _) in opened.files.items()}},
+            messages=reading.next_number - first_number,
             tail=found.tail,
-            fold=opened.fold,
-            agent=agent,
-            agent_known=agent is not None or reading.complete,
-            agent_event=reading.agent_event,
-            began=_began_in(reading),
-            state_due=agent is None and reading.complete and bool(found.rows or reading.next_number),
-            view_due=agent.foreign or outdated(agent, opened.fold) if agent is not None else reading.complete,
-            asks=agent is not None and agent.asks,
+            agent=reading.agent,
         )
+        self._log.open_with(opened, found.numbers, known=self._agent_known)
         await self._keep_made(opened, reading)
         return opened.needed(), sorted(found.erase)
 
     async def stored_rows(self, *, whole: bool) -> list[Row]:
         """The rows as they are stored. Errors: `Unavailable` when the memory does not show all of them."""
-        reading = await self._settled(self._at.last_seq, first=1 if whole else None)
+        reading = await self._settled(self._log.last_seq, first=1 if whole else None)
         if reading.altered:
             check_undamaged(self._names, reading)
         rows = list(reading.assembled.rows)
-        if self._at.last_seq > (rows[-1].seq if rows else 0):
+        if self._log.last_seq > (rows[-1].seq if rows else 0):
             session_id, agent_id = self._names
             msg = "the memory does not show its newest events; try again"
-            raise StoreUnavailable(msg, session=session_id, agent=agent_id, seq=self._at.last_seq)
+            raise StoreUnavailable(msg, session=session_id, agent=agent_id, seq=self._log.last_seq)
         check_undamaged(self._names, reading)
         return rows if whole else needed_of(rows)
 
     # Writing.
 
     def parts(self, rows: Sequence[Row], erase: Sequence[int], *, batch: bool = False) -> list[Part]:
-        """The chapters for rows that follow the last one; the last of them asks for what is to be erased.
+        """As `GroupLog.parts`. `batch`: they are not all in one event, and say so."""
+        return self._log.parts(rows, erase, batch=batch)
 
-        `batch`: they are not all in one event, and say so.
-        """
-        at = self._at
-        before, number = at.tail, at.next_number
-        began = at.began or (at_of(rows[0].body) if rows else None) or self._means.wall()
+    def items(self, rows: Sequence[Row], part: Part) -> Sequence[PayloadItem]:
+        """A part of these rows as it stands in an event."""
+        began = self._began or (at_of(rows[0].body) if rows else None) or self._means.wall()
         whose = self._whose(began)
-        parts: list[Part] = []
-        found = parts_of(rows)
-        for place, (part, message) in enumerate(found):
-            chapter = Chapter(
-                rows=part,
-                generation=self._owned.lease.generation,
-                before=before,
-                batch=(rows[0].seq, rows[-1].seq) if batch else None,
-                erase=erase if place == len(found) - 1 else (),
-                next_number=number,
-            )
-            if message is None:
-                item = rows_item(whose, chapter, {}, {})
-                parts.append(Part(part, [item], None))
-            else:
-                made = (at_of(row.body) for row in part if not row.erased)
-                said_at = next((at for at in made if at is not None), self._means.wall())
-                items = message_items(whose, number, message, said_at, chapter)
-                parts.append(Part(part, items, number))
-                number += 1
-            before = [Line.of(row) for row in part]
-        return parts
+        if part.message is None or part.number is None:
+            return [rows_item(whose, part.group, {}, {})]
+        return message_items(whose, part.number, part.message, part.said_at(self._means.wall()), part.group)
 
     def follow(self, part: Part) -> None:
-        """A chapter is stored."""
-        at = self._at
-        at.tail = [Line.of(row) for row in part.rows]
-        at.last_seq = self._owned.tails[self._agent_id] = part.rows[-1].seq
+        """A part is stored."""
+        self._log.stored(part)
+        self._note_stored()
+        self._began = self._began or at_of(part.group.rows[0].body) or 0.0
+
+    def _note_stored(self) -> None:
+        self._owned.tails[self._agent_id] = self._log.last_seq
         self._owned.committed_at = self._means.wall()
-        at.began = at.began or at_of(part.rows[0].body) or 0.0
-        if part.number is not None:
-            at.numbers[next(row.seq for row in part.rows if row.kind == 1)] = part.number
-            at.next_number = part.number + 1
-        for row in part.rows:
-            self._fold_in(row)
-        if at.fold is not None and len(at.numbers) > _NUMBERS_MAX:
-            low = at.fold.low
-            at.numbers = {seq: number for seq, number in at.numbers.items() if seq >= low}
+
+    async def begin(self, rows: Sequence[Row]) -> None:
+        """Write the agent's record before there is any message, which these rows are to follow."""
+        if self._is_agent:
+            await self._put_record(self._log.first_document(rows, self._means.wall()))
+            self._log.state_due = self._log.view_due = False
 
     async def put_agent(self) -> None:
         """Write the agent's record as of now."""
         if not self._is_agent:
             return
-        at = self._at
-        if at.fold is None:
-            rows = await self.stored_rows(whole=False)
-            at.fold = restore(rows, session_id=self._names[0]).fold if rows else Fold()
-        if not at.agent_known:
-            at.agent = await find_agent(EventLog(self._means.events, self._owned.name, self._names[0]), self._agent_id)
-            at.agent_known = True
-        fold, messages = at.fold, at.next_number - at.first_number
-        removed = offset_of(fold.shown.view.first_shown, at.numbers, messages, at.next_number - 1)
-        body = agent_document(self._agent_id, fold, removed, at.agent, self._means.wall())
+        log = self._log
+        if log.fold is None:
+            log.fold = restore(await self.stored_rows(whole=False), session_id=self._names[0]).fold
+        if not self._agent_known:
+            log.agent = await find_agent(EventLog(self._means.events, self._owned.name, self._names[0]), self._agent_id)
+            self._agent_known = True
+        await self._put_record(log.document(self._means.wall()))
+        log.told()
+
+    async def _put_record(self, body: bytes) -> None:
         payload: list[PayloadItem] = [{"blob": spelled(read(body), indent=None).decode()}]
         metadata = {STATE_TYPE: "AGENT", AGENT_ID: agent_value(self._agent_id)}
         event_id = await self._owned.create("agent", payload, metadata)
-        if at.agent_event is not None:
-            self._owned.superseded.append(at.agent_event)
-        at.agent_event = event_id
-        at.state_due = at.view_due = False
-        at.asks = asks_somebody(standing_of(fold))
+        if self._agent_event is not None:
+            self._owned.superseded.append(self._agent_event)
+        self._agent_event = event_id
 
     async def put_due(self, *, closing: bool = False) -> None:
         """Tell others of a state that has changed and, when `closing`, how much is shown."""
-        if self._at.state_due or (closing and self.due):
+        if self._log.state_due or (closing and self.due):
             await self.put_agent()
 
     def erased(self) -> None:
         """Contents of this journal were erased."""
-        self._at.view_due = True
+        self._log.view_due = True
 
     # Within.
 
@@ -307,21 +246,20 @@ class AgentCoreJournal:
         for start in range(0, len(opened.made), ROWS_MAX):
             rows = opened.made[start : start + ROWS_MAX]
             files = {row.seq: opened.files[row.seq] for row in rows if row.seq in opened.files}
-            chapter = Chapter(
+            group = RecordGroup(
                 rows=rows,
                 generation=self._owned.lease.generation,
-                before=self._at.tail,
+                before=self._log.tail,
                 next_number=number,
             )
             events = {each: reading.refs[each] for each, _ in files.values()} | mended
             mended = {}
             number = max([number, *(each + 1 for each in events)])
-            began = self._at.began or at_of(rows[0].body) or 0.0
-            item = rows_item(self._whose(began), chapter, files, events)
+            self._began = self._began or at_of(rows[0].body) or 0.0
+            item = rows_item(self._whose(self._began), group, files, events)
             await self._owned.create("rows", [item])
-            self._at.began, self._at.tail = began, [Line.of(row) for row in rows]
-            self._at.last_seq = self._owned.tails[self._agent_id] = rows[-1].seq
-            self._owned.committed_at = self._means.wall()
+            self._log.put(rows)
+            self._note_stored()
 
     def _complain(self, reading: Reading) -> None:
         session_id, agent_id = self._names
@@ -335,19 +273,49 @@ class AgentCoreJournal:
         if rows and rows[0].seq > rows[-1].low:
             _log.warning("older events are gone session=%r agent=%r first=%r", session_id, agent_id, rows[0].seq)
 
-    def _fold_in(self, row: Row) -> None:
-        """Fold what was stored, to know what others are to be told."""
-        at = self._at
-        try:
-            record = decode(row.kind, row.version, row.body) if not row.erased else None
-        except CorruptJournal:
-            record = None
-        manager = at.fold.shown.view.manager if at.fold is not None else ""
-        due = due_after(record, asks=at.asks, manager=manager or DEFAULT_MANAGER)
-        at.state_due, at.view_due = at.state_due or due.state, at.view_due or due.view
-        if at.fold is None:
-            return
-        if record is None or isinstance(record, Branched):
-            at.fold = None  # It takes more than is known here.
-        else:
-            at.fold.apply(row.seq, record)
+
+# Erasing contents from a session whose events cannot be changed: each is written anew without them, and deleted.
+
+
+async def erase(owned: OwnedSession, wanted: Mapping[str, Sequence[int]]) -> None:
+    """Destroy the contents of rows (by agent), in every event that holds them: first the messages, so that a row
+    without content never stands beside the message that it had, and last in the event that asks for it.
+
+    An event written anew stands at the time of the one it replaces. Errors: as `MemoryEvents`; then what asks for it
+    is still there, and whoever owns the session next goes on.
+    """
+    means = owned.means
+    log = EventLog(means.events, owned.name)
+    shown: dict[str, Message] = {}
+    superseded: list[str] = []
+    for agent_id, seqs in wanted.items():
+        reading = await read_agent_log(log, agent_id, means.wall(), first=min(seqs))
+        for seq, message in shown_instead(reading.assembled.rows, frozenset(seqs)).items():
+            number = reading.assembled.numbers.get(seq)
+            if number is not None and number in reading.refs:
+                shown[reading.refs[number]] = message
+        superseded += reading.superseded
+    await side_by_side([partial(owned.delete, event_id) for event_id in superseded], REQUESTS_AT_ONCE)
+    holding = [
+        seen for seen in log.seen if seen.event.event_id not in superseded and _concerns(seen, wanted, set(shown))
+    ]
+    for seen in sorted(holding, key=lambda seen: (_asks(seen, wanted), not _refs(seen) & set(shown))):
+        metadata = {name: value for name, value in seen.event.metadata.items() if name != OURS}
+        payload = erased_payload(seen, wanted, shown, means.wall())
+        await owned.create("rows", payload, metadata, seen.event.at_ms)
+        await owned.delete(seen.event.event_id)
+
+
+def _concerns(seen: Seen, wanted: Mapping[str, Collection[int]], shown: Collection[str]) -> bool:
+    rows = {(found.agent_id, row.line.seq) for found in seen.found for row in found.read.kept}
+    holds = bool(_refs(seen) & set(shown)) or any((name, seq) in rows for name in wanted for seq in wanted[name])
+    return holds or _asks(seen, wanted)
+
+
+def _refs(seen: Seen) -> set[str]:
+    """The places of the messages in an event."""
+    return {said.ref for said in seen.said} | {found.ref for found in seen.found}
+
+
+def _asks(seen: Seen, wanted: Mapping[str, Collection[int]]) -> bool:
+    return any(found.read.erase and found.agent_id in wanted for found in seen.found)

@@ -1,8 +1,8 @@
 """What stands in the events of a session: the package's own items, spelled as it spells them, and ours beside them.
 
     message     `conversational` (from 100,000 characters on a blob), the message's record as JSON; then, when it is
-                ours, a blob with the chapter of rows around it
-    rows        a blob with a chapter that has no message
+                ours, a blob with the group of rows around it
+    rows        a blob with a record group that has no message
     agent       metadata stateType=AGENT and agentId; a blob with the agent's record
     session     metadata stateType=SESSION; a blob with the session's record
     lease       a blob that says who owns the session, or gave it up
@@ -29,8 +29,8 @@ from repertory.core.message_tree.documents import (
     DIGEST,
     OURS,
     AgentFile,
-    Chapter,
     Read,
+    RecordGroup,
     message_fields,
     read_agent,
     read_message_fields,
@@ -77,7 +77,7 @@ class Mark(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """A chapter of ours in an event."""
+    """A record group of ours in an event."""
 
     agent_id: str
     source: Source
@@ -164,7 +164,7 @@ def is_metadata(key: str, value: str) -> bool:
 
 
 class Whose(NamedTuple):
-    """Whose chapter it is."""
+    """Whose group it is."""
 
     agent_id: str
     began: float
@@ -178,9 +178,9 @@ class Whose(NamedTuple):
         return {"agent": self.agent_id, "began": self.began, **of}
 
 
-def message_items(whose: Whose, number: int, message: Message, at: float, chapter: Chapter) -> list[PayloadItem]:
+def message_items(whose: Whose, number: int, message: Message, at: float, group: RecordGroup) -> list[PayloadItem]:
     """A message and the rows around it."""
-    fields = message_fields(number, message, at, chapter)
+    fields = message_fields(number, message, at, group)
     ours = cast("dict[str, object]", fields.pop(OURS))
     fields["message_id"] = 0  # The package numbers nothing.
     return [_text_item(fields, message["role"]), _ours({**whose.fields, "number": number, **ours})]
@@ -188,13 +188,13 @@ def message_items(whose: Whose, number: int, message: Message, at: float, chapte
 
 def rows_item(
     whose: Whose,
-    chapter: Chapter,
+    group: RecordGroup,
     files: Mapping[int, tuple[int, Message]],
     events: Mapping[int, str],
 ) -> PayloadItem:
     """Rows without a message, or for messages that others have added: `events` says where each of those is."""
     said = {"events": {str(number): ref for number, ref in events.items()}} if events else {}
-    return _ours({**whose.fields, **said, **rows_fields(chapter, files)})
+    return _ours({**whose.fields, **said, **rows_fields(group, files)})
 
 
 def lease_item(session_id: str, tails: Mapping[str, int] | None, committed_at: float = 0.0) -> PayloadItem:
@@ -320,7 +320,7 @@ def _read_items(event: Event, mark: Mark | None) -> Seen:
         elif "agent" in ours:
             session_id = str(ours["of"]) if "of" in ours else session_id
             try:
-                found.append(_chapter_in(unit.ref, ours, unit.text))
+                found.append(_group_in(unit.ref, ours, unit.text))
             except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
                 faults.append(str(error) or _UNREADABLE)
         if mark is None and ours:
@@ -413,21 +413,21 @@ def _ours_in(item: PayloadItem) -> dict[str, object] | None:
     return {name: value for name, value in cast("dict[str, object]", ours).items() if name != DIGEST}
 
 
-def _chapter_in(ref: str, ours: dict[str, object], text: _Text | None) -> Found:
+def _group_in(ref: str, ours: dict[str, object], text: _Text | None) -> Found:
     """Errors: `ValueError`, `TypeError`, `KeyError` and the like, for what somebody has edited."""
     number = ours.get("number")
     if isinstance(number, int) and text is not None:
-        source, chapter = Source(number), read_message_fields({**(_fields_of(text) or {}), OURS: ours})
+        source, group = Source(number), read_message_fields({**(_fields_of(text) or {}), OURS: ours})
     else:
-        chapter = read_rows_fields(ours)
-        source = Source(None, chapter.kept[0].line.seq if chapter.kept else 0)
-    if chapter.fault is not None or not chapter.kept:
-        raise ValueError(chapter.fault or "it has no rows")
+        group = read_rows_fields(ours)
+        source = Source(None, group.kept[0].line.seq if group.kept else 0)
+    if group.fault is not None or not group.kept:
+        raise ValueError(group.fault or "it has no rows")
     events = cast("dict[str, object]", ours.get("events") or {})
     return Found(
         agent_id=str(ours["agent"]),
         source=source,
-        read=chapter,
+        read=group,
         ref=ref,
         began=float(cast("float", ours.get("began") or 0.0)),
         edition=int(cast("int", ours.get("edition") or 0)),

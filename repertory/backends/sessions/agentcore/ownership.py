@@ -23,11 +23,12 @@ from repertory.backends.ports import Lease
 from repertory.backends.sessions.agentcore.events import Event, MemoryEvents, NewEvent, PayloadItem
 from repertory.backends.sessions.agentcore.layout import STATE_TYPE, Mark, lease_item, read_mark, sealed_items
 from repertory.backends.sessions.agentcore.reading import EventLog
-from repertory.backends.sessions.journal.requests import side_by_side
-from repertory.backends.sessions.proof_of_life import TimeToLive
+from repertory.backends.sessions.liveness import TimeToLive
+from repertory.backends.sessions.requests import side_by_side
+from repertory.backends.sessions.table import busy, lost, rival
 from repertory.core.journal.appender import Entropy
 from repertory.core.message_tree.documents import OURS
-from repertory.errors import LeaseLost, RepertoryError, SessionBusy, StoreUnavailable
+from repertory.errors import LeaseLost, RepertoryError, StoreUnavailable
 
 REQUESTS_AT_ONCE = 8
 """Requests for one session that are under way side by side: the service limits all of them together."""
@@ -318,7 +319,7 @@ class SessionRace:
                 return owned
             with suppress(RepertoryError):
                 await owned.delete(owned.held_event)
-        raise SessionBusy("another live owner has the session", session=session_id, owner=standing.owner)
+        raise busy(session_id, standing.owner)
 
     async def _ask_for(self, name: str, standing: Standing, events: Sequence[Event]) -> None:
         """Ask the owner to give the session up, once. Errors: as `MemoryEvents`."""
@@ -334,7 +335,7 @@ class SessionRace:
 
     def in_other_hands(self, standing: Standing) -> bool:
         """Whether a live owner other than this one has it."""
-        return standing.owner != self._means.owner and self.alive(standing) is not None
+        return rival(standing, self._means.owner) is not None and self.alive(standing) is not None
 
     def alive(self, standing: Standing) -> str | None:
         """The owner, if there is one that counts as alive."""
@@ -381,8 +382,3 @@ async def until_settled(look: Callable[[], Awaitable[T | None]], settle_s: float
         await anyio.sleep(delay_s)
         delay_s *= 2
     return found
-
-
-def lost(lease: Lease) -> LeaseLost:
-    """What to tell the holder of a lease that is no longer current."""
-    return LeaseLost("the session has another owner now", session=lease.session_id, generation=lease.generation)

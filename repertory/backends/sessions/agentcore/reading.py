@@ -10,7 +10,7 @@ from typing import NamedTuple
 from anyio.lowlevel import checkpoint
 
 from repertory.backends.aws_errors import PageTokens
-from repertory.backends.mending_ports import Damage
+from repertory.backends.ports import Damage
 from repertory.backends.sessions.agentcore.events import MemoryEvents
 from repertory.backends.sessions.agentcore.layout import AGENT_ID, Found, Said, Seen, agent_value, read_event
 from repertory.backends.worker_threads import run_in_thread
@@ -229,7 +229,7 @@ async def find_agent(log: EventLog, agent_id: str) -> AgentFile | None:
 
 
 class _Place(NamedTuple):
-    """A chapter and the event that holds it."""
+    """A record group and the event that holds it."""
 
     found: Found
     seen: Seen
@@ -248,7 +248,7 @@ class Gathered:
 
 
 def gather(log: EventLog, agent_id: str) -> Gathered:
-    """The chapters of an agent, and the messages that nobody has a chapter for."""
+    """The groups of an agent, and the messages that nobody has a record group for."""
     mine: dict[Source, _Place] = {}
     superseded: dict[str, None] = {}
     agent: AgentFile | None = None
@@ -278,7 +278,7 @@ def gather(log: EventLog, agent_id: str) -> Gathered:
 
 
 def _put(mine: dict[Source, _Place], place: _Place, superseded: dict[str, None]) -> None:
-    """Of two chapters for one place the later owner's stands, of two of one owner the one that was written anew, or
+    """Of two groups for one place the later owner's stands, of two of one owner the one that was written anew, or
     written twice.
     """
     other = mine.get(place.found.source)
@@ -294,7 +294,7 @@ def _put(mine: dict[Source, _Place], place: _Place, superseded: dict[str, None])
 
 
 def _said_in(seen: Seen, agent_id: str, mine: Mapping[Source, _Place]) -> Iterator[Said]:
-    """The messages in an event that are nobody's chapter: others', and those of chapters that do not stand."""
+    """The messages in an event that are nobody's group: others', and those of groups that do not stand."""
     yield from seen.said if seen.fault is None else ()
     for found in seen.found:
         if found.agent_id == agent_id and found.source.number is not None:
@@ -304,7 +304,7 @@ def _said_in(seen: Seen, agent_id: str, mine: Mapping[Source, _Place]) -> Iterat
 
 
 def _bare(found: Found) -> Said:
-    """The message of a chapter whose rows do not count."""
+    """The message of a record group whose rows do not count."""
     return Said(found.ref, Read(message=found.read.message, at=found.read.at))
 
 
@@ -345,10 +345,10 @@ def _for_others(log: EventLog, agent_id: str) -> set[str]:
 
 
 def _reading(gathered: Gathered, agent_id: str, *, complete: bool) -> Reading:
-    chapters = {source: place.found for source, place in gathered.mine.items()}
-    documents = {source: found.read for source, found in chapters.items()}
-    refs = {source.number: found.ref for source, found in chapters.items() if source.number is not None}
-    events = {number: ref for found in chapters.values() for number, ref in found.events.items()}
+    groups = {source: place.found for source, place in gathered.mine.items()}
+    documents = {source: found.read for source, found in groups.items()}
+    refs = {source.number: found.ref for source, found in groups.items() if source.number is not None}
+    events = {number: ref for found in groups.values() for number, ref in found.events.items()}
     places = {said.ref: said.read for said in gathered.said}
     filed = [row.file for read in documents.values() for row in read.kept if row.file is not None]
     wanted = {number: ref for number, ref in events.items() if number in filed and ref in places}
@@ -365,10 +365,10 @@ def _reading(gathered: Gathered, agent_id: str, *, complete: bool) -> Reading:
     assembled = assemble(agent_id, documents, set() if complete else unread)
     if assembled.torn:
         mine = {source: place for source, place in gathered.mine.items() if source not in assembled.torn}
-        torn = [_bare(chapters[source]) for source in assembled.torn if source.number is not None]
+        torn = [_bare(groups[source]) for source in assembled.torn if source.number is not None]
         said = [*gathered.said, *torn]
         return replace(_reading(replace(gathered, mine=mine, said=said), agent_id, complete=complete), torn=True)
-    newest = max(chapters.values(), key=lambda found: found.read.kept[-1].line.seq, default=None)
+    newest = max(groups.values(), key=lambda found: found.read.kept[-1].line.seq, default=None)
     return Reading(
         assembled=assembled,
         documents=documents,

@@ -6,23 +6,33 @@ Design note 11 says why it looks like this, `docs/agentcore.md` what it costs an
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
+from hashlib import blake2b
 from itertools import count
 from typing import NamedTuple, TypeAlias
 
 import anyio
 from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 
-from repertory.backends.mending_ports import Damage, Inspection, Salvage
-from repertory.backends.ports import Batch, Lease, Position, SessionInfo
-from repertory.backends.sessions.agentcore.erasing import erase
-from repertory.backends.sessions.agentcore.events import Event, MemoryEvents
-from repertory.backends.sessions.agentcore.journal import AgentCoreJournal, Part, look_at
+from repertory.backends.ports import (
+    Batch,
+    Damage,
+    Lease,
+    Position,
+    Salvage,
+    SessionInfo,
+    SessionStore,
+    StoreCapabilities,
+)
+from repertory.backends.sessions.agentcore.events import Event, MemoryEvents, NewEvent, PayloadItem
+from repertory.backends.sessions.agentcore.journal import AgentCoreJournal, erase, look_at, opened_of
 from repertory.backends.sessions.agentcore.layout import (
     STATE_TYPE,
+    aside_name,
     may_be_shared,
     number_aside,
     session_item,
@@ -35,54 +45,53 @@ from repertory.backends.sessions.agentcore.ownership import (
     Means,
     OwnedSession,
     SessionRace,
-    lost,
     standing_of,
 )
-from repertory.backends.sessions.agentcore.reading import EventLog
-from repertory.backends.sessions.agentcore.salvage import copy_aside, examine_events, names_aside, salvage_events
-from repertory.backends.sessions.journal.requests import side_by_side
+from repertory.backends.sessions.agentcore.reading import EventLog, Reading, everything_said, read_agent_log
+from repertory.backends.sessions.requests import side_by_side
+from repertory.backends.sessions.table import (
+    Entry,
+    Outcome,
+    SessionTable,
+    append_apart,
+    busy,
+    lost,
+    parts_by_agent,
+    position_after,
+    refuse_gaps,
+    write_anew,
+)
 from repertory.core.ids import check_id
 from repertory.core.journal.appender import Entropy
 from repertory.core.journal.codec import at_of, decode
 from repertory.core.journal.records import MessageAdded
 from repertory.core.journal.rows import Kind, Row
-from repertory.core.outage import own_errors
-from repertory.errors import Corrupt, Invalid, LeaseLost, RepertoryError, SessionBusy, StoreNotFound
+from repertory.core.message_tree.assembly import Assembled
+from repertory.core.message_tree.group_log import Part
+from repertory.core.message_tree.opening import open_agent
+from repertory.core.orchestration.journals import orchestrator_in
+from repertory.errors import Corrupt, Invalid, LeaseLost, RepertoryError, StoreNotFound
 
-Outcome: TypeAlias = Position | RepertoryError
-
-LINGER_S = 10.0
+FLUSH_DELAY_S = 10.0
 """How long records wait for company: an event has its price, and nobody waits for these."""
 _SWEEPS_MAX = 5
 
 
-@dataclass(slots=True)
-class _Session:
-    """What this store knows of one session."""
-
-    lock: anyio.Lock = field(default_factory=anyio.Lock)
-    users: int = 0
-    """Calls that hold the lock or wait for it."""
-    owned: OwnedSession | None = None
-    journals: dict[str, AgentCoreJournal] = field(default_factory=dict[str, AgentCoreJournal])
-
-    def drop(self) -> None:
-        """It is not ours any more."""
-        self.owned, self.journals = None, {}
-
-    def end(self) -> None:
-        """Nothing more is written under this lease; it is given up with the store, unless the session is acquired
-        anew.
-        """
-        if self.owned is not None:
-            self.owned.ended = True
-        self.journals = {}
+_Entry: TypeAlias = "Entry[OwnedSession, AgentCoreJournal]"
 
 
-class AgentCoreSessionStore:
+def _end(session: _Entry) -> None:
+    """Nothing more is written under this lease; it is given up with the store, unless the session is acquired anew."""
+    if session.held is not None:
+        session.held.ended = True
+    session.journals = {}
+
+
+class AgentCoreSessionStore(SessionStore):
     """A `SessionStore` over the events of one actor, which it closes. For one event loop.
 
-    Ownership ends by itself when nothing is heard of an owner for `lease_s`, so somebody supervised should run `tend`.
+    Ownership ends by itself when nothing is heard of an owner for `lease_s`, so somebody supervised should run
+    `maintain`.
 
     Errors of every call: those of the events (`Unavailable`, `Throttled`, `Failed`, `NotFound` for the memory,
     `LimitReached`), `CorruptJournal`, `Invalid` (bad ids, a closed store).
@@ -115,18 +124,22 @@ class AgentCoreSessionStore:
             tokens=count(1),
         )
         self._race = SessionRace(self._means)
-        self._sessions: dict[str, _Session] = {}
-        self._closed = False
+        self._table: SessionTable[OwnedSession, AgentCoreJournal] = SessionTable(lambda: self.name)
 
     @property
     def name(self) -> str:
-        """Two stores with the same name hold the same sessions."""
         return self._events.name
 
     @property
-    def linger_s(self) -> float:
-        """How long records that nobody waits for should gather before they are appended."""
-        return LINGER_S
+    def capabilities(self) -> StoreCapabilities:
+        return StoreCapabilities(
+            maintained=True,
+            flush_delay_s=FLUSH_DELAY_S,
+            look_every_s=0.5,
+            yields_within_s=self._means.settings.renew_s * 1.25 + 1.0,
+            quarantines=True,
+            forgets_the_oldest=True,
+        )
 
     async def acquire(self, session_id: str, *, takeover: bool = False) -> Lease:
         """Become the owner: two listings and an event. An earlier lease of this very object is fenced.
@@ -144,11 +157,7 @@ class AgentCoreSessionStore:
         return lease
 
     async def release(self, lease: Lease) -> None:
-        """Give the session up. A lease that is no longer current is ignored."""
-        with anyio.CancelScope(shield=True):
-            async with self._locked(lease.session_id) as session:
-                if session.owned is not None and session.owned.lease == lease:
-                    await self._release(session)
+        await self._table.release(lease, self._release)
 
     async def append(self, batches: Sequence[Batch]) -> Sequence[Outcome]:
         """Commit one group, its sessions side by side, each batch an event; one outcome per batch, in order.
@@ -157,19 +166,7 @@ class AgentCoreSessionStore:
         turn begins with everything that was said. A batch of which nobody knows whether it is stored may be appended
         again, and is stored once.
         """
-        for batch in batches:
-            for agent_id in {row.agent_id for row in batch.rows}:
-                check_id(agent_id, "agent id")
-        outcomes: dict[int, Outcome] = {}
-        by_session: dict[str, list[int]] = {}
-        for place, batch in enumerate(batches):
-            by_session.setdefault(batch.lease.session_id, []).append(place)
-        with anyio.CancelScope(shield=True):
-            async with anyio.create_task_group() as tasks:
-                for places in by_session.values():
-                    tasks.start_soon(self._append_in_order, batches, places, outcomes)
-        await checkpoint()
-        return [outcomes[place] for place in range(len(batches))]
+        return await append_apart(batches, self._table.locked, self._append)
 
     async def load(self, session_id: str, agent_id: str, *, whole: bool = False) -> Sequence[Row]:
         """Rows in order, from the last row's `low` on, or all that have not expired. The owner takes in what others
@@ -177,12 +174,12 @@ class AgentCoreSessionStore:
         """
         check_id(session_id, "session id")
         check_id(agent_id, "agent id")
-        async with self._locked(session_id) as session:
-            if session.owned is None or session.owned.ended:
+        async with self._table.locked(session_id) as session:
+            if session.held is None or session.held.ended:
                 log = EventLog(self._events, session_name(session_id), session_id)
                 return (await look_at(self._means, log, (session_id, agent_id), whole=whole)).rows
             if agent_id not in session.journals:
-                rows = await self._open(session, session.owned, agent_id)
+                rows = await self._open(session, session.held, agent_id)
                 if not whole:
                     return rows
             return await session.journals[agent_id].stored_rows(whole=whole)
@@ -191,7 +188,7 @@ class AgentCoreSessionStore:
         """Every session that holds records, the most recently changed first; or that one alone. An agent that is
         damaged is left out: opening it says what is wrong.
         """
-        self._refuse_closed()
+        self._table.refuse_closed()
         names = [session_name(check_id(session_id, "session id"))] if session_id is not None else []
         if session_id is None:
             names = [name for name in await self._events.sessions() if number_aside(name) is None]
@@ -207,32 +204,21 @@ class AgentCoreSessionStore:
         check_id(session_id, "session id")
         name = session_name(session_id)
         with anyio.CancelScope(shield=True):
-            async with self._locked(session_id) as session:
+            async with self._table.locked(session_id) as session:
                 found = await self._removable(session_id, name)
                 session.drop()
                 await self._remove(name, found)
                 for aside in await names_aside(self._events, name):
                     await self._remove(aside, await self._listed(aside))
 
-    async def inspect(self) -> Inspection:
-        """Nothing lies beside the sessions of an actor."""
-        self._refuse_closed()
-        await checkpoint()
-        return Inspection()
-
-    @property
-    def forgets_the_oldest(self) -> bool:
-        """Events expire, so journals may begin later than they did."""
-        return True
-
     async def examine(self, session_id: str) -> Sequence[Damage]:
         """Every event that is not as it was written, and what is missing."""
-        self._refuse_closed()
+        self._table.refuse_closed()
         return await examine_events(self._means, check_id(session_id, "session id"))
 
     async def salvage(self, session_id: str) -> Salvage:
         """The rows of a session or, where they cannot be proved, new ones for every message that can be read."""
-        self._refuse_closed()
+        self._table.refuse_closed()
         return await salvage_events(self._means, check_id(session_id, "session id"))
 
     async def set_aside(self, session_id: str, keep: Sequence[Row]) -> str:
@@ -245,55 +231,40 @@ class AgentCoreSessionStore:
         name = session_name(check_id(session_id, "session id"))
         moved_to = ""
         with anyio.CancelScope(shield=True):
-            async with self._locked(session_id) as session:
+            async with self._table.locked(session_id) as session:
                 found = await self._removable(session_id, name)
                 moved_to = await copy_aside(self._means, name)
                 session.drop()
                 await self._remove(name, found)
-            if keep:
-                lease = await self.acquire(session_id)
-                (outcome,) = await self.append([Batch(lease=lease, rows=keep)])
-                await self.release(lease)
-                if isinstance(outcome, RepertoryError):
-                    raise outcome
+            await write_anew(self, session_id, keep)
         return moved_to
 
     async def quarantined(self, session_id: str) -> Sequence[str]:
         """What was set aside of a session, as the service calls it, the oldest first."""
-        self._refuse_closed()
+        self._table.refuse_closed()
         return await names_aside(self._events, session_name(check_id(session_id, "session id")))
 
-    async def tend(self) -> None:
+    async def maintain(self) -> None:
         """See whether sessions that are held are still ours and whether anybody has asked for them; say of idle ones
         that their owner is alive, until cancelled, which is safe at any time. What fails is tried again.
         """
         renew_s = self._means.settings.renew_s
         while True:
             await anyio.sleep(renew_s / 4)
-            for session_id in list(self._sessions):
-                async with self._locked(session_id) as session:
-                    owned = session.owned
+            for session_id in self._table.held():
+                async with self._table.locked(session_id) as session:
+                    owned = session.held
                     if owned is None or owned.ended:
                         continue
                     with anyio.CancelScope(shield=True), suppress(RepertoryError):
                         if not owned.recently_looked(renew_s) and await owned.look() is not None:
-                            session.end()
+                            _end(session)
                         elif anyio.current_time() - owned.written_at >= renew_s:
                             await owned.renew()
 
-    @property
-    def look_every_s(self) -> float:
-        """How often an owner should look whether it was asked for a session."""
-        return 0.5
-
-    @property
-    def yields_within_s(self) -> float:
-        """How long an idle owner takes from being asked until the session is free, as a rule."""
-        return self._means.settings.renew_s * 1.25 + 1.0
-
     async def asked_for(self) -> Sequence[str]:
         """Sessions held by this object that others have asked for, as was seen when they were looked at last."""
-        holding = {session_id: session.owned for session_id, session in self._sessions.items() if session.owned}
+        holding = self._table.held()
         asked = [session_id for session_id, owned in holding.items() if owned.wanted and not owned.ended]
         for session_id in asked:
             holding[session_id].wanted = False
@@ -304,49 +275,30 @@ class AgentCoreSessionStore:
         """Close, and give up every lease; those that the memory cannot be told of end by themselves. Calling it twice
         is allowed.
         """
-        if self._closed:
-            await checkpoint()
-            return
-        self._closed = True
+
+        async def give_up(session: _Entry) -> None:
+            with suppress(RepertoryError):
+                await self._release(session)
+
         with anyio.CancelScope(shield=True):
-            for session in self._sessions.values():
-                async with session.lock:
-                    if session.owned is not None:
-                        with suppress(RepertoryError):
-                            await self._release(session)
-            await self._events.aclose()
+            if await self._table.close(give_up):
+                await self._events.aclose()
+                return
+        await checkpoint()
 
     # Within.
 
-    def _refuse_closed(self) -> None:
-        if self._closed:
-            raise Invalid("this was closed before", name=self.name)
-
-    @asynccontextmanager
-    async def _locked(self, session_id: str) -> AsyncGenerator[_Session]:
-        """The session, for this call alone; forgotten when nobody needs it any more."""
-        self._refuse_closed()
-        session = self._sessions.setdefault(session_id, _Session())
-        session.users += 1
-        try:
-            async with session.lock:
-                yield session
-        finally:
-            session.users -= 1
-            if not session.users and session.owned is None:
-                self._sessions.pop(session_id, None)
-
     async def _acquire(self, session_id: str, *, takeover: bool) -> Lease:
         with anyio.CancelScope(shield=True):
-            async with self._locked(session_id) as session:
-                session.end()
+            async with self._table.locked(session_id) as session:
+                _end(session)
                 name = session_name(session_id)
-                session.owned = await self._race.acquire(session_id, name, takeover=takeover)
-                return session.owned.lease
+                session.held = await self._race.acquire(session_id, name, takeover=takeover)
+                return session.held.lease
         raise AssertionError
 
-    async def _release(self, session: _Session) -> None:
-        owned, journals = session.owned, session.journals
+    async def _release(self, session: _Entry) -> None:
+        owned, journals = session.held, session.journals
         assert owned is not None
         session.drop()
         if any(journal.due for journal in journals.values()) and await owned.look() is not None:
@@ -355,7 +307,7 @@ class AgentCoreSessionStore:
             await journal.put_due(closing=True)
         await owned.release()
 
-    async def _open(self, session: _Session, owned: OwnedSession, agent_id: str) -> list[Row]:
+    async def _open(self, session: _Entry, owned: OwnedSession, agent_id: str) -> list[Row]:
         journal = AgentCoreJournal(owned, agent_id)
         with anyio.CancelScope(shield=True):
             try:
@@ -363,26 +315,14 @@ class AgentCoreSessionStore:
                 if left:
                     await erase(owned, {agent_id: left})
             except RepertoryError:
-                session.end()  # What is stored is unknown: whoever owns it next reads it again.
+                _end(session)  # What is stored is unknown: whoever owns it next reads it again.
                 raise
             session.journals[agent_id] = journal
             return [row.without_content() if row.seq in left else row for row in rows]
         raise AssertionError
 
-    async def _append_in_order(
-        self, batches: Sequence[Batch], places: Sequence[int], outcomes: dict[int, Outcome]
-    ) -> None:
-        """The batches of one session, each after the one before."""
-        async with self._locked(batches[places[0]].lease.session_id) as session:
-            for place in places:
-                try:
-                    with own_errors(batches[place].lease.session_id):
-                        outcomes[place] = await self._append(session, batches[place])
-                except RepertoryError as error:
-                    outcomes[place] = error
-
-    async def _append(self, session: _Session, batch: Batch) -> Position | LeaseLost:
-        owned = session.owned
+    async def _append(self, session: _Entry, batch: Batch) -> Position | LeaseLost:
+        owned = session.held
         if owned is None or owned.ended or owned.lease != batch.lease:
             return lost(batch.lease)
         proving = not (batch.rows or batch.erase)
@@ -392,28 +332,24 @@ class AgentCoreSessionStore:
                 msg = "somebody else has added to the session; open it again to take that in"
                 refusal = LeaseLost(msg, session=owned.lease.session_id, event=owned.news)
             if refusal is not None:
-                session.end()
+                _end(session)
                 return refusal
-        by_agent: dict[str, list[Row]] = {}
-        for row in batch.rows:
-            by_agent.setdefault(row.agent_id, []).append(row)
-        wanted: dict[str, list[int]] = {}
-        for agent_id, seq in batch.erase:
-            wanted.setdefault(agent_id, []).append(seq)
-        for agent_id in {**by_agent, **wanted}:
+        parts = parts_by_agent(batch)
+        for agent_id in parts:
             if agent_id not in session.journals:
                 await self._open(session, owned, agent_id)
-        journals = {agent_id: session.journals[agent_id] for agent_id in {**by_agent, **wanted}}
-        refusal = await commit(owned, journals, by_agent, wanted)
+        journals = {agent_id: session.journals[agent_id] for agent_id in parts}
+        rows = {agent_id: part.rows for agent_id, part in parts.items() if part.rows}
+        wanted = {agent_id: part.erase for agent_id, part in parts.items() if part.erase}
+        refusal = await commit(owned, journals, rows, wanted)
         if refusal is not None:
             return refusal
         if any(map(is_acted_on, batch.rows)):  # Nothing keeps a fenced owner from writing.
             refusal = await owned.look()
             if refusal is not None:
-                session.end()
+                _end(session)
                 return refusal
-        agent_id = batch.rows[-1].agent_id if batch.rows else (batch.erase[-1][0] if batch.erase else "")
-        return Position(agent_id=agent_id, seq=journals[agent_id].last_seq if agent_id else 0)
+        return position_after(batch, lambda agent_id: journals[agent_id].last_seq)
 
     async def _removable(self, session_id: str, name: str) -> list[Event]:
         """The events of a session that nobody else has. Errors: `NotFound`, `SessionBusy`, `Invalid` for another
@@ -426,7 +362,7 @@ class AgentCoreSessionStore:
             await EventLog(self._events, name, session_id).everything()
         standing = standing_of(found)
         if self._race.in_other_hands(standing):
-            raise SessionBusy("another live owner has the session", session=session_id, owner=standing.owner)
+            raise busy(session_id, standing.owner)
         self._race.forget(name, standing.generation)
         return found
 
@@ -490,10 +426,11 @@ ITEMS_MAX = 100
 
 
 class _Placed(NamedTuple):
-    """A chapter and whose it is."""
+    """A record group and whose it is."""
 
     journal: AgentCoreJournal
     part: Part
+    items: Sequence[PayloadItem]
 
 
 async def commit(
@@ -510,13 +447,12 @@ async def commit(
     await owned.settle()
     rows = {agent_id: [row for row in some if _name(row) not in owned.unsure] for agent_id, some in rows.items()}
     for agent_id, some in rows.items():
-        stored = journals[agent_id].last_seq
-        if any(row.seq != seq for seq, row in enumerate(some, stored + 1)):
-            msg = "rows do not follow what is stored"
-            return LeaseLost(msg, session=owned.lease.session_id, seq=some[0].seq, stored=stored)
+        refusal = refuse_gaps(owned.lease.session_id, some, journals[agent_id].last_seq)
+        if refusal is not None:
+            return refusal
     for agent_id, some in rows.items():
         if some and journals[agent_id].empty:
-            await _begin(owned, journals[agent_id])
+            await _begin(owned, journals[agent_id], some)
     _prepare(owned, journals, rows, wanted)
     await owned.settle()
     known = {agent_id: _known(journals[agent_id], seqs) for agent_id, seqs in wanted.items()}
@@ -548,30 +484,30 @@ def _prepare(
     if len(events) > 1:
         events = _events(owned, _placed(journals, rows, wanted, batch=True))
     beside: Mapping[str, str] = {}
-    if any(part.number is not None for placed in events for _, part in placed):
+    if any(part.number is not None for placed in events for _, part, _ in placed):
         beside = owned.means.metadata(owned.lease.session_id)
     for placed in events:
-        metadata = beside if any(part.number is not None for _, part in placed) else {}
-        owned.prepare([item for _, part in placed for item in part.items], metadata, partial(_follow, placed))
+        metadata = beside if any(part.number is not None for _, part, _ in placed) else {}
+        owned.prepare([item for each in placed for item in each.items], metadata, partial(_follow, placed))
     owned.unsure |= {_name(row) for some in rows.values() for row in some}
 
 
 def _follow(placed: Sequence[_Placed]) -> None:
-    for journal, part in placed:
-        journal.follow(part)
+    for each in placed:
+        each.journal.follow(each.part)
 
 
 def _name(row: Row) -> tuple[str, int, bytes]:
     return row.agent_id, row.seq, row.link
 
 
-async def _begin(owned: OwnedSession, journal: AgentCoreJournal) -> None:
+async def _begin(owned: OwnedSession, journal: AgentCoreJournal, rows: Sequence[Row]) -> None:
     """The records of session and agent come before messages: the package takes messages without them for none."""
     if not owned.session_known:
         record = session_item(owned.lease.session_id, owned.means.wall())
         await owned.create("session", [record], {STATE_TYPE: "SESSION"})
         owned.session_known = True
-    await journal.put_agent()
+    await journal.begin(rows)
 
 
 def _known(journal: AgentCoreJournal, seqs: Sequence[int]) -> list[int]:
@@ -586,21 +522,100 @@ def _placed(
     batch: bool,
 ) -> list[_Placed]:
     return [
-        _Placed(journals[agent_id], part)
+        _Placed(journals[agent_id], part, journals[agent_id].items(some, part))
         for agent_id, some in rows.items()
         for part in journals[agent_id].parts(some, wanted.get(agent_id, ()), batch=batch)
     ]
 
 
 def _events(owned: OwnedSession, placed: Sequence[_Placed]) -> list[list[_Placed]]:
-    """The chapters by event."""
+    """The groups by event."""
     events: list[list[_Placed]] = []
     items, size_bytes = 0, 0
     for each in placed:
-        more = sum(size_of(item) for item in each.part.items)
-        items, size_bytes = items + len(each.part.items), size_bytes + more
+        more = sum(size_of(item) for item in each.items)
+        items, size_bytes = items + len(each.items), size_bytes + more
         if not events or items > ITEMS_MAX or size_bytes > owned.means.settings.event_bytes_max:
             events.append([])
-            items, size_bytes = len(each.part.items), more
+            items, size_bytes = len(each.items), more
         events[-1].append(each)
     return events
+
+
+# Looking for damage in the events of a session, reading around it, and setting aside what is damaged.
+#
+# What cannot be proved any more is taken for what somebody else has written: the messages that can be read, as they
+# stand, and the agent's record.
+
+
+async def examine_events(means: Means, session_id: str) -> Sequence[Damage]:
+    """Everything that is wrong with a session's events, each place once."""
+    log = await _whole_log(means, session_id)
+    damages = {seen.event.event_id: seen.fault or seen.record_fault for seen in log.seen}
+    found = [Damage(where=where, what=what) for where, what in damages.items() if what is not None]
+    for agent_id in log.agents:
+        found += (await read_agent_log(log, agent_id, means.wall(), first=1)).damages
+    return list({damage.where: damage for damage in found}.values())
+
+
+async def salvage_events(means: Means, session_id: str) -> Salvage:
+    """Every row that can be proved or, when some cannot, new ones for all that can be read; and what is wrong."""
+    log = await _whole_log(means, session_id)
+    rows: list[Row] = []
+    for agent_id in log.agents:
+        reading = await read_agent_log(log, agent_id, means.wall(), first=1)
+        rows += _mended_rows(means, log, (session_id, agent_id), reading)
+    return Salvage(rows=rows, damages=await examine_events(means, session_id))
+
+
+def _mended_rows(means: Means, log: EventLog, names: tuple[str, str], reading: Reading) -> Sequence[Row]:
+    """All rows of an agent, with a record for each message that is lost."""
+    assembled, agent = reading.assembled, reading.agent
+    theirs = replace(agent, foreign=True) if agent is not None else None
+    if assembled.lost and theirs is not None:  # It says what the lost rows amounted to.
+        reading = replace(reading, agent=theirs)
+    # Rows that took in what others had added may be among the lost ones: it would stand at the end then.
+    in_place = not (assembled.added and any(fault.message is None for fault in assembled.faults))
+    try:
+        if assembled.begins <= 1 and in_place:
+            opened = opened_of(means, names, reading)
+            return [*opened.found, *opened.made]
+    except Corrupt:
+        pass
+    if orchestrator_in(names[1]) is not None:  # It has no messages: what goes before the damage is what there is.
+        return assembled.rows
+    said = list(enumerate(everything_said(log, names[1])))
+    numbers = [number for number, _ in said]
+    return open_agent(names, Assembled(added=said), numbers, theirs, means.wall(), means.entropy).made
+
+
+async def _whole_log(means: Means, session_id: str) -> EventLog:
+    log = EventLog(means.events, session_name(session_id), session_id)
+    await log.everything()
+    return log
+
+
+async def names_aside(events: MemoryEvents, name: str) -> list[str]:
+    """What was set aside of a session, as the service calls it, the oldest first."""
+    numbers = [number for each in await events.sessions() if (number := number_aside(each, name)) is not None]
+    names = [aside_name(name, number) for number in sorted(numbers)]
+    return [each for each in names if (await events.page(each, None, payloads=False)).events]
+
+
+async def copy_aside(means: Means, name: str) -> str:
+    """Copy the events of a session, each as a blob that says all of it. The name of the copy."""
+    log = EventLog(means.events, name)
+    await log.everything()
+    before = [number_aside(each, name) or 0 for each in await names_aside(means.events, name)]
+    moved_to = aside_name(name, max(before, default=0) + 1)
+    for start in range(0, len(log.seen), REQUESTS_AT_ONCE):
+        some = log.seen[start : start + REQUESTS_AT_ONCE]
+        copies = [_copy(seen.event, f"{means.owner} {moved_to}") for seen in some]
+        await side_by_side([partial(means.events.create, moved_to, copy) for copy in copies])
+    return moved_to
+
+
+def _copy(event: Event, whose: str) -> NewEvent:
+    said = {"event": event.event_id, "at_ms": event.at_ms, "metadata": event.metadata, "payload": list(event.payload)}
+    token = blake2b(f"{whose} {event.event_id}".encode(), digest_size=20).hexdigest()
+    return NewEvent(at_ms=event.at_ms, payload=[{"blob": json.dumps(said, default=str)}], metadata={}, token=token)

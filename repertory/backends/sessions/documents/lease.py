@@ -13,14 +13,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
 from repertory.backends.ports import Create, Lease, Update
-from repertory.backends.sessions.documents.names import SessionNames
+from repertory.backends.sessions.documents.reading import SessionNames
+from repertory.backends.sessions.requests import find
+from repertory.backends.sessions.table import busy, is_current, lost, rival
 from repertory.core.message_tree.documents import ALTERED, is_altered, sealed, session_document
 from repertory.core.message_tree.spelling import parsed, read
-from repertory.errors import AlreadyExists, Corrupt, LeaseLost, NotFound, PreconditionFailed, SessionBusy
+from repertory.errors import AlreadyExists, Corrupt, LeaseLost, PreconditionFailed
 
 if TYPE_CHECKING:
     from repertory.backends.ports import ObjectStore
-    from repertory.backends.sessions.proof_of_life import ProofOfLife
+    from repertory.backends.sessions.liveness import Liveness
 
 _TRIES = 5
 _FORMAT = 1
@@ -61,7 +63,7 @@ class TreeLeases:
     """The leases of one owner."""
 
     def __init__(
-        self, objects: ObjectStore, life: ProofOfLife, owner: str, wall: Callable[[], float], prove_s: float
+        self, objects: ObjectStore, life: Liveness, owner: str, wall: Callable[[], float], prove_s: float
     ) -> None:
         """`prove_s`: how long a proof of ownership counts; 0 asks each time."""
         self._objects = objects
@@ -94,7 +96,7 @@ class TreeLeases:
                 continue
             heads = dict(found.heads) if found.owner is None else {}
             return HeldLease(lease, version, now, heads, dict(found.tails))
-        raise SessionBusy("another live owner has the session", session=names.session_id, owner=found.owner)
+        raise busy(names.session_id, found.owner)
 
     async def _ask(self, names: SessionNames, found: LeaseFile) -> None:
         """Ask the owner to give the session up. Where nothing else is heard, the lease says so: its owner finds that
@@ -116,9 +118,8 @@ class TreeLeases:
 
     async def read(self, names: SessionNames) -> LeaseFile:
         """The object as it is now. Errors: `Corrupt`."""
-        try:
-            stored = await self._objects.get(names.lease)
-        except NotFound:
+        stored = await find(self._objects, names.lease)
+        if stored is None:
             return LeaseFile()
         try:
             said = read(stored.body)
@@ -143,11 +144,8 @@ class TreeLeases:
 
     async def in_other_hands(self, found: LeaseFile) -> bool:
         """Whether a live owner other than this one has it."""
-        return (
-            found.owner is not None
-            and found.owner != self._owner
-            and await self._life.alive(found.owner, found.proved_at)
-        )
+        other = rival(found, self._owner)
+        return other is not None and await self._life.is_alive(other, found.proved_at)
 
     async def alive(self, found: LeaseFile) -> str | None:
         """The owner, if there is one that is alive."""
@@ -164,8 +162,7 @@ class TreeLeases:
         if self._prove_s == math.inf:
             return None
         found = await self.read(names)
-        current = (found.owner, found.generation) == (held.lease.owner, held.lease.generation)
-        if not current or found.version is None:
+        if not is_current(found, held.lease) or found.version is None:
             return lost(held.lease)
         held.version, held.wanted = found.version, held.wanted or found.wanted
         return None
@@ -180,7 +177,7 @@ class TreeLeases:
                 )
             except PreconditionFailed:
                 found = await self.read(names)  # It may be our own put, of which we were not told.
-                if (found.owner, found.generation) != (held.lease.owner, held.lease.generation):
+                if not is_current(found, held.lease):
                     break
                 held.version = found.version or held.version
                 held.wanted = held.wanted or found.wanted
@@ -197,7 +194,7 @@ class TreeLeases:
                 await self._objects.put(names.lease, body, Update(held.version))
             except PreconditionFailed:
                 found = await self.read(names)  # Somebody may have asked for it.
-                if (found.owner, found.generation) != (held.lease.owner, held.lease.generation):
+                if not is_current(found, held.lease):
                     return
                 held.version = found.version or held.version
             else:
@@ -206,11 +203,6 @@ class TreeLeases:
     def forget(self, session_id: str, generation: int) -> None:
         """The session is deleted. The next generation is higher all the same."""
         self._generations[session_id] = max(generation, self._generations.get(session_id, 0))
-
-
-def lost(lease: Lease) -> LeaseLost:
-    """What to tell the holder of a lease that is no longer current."""
-    return LeaseLost("the session has another owner now", session=lease.session_id, generation=lease.generation)
 
 
 def _body(

@@ -20,12 +20,10 @@ from repertory.core.journal.records import Branched, NodeChanged
 from repertory.core.journal.restore import restore
 from repertory.core.journal.rows import Kind, Row
 from repertory.core.message_tree.assembly import Source
-from repertory.core.message_tree.documents import Chapter, rows_document, without_contents
-from repertory.core.message_tree.head import Head
-from repertory.core.message_tree.kept_rows import Line
+from repertory.core.message_tree.documents import RecordGroup, rows_document, without_contents
+from repertory.core.message_tree.kept_rows import Head, Line
 from repertory.core.message_tree.opening import Opened, needed_of
-from repertory.core.message_tree.run_file import RunFile, read_run_file, run_file
-from repertory.core.message_tree.run_opening import open_run, run_of
+from repertory.core.message_tree.runs import RunFile, open_run, read_run_file, run_file, run_of
 from repertory.core.orchestration.journals import orchestrator_in
 from repertory.core.orchestration.run import Run
 from repertory.errors import (
@@ -207,10 +205,10 @@ class OrchestratorJournal:
             return True
 
     async def _put_rows(self, rows: Sequence[Row], erase: Sequence[int] = ()) -> LeaseLost | None:
-        chapter = Chapter(rows=rows, generation=self._generation, before=self._tail, erase=erase)
+        group = RecordGroup(rows=rows, generation=self._generation, before=self._tail, erase=erase)
         key = self._names.key(Source(None, rows[0].seq))
         try:
-            await self._objects.put(key, rows_document(chapter, {}), Create())
+            await self._objects.put(key, rows_document(group, {}), Create())
         except AlreadyExists:
             msg = "another owner has added to the session"
             return LeaseLost(msg, session=self._place.session_id, agent=self._place.agent_id, file=key)

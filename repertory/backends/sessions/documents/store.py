@@ -8,93 +8,92 @@ them in, and an owner that meets one gets `LeaseLost`, so nothing is ever overwr
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 import anyio
 from anyio.lowlevel import checkpoint
 
-from repertory.backends.mending_ports import Damage, Inspection, Salvage
-from repertory.backends.ports import Batch, Create, Position, SessionInfo
+from repertory.backends.ports import (
+    Batch,
+    Create,
+    Damage,
+    Inspection,
+    Position,
+    Salvage,
+    SessionInfo,
+    SessionStore,
+    StoreCapabilities,
+)
 from repertory.backends.sessions.documents.journal import TreeJournal, TreeSettings, mended_rows, seen_rows
-from repertory.backends.sessions.documents.lease import HeldLease, LeaseFile, TreeLeases, lost
-from repertory.backends.sessions.documents.names import SESSIONS, AgentNames, SessionNames, id_in
+from repertory.backends.sessions.documents.lease import HeldLease, LeaseFile, TreeLeases
 from repertory.backends.sessions.documents.reading import (
+    SESSIONS,
+    AgentNames,
     JournalPlace,
+    SessionNames,
     check_tail,
     check_told,
+    id_in,
     places_in,
     read_agent_file,
     read_journal,
-    side_by_side,
     told,
 )
 from repertory.backends.sessions.documents.runs import OrchestratorJournal, salvaged_run_rows, seen_run_rows
-from repertory.backends.sessions.journal.quarantine import copy_aside, names_aside, remove_aside
-from repertory.backends.sessions.journal.requests import Requests
+from repertory.backends.sessions.requests import Requests, copy_aside, names_aside, remove_aside, side_by_side
+from repertory.backends.sessions.table import (
+    Entry,
+    Outcome,
+    SessionTable,
+    append_apart,
+    busy,
+    lost,
+    parts_by_agent,
+    position_after,
+    refuse_gaps,
+    write_anew,
+)
 from repertory.core.ids import check_id
 from repertory.core.journal.codec import at_of
 from repertory.core.journal.rows import Kind
 from repertory.core.message_tree.assembly import Assembled, Source
 from repertory.core.message_tree.documents import Read, read_message
-from repertory.core.message_tree.head import read_head
+from repertory.core.message_tree.kept_rows import read_head
 from repertory.core.message_tree.opening import open_agent
-from repertory.core.message_tree.run_file import read_run_file
+from repertory.core.message_tree.runs import read_run_file
 from repertory.core.message_tree.spelling import parsed
 from repertory.core.orchestration.journals import orchestrator_in
-from repertory.core.outage import own_errors
-from repertory.errors import (
-    AlreadyExists,
-    Corrupt,
-    Invalid,
-    LeaseLost,
-    NotFound,
-    RepertoryError,
-    SessionBusy,
-    StoreNotFound,
-)
+from repertory.errors import AlreadyExists, Corrupt, Invalid, LeaseLost, NotFound, RepertoryError, StoreNotFound
 
 if TYPE_CHECKING:
     from repertory.backends.ports import Lease, ObjectInfo, ObjectStore
-    from repertory.backends.sessions.proof_of_life import ProofOfLife
+    from repertory.backends.sessions.liveness import Liveness
     from repertory.core.journal.appender import Entropy
     from repertory.core.journal.rows import Row
 
 _Journal: TypeAlias = TreeJournal | OrchestratorJournal
 
 
-@dataclass(slots=True)
-class _Session:
-    """What this store knows of one session."""
-
-    lock: anyio.Lock = field(default_factory=anyio.Lock)
-    users: int = 0
-    """Calls that hold the lock or wait for it."""
-    held: HeldLease | None = None
-    journals: dict[str, _Journal] = field(default_factory=dict[str, "_Journal"])
+_Entry: TypeAlias = "Entry[HeldLease, _Journal]"
 
 
-class MessageTreeStore:
+class MessageTreeStore(SessionStore):
     """A `SessionStore` over an `ObjectStore`, which it closes. For one event loop.
 
     Errors of every call: those of the objects (`Unavailable`, `Throttled`, `Failed`), `CorruptJournal` and `Corrupt`
     naming the document, `Invalid` (bad ids, links in the tree, a closed store).
     """
 
-    others_add = True
-    """Programs that know no leases write to such trees."""
-    look_every_s = 0.25
-    """How often an owner should look whether it was asked for a session."""
-
     def __init__(
         self,
         objects: ObjectStore,
         *,
         owner: str,
-        life: ProofOfLife,
+        life: Liveness,
         wall: Callable[[], float],
         entropy: Entropy,
         settings: TreeSettings | None = None,
@@ -107,22 +106,17 @@ class MessageTreeStore:
         self._entropy = entropy
         self._settings = settings or TreeSettings()
         self._leases = TreeLeases(objects, life, owner, wall, self._settings.prove_s)
-        self._sessions: dict[str, _Session] = {}
-        self._closed = False
+        self._table: SessionTable[HeldLease, _Journal] = SessionTable(lambda: self.name)
 
     @property
     def name(self) -> str:
-        """Two stores with the same name hold the same sessions."""
         return f"messages:{self._objects.name}"
 
     async def acquire(self, session_id: str, *, takeover: bool = False) -> Lease:
-        """Become the owner. An earlier lease of this very object is fenced. Errors: `SessionBusy`, and see the
-        class.
-        """
         check_id(session_id, "session id")
         names = self._names(session_id)
         with anyio.CancelScope(shield=True):
-            async with self._locked(session_id) as session:
+            async with self._table.locked(session_id) as session:
                 await check_told(self._objects, names)
                 session.held = held = await self._leases.acquire(names, takeover=takeover)
                 session.journals = {}
@@ -130,15 +124,22 @@ class MessageTreeStore:
         raise AssertionError
 
     @property
-    def yields_within_s(self) -> float:
-        """How long an idle owner takes from being asked until the session is free, as a rule."""
-        return 1.0
+    def capabilities(self) -> StoreCapabilities:
+        renew_s = self._settings.renew_every_s
+        return StoreCapabilities(
+            others_add=True,
+            maintained=renew_s is not None,
+            flush_delay_s=0.005,  # A message is a request by itself, however long one waits for others.
+            look_every_s=0.25,
+            yields_within_s=1.0 if renew_s is None else renew_s + 1.5,
+            quarantines=True,
+        )
 
     async def asked_for(self) -> Sequence[str]:
         """Sessions held by this object that other processes have asked for since the last look. In a bucket, that is
         known from the last renewal. Errors: `Unavailable`.
         """
-        holding = {session_id: session.held for session_id, session in self._sessions.items() if session.held}
+        holding = self._table.held()
         asked = {*(await self._life.asked_for() if holding else ())}
         for session_id, held in holding.items():
             if held.wanted:
@@ -147,38 +148,18 @@ class MessageTreeStore:
         return sorted(asked & holding.keys())
 
     async def release(self, lease: Lease) -> None:
-        """Give the session up. A lease that is no longer current is ignored."""
-        with anyio.CancelScope(shield=True):
-            async with self._locked(lease.session_id) as session:
-                if session.held is not None and session.held.lease == lease:
-                    await self._release(session)
+        await self._table.release(lease, self._release)
 
-    async def append(self, batches: Sequence[Batch]) -> Sequence[Position | RepertoryError]:
+    async def append(self, batches: Sequence[Batch]) -> Sequence[Outcome]:
         """Commit one group, its sessions side by side; one outcome per batch, in order."""
-        for batch in batches:
-            for agent_id in {row.agent_id for row in batch.rows}:
-                check_id(agent_id, "agent id")
-        outcomes: dict[int, Position | RepertoryError] = {}
-        by_session: dict[str, list[int]] = {}
-        for place, batch in enumerate(batches):
-            by_session.setdefault(batch.lease.session_id, []).append(place)
-        with anyio.CancelScope(shield=True):
-            if len(by_session) == 1:
-                (places,) = by_session.values()
-                await self._append_in_order(batches, places, outcomes)
-            else:
-                async with anyio.create_task_group() as tasks:
-                    for places in by_session.values():
-                        tasks.start_soon(self._append_in_order, batches, places, outcomes)
-        await checkpoint()
-        return [outcomes[place] for place in range(len(batches))]
+        return await append_apart(batches, self._table.locked, self._append)
 
     async def load(self, session_id: str, agent_id: str, *, whole: bool = False) -> Sequence[Row]:
         """Rows in order, from the last row's `low` on, or all of them. The owner takes in what others have added."""
         check_id(session_id, "session id")
         check_id(agent_id, "agent id")
         names = self._names(session_id)
-        async with self._locked(session_id) as session:
+        async with self._table.locked(session_id) as session:
             if session.held is not None and agent_id not in session.journals:
                 rows: list[Row] = []
                 with anyio.CancelScope(shield=True):
@@ -200,7 +181,7 @@ class MessageTreeStore:
         """Every session that holds records, the most recently changed first; or that one alone. An agent that is
         damaged is left out: opening it says what is wrong.
         """
-        self._refuse_closed()
+        self._table.refuse_closed()
         prefix = SESSIONS if session_id is None else self._names(check_id(session_id, "session id")).folder
         listed: dict[str, list[ObjectInfo]] = {}
         for info in await self._objects.list(prefix):
@@ -210,11 +191,10 @@ class MessageTreeStore:
         return sorted((info for info in infos if info is not None), key=lambda info: info.updated_at, reverse=True)
 
     async def delete(self, session_id: str) -> None:
-        """Erase a session. Errors: `NotFound`, `SessionBusy`, and see the class."""
         check_id(session_id, "session id")
         names = self._names(session_id)
         with anyio.CancelScope(shield=True):
-            async with self._locked(session_id) as session:
+            async with self._table.locked(session_id) as session:
                 await check_told(self._objects, names)
                 await self._refuse_other_hands(names)
                 await self._remove(names, session)
@@ -222,7 +202,7 @@ class MessageTreeStore:
 
     async def inspect(self) -> Inspection:
         """Documents among the sessions that are no part of the layout: one list."""
-        self._refuse_closed()
+        self._table.refuse_closed()
         listed: dict[str, list[str]] = {}
         for info in await self._objects.list(SESSIONS):
             listed.setdefault(info.key.split("/")[0], []).append(info.key)
@@ -230,7 +210,7 @@ class MessageTreeStore:
 
     async def examine(self, session_id: str) -> Sequence[Damage]:
         """Every document of a session that is damaged, also where nobody who opens it would meet that."""
-        self._refuse_closed()
+        self._table.refuse_closed()
         names = self._names(check_id(session_id, "session id"))
         places = await places_in(self._objects, names)
         of_agents = [await examine_agent(place) for place in places]
@@ -238,7 +218,7 @@ class MessageTreeStore:
 
     async def salvage(self, session_id: str) -> Salvage:
         """The rows of a session or, where they cannot be proved, new ones for every message that can be read."""
-        self._refuse_closed()
+        self._table.refuse_closed()
         names = self._names(check_id(session_id, "session id"))
         await check_told(self._objects, names)
         rows: list[Row] = []
@@ -262,32 +242,34 @@ class MessageTreeStore:
         names = self._names(check_id(session_id, "session id"))
         moved_to = ""
         with anyio.CancelScope(shield=True):
-            async with self._locked(session_id) as session:
+            async with self._table.locked(session_id) as session:
                 await check_told(self._objects, names)
                 await self._refuse_other_hands(names)
                 moved_to = await copy_aside(Requests(self._objects), names.folder.removesuffix("/"), names.aside)
                 await self._remove(names, session)
-            if keep:
-                lease = await self.acquire(session_id)
-                (outcome,) = await self.append([Batch(lease=lease, rows=keep)])
-                await self.release(lease)
-                if isinstance(outcome, RepertoryError):
-                    raise outcome
+            await write_anew(self, session_id, keep)
         return moved_to
 
     async def quarantined(self, session_id: str) -> Sequence[str]:
         """What was set aside of a session, the oldest first, and what was when it was opened."""
         names = self._names(check_id(session_id, "session id"))
-        self._refuse_closed()
+        self._table.refuse_closed()
         keys = [info.key for info in await self._objects.list(names.folder)]
         unreadable = [of_agent.unreadable for of_agent in names.journals_in(keys)]
         found = [folder for folder in unreadable if any(key.startswith(folder) for key in keys)]
         return [*await names_aside(Requests(self._objects), names.aside), *found]
 
-    async def renew(self) -> None:
-        """Prove every lease that is held. One that cannot be proved now is tried again with the next commit."""
-        for session_id in list(self._sessions):
-            async with self._locked(session_id) as session:
+    async def maintain(self) -> None:
+        """Prove the leases that are held, until cancelled. One that cannot be proved now is tried again with the next
+        commit.
+        """
+        while self._settings.renew_every_s is not None:
+            await anyio.sleep(self._settings.renew_every_s)
+            await self._renew()
+
+    async def _renew(self) -> None:
+        for session_id in self._table.held():
+            async with self._table.locked(session_id) as session:
                 if session.held is None:
                     continue
                 with anyio.CancelScope(shield=True), suppress(RepertoryError):
@@ -296,17 +278,12 @@ class MessageTreeStore:
 
     async def aclose(self) -> None:
         """Close, and give up every lease. Calling it twice is allowed."""
-        if self._closed:
-            await checkpoint()
-            return
-        self._closed = True
         with anyio.CancelScope(shield=True):
-            for session in self._sessions.values():
-                async with session.lock:
-                    if session.held is not None:
-                        await self._release(session)
-            await self._life.end()
-            await self._objects.aclose()
+            if await self._table.close(self._release):
+                await self._life.end()
+                await self._objects.aclose()
+                return
+        await checkpoint()
 
     # Within.
 
@@ -323,10 +300,10 @@ class MessageTreeStore:
         with suppress(Corrupt):
             found = await self._leases.read(names)
             if await self._leases.in_other_hands(found):
-                raise SessionBusy("another live owner has the session", session=names.session_id, owner=found.owner)
+                raise busy(names.session_id, found.owner)
             self._leases.forget(names.session_id, found.generation)
 
-    async def _remove(self, names: SessionNames, session: _Session) -> None:
+    async def _remove(self, names: SessionNames, session: _Entry) -> None:
         """Delete every document. Who looks on sees what others take for a session until the last moment."""
         keys = [info.key for info in await self._objects.list(names.folder)]
         last = (names.lease, names.session)
@@ -334,31 +311,13 @@ class MessageTreeStore:
             await self._objects.delete(key)
         if self._settings.keep_folders:
             await self._remove_empty_folders(names)
-        session.held, session.journals = None, {}
+        session.drop()
 
-    def _refuse_closed(self) -> None:
-        if self._closed:
-            raise Invalid("this was closed before", name=self.name)
-
-    @asynccontextmanager
-    async def _locked(self, session_id: str) -> AsyncGenerator[_Session]:
-        """The session, for this call alone; forgotten when nobody needs it any more."""
-        self._refuse_closed()
-        session = self._sessions.setdefault(session_id, _Session())
-        session.users += 1
-        try:
-            async with session.lock:
-                yield session
-        finally:
-            session.users -= 1
-            if not session.users and session.held is None:
-                self._sessions.pop(session_id, None)
-
-    async def _release(self, session: _Session) -> None:
-        held, session.held = session.held, None
+    async def _release(self, session: _Entry) -> None:
+        held, journals = session.held, session.journals
         assert held is not None
         names = self._names(held.lease.session_id)
-        journals, session.journals = session.journals, {}
+        session.drop()
         due = any(journal.due for journal in journals.values())
         if due and await self._leases.check(names, held) is not None:
             return
@@ -385,19 +344,7 @@ class MessageTreeStore:
         check_tail(place, journal.last_seq, held.tails)
         return journal, rows
 
-    async def _append_in_order(
-        self, batches: Sequence[Batch], places: Sequence[int], outcomes: dict[int, Position | RepertoryError]
-    ) -> None:
-        """The batches of one session, each after the one before."""
-        async with self._locked(batches[places[0]].lease.session_id) as session:
-            for place in places:
-                try:
-                    with own_errors(batches[place].lease.session_id):
-                        outcomes[place] = await self._append(session, batches[place])
-                except RepertoryError as error:
-                    outcomes[place] = error
-
-    async def _append(self, session: _Session, batch: Batch) -> Position | LeaseLost:
+    async def _append(self, session: _Entry, batch: Batch) -> Position | LeaseLost:
         held, names = session.held, self._names(batch.lease.session_id)
         if held is None or held.lease != batch.lease:
             return lost(batch.lease)
@@ -419,32 +366,22 @@ class MessageTreeStore:
             session.journals = {}  # What is stored is unknown: it is read again.
             raise
 
-    async def _append_owned(self, session: _Session, held: HeldLease, batch: Batch) -> Position | LeaseLost:
+    async def _append_owned(self, session: _Entry, held: HeldLease, batch: Batch) -> Position | LeaseLost:
         names = self._names(batch.lease.session_id)
-        by_agent: dict[str, list[Row]] = {}
-        for row in batch.rows:
-            by_agent.setdefault(row.agent_id, []).append(row)
-        erase: dict[str, list[int]] = {}
-        for agent_id, seq in batch.erase:
-            erase.setdefault(agent_id, []).append(seq)
-        for agent_id in {**by_agent, **erase}:
+        parts = parts_by_agent(batch)
+        for agent_id, part in parts.items():
             if agent_id not in session.journals:
                 session.journals[agent_id], _ = await self._open(names, held, agent_id)
-            stored = session.journals[agent_id].last_seq
-            for seq, row in enumerate(by_agent.get(agent_id, ()), stored + 1):
-                if row.seq != seq:
-                    msg = "rows do not follow what is stored"
-                    return LeaseLost(msg, session=names.session_id, seq=row.seq, stored=stored)
-        for agent_id in {**by_agent, **erase}:
-            journal = session.journals[agent_id]
-            refusal = await journal.append(by_agent.get(agent_id, ()), erase.get(agent_id, ()))
+            refusal = refuse_gaps(names.session_id, part.rows, session.journals[agent_id].last_seq)
+            if refusal is not None:
+                return refusal
+        for agent_id, part in parts.items():
+            refusal = await session.journals[agent_id].append(part.rows, part.erase)
             if refusal is not None:  # About this agent alone: whose the session is, the store is asked next time.
                 del session.journals[agent_id]
                 held.proved_at = -math.inf
                 return refusal
-        agent_id = batch.rows[-1].agent_id if batch.rows else (batch.erase[-1][0] if batch.erase else "")
-        journal = session.journals.get(agent_id)
-        return Position(agent_id=agent_id, seq=journal.last_seq if journal is not None else 0)
+        return position_after(batch, lambda agent_id: session.journals[agent_id].last_seq)
 
     async def _info(self, folder: str, found: Sequence[ObjectInfo]) -> SessionInfo | None:
         keys = [info.key for info in found]
@@ -505,24 +442,6 @@ class MessageTreeStore:
         with suppress(AlreadyExists):
             await self._objects.put(key, b"", Create())
         await self._objects.delete(key)
-
-
-class TendedTreeStore(MessageTreeStore):
-    """The same where leases end by themselves, so that an owner that writes nothing has to renew them."""
-
-    linger_s = 0.005
-    """A message is a request by itself, however long one waits for others."""
-
-    @property
-    def yields_within_s(self) -> float:
-        """How long an idle owner takes from being asked until the session is free, as a rule."""
-        return self._settings.renew_every_s + 1.5
-
-    async def tend(self) -> None:
-        """Renew the leases that are held, until cancelled, which is safe at any time."""
-        while True:
-            await anyio.sleep(self._settings.renew_every_s)
-            await self.renew()
 
 
 # Reading around damage in the documents of a session.

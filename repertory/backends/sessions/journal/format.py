@@ -12,11 +12,15 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from hashlib import sha256
 from struct import Struct, error
-from typing import NamedTuple, cast
+from typing import Literal, NamedTuple, TypedDict, cast
 
+from repertory.backends.sessions.requests import Requests
+from repertory.core.ids import RESERVED, check_id
 from repertory.core.journal.rows import LINK_BYTES, SALT_BYTES, Row
-from repertory.errors import Invalid
+from repertory.errors import CorruptJournal, Invalid
 
 MAGIC = b"RptJ"
 FORMAT_VERSION = 1
@@ -120,3 +124,266 @@ def _read(plain: bytes, proofs: bytes) -> Packed:
         msg = "more or fewer bytes than its rows have"
         raise ValueError(msg)
     return Packed(said, rows)
+
+
+ObjectKind = Literal["head", "segment", "chunk", "window"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """What the head says besides the rows that it may hold."""
+
+    session: str
+    generation: int = 0
+    """Of the last owner. It rises with each."""
+    owner: str | None = None
+    """None when the session was given up, or deleted."""
+    edition: int = 0
+    """Rises with each put of the head, so that no two are equal."""
+    commit: int = 0
+    """Everything up to this commit is known here: to the rows that opening needs, and to `seqs`."""
+    orderly: bool = False
+    """Whether `commit` is the last one there is, and no put of a former owner is still on its way."""
+    window: str | None = None
+    """The name of the object with the rows that opening needs; None when they stand in the head."""
+    base: int = 0
+    """Commits up to here belong to a session of the same name that was deleted."""
+    merged: int = 0
+    """Commits up to here stand in chunks."""
+    tidied: int = 0
+    """Segments up to here have been removed after they were merged."""
+    seqs: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Agent id to its last sequence number."""
+    erasing: tuple[tuple[str, int], ...] = ()
+    """Rows (agent id, sequence number) whose content must go and may still stand somewhere."""
+    created_at: float = 0.0
+    updated_at: float = 0.0
+    deleted: bool = False
+    moved_to: str | None = None
+    """The folder where the session lies since it was moved. `deleted`: nothing of it is left here. Releases that do not
+    know this field refuse the head."""
+    moved_from: str | None = None
+    """The folder from which the session was moved here, as long as some of it may be left there."""
+
+
+class HeadChanges(TypedDict, total=False):
+    """What an owner changes in its head."""
+
+    owner: str | None
+    commit: int
+    orderly: bool
+    window: str | None
+    merged: int
+    seqs: Mapping[str, int]
+    erasing: tuple[tuple[str, int], ...]
+    created_at: float
+    updated_at: float
+    deleted: bool
+    moved_to: str | None
+
+
+_DEFAULTS = {item.name: item.default for item in fields(Head) if item.name != "seqs"}
+
+
+def pack_head(head: Head, rows: Sequence[Row]) -> bytes:
+    """The bytes of a head with these rows in it."""
+    said = {name: getattr(head, name) for name in _DEFAULTS if getattr(head, name) != _DEFAULTS[name]}
+    return pack({"kind": "head", **said, "seqs": dict(head.seqs)}, rows)
+
+
+def head_in(packed: Packed) -> Head:
+    """The head that was packed. Errors: ValueError."""
+    said = {name: value for name, value in packed.header.items() if name != "kind"}
+    for name, value in said.items():
+        if name not in _TYPES or not isinstance(value, _TYPES[name]):
+            msg = f"the head has a field that it cannot have: {name}"
+            raise ValueError(msg)
+    seqs = cast("dict[str, object]", said.get("seqs", {}))
+    said["seqs"] = {agent_id: whole_number(seq) for agent_id, seq in seqs.items()}
+    said["erasing"] = erasing_in(said.get("erasing", []))
+    made = cast("Mapping[str, str]", said)  # each is of its own type, as was just seen
+    return Head(**made)  # type: ignore[arg-type]
+
+
+def erasing_in(said: object) -> tuple[tuple[str, int], ...]:
+    """Rows that are named in a header. Errors: ValueError."""
+    pairs = cast("list[object]", said) if isinstance(said, list) else []
+    found: list[tuple[str, int]] = []
+    for pair in pairs:
+        agent_id, seq = cast("list[object]", pair) if isinstance(pair, list) else (None, None)
+        found.append((str(agent_id), whole_number(seq)))
+    return tuple(found)
+
+
+def whole_number(said: object) -> int:
+    """A number in a header. Errors: ValueError."""
+    if isinstance(said, bool) or not isinstance(said, int):
+        msg = f"a number is none: {said!r}"
+        raise ValueError(msg)
+    return said
+
+
+def read_object(stored: bytes, kind: ObjectKind, session_id: str | None, key: str) -> Packed:
+    """What stands in an object that should be of this kind, and this session's (None: any).
+
+    Errors: `CorruptJournal` naming session and key.
+    """
+    try:
+        packed = unpack(stored)
+        if packed.header.get("kind") != kind:
+            msg = f"a {packed.header.get('kind')} has the key of a {kind}"
+            raise ValueError(msg)
+        if session_id is not None and packed.header.get("session") != session_id:
+            msg = f"another session's: {packed.header.get('session')}"
+            raise ValueError(msg)
+    except ValueError as error:
+        raise CorruptJournal("a damaged object", session=session_id, key=key, cause=str(error)) from error
+    return packed
+
+
+_TYPES: dict[str, type | tuple[type, ...]] = {
+    "session": str,
+    "generation": int,
+    "owner": str,
+    "edition": int,
+    "commit": int,
+    "orderly": bool,
+    "window": str,
+    "base": int,
+    "merged": int,
+    "tidied": int,
+    "seqs": dict,
+    "erasing": list,
+    "created_at": (int, float),
+    "updated_at": (int, float),
+    "deleted": bool,
+    "moved_to": str,
+    "moved_from": str,
+}
+
+
+# Under which keys the objects of a session lie. Its folder is `journals/<session>`, or `<session>/journal` where
+# snapshots of it lie beside its journal:
+#
+# <folder>/head                       who owns the session, what opening it needs, or where that lies
+# <folder>/s/<commit, 16 digits>      a segment: what one commit added
+# <folder>/c/<commit, 16 digits>      a chunk: the segments from this commit on, merged
+# <folder>/w/<generation>-<edition>   what opening needs, when it is too large for the head
+# <folder>/wanted                     tells the store's clock to whoever asks whether an owner is alive
+
+ROOT = "journals"
+QUARANTINE = "quarantine"
+_DIGITS = 16
+_TOO_HIGH = "1000000000000000"
+
+
+class SessionKeys(NamedTuple):
+    """The keys of one session."""
+
+    folder: str
+    aside: str
+    """The folder for what is set aside of it."""
+
+    @property
+    def head(self) -> str:
+        return f"{self.folder}/head"
+
+    @property
+    def wanted(self) -> str:
+        return f"{self.folder}/wanted"
+
+    @property
+    def segments(self) -> str:
+        return f"{self.folder}/s/"
+
+    @property
+    def chunks(self) -> str:
+        return f"{self.folder}/c/"
+
+    @property
+    def windows(self) -> str:
+        return f"{self.folder}/w/"
+
+    def segment(self, commit: int) -> str:
+        return f"{self.folder}/s/{commit:0{_DIGITS}}"
+
+    def chunk(self, first: int) -> str:
+        return f"{self.folder}/c/{first:0{_DIGITS}}"
+
+    def window(self, name: str) -> str:
+        return f"{self.folder}/w/{name}"
+
+
+class Layout(NamedTuple):
+    """How the journals of a storage lie there: a session's folder is its name between `before` and `behind`."""
+
+    before: str
+    behind: str
+    aside_before: str
+    aside_behind: str
+    taken: str | None = None
+    """A name that is no session's here."""
+
+    def keys_of(self, session_id: str) -> SessionKeys:
+        """The keys of a session, whose id is the name of its folder where that is possible. Errors: `Invalid`."""
+        name = check_id(session_id, "session id")
+        if name.startswith((RESERVED, "%")) or name == self.taken:
+            name = f"%{sha256(name.encode()).hexdigest()}"  # the head has the id itself
+        return self._keys(name)
+
+    def keys_around(self, key: str) -> SessionKeys | None:
+        """The keys of the session in whose folder a key lies; None for one that lies in none."""
+        name = key.removeprefix(self.before).split("/", 1)[0]
+        keys = self._keys(name)
+        return keys if name and name != self.taken and key.startswith(f"{keys.folder}/") else None
+
+    def name_in(self, keys: SessionKeys) -> str:
+        """The name of a session's folder."""
+        return keys.folder.removeprefix(self.before).removesuffix(self.behind)
+
+    def _keys(self, name: str) -> SessionKeys:
+        folder = f"{self.before}{name}{self.behind}"
+        return SessionKeys(folder, f"{self.aside_before}{name}{self.aside_behind}")
+
+
+JOURNALS = Layout(f"{ROOT}/", "", f"{QUARANTINE}/{ROOT}/", "")
+"""Journals alone: `journals/<session>/...`."""
+BESIDE_SNAPSHOTS = Layout("", "/journal", "", "/quarantine", ROOT)
+"""Journals among the snapshots: `<session>/journal/...`, so that all of a session lies below `<session>/`."""
+
+
+def number_in(key: str) -> int | None:
+    """The commit that the key of a segment or chunk names; None for somebody else's object, such as one with a number
+    that no session gets to.
+    """
+    name = key.rpartition("/")[2]
+    return int(name) if len(name) == _DIGITS and name.isascii() and name.isdigit() and name < _TOO_HIGH else None
+
+
+_FENCE_BYTES_MAX = 1024
+"""A fence holds two ids and three numbers: it is never larger."""
+
+
+async def remove_session(requests: Requests, keys: SessionKeys, up_to: int | None = None) -> bool:
+    """Remove everything but the head, which says that the session is deleted, and fences, which keep former owners out.
+
+    Commits after `up_to` stay. Whether anything was removed.
+    """
+    found = [info for info in await requests.list(f"{keys.folder}/") if info.key != keys.head]
+    if up_to is not None:
+        found = [info for info in found if (number_in(info.key) or 0) <= up_to]
+    small = [info.key for info in found if info.key.startswith(keys.segments) and info.size_bytes <= _FENCE_BYTES_MAX]
+    stored = await requests.find_all(small)
+    fences = {key for key, item in zip(small, stored, strict=True) if item is not None and _is_fence(item.body)}
+    gone = [info.key for info in found if info.key not in fences]
+    if gone:
+        await requests.delete_all(gone)
+    return bool(gone)
+
+
+def _is_fence(body: bytes) -> bool:
+    try:
+        header, rows = unpack(body)
+    except ValueError:
+        return False
+    return header.get("kind") == "segment" and not rows and not header.get("erasing")

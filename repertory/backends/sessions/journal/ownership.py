@@ -14,12 +14,10 @@ import anyio
 import anyio.to_thread
 
 from repertory.backends.ports import Batch, Condition, Create, Lease, Overwrite, Position, Update
-from repertory.backends.sessions.journal.format import pack
-from repertory.backends.sessions.journal.head import Head, HeadChanges, pack_head
-from repertory.backends.sessions.journal.keys import SessionKeys
-from repertory.backends.sessions.journal.reading import Changed, SessionReader, StoredHead
-from repertory.backends.sessions.journal.requests import Requests, side_by_side
-from repertory.backends.sessions.journal.window import Window, seqs_after, without
+from repertory.backends.sessions.journal.format import Head, HeadChanges, SessionKeys, pack, pack_head
+from repertory.backends.sessions.journal.reading import Changed, SessionReader, StoredHead, Window, seqs_after, without
+from repertory.backends.sessions.requests import Requests, side_by_side
+from repertory.backends.sessions.table import is_current, lost, parts_by_agent, position_after, refuse_gaps
 from repertory.core.journal.codec import at_of
 from repertory.core.journal.rows import Row
 from repertory.errors import (
@@ -94,8 +92,8 @@ class OwnedSession:
                         await self.prove()
                     elif not await self._put_segment(rows, erasing):
                         continue
-                except LeaseLost as lost:
-                    return [lost for _ in batches]
+                except LeaseLost as error:
+                    return [error for _ in batches]
                 return outcomes
             raise StoreUnavailable(
                 "the segment could not be placed", session=self.lease.session_id, commit=self.commit + 1
@@ -109,23 +107,18 @@ class OwnedSession:
         erasing: list[tuple[str, int]] = []
         seqs = self._seqs
         for batch in batches:
-            ends = dict(seqs)
-            refused = None
-            for row in batch.rows:
-                last = ends.get(row.agent_id, 0)
-                if row.seq != last + 1:
-                    fields = {"session": self.lease.session_id, "seq": row.seq, "stored": last}
-                    refused = LeaseLost("rows do not follow what is stored", **fields)
-                    break
-                ends[row.agent_id] = row.seq
+            gaps = (
+                refuse_gaps(self.lease.session_id, part.rows, seqs.get(agent_id, 0))
+                for agent_id, part in parts_by_agent(batch).items()
+            )
+            refused = next((gap for gap in gaps if gap is not None), None)
             if refused is not None:
                 outcomes.append(refused)
                 continue
-            seqs = ends
+            seqs = seqs_after(seqs, batch.rows)
             placed += batch.rows
             erasing += [pair for pair in batch.erase if 0 < pair[1] <= seqs.get(pair[0], 0)]
-            agent_id = batch.rows[-1].agent_id if batch.rows else (batch.erase[-1][0] if batch.erase else "")
-            outcomes.append(Position(agent_id=agent_id, seq=seqs.get(agent_id, 0)))
+            outcomes.append(position_after(batch, seqs))
         return outcomes, placed, tuple(erasing)
 
     async def _put_segment(self, rows: Sequence[Row], erasing: tuple[tuple[str, int], ...]) -> bool:
@@ -156,7 +149,7 @@ class OwnedSession:
                 "the segment is there, and is not", session=self.lease.session_id, key=key
             ) from error
         segment = self.reader.segment(number, found)
-        if (segment.generation, segment.owner) == (self.lease.generation, self.lease.owner):
+        if is_current(segment, self.lease):
             self._stored(number, segment.rows, segment.erasing, len(found.body), self.signed_at)
             return found.body == body
         if segment.generation > self.lease.generation:
@@ -196,8 +189,7 @@ class OwnedSession:
     def lose(self) -> LeaseLost:
         """Somebody else has the session."""
         if self.lost is None:
-            fields = {"session": self.lease.session_id, "generation": self.lease.generation}
-            self.lost = LeaseLost("the session has another owner now", **fields)
+            self.lost = lost(self.lease)
         return self.lost
 
     # Becoming the owner.
@@ -391,7 +383,7 @@ class OwnedSession:
         self.head, self._version = stored.head, stored.version
 
     def _ours(self, head: Head) -> bool:
-        return (head.generation, head.owner) == (self.lease.generation, self.lease.owner)
+        return is_current(head, self.lease)
 
     def note_tidied(self, commit: int) -> None:
         """Segments up to this commit were removed; the next head says so."""

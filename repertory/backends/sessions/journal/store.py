@@ -10,23 +10,47 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import anyio
 from anyio.lowlevel import checkpoint_if_cancelled
 
-from repertory.backends.mending_ports import Damage, Inspection, Salvage
-from repertory.backends.ports import Batch, Create, Lease, ObjectInfo, ObjectStore, Position, SessionInfo
-from repertory.backends.sessions.journal.format import pack, unpack
-from repertory.backends.sessions.journal.head import Head, ObjectKind, erasing_in, head_in, pack_head, read_object
-from repertory.backends.sessions.journal.keys import JOURNALS, Layout, SessionKeys, number_in, remove_session
-from repertory.backends.sessions.journal.owners import Owners
+from repertory.backends.ports import (
+    Batch,
+    Create,
+    Damage,
+    Inspection,
+    Lease,
+    ObjectInfo,
+    ObjectStore,
+    Overwrite,
+    Position,
+    Salvage,
+    SessionInfo,
+    SessionStore,
+    StoreCapabilities,
+)
+from repertory.backends.sessions.journal.format import (
+    JOURNALS,
+    Head,
+    Layout,
+    ObjectKind,
+    SessionKeys,
+    erasing_in,
+    head_in,
+    number_in,
+    pack,
+    pack_head,
+    read_object,
+    remove_session,
+    unpack,
+)
+from repertory.backends.sessions.journal.maintenance import Maintenance
 from repertory.backends.sessions.journal.ownership import OwnedSession
-from repertory.backends.sessions.journal.quarantine import copy_aside, names_aside, remove_aside
-from repertory.backends.sessions.journal.reading import Changed, SessionReader, StoredHead
-from repertory.backends.sessions.journal.requests import Requests, side_by_side
-from repertory.backends.sessions.journal.tending import Tending
-from repertory.backends.sessions.journal.window import Window, seqs_after, without
+from repertory.backends.sessions.journal.reading import Changed, SessionReader, StoredHead, Window, seqs_after, without
+from repertory.backends.sessions.liveness import Liveness
+from repertory.backends.sessions.requests import Requests, copy_aside, names_aside, remove_aside, side_by_side
+from repertory.backends.sessions.table import Outcome, busy, check_agents, lost, rival
 from repertory.core.ids import check_id
 from repertory.core.journal.rows import Row
 from repertory.core.outage import own_errors
@@ -43,51 +67,47 @@ from repertory.errors import (
     StoreUnavailable,
 )
 
-Outcome: TypeAlias = Position | RepertoryError
-
-LINGER_S = 10.0
+FLUSH_DELAY_S = 10.0
 """How long records wait for company: a put has its price, and nobody waits for these."""
 _TRIES_MAX = 8
 
 
-class ObjectSessionStore:
+class ObjectSessionStore(SessionStore):
     """A `SessionStore` over an `ObjectStore`, which it closes with itself. For one event loop.
 
-    A commit is one put for each session in it, side by side. Ownership lasts as `owners` says; `tend` keeps it up, and
-    keeps opening and reading cheap, so somebody supervised should run it while the store is open.
+    A commit is one put for each session in it, side by side. Ownership lasts as `life` says; `maintain` keeps it up,
+    and keeps opening and reading cheap, so somebody supervised should run it while the store is open.
 
     Errors of every call: those of the object store (`Unavailable`, `Throttled`, `Failed`), `CorruptJournal` naming
     session and key (damaged, foreign or missing objects; nothing was changed), `Invalid` after `aclose`.
     """
 
-    def __init__(self, objects: ObjectStore, *, owner: str, owners: Owners, layout: Layout = JOURNALS) -> None:
+    def __init__(self, objects: ObjectStore, *, owner: str, life: Liveness, layout: Layout = JOURNALS) -> None:
         """`owner` must be unique to this object, such as a random id; it is what leases name."""
         self._layout = layout
         self._objects = objects
         self._owner = check_id(owner, "owner")
-        self._owners = owners
+        self._life = life
         self._requests = Requests(objects)
         self._owned: dict[str, OwnedSession] = {}
-        self._tending = Tending(self._owned, owners)
+        self._maintenance = Maintenance(self._owned, life)
         self._closed = False
-
-    look_every_s = 0.25
-    """How often an owner should look whether it was asked for a session."""
 
     @property
     def name(self) -> str:
-        """Two stores with the same name hold the same sessions."""
         return f"journals:{self._objects.name}"
 
     @property
-    def linger_s(self) -> float:
-        """How long records that nobody waits for should gather before they are appended."""
-        return LINGER_S
-
-    @property
-    def yields_within_s(self) -> float:
-        """How long an idle owner takes from being asked until the session is free, as a rule."""
-        return 1.0 if self._owners.renew_every_s is None else self._owners.renew_every_s + 1.5
+    def capabilities(self) -> StoreCapabilities:
+        renew_s = self._life.renew_every_s
+        return StoreCapabilities(
+            maintained=True,
+            flush_delay_s=FLUSH_DELAY_S,
+            look_every_s=0.25,
+            yields_within_s=1.0 if renew_s is None else renew_s + 1.5,
+            reads_positions=True,
+            quarantines=True,
+        )
 
     async def acquire(self, session_id: str, *, takeover: bool = False) -> Lease:
         """Become the owner: a get and a put after an owner that gave the session up, and at most one more get.
@@ -95,7 +115,7 @@ class ObjectSessionStore:
         An earlier lease of this very object is fenced. Errors: `SessionBusy`, and see the class.
         """
         keys = self._keys(session_id)
-        await self._owners.arrive()
+        await self._life.begin()
         with anyio.CancelScope(shield=True):
             await self._acquire(session_id, keys, takeover)
         lease = self._owned[session_id].lease
@@ -111,17 +131,16 @@ class ObjectSessionStore:
         """Sessions held by this object that other processes have asked for since the last look. In a bucket, that is
         found out with each renewal. Errors: `Unavailable`.
         """
-        asked = {*(await self._owners.asked_for() if self._owned else ())}
+        asked = {*(await self._life.asked_for() if self._owned else ())}
         asked |= {session_id for session_id, owned in self._owned.items() if owned.take_wish()}
         return sorted(asked & self._owned.keys())
 
     async def release(self, lease: Lease) -> None:
-        """Give the session up. A lease that is no longer current is ignored."""
         self._check_open()
         owned = self._owned.get(lease.session_id)
         if owned is not None and owned.lease == lease:
             del self._owned[lease.session_id]
-            await self._tending.stop(owned)
+            await self._maintenance.stop(owned)
             await owned.release()
 
     async def append(self, batches: Sequence[Batch]) -> Sequence[Outcome]:
@@ -130,15 +149,13 @@ class ObjectSessionStore:
         Errors: see the class, when nothing of the group is known to be stored.
         """
         self._check_open()
-        for batch in batches:
-            for agent_id in {row.agent_id for row in batch.rows}:
-                check_id(agent_id, "agent id")
+        check_agents(batches)
         groups: dict[OwnedSession, list[int]] = {}
         outcomes: list[Outcome | None] = [None] * len(batches)
         for number, batch in enumerate(batches):
             owned = self._owned.get(batch.lease.session_id)
             if owned is None or owned.lease != batch.lease:
-                outcomes[number] = _stale(batch.lease)
+                outcomes[number] = lost(batch.lease)
             else:
                 groups.setdefault(owned, []).append(number)
         with anyio.CancelScope(shield=True):
@@ -171,7 +188,7 @@ class ObjectSessionStore:
         """
         self._check_open()
         below = self._layout.before if session_id is None else f"{self._keys(session_id).folder}/"
-        infos = await list_sessions(self._requests, self._owners, self._layout, await self._requests.list(below))
+        infos = await list_sessions(self._requests, self._life, self._layout, await self._requests.list(below))
         return newest_first(infos.values())
 
     async def delete(self, session_id: str) -> None:
@@ -180,7 +197,7 @@ class ObjectSessionStore:
         Errors: `NotFound`, `SessionBusy`, and see the class.
         """
         keys = self._keys(session_id)
-        await self._owners.arrive()
+        await self._life.begin()
         with anyio.CancelScope(shield=True):
             await self._remove(session_id, keys)
             await remove_aside(self._requests, keys.aside)
@@ -199,7 +216,7 @@ class ObjectSessionStore:
         Errors: `NotFound`, `SessionBusy`, and see the class.
         """
         self._keys(session_id)
-        await self._owners.arrive()
+        await self._life.begin()
         with anyio.CancelScope(shield=True):
             return await self._set_aside(session_id, await self._where(session_id), keep)
         raise AssertionError
@@ -208,12 +225,12 @@ class ObjectSessionStore:
         """The folders of what was set aside of a session, the oldest first."""
         return await names_aside(self._requests, self._keys(session_id).aside)
 
-    async def tend(self) -> None:
+    async def maintain(self) -> None:
         """Renew leases, bring heads up to date and merge segments, until cancelled, which is safe at any time.
 
         Commits are never delayed by it. What the object store refuses is tried again later.
         """
-        await self._tending.run()
+        await self._maintenance.run()
 
     async def aclose(self) -> None:
         """Close the object store as well. Leases held by this object are given up; those that the store cannot be told
@@ -225,21 +242,21 @@ class ObjectSessionStore:
         with anyio.CancelScope(shield=True):
             owned, self._owned = list(self._owned.values()), {}
             await side_by_side([partial(self._give_up, session) for session in owned])
-            await self._owners.leave()
+            await self._life.end()
             await self._objects.aclose()
 
     async def _give_up(self, owned: OwnedSession) -> None:
         with suppress(RepertoryError):
-            await self._tending.stop(owned)
+            await self._maintenance.stop(owned)
             await owned.release()
 
     async def _acquire(self, session_id: str, keys: SessionKeys, takeover: bool) -> OwnedSession:
         before_us = self._owned.pop(session_id, None)
         if before_us is not None:
             before_us.lose()
-            await self._tending.stop(before_us)
+            await self._maintenance.stop(before_us)
         owned = self._owned[session_id] = await self._own(session_id, keys, takeover)
-        self._tending.look_at(owned)
+        self._maintenance.look_at(owned)
         return owned
 
     async def _own(self, session_id: str, keys: SessionKeys, takeover: bool) -> OwnedSession:
@@ -286,12 +303,12 @@ class ObjectSessionStore:
         return OwnedSession(self._requests, keys, lease, head)
 
     async def _check_free(self, keys: SessionKeys, stored: StoredHead | None, takeover: bool) -> None:
-        owner = stored.head.owner if stored is not None else None
-        if stored is None or owner in (None, self._owner) or takeover:
+        owner = rival(stored.head, self._owner) if stored is not None else None
+        if stored is None or owner is None or takeover:
             return
-        if await self._owners.alive(str(owner), keys, self._requests):
-            await self._owners.ask(str(owner), stored.head.session)
-            raise SessionBusy("another live owner has the session", session=stored.head.session, owner=owner)
+        if await self._life.is_alive(owner, 0.0, partial(_silent_s, owner, keys, self._requests)):
+            await self._life.ask(owner, stored.head.session)
+            raise busy(stored.head.session, owner)
 
     async def _append(
         self, group: tuple[OwnedSession, list[int]], batches: Sequence[Batch], outcomes: list[Outcome | None]
@@ -305,7 +322,7 @@ class ObjectSessionStore:
             found = [error for _ in numbers]
         if owned.erasing and owned.lost is None:
             try:
-                await self._tending.finish_erasing(owned)
+                await self._maintenance.finish_erasing(owned)
             except RepertoryError as error:
                 # The commit stands: it was not refused, whoever owns the session by now.
                 unfinished = _unfinished(owned, error)
@@ -317,7 +334,7 @@ class ObjectSessionStore:
             del self._owned[owned.lease.session_id]
         for number, outcome in zip(numbers, found, strict=True):
             outcomes[number] = outcome
-        self._tending.look_at(owned)
+        self._maintenance.look_at(owned)
 
     async def _remove(self, session_id: str, keys: SessionKeys) -> None:
         try:
@@ -335,7 +352,7 @@ class ObjectSessionStore:
             await self._requests.delete_all([keys.head])
             return
         del self._owned[session_id]
-        await self._tending.stop(owned)
+        await self._maintenance.stop(owned)
         await owned.write_tombstone()
         await remove_session(self._requests, keys)
 
@@ -375,21 +392,31 @@ def _unfinished(owned: OwnedSession, error: RepertoryError) -> RepertoryError:
     return unfinished
 
 
-def _stale(lease: Lease) -> LeaseLost:
-    return LeaseLost("the session has another owner now", session=lease.session_id, generation=lease.generation)
+async def _silent_s(owner: str, keys: SessionKeys, requests: Requests) -> float:
+    """For how long the owner of a session has not written to it, by the clock of the object store alone: what time it
+    is there is found out by writing a small object, which tells the owner that somebody asks.
+    """
+    await requests.put(keys.wanted, owner.encode(), Overwrite())
+    now = newest = float("-inf")
+    for info in await requests.list(f"{keys.folder}/", f"{keys.folder}/d"):
+        if info.key == keys.wanted:
+            now = info.modified_at
+        elif info.key == keys.head or info.key.startswith(keys.segments):
+            newest = max(newest, info.modified_at)
+    return now - newest
 
 
 _LISTINGS_MAX = 4
 
 
 async def list_sessions(
-    requests: Requests, owners: Owners, layout: Layout, found: Iterable[ObjectInfo], *, moving: bool = False
+    requests: Requests, life: Liveness, layout: Layout, found: Iterable[ObjectInfo], *, moving: bool = False
 ) -> dict[SessionKeys, SessionInfo]:
     """The sessions that hold records, of those that have objects among these, by their keys. `moving`: also those that
     are being moved away. Errors: the object store's.
     """
     folders = by_session(layout, found)
-    read = _Listing(requests, owners, layout, moving).describe
+    read = _Listing(requests, life, layout, moving).describe
     described = await side_by_side([partial(read, *each) for each in folders.items()])
     return {keys: info for keys, info in zip(folders, described, strict=True) if info is not None}
 
@@ -411,7 +438,7 @@ def newest_first(infos: Iterable[SessionInfo]) -> list[SessionInfo]:
 
 class _Listing(NamedTuple):
     requests: Requests
-    owners: Owners
+    life: Liveness
     layout: Layout
     moving: bool
 
@@ -473,7 +500,7 @@ class _Listing(NamedTuple):
         if not seqs:
             return None
         last_sign_at = max((info.modified_at for info in found if info.key != keys.wanted), default=0.0)
-        owned = head.owner is not None and await self.owners.seems_alive(head.owner, last_sign_at)
+        owned = head.owner is not None and await self.life.is_alive(head.owner, last_sign_at)
         return SessionInfo(
             session_id=head.session,
             agents=dict(seqs),

@@ -19,7 +19,7 @@ from repertory.core.snapshots.location import Numbering, file_name, number_of
 from repertory.errors import CorruptJournal, SnapshotException
 
 if TYPE_CHECKING:
-    from repertory.backends.sessions.snapshots.shelf import HistoryShelf, Maker
+    from repertory.backends.sessions.snapshots.makers import HistoryShelf, Maker
     from repertory.core.snapshots.location import SnapshotLocation
 
 _log = logging.getLogger("repertory.sessions")

@@ -24,13 +24,16 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from repertory.backends.mending_ports import Inspection
-from repertory.backends.ports import Condition, Create, SessionInfo, Update
-from repertory.backends.sessions.journal.head import Head, pack_head
-from repertory.backends.sessions.journal.keys import BESIDE_SNAPSHOTS, JOURNALS, SessionKeys, remove_session
-from repertory.backends.sessions.journal.quarantine import names_aside, remove_aside
+from repertory.backends.ports import Condition, Create, Inspection, SessionInfo, Update
+from repertory.backends.sessions.journal.format import (
+    BESIDE_SNAPSHOTS,
+    JOURNALS,
+    Head,
+    SessionKeys,
+    pack_head,
+    remove_session,
+)
 from repertory.backends.sessions.journal.reading import Changed, SessionReader, StoredHead
-from repertory.backends.sessions.journal.requests import SIDE_BY_SIDE, side_by_side
 from repertory.backends.sessions.journal.store import (
     ObjectSessionStore,
     inspect_sessions,
@@ -38,6 +41,7 @@ from repertory.backends.sessions.journal.store import (
     list_sessions,
     newest_first,
 )
+from repertory.backends.sessions.requests import SIDE_BY_SIDE, names_aside, remove_aside, side_by_side
 from repertory.backends.sessions.snapshots.tree import SnapshotTree
 from repertory.core.snapshots.location import RUN_SCOPE
 from repertory.errors import (
@@ -52,8 +56,8 @@ from repertory.errors import (
 
 if TYPE_CHECKING:
     from repertory.backends.ports import ObjectInfo, ObjectStore
-    from repertory.backends.sessions.journal.owners import Owners
     from repertory.backends.sessions.journal.ownership import OwnedSession
+    from repertory.backends.sessions.liveness import Liveness
     from repertory.core.journal.rows import Row
 
 _log = logging.getLogger("repertory.sessions")
@@ -68,13 +72,13 @@ class SnapshotJournal(ObjectSessionStore):
     it is not, which is `StoreFailed`.
     """
 
-    def __init__(self, objects: ObjectStore, *, owner: str, owners: Owners) -> None:
-        super().__init__(objects, owner=owner, owners=owners, layout=BESIDE_SNAPSHOTS)
+    def __init__(self, objects: ObjectStore, *, owner: str, life: Liveness) -> None:
+        super().__init__(objects, owner=owner, life=life, layout=BESIDE_SNAPSHOTS)
 
     async def sessions(self, session_id: str | None = None) -> Sequence[SessionInfo]:
         """As `ObjectSessionStore`, wherever they lie."""
         self._check_open()
-        requests, owners = self._requests, self._owners
+        requests, life = self._requests, self._life
         if session_id is None:
             found = await requests.list("")
         else:
@@ -82,12 +86,12 @@ class SnapshotJournal(ObjectSessionStore):
             found = await requests.list(f"{keys.folder}/")
             headed = any(info.key == keys.head for info in found)
             found = [*found, *await self._older_objects(session_id, headed=headed)]
-        newer = await list_sessions(requests, owners, BESIDE_SNAPSHOTS, found)
+        newer = await list_sessions(requests, life, BESIDE_SNAPSHOTS, found)
         infos = {info.session_id: info for info in newer.values()}
         # What has no head at its own place is at the older one, or being moved.
         heads = {info.key for info in found}
         left = [info for info in found if _moved_head(info.key) not in heads]
-        older = await list_sessions(requests, owners, JOURNALS, left, moving=True)
+        older = await list_sessions(requests, life, JOURNALS, left, moving=True)
         infos |= {info.session_id: info for info in older.values()}
         return newest_first(infos.values())
 
@@ -225,7 +229,7 @@ class SnapshotJournal(ObjectSessionStore):
             if kind_of(older, info.key) in ("segment", "chunk") or info.key == older.window(owned.head.window or "")
         ]
         for first in range(0, len(wanted), SIDE_BY_SIDE):
-            renew_s = self._owners.renew_every_s
+            renew_s = self._life.renew_every_s
             if renew_s is not None and anyio.current_time() - owned.signed_at >= renew_s:
                 await owned.renew()
             part = wanted[first : first + SIDE_BY_SIDE]

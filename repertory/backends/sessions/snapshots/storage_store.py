@@ -3,38 +3,58 @@
 from __future__ import annotations
 
 import base64
+import inspect
 import logging
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
-from typing import TYPE_CHECKING, Generic, NamedTuple, NoReturn, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, TypeAlias, cast
 
 import anyio
 from anyio.lowlevel import checkpoint
 
-from repertory.backends.ports import Lease, Position
+from repertory.backends.ports import Lease, Position, SessionStore, StoreCapabilities
 from repertory.backends.sessions.journal.format import pack, unpack
-from repertory.backends.sessions.journal.requests import side_by_side
-from repertory.backends.sessions.snapshots.agents import SnapshotAgents
 from repertory.backends.sessions.snapshots.history import AgentHistory, mark_in, number_in
-from repertory.backends.sessions.snapshots.makers import RunMaker, SnapshotMaker
-from repertory.backends.sessions.snapshots.opening import find_history, is_of, rows_back_to, rows_for, unreadable
-from repertory.backends.sessions.snapshots.shelf import Found, Maker, S, aside
-from repertory.backends.sessions.snapshots.storage import StorageShelf, place_of
+from repertory.backends.sessions.snapshots.makers import (
+    Found,
+    Maker,
+    RunMaker,
+    S,
+    SnapshotMaker,
+    aside,
+    find_history,
+    found_in,
+    is_of,
+    rows_back_to,
+    rows_for,
+    unreadable,
+)
+from repertory.backends.sessions.snapshots.publisher import SnapshotAgents
+from repertory.backends.sessions.table import append_apart, lost, parts_by_agent, position_after, refuse_gaps
+from repertory.backends.worker_threads import run_in_thread
 from repertory.core.ids import check_id
 from repertory.core.journal.rows import Row, verify
 from repertory.core.message_tree.documents import OURS
-from repertory.core.outage import own_errors
 from repertory.core.snapshots.intake import Replacements, redacted, replacements
-from repertory.core.snapshots.location import AGENT_SCOPE, RUN_SCOPE, SnapshotLocation, number_of
-from repertory.errors import CorruptJournal, Invalid, LeaseLost, RepertoryError
+from repertory.core.snapshots.location import (
+    AGENT_SCOPE,
+    LATEST_ID,
+    RUN_SCOPE,
+    Numbering,
+    SnapshotLocation,
+    in_order,
+    manifest_of,
+    number_of,
+    read_manifest,
+)
+from repertory.errors import CorruptJournal, Invalid, LeaseLost, RepertoryError, SnapshotException, StoreFailed
 
 if TYPE_CHECKING:
     from repertory.backends.ports import Batch, SessionInfo
-    from repertory.backends.sessions.snapshots.choices import SnapshotChoices
-    from repertory.backends.sessions.snapshots.port import SnapshotStorage
+    from repertory.backends.sessions.snapshots.port import SnapshotChoices, SnapshotStorage
     from repertory.core.journal.appender import Entropy
     from repertory.core.messages import Json
     from repertory.core.snapshots.document import ReadRun, ReadSnapshot
@@ -43,7 +63,7 @@ if TYPE_CHECKING:
 Carried: TypeAlias = "CarriedJournal[ReadSnapshot] | CarriedJournal[ReadRun]"
 
 
-class StorageSessionStore:
+class StorageSessionStore(SessionStore):
     """A `SessionStore` over a snapshot storage. For one event loop.
 
     Every commit saves the latest snapshot of each agent that it is for. Such a storage knows no leases: whoever opens a
@@ -53,9 +73,6 @@ class StorageSessionStore:
     Errors of every call: `SessionException` for whatever the storage raises, `SnapshotException` and `CorruptJournal`
     for a latest snapshot that is damaged, `Invalid` for what a storage cannot do, and after `aclose`.
     """
-
-    linger_s = 10.0
-    """A commit saves all of the conversation, so records that nobody waits for should gather."""
 
     def __init__(
         self,
@@ -82,8 +99,12 @@ class StorageSessionStore:
 
     @property
     def name(self) -> str:
-        """Two stores with the same name hold the same sessions."""
         return f"snapshots:{self._shelf.name}"
+
+    @property
+    def capabilities(self) -> StoreCapabilities:
+        # A commit saves all of the conversation, so records that nobody waits for should gather.
+        return StoreCapabilities(maintained=True, flush_delay_s=10.0)
 
     async def acquire(self, session_id: str, *, takeover: bool = False) -> Lease:
         """Become the owner. An earlier lease of this very object is fenced; others are when something is committed."""
@@ -109,19 +130,9 @@ class StorageSessionStore:
     async def append(self, batches: Sequence[Batch]) -> Sequence[Position | RepertoryError]:
         """Commit a group, each agent on its own; one outcome per batch, in order. Cancellation waits for it."""
         self._check_open()
-        for batch in batches:
-            for agent_id in {row.agent_id for row in batch.rows}:
-                check_id(agent_id, "agent id")
-        by_session: dict[str, list[int]] = {}
-        for place, batch in enumerate(batches):
-            by_session.setdefault(batch.lease.session_id, []).append(place)
-        outcomes: dict[int, Position | RepertoryError] = {}
-        with anyio.CancelScope(shield=True):
-            await side_by_side(
-                [partial(self._append_in_order, batches, places, outcomes) for places in by_session.values()]
-            )
-            self.snapshots.look()
-        return [outcomes[place] for place in range(len(batches))]
+        outcomes = await append_apart(batches, nullcontext, self._append)
+        self.snapshots.look()
+        return outcomes
 
     async def load(self, session_id: str, agent_id: str, *, whole: bool = False) -> Sequence[Row]:
         """Rows in order, from the last row's `low` on, or all of them. The owner takes in what others have written, the
@@ -146,7 +157,7 @@ class StorageSessionStore:
         check_id(session_id, "session id")
         self._refuse("a snapshot storage cannot remove anything", session_id)
 
-    async def tend(self) -> None:
+    async def maintain(self) -> None:
         """Put numbered snapshots, until cancelled, which is safe at any time."""
         await self.snapshots.run()
 
@@ -209,34 +220,20 @@ class StorageSessionStore:
                 self.snapshots.add(*key, agent)
             return agent
 
-    async def _append_in_order(
-        self, batches: Sequence[Batch], places: Sequence[int], outcomes: dict[int, Position | RepertoryError]
-    ) -> None:
-        """The batches of one session, each after the one before."""
-        for place in places:
-            try:
-                with own_errors(batches[place].lease.session_id):
-                    outcomes[place] = await self._append(batches[place])
-            except RepertoryError as error:
-                outcomes[place] = error
-
-    async def _append(self, batch: Batch) -> Position | RepertoryError:
-        session_id = batch.lease.session_id
+    async def _append(self, session_id: str, batch: Batch) -> Position | RepertoryError:
         if self._leases.get(session_id) != batch.lease:
-            return _lost(batch.lease)
-        agents = {row.agent_id: None for row in batch.rows} | {agent_id: None for agent_id, _ in batch.erase}
-        if not agents:
+            return lost(batch.lease)
+        parts = parts_by_agent(batch)
+        if not parts:
             return await self._prove(batch.lease)
-        outcome: Position | RepertoryError = Position(agent_id="", seq=0)
-        for agent_id in agents:
+        seqs: dict[str, int] = {}
+        for agent_id, part in parts.items():
             agent = await self._opened(batch.lease, agent_id)
-            rows = [row for row in batch.rows if row.agent_id == agent_id]
-            found = await agent.append(rows, [seq for erased, seq in batch.erase if erased == agent_id])
+            found = await agent.append(part.rows, part.erase)
             if isinstance(found, RepertoryError):
                 return found
-            last = batch.rows[-1].agent_id if batch.rows else batch.erase[-1][0]
-            outcome = found if agent_id == last else outcome
-        return outcome
+            seqs[agent_id] = found.seq
+        return position_after(batch, seqs)
 
     async def _prove(self, lease: Lease) -> Position | RepertoryError:
         outcome: Position | RepertoryError = Position(agent_id="", seq=0)
@@ -251,10 +248,6 @@ def _carried(place: CarriedPlace, choices: SnapshotChoices, kept: Kept | None) -
     if place.location.scope == RUN_SCOPE:
         return CarriedJournal(place, choices, RunMaker(place.location, 0), kept)
     return CarriedJournal(place, choices, SnapshotMaker(place.location, 0, choices.manager), kept)
-
-
-def _lost(lease: Lease) -> LeaseLost:
-    return LeaseLost("the session has another owner now", session=lease.session_id, generation=lease.generation)
 
 
 # The journal of one agent or orchestrator, carried in its latest snapshot: where there is no other place for it.
@@ -405,10 +398,9 @@ class CarriedJournal(Generic[S]):
     async def append(self, added: Sequence[Row], erase: Sequence[int]) -> Position | RepertoryError:
         """Save the rows after those that are there, without the contents that are to go."""
         async with self._lock:
-            for seq, row in enumerate(added, self.last_seq + 1):
-                if row.seq != seq:
-                    fields = {"session": self._location.session_id, "seq": row.seq, "stored": self.last_seq}
-                    return LeaseLost("rows do not follow what is stored", **fields)
+            refused = refuse_gaps(self._location.session_id, added, self.last_seq)
+            if refused is not None:
+                return refused
             gone = {seq for seq in erase if 0 < seq <= self.last_seq + len(added)}
             try:
                 await self.check()
@@ -535,3 +527,87 @@ def _ours_in(document: object) -> dict[str, object]:
 
 def _number(value: object) -> int:
     return value if isinstance(value, int) else 0
+
+
+class StorageShelf:
+    """A storage. Its functions run one at a time, its coroutine functions side by side.
+
+    Errors of every call: `StoreFailed` (a `SessionException`) for whatever the storage raises.
+    """
+
+    def __init__(self, storage: SnapshotStorage) -> None:
+        self._storage = storage
+        self._turn = anyio.Lock()
+
+    @property
+    def name(self) -> str:
+        """Two shelves with the same name are the same storage."""
+        return f"{id(self._storage):x}"
+
+    async def latest(self, location: SnapshotLocation) -> object:
+        """The latest snapshot as the storage has it; None when it has none."""
+        return await self._ask(partial(self._storage.load_snapshot, location=location))
+
+    async def put_latest(self, location: SnapshotLocation, document: Mapping[str, object]) -> None:
+        """Save the latest snapshot."""
+        await self._save(location, LATEST_ID, document)
+
+    async def history(self, location: SnapshotLocation, snapshot_id: str) -> Found[ReadSnapshot] | None:
+        """The snapshot of that id."""
+        found = await self._ask(partial(self._storage.load_snapshot, location=location, snapshot_id=snapshot_id))
+        return None if found is None else found_in(found, f"{place_of(location)}/{snapshot_id}")
+
+    async def put_history(
+        self, location: SnapshotLocation, snapshot_id: str, document: Mapping[str, object], size_bytes: int
+    ) -> None:
+        """Save a snapshot, in the place of one of the same id."""
+        del size_bytes
+        await self._save(location, snapshot_id, document)
+
+    async def ids(self, location: SnapshotLocation) -> list[str]:
+        """The ids there are, numbers first."""
+        found = await self._ask(partial(self._storage.list_snapshot_ids, location=location))
+        ids = [str(each) for each in cast("Sequence[object]", found or ())]
+        numbers = {each: number_of(each) for each in ids}
+        return in_order(each if number is None else str(number) for each, number in numbers.items() if number != 0)
+
+    async def numbering(self, location: SnapshotLocation) -> Numbering:
+        """What the manifest says. Errors: `SnapshotException` for one that says nothing."""
+        found = await self._ask(partial(self._storage.load_manifest, location=location))
+        try:
+            return read_manifest(found)
+        except ValueError as error:
+            raise SnapshotException("a manifest cannot be read", place=place_of(location), cause=str(error)) from error
+
+    async def keep_manifest(self, location: SnapshotLocation) -> None:
+        """A storage has no room for that."""
+
+    async def put_numbering(self, location: SnapshotLocation, numbering: Numbering, at: float) -> None:
+        """Save a manifest."""
+        manifest = manifest_of(numbering, at)
+        await self._ask(partial(self._storage.save_manifest, location=location, manifest=manifest))
+
+    async def _save(self, location: SnapshotLocation, snapshot_id: str, document: Mapping[str, object]) -> None:
+        latest = snapshot_id == LATEST_ID
+        save = partial(self._storage.save_snapshot, location=location, snapshot_id=snapshot_id, is_latest=latest)
+        await self._ask(partial(save, snapshot=dict(document)))
+
+    async def _ask(self, method: partial[Any]) -> object:
+        """What the storage answers, whichever way its method works."""
+        try:
+            if inspect.iscoroutinefunction(method):
+                return await method()
+            async with self._turn:
+                answer = await run_in_thread(method)
+            return await answer if inspect.isawaitable(answer) else answer
+        except RepertoryError:
+            raise
+        except Exception as error:
+            name = getattr(method.func, "__name__", "a method")
+            msg = f"the snapshot storage failed in {name}: {type(error).__name__}: {error}"
+            raise StoreFailed(msg) from error
+
+
+def place_of(location: SnapshotLocation) -> str:
+    """What to call a location in messages."""
+    return f"{location.session_id}/{location.scope_id}"

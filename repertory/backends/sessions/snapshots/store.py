@@ -1,32 +1,34 @@
 """Sessions as journals on any object store, with the documented tree of snapshots published beside them.
 
-Everything acknowledged is in the journal (`ObjectSessionStore`); the tree is put from it, by `tend` in the background
-and at the latest when a session is given up. What others have written into the tree is taken in when a session is
-opened. `docs/snapshot-layout.md` says what lies there.
+Everything acknowledged is in the journal (`ObjectSessionStore`); the tree is put from it, by `maintain` in the
+background and at the latest when a session is given up. What others have written into the tree is taken in when a
+session is opened. `docs/snapshot-layout.md` says what lies there.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 import anyio
 
-from repertory.backends.ports import Batch, Position, SessionInfo
-from repertory.backends.sessions.journal.requests import side_by_side
-from repertory.backends.sessions.snapshots.agent import AgentSnapshots
-from repertory.backends.sessions.snapshots.agents import SnapshotAgents
+from repertory.backends.ports import Batch, Position, SessionInfo, SessionStore, StoreCapabilities
+from repertory.backends.sessions.requests import side_by_side
 from repertory.backends.sessions.snapshots.history import numbers_in
-from repertory.backends.sessions.snapshots.latest import LatestSnapshot, OwnedPlace, WrittenElsewhere
-from repertory.backends.sessions.snapshots.makers import RunMaker
-from repertory.backends.sessions.snapshots.opening import is_of, rows_for, unreadable
+from repertory.backends.sessions.snapshots.makers import RunMaker, is_of, rows_for
+from repertory.backends.sessions.snapshots.publisher import (
+    AgentSnapshots,
+    OwnedPlace,
+    RunSnapshots,
+    SnapshotAgents,
+    WrittenElsewhere,
+)
 from repertory.backends.sessions.snapshots.tree import SnapshotTree, session_folder
+from repertory.backends.sessions.table import check_agents
 from repertory.core.ids import check_id
-from repertory.core.journal.codec import decode
-from repertory.core.journal.records import NodeChanged
 from repertory.core.orchestration.journals import orchestrator_in
 from repertory.core.outage import own_errors
 from repertory.core.snapshots.intake import replacements
@@ -34,19 +36,15 @@ from repertory.core.snapshots.location import RUN_SCOPE, SnapshotLocation
 from repertory.errors import Invalid, LeaseLost, NotFound, RepertoryError, StoreNotFound
 
 if TYPE_CHECKING:
-    from repertory.backends.mending_ports import Damage, Inspection, Salvage
-    from repertory.backends.ports import Lease, ObjectStore
+    from repertory.backends.ports import Damage, Inspection, Lease, ObjectStore, Salvage
     from repertory.backends.sessions.journal.store import ObjectSessionStore
-    from repertory.backends.sessions.snapshots.choices import SnapshotChoices
-    from repertory.backends.sessions.snapshots.shelf import Found
+    from repertory.backends.sessions.snapshots.port import SnapshotChoices
     from repertory.core.journal.appender import Entropy
     from repertory.core.journal.rows import Row
-    from repertory.core.snapshots.document import ReadRun
     from repertory.core.snapshots.intake import Published
-    from repertory.core.snapshots.trigger import MultiAgentSaveLatestOn
 
 
-class SnapshotSessionStore:
+class SnapshotSessionStore(SessionStore):
     """A `SessionStore` over a journal and the objects that it lies on, both of which it closes. For one event loop.
 
     Errors of every call: those of the journal and of the objects; from `load`, for whoever owns the session, also
@@ -72,40 +70,24 @@ class SnapshotSessionStore:
         self._opening: dict[tuple[str, str], anyio.Lock] = {}
         self._published: dict[tuple[str, str], Published] = {}
         """What others could see of journals that were open here before and may be opened again."""
-        self.snapshots: SnapshotAgents[AgentSnapshots] = SnapshotAgents(choices)
-        self.runs: SnapshotAgents[RunSnapshots] = SnapshotAgents(choices)
+        self.snapshots: SnapshotAgents[AgentSnapshots | RunSnapshots] = SnapshotAgents(choices)
 
     @property
     def name(self) -> str:
-        """Two stores with the same name hold the same sessions."""
         return f"snapshots:{self._objects.name}"
 
     @property
-    def linger_s(self) -> float:
-        """How long records that nobody waits for should gather before they are appended."""
-        return self._journal.linger_s
-
-    @property
-    def look_every_s(self) -> float:
-        """How often an owner should look whether it was asked for a session."""
-        return self._journal.look_every_s
-
-    @property
-    def yields_within_s(self) -> float:
-        """How long an idle owner takes from being asked until the session is free, as a rule."""
-        return self._journal.yields_within_s
+    def capabilities(self) -> StoreCapabilities:
+        # What others have written is in no position of the journal before it is taken in.
+        return replace(self._journal.capabilities, reads_positions=False)
 
     async def acquire(self, session_id: str, *, takeover: bool = False) -> Lease:
-        """Become the owner. An earlier lease of this very object is fenced. Errors: `SessionBusy`, and see the
-        class.
-        """
         self._drop(session_id, given_up=False)
         lease = await self._journal.acquire(session_id, takeover=takeover)
         self._leases[session_id] = lease
         return lease
 
     async def asked_for(self) -> Sequence[str]:
-        """Sessions held by this object that other processes have asked for since the last look."""
         return await self._journal.asked_for()
 
     async def release(self, lease: Lease) -> None:
@@ -219,12 +201,11 @@ class SnapshotSessionStore:
         """What was set aside of a session's journal, the oldest first."""
         return await self._journal.quarantined(session_id)
 
-    async def tend(self) -> None:
+    async def maintain(self) -> None:
         """Put snapshots and look after the journals, until cancelled, which is safe at any time."""
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._journal.tend)
+            tasks.start_soon(self._journal.maintain)
             tasks.start_soon(self.snapshots.run)
-            tasks.start_soon(self.runs.run)
 
     async def aclose(self) -> None:
         """Put what is due, then close. Calling it twice is allowed."""
@@ -248,45 +229,30 @@ class SnapshotSessionStore:
         self._leases.pop(session_id, None)
         for agent_id, agent in self.snapshots.of(session_id):
             self._opening.pop((session_id, agent_id), None)
-            if agent.published is not None and not given_up:
+            if isinstance(agent, AgentSnapshots) and agent.published is not None and not given_up:
                 self._published[session_id, agent_id] = agent.published
-        for journal, _ in self.runs.of(session_id):
-            self._opening.pop((session_id, journal), None)
         self.snapshots.drop(session_id, given_up=given_up)
-        self.runs.drop(session_id, given_up=given_up)
 
     def _open_in(self, session_id: str) -> list[AgentSnapshots | RunSnapshots]:
         """What is open of a session."""
-        agents = [agent for _, agent in self.snapshots.of(session_id)]
-        return [*agents, *(run for _, run in self.runs.of(session_id))]
+        return [agent for _, agent in self.snapshots.of(session_id)]
 
     async def _opened(self, lease: Lease, agent_id: str) -> AgentSnapshots | RunSnapshots:
         """The snapshots of an agent or orchestrator, opened when they are not."""
-        async with self._opening.setdefault((lease.session_id, agent_id), anyio.Lock()):
-            if orchestrator_in(agent_id) is not None:
-                return await self._opened_run(lease, agent_id)
-            return await self._opened_agent(lease, agent_id)
-
-    async def _opened_agent(self, lease: Lease, agent_id: str) -> AgentSnapshots:
         key = lease.session_id, agent_id
-        agent = self.snapshots.find(*key)
-        if agent is None:
-            agent = AgentSnapshots(self._place(lease, agent_id), self.snapshots.chosen(*key), self._published.get(key))
-            with anyio.CancelScope(shield=True):
-                await agent.open()
-            self._published.pop(key, None)
-            self.snapshots.add(*key, agent)
-        return agent
-
-    async def _opened_run(self, lease: Lease, journal: str) -> RunSnapshots:
-        key = lease.session_id, journal
-        run = self.runs.find(*key)
-        if run is None:
-            run = RunSnapshots(self._place(lease, journal), self.runs.chosen(*key).multi_agent_save_latest_on)
-            with anyio.CancelScope(shield=True):
-                await run.open()
-            self.runs.add(*key, run)
-        return run
+        async with self._opening.setdefault(key, anyio.Lock()):
+            found = self.snapshots.find(*key)
+            if found is None:
+                place, choices = self._place(lease, agent_id), self.snapshots.chosen(*key)
+                if orchestrator_in(agent_id) is not None:
+                    found = RunSnapshots(place, choices.multi_agent_save_latest_on)
+                else:
+                    found = AgentSnapshots(place, choices, self._published.get(key))
+                with anyio.CancelScope(shield=True):
+                    await found.open()
+                self._published.pop(key, None)
+                self.snapshots.add(*key, found)
+            return found
 
     def _place(self, lease: Lease, journal: str) -> OwnedPlace:
         return OwnedPlace(
@@ -300,9 +266,7 @@ class SnapshotSessionStore:
 
     async def _append(self, batches: Sequence[Batch], outcomes: dict[int, Position | RepertoryError]) -> None:
         before: dict[tuple[int, str], Sequence[Row] | None] = {}
-        for batch in batches:
-            for agent_id in {row.agent_id for row in batch.rows}:
-                check_id(agent_id, "agent id")
+        check_agents(batches)
         prepared = [partial(self._prepare, batch, place, before) for place, batch in enumerate(batches)]
         errors = await side_by_side(prepared)
         outcomes.update({place: error for place, error in enumerate(errors) if error is not None})
@@ -324,7 +288,6 @@ class SnapshotSessionStore:
         for place in good:
             self._follow(batches[place], outcomes[place], place, before)
         self.snapshots.look()
-        self.runs.look()
         outcomes.update(refused)
 
     async def _prepare(
@@ -377,11 +340,13 @@ class SnapshotSessionStore:
         if isinstance(outcome, Position):
             for agent_id in {row.agent_id: None for row in batch.rows}:
                 rows = [row for row in batch.rows if row.agent_id == agent_id]
-                agent, run = self.snapshots.find(session_id, agent_id), self.runs.find(session_id, agent_id)
-                if agent is not None:
-                    agent.after(before.get((place, agent_id)), rows)
-                if run is not None:
-                    run.after(rows)
+                match self.snapshots.find(session_id, agent_id):
+                    case AgentSnapshots() as agent:
+                        agent.after(before.get((place, agent_id)), rows)
+                    case RunSnapshots() as run:
+                        run.after(rows)
+                    case None:
+                        pass
 
     async def _changed(self, batch: Batch) -> LeaseLost | None:
         """The refusal of a batch that proves a lease, when somebody else has written a snapshot of its session."""
@@ -389,7 +354,8 @@ class SnapshotSessionStore:
             return None
         for _, agent in self.snapshots.of(batch.lease.session_id):
             try:
-                await agent.check_unchanged()
+                if isinstance(agent, AgentSnapshots):
+                    await agent.check_unchanged()
             except WrittenElsewhere as error:
                 return error
             except RepertoryError:
@@ -399,151 +365,13 @@ class SnapshotSessionStore:
     async def _with_what_others_wrote(self, location: SnapshotLocation, rows: list[Row]) -> list[Row]:
         """The rows for somebody who only looks, as the next owner will have them."""
         if location.scope == RUN_SCOPE:
-            return await self._with_their_run(location, rows)
+            run = await self._tree.latest_run(location)
+            if run is None or run.snapshot is None or is_of(run.snapshot.standing, rows):
+                return rows
+            return rows + await RunMaker(location, 0).rows_for(rows, run.snapshot, self._entropy, self._wall())
         found = await self._tree.latest(location)
         if found is None or found.snapshot is None or is_of(found.snapshot.standing, rows):
             return rows
         with suppress(Invalid):
             rows += await rows_for(location, rows, found.snapshot, self._entropy, self._wall())
         return rows
-
-    async def _with_their_run(self, location: SnapshotLocation, rows: list[Row]) -> list[Row]:
-        found = await self._tree.latest_run(location)
-        if found is None or found.snapshot is None or is_of(found.snapshot.standing, rows):
-            return rows
-        return rows + await RunMaker(location, 0).rows_for(rows, found.snapshot, self._entropy, self._wall())
-
-
-# The snapshot of one orchestrator whose session is owned: how far its run is for others, and what they made of it.
-#
-# The journal is the truth. The snapshot is put from it in the background, as those of agents are, and there is one:
-# the latest. The rules by which the run of others is taken in are those of `core/orchestration/document.py`.
-
-_log = logging.getLogger("repertory.sessions")
-
-
-class RunSnapshots:
-    """One orchestrator's snapshot. After `LeaseLost` it is of no use any more."""
-
-    def __init__(self, place: OwnedPlace, save_latest_on: MultiAgentSaveLatestOn) -> None:
-        self._journal = place.journal
-        self._tree = place.tree
-        self._lease = place.lease
-        self._location = place.location
-        self._wall = place.wall
-        self._entropy = place.entropy
-        self._save_latest_on = save_latest_on
-        self._latest = LatestSnapshot(place, place.tree.latest_run)
-        self._maker = RunMaker(place.location, place.lease.generation)
-        self._wanted_seq = 0
-        """The last record that it is to show."""
-        self._read = partial(self._journal.load, place.location.session_id, place.location.journal)
-
-    async def open(self) -> None:
-        """Take in what others have written.
-
-        Errors: `SnapshotException` for a snapshot that nobody can read where there is no journal; those of journal and
-        objects.
-        """
-        rows: list[Row] = []
-        latest: list[Found[ReadRun] | None] = []
-
-        async def read_rows() -> None:
-            rows.extend(await self._read())
-
-        async def find_latest() -> None:
-            latest.append(await self._latest.find())
-
-        async with self._latest.lock:
-            await side_by_side([read_rows, find_latest])
-            await self._open(rows, latest[0])
-
-    async def _open(self, rows: list[Row], found: Found[ReadRun] | None) -> None:
-        self._latest.begin(found)
-        if found is not None and found.snapshot is None:
-            if not rows:
-                raise await unreadable(self._tree, self._location, found)
-            await self._latest.set_aside(found, f"it cannot be read: {found.fault}")
-        elif found is not None and found.snapshot is not None:
-            self._maker.keep(found.snapshot, ours=False)
-            standing = found.snapshot.standing
-            if standing is not None and is_of(standing, rows):
-                self._latest.seq = standing.seq
-            else:
-                rows = await self._take_in(found, found.snapshot, rows)
-        self._wanted_seq = rows[-1].seq if rows else 0
-
-    async def _take_in(self, found: Found[ReadRun], snapshot: ReadRun, rows: list[Row]) -> list[Row]:
-        made = await self._maker.rows_for(rows, snapshot, self._entropy, self._wall())
-        if snapshot.waits:
-            await self._latest.set_aside(found, "it may hold more of what somebody was asked than is taken in")
-        if not made:
-            return rows
-        _log.info("a run was taken in file=%r records=%r", found.place, len(made))
-        (outcome,) = await self._journal.append([Batch(lease=self._lease, rows=made)])
-        if not isinstance(outcome, Position):
-            raise outcome
-        return list(await self._read())
-
-    def after(self, rows: Sequence[Row]) -> None:
-        """These rows were committed."""
-        if self._save_latest_on == "node" or any(map(_ends_run, rows)):
-            self._wanted_seq = max(self._wanted_seq, rows[-1].seq)
-
-    @property
-    def due(self) -> bool:
-        """Whether there is anything to put."""
-        return not (self._latest.over or self._latest.foreign) and self._wanted_seq > self._latest.seq
-
-    async def publish(self) -> None:
-        """Put what is due. Errors: `LeaseLost`, and those of the objects."""
-        async with self._latest.lock:
-            if self.due:
-                rows = await self._read()
-                await self._latest.put(await self._maker.made(rows), rows[-1].seq)
-                self._wanted_seq = max(self._wanted_seq, self._latest.seq)
-
-    async def catch_up(self) -> None:
-        """Put it as of now: what it may still show is about to be destroyed. Errors: as `publish`."""
-        self._want_all(await self._read())
-        await self.publish()
-
-    async def close(self) -> None:
-        """Bring it up to date before the session is given up.
-
-        What cannot be put now is put at the next opening. What somebody else has written is taken in.
-        """
-        if self._latest.over:
-            return
-        try:
-            self._want_all(await self._read())
-            with suppress(WrittenElsewhere):
-                await self.publish()
-            if self._latest.foreign:
-                await self.open()
-                await self.publish()
-        except LeaseLost:
-            return
-        except RepertoryError as error:
-            fields = self._location.session_id, self._location.scope_id, str(error)
-            _log.warning("the snapshot of a run is not up to date session=%r orchestrator=%r why=%r", *fields)
-
-    def forget(self) -> None:
-        """The session is not ours any more."""
-        self._latest.over = True
-
-    async def stop(self) -> None:
-        """The same, and nothing is being put any more."""
-        self._latest.over = True
-        async with self._latest.lock:
-            pass
-
-    def _want_all(self, rows: Sequence[Row]) -> None:
-        if rows:
-            self._wanted_seq = max(self._wanted_seq, rows[-1].seq)
-
-
-def _ends_run(row: Row) -> bool:
-    """Whether nothing is left to do after a row, or somebody has to see to it first."""
-    record = None if row.erased else decode(row.kind, row.version, row.body)
-    return isinstance(record, NodeChanged) and (not record.frontier or record.status in ("failed", "interrupted"))

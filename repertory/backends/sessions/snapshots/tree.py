@@ -18,11 +18,9 @@ from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, NamedTuple
 
-from repertory.backends.mending_ports import Damage
-from repertory.backends.ports import Create, Overwrite, Update
-from repertory.backends.sessions.journal.keys import ROOT
-from repertory.backends.sessions.snapshots.makers import found_in, run_found_in
-from repertory.backends.sessions.snapshots.shelf import Found, S, aside
+from repertory.backends.ports import Create, Damage, Overwrite, Update
+from repertory.backends.sessions.journal.format import ROOT
+from repertory.backends.sessions.snapshots.makers import Found, S, aside, found_in, run_found_in
 from repertory.core.ids import RESERVED
 from repertory.core.message_tree.spelling import parsed, spelled, written
 from repertory.core.snapshots.location import (

@@ -1,7 +1,7 @@
 """Everything that is asked of a session database, as statements on one connection.
 
 Blocking: it belongs to one thread. Each method is one transaction; after an error nothing of it is stored. Errors are
-those of the port. `heads.py` says how rows lie in the file and how they are found.
+those of the port. `reading.py` says how rows lie in the file and how they are found.
 """
 
 from __future__ import annotations
@@ -14,21 +14,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, cast
 
-from repertory.backends.mending_ports import Damage, Inspection, Salvage
-from repertory.backends.ports import Batch, Lease, Position, SessionInfo
-from repertory.backends.sessions.alongside import Alongside
-from repertory.backends.sessions.owner_lock import OwnerLock, noted_in
-from repertory.backends.sessions.sqlite.bodies import packed, unpacked
+from repertory.backends.ports import Batch, Damage, Inspection, Lease, Position, Salvage, SessionInfo
+from repertory.backends.sessions.liveness import OwnerLock, noted_in
 from repertory.backends.sessions.sqlite.file import (
+    Alongside,
     counts_journals,
     mapped_error,
     mapped_errors,
     open_database,
     owners_folder,
 )
-from repertory.backends.sessions.sqlite.heads import Head, Heads
-from repertory.backends.sessions.sqlite.reading import CHAIN, LOAD, Reading
+from repertory.backends.sessions.sqlite.reading import CHAIN, LOAD, Head, Heads, Reading, packed, unpacked
 from repertory.backends.sessions.sqlite.wreck import Wreck, is_id
+from repertory.backends.sessions.table import busy, lost
 from repertory.backends.sqlite_files import UNUSABLE_VALUES
 from repertory.core.ids import check_id
 from repertory.core.journal.codec import at_of
@@ -38,7 +36,6 @@ from repertory.errors import (
     CorruptJournal,
     LeaseLost,
     RepertoryError,
-    SessionBusy,
     StoreNotFound,
     StoreUnavailable,
     Unavailable,
@@ -259,7 +256,7 @@ class Journals:
             found = 0, None
         generation, owner = found
         if owner is not None and self._leases.in_other_hands(owner):
-            raise SessionBusy("another live owner has the session", session=session_id, owner=owner)
+            raise busy(session_id, owner)
         return generation
 
     def _place(self, batch: Batch, rows: list[tuple[object, ...]]) -> Position | LeaseLost:
@@ -428,7 +425,6 @@ _SANE = "CASE WHEN typeof(generation) = 'integer' AND generation BETWEEN 0 AND 1
 """A generation that is damaged counts as none: owners have names that nobody else has, so leases stay apart."""
 _LINE = f"SELECT {_SANE}, CAST(owner AS TEXT) FROM sessions WHERE name = ?"
 """Of a session, with the types that we write."""
-_FLOOR = f"SELECT coalesce(max({_SANE}), 0) FROM settled"
 
 
 @dataclass(slots=True)
@@ -465,7 +461,7 @@ class Leases:
             generation, owner = found
             if owner is not None and not takeover and self.in_other_hands(owner):
                 self._lock.ask(owner, session_id)
-                raise SessionBusy("another live owner has the session", session=session_id, owner=owner)
+                raise busy(session_id, owner)
             generation += 1
             self._connection.execute(
                 "UPDATE sessions SET generation = ?, owner = ? WHERE name = ?", (generation, self._owner, session_id)
@@ -488,11 +484,11 @@ class Leases:
         """What we know under this lease, or what to tell its holder. Reads only when `epoch` has changed since."""
         held = self._held.get(lease.session_id)
         if held is None or held.lease != lease:
-            return self._lost(lease)
+            return lost(lease)
         if held.epoch != epoch:
             if not self._current(lease):
                 del self._held[lease.session_id]
-                return self._lost(lease)
+                return lost(lease)
             held.epoch = epoch
             held.journals.clear()
         return held
@@ -534,9 +530,6 @@ class Leases:
 
     def _current(self, lease: Lease) -> bool:
         return self.line(lease.session_id) == (lease.generation, lease.owner)
-
-    def _lost(self, lease: Lease) -> LeaseLost:
-        return LeaseLost("the session has another owner now", session=lease.session_id, generation=lease.generation)
 
 
 # What is damaged in a session database: finding it, and the table where it is set aside.

@@ -20,17 +20,16 @@ from shutil import rmtree
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote
 
-from repertory.backends.mending_ports import Damage, Inspection, Salvage
 from repertory.backends.owning_thread import OwningThread
-from repertory.backends.ports import Batch
-from repertory.backends.sessions.alongside import Alongside
-from repertory.backends.sessions.owner_lock import OwnerLock, noted_in
-from repertory.backends.sessions.sqlite.file import mapped_errors, owners_folder, refuse_links, text_of
+from repertory.backends.ports import Batch, Damage, Inspection, Salvage, SessionStore, StoreCapabilities
+from repertory.backends.sessions.liveness import OwnerLock, noted_in
+from repertory.backends.sessions.sqlite.file import Alongside, mapped_errors, owners_folder, refuse_links, text_of
 from repertory.backends.sessions.sqlite.journals import Journals
 from repertory.backends.sessions.sqlite.wreck import Wreck
+from repertory.backends.sessions.table import busy
 from repertory.core.ids import check_id
 from repertory.core.journal.rows import Row
-from repertory.errors import Corrupt, CorruptJournal, LeaseLost, SessionBusy, StoreFailed
+from repertory.errors import Corrupt, CorruptJournal, LeaseLost, StoreFailed
 from repertory.forking import forget_in_children
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class SQLiteSessionStore:
+class SQLiteSessionStore(SessionStore):
     """A `SessionStore` in a file. May be used from several event loops and threads at once.
 
     Errors of every call: `Unavailable` (locked for too long, disk full, no access: try again), `Corrupt` (not a session
@@ -77,20 +76,17 @@ class SQLiteSessionStore:
         self._journals = None
         self._thread.retire()
 
-    look_every_s = 0.25
-    """How often an owner should look whether it was asked for a session."""
-    yields_within_s = 1.0
-    """How long an idle owner takes from being asked until the session is free, as a rule."""
+    @property
+    def capabilities(self) -> StoreCapabilities:
+        return StoreCapabilities(
+            look_every_s=0.25, reads_positions=True, finds_labels=True, quarantines=True, rebuilds=True
+        )
 
     @property
     def name(self) -> str:
-        """Two stores with the same name hold the same sessions."""
         return f"sqlite:{self._path}"
 
     async def acquire(self, session_id: str, *, takeover: bool = False) -> Lease:
-        """Become the owner. An earlier lease of this very object is fenced. Errors: `SessionBusy`, and see the
-        class.
-        """
         check_id(session_id, "session id")
         return await self._thread.run(
             lambda: self._opened().acquire(session_id, takeover=takeover),
@@ -98,7 +94,6 @@ class SQLiteSessionStore:
         )
 
     async def release(self, lease: Lease) -> None:
-        """Give the session up. A lease that is no longer current is ignored."""
         await self._thread.run(lambda: self._opened().release(lease), after=self._tidy)
 
     async def append(self, batches: Sequence[Batch]) -> Sequence[Position | LeaseLost]:
@@ -129,7 +124,6 @@ class SQLiteSessionStore:
         return await self._read(lambda journals: journals.label_rows(session_id, agent_id), [])
 
     async def sessions(self, session_id: str | None = None) -> Sequence[SessionInfo]:
-        """Every session that holds records, the most recently changed first; or that one alone."""
         return await self._read(lambda journals: journals.sessions(session_id), [])
 
     async def delete(self, session_id: str) -> None:
@@ -162,7 +156,6 @@ class SQLiteSessionStore:
         return await self._thread.run(lambda: self._opened().set_aside(session_id, keep), after=self._tidy)
 
     async def quarantined(self, session_id: str) -> Sequence[str]:
-        """What was set aside of a session, the oldest first."""
         return await self._read(lambda journals: journals.quarantined(session_id), [])
 
     async def rebuild(self, keep: Callable[[Salvage], Sequence[Row]]) -> str:
@@ -290,7 +283,7 @@ def _refuse_owners(path: Path, wreck: Wreck) -> None:
     looking = OwnerLock(owners_folder(path), "nobody")
     for session_id, _, owner in wreck.owners():
         if owner is not None and looking.alive(owner):
-            raise SessionBusy("another live owner has the session", session=session_id, owner=owner)
+            raise busy(session_id, owner)
 
 
 def _fill(journals: Journals, wreck: Wreck, keep: Callable[[Salvage], Sequence[Row]], noted: int) -> None:

@@ -10,16 +10,16 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeGuard, cast
 
-from repertory.backends.mending_ports import Damage, Salvage
-from repertory.backends.sessions.sqlite.bodies import unpacked
-from repertory.backends.sessions.sqlite.heads import POSITION_MAX
+from repertory.backends.ports import Damage, Salvage
 from repertory.backends.sessions.sqlite.reading import (
     CHAIN,
     ENTRIES_OF_ALL,
     LINES_OF_ALL,
     OWN_ROW_ANYWHERE,
     OWN_ROW_AT,
+    POSITION_MAX,
     ROW_AT,
+    unpacked,
 )
 from repertory.core.ids import check_id
 from repertory.core.journal.rows import Row, first_link, link_of

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import anyio
 
-from repertory.backends.ports import Condition, ObjectInfo, ObjectStore, StoredObject
+from repertory.backends.ports import Condition, Create, ObjectInfo, ObjectStore, StoredObject
 from repertory.errors import NotFound, RepertoryError
 
 SIDE_BY_SIDE = 32
@@ -18,7 +18,9 @@ T = TypeVar("T")
 
 
 async def side_by_side(calls: Sequence[Callable[[], Awaitable[T]]], at_once: int = SIDE_BY_SIDE) -> list[T]:
-    """What each call gives, in order. When some fail, the others end all the same; then the first error is raised."""
+    """What each call gives, in order. When some fail, those under way end all the same, and no more are begun; then the
+    first error is raised.
+    """
     if len(calls) == 1:
         return [await calls[0]()]
     results: dict[int, T] = {}
@@ -28,7 +30,8 @@ async def side_by_side(calls: Sequence[Callable[[], Awaitable[T]]], at_once: int
     async def run(number: int, call: Callable[[], Awaitable[T]]) -> None:
         async with limiter:
             try:
-                results[number] = await call()
+                if not errors:
+                    results[number] = await call()
             except RepertoryError as error:
                 errors[number] = error
 
@@ -40,6 +43,14 @@ async def side_by_side(calls: Sequence[Callable[[], Awaitable[T]]], at_once: int
     return [results[number] for number in range(len(calls))]
 
 
+async def find(objects: ObjectStore, key: str) -> StoredObject | None:
+    """An object, or None when there is none."""
+    try:
+        return await objects.get(key)
+    except NotFound:
+        return None
+
+
 class Requests:
     """An object store. Errors of every call are the store's own."""
 
@@ -48,10 +59,7 @@ class Requests:
 
     async def find(self, key: str) -> StoredObject | None:
         """An object, or None when there is none."""
-        try:
-            return await self._objects.get(key)
-        except NotFound:
-            return None
+        return await find(self._objects, key)
 
     async def find_all(self, keys: Sequence[str], at_once: int = SIDE_BY_SIDE) -> list[StoredObject | None]:
         """Each object in order, or None where there is none."""
@@ -68,3 +76,40 @@ class Requests:
     async def delete_all(self, keys: Sequence[str], at_once: int = SIDE_BY_SIDE) -> None:
         """Remove objects."""
         await side_by_side([partial(self._objects.delete, key) for key in keys], at_once)
+
+
+# Objects of damaged sessions, moved aside as they are: `<aside>/<number>/...` in the same storage, where `aside` is a
+# folder of the session's own.
+#
+# Each time that something is set aside has a number of its own, from 1. Nothing reads these objects but people.
+
+_DIGITS = 4
+
+
+async def copy_aside(requests: Requests, folder: str, aside: str) -> str:
+    """Copy every object below a folder (named without a slash behind it). Gives the folder of the copies."""
+    names = await names_aside(requests, aside)
+    number = int(names[-1].rpartition("/")[2]) + 1 if names else 1
+    target = f"{aside}/{number:0{_DIGITS}}"
+
+    async def copy(key: str) -> None:
+        found = await requests.find(key)
+        if found is not None:
+            await requests.put(f"{target}{key.removeprefix(folder)}", found.body, Create())
+
+    found = await requests.list(f"{folder}/")
+    await side_by_side([partial(copy, info.key) for info in found])
+    return target
+
+
+async def names_aside(requests: Requests, aside: str) -> Sequence[str]:
+    """The folders of such copies, the oldest first."""
+    prefix = f"{aside}/"
+    numbers = {info.key.removeprefix(prefix).split("/")[0] for info in await requests.list(prefix)}
+    return [f"{prefix}{number}" for number in sorted(filter(str.isdecimal, numbers), key=int)]
+
+
+async def remove_aside(requests: Requests, aside: str) -> None:
+    """Remove all of these copies."""
+    found = await requests.list(f"{aside}/")
+    await requests.delete_all([info.key for info in found])

@@ -9,14 +9,11 @@ from functools import partial
 import anyio
 
 from repertory.backends.ports import Create, ObjectInfo, Update
-from repertory.backends.sessions.journal.format import pack
-from repertory.backends.sessions.journal.head import read_object
-from repertory.backends.sessions.journal.keys import number_in
-from repertory.backends.sessions.journal.owners import Owners
+from repertory.backends.sessions.journal.format import number_in, pack, read_object
 from repertory.backends.sessions.journal.ownership import OwnedSession, packed_aside
-from repertory.backends.sessions.journal.reading import Changed, Segment, numbers_in
-from repertory.backends.sessions.journal.requests import side_by_side
-from repertory.backends.sessions.journal.window import without
+from repertory.backends.sessions.journal.reading import Changed, Segment, numbers_in, without
+from repertory.backends.sessions.liveness import Liveness
+from repertory.backends.sessions.requests import side_by_side
 from repertory.errors import (
     AlreadyExists,
     CorruptJournal,
@@ -31,12 +28,12 @@ _RETRY_S = 5.0
 """How long to wait after an error before a session is tidied again."""
 
 
-class Tending:
-    """Tends the sessions in `owned`, whichever they are at the time."""
+class Maintenance:
+    """Maintains the sessions in `owned`, whichever they are at the time."""
 
-    def __init__(self, owned: Mapping[str, OwnedSession], owners: Owners) -> None:
+    def __init__(self, owned: Mapping[str, OwnedSession], life: Liveness) -> None:
         self._owned = owned
-        self._owners = owners
+        self._life = life
         self._due: dict[OwnedSession, float] = {}
         """What to tidy, and not before when."""
         self._work = anyio.Event()
@@ -44,11 +41,11 @@ class Tending:
         self._locks: dict[OwnedSession, anyio.Lock] = {}
 
     async def run(self) -> None:
-        """Tend until cancelled."""
+        """Until cancelled."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._tidy_all)
-            if self._owners.renew_every_s is not None:
-                tasks.start_soon(self._renew_all, self._owners.renew_every_s)
+            if self._life.renew_every_s is not None:
+                tasks.start_soon(self._renew_all, self._life.renew_every_s)
 
     def look_at(self, session: OwnedSession) -> None:
         """Something has changed: see soon whether there is anything to do."""
@@ -63,7 +60,7 @@ class Tending:
             self._locks.pop(session, None)
 
     async def finish_erasing(self, session: OwnedSession) -> None:
-        """Destroy what is to be erased, now. Errors: see `object_erasing`."""
+        """Destroy what is to be erased, now. Errors: as the function `finish_erasing`."""
         async with self._exclusive(session):
             if session.erasing:
                 await finish_erasing(session)
@@ -91,8 +88,7 @@ class Tending:
         if session.lost is None:
             with suppress(RepertoryError):
                 await session.renew()
-                if await self._owners.asked_now(session.lease.owner, session.keys, session.requests):
-                    session.note_wish()
+                await _look_for_wish(session)
 
     async def _tidy_all(self) -> None:
         while True:
@@ -122,6 +118,14 @@ class Tending:
                 session.tidy = False  # Whoever reads the session is told; going on is not for us.
             finally:
                 self._tidying.pop(session, None)
+
+
+async def _look_for_wish(session: OwnedSession) -> None:
+    """Whoever wants a session leaves the name of its owner there, when it looks what time it is."""
+    found = await session.requests.find(session.keys.wanted)
+    if found is not None and found.body == session.lease.owner.encode():
+        await session.requests.delete_all([session.keys.wanted])
+        session.note_wish()
 
 
 def _is_due(session: OwnedSession) -> bool:

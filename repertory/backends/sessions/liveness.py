@@ -1,0 +1,331 @@
+"""How the owner of sessions shows that it is alive, where the leases themselves are objects.
+
+On one machine by a lock that the system drops with the process; across machines by the time of its last proof.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+import anyio
+
+from repertory.backends.folders import make_folders, refuse_link
+from repertory.backends.worker_threads import run_in_thread
+from repertory.core.ids import check_id
+from repertory.errors import Invalid, StoreFailed, StoreUnavailable
+from repertory.forking import forget_in_children, unforked
+
+_LOOKED_AT = 10
+"""For how many times its life a proof that somebody looked at is remembered."""
+
+
+LEASE_S = 10.0
+"""Seconds that a lease lives after the last sign of its owner, where only time can tell."""
+
+
+class Liveness(Protocol):
+    """What a store asks of it. `owner` is the name that leases have; times are epoch seconds."""
+
+    @property
+    def renew_every_s(self) -> float | None:
+        """How often an owner that writes nothing gives a sign of life; None when it need not."""
+        ...
+
+    async def begin(self) -> None:
+        """Be alive from now on. Calling it twice is allowed. Errors: `Unavailable`, `Invalid`."""
+        ...
+
+    async def is_alive(
+        self, owner: str, proved_at: float, silent_s: Callable[[], Awaitable[float]] | None = None
+    ) -> bool:
+        """Whether another owner, whose last proof is of that time, is alive now. `silent_s` says how old the proof is
+        by the clock of whatever keeps it, for who may ask for that; without it `proved_at` has to do.
+        """
+        ...
+
+    async def ask(self, owner: str, session_id: str) -> bool:
+        """Ask another owner for a session; False where that has to be said where the session lies."""
+        ...
+
+    async def asked_for(self) -> Sequence[str]:
+        """The sessions that others have asked for since the last look. Errors: `Unavailable`."""
+        ...
+
+    async def end(self) -> None:
+        """Be alive no longer. Calling it twice is allowed."""
+        ...
+
+
+class TimeToLive:
+    """Alive for some seconds after each proof. A clock that is behind the owner's, or jumps back, makes nobody wait
+    longer than that: a proof that stays the same while it is looked at for so many seconds counts no longer. One that
+    is ahead makes the wait shorter, and nothing worse: what an owner writes is decided by the lease alone.
+    """
+
+    def __init__(self, wall: Callable[[], float], ttl_s: float = LEASE_S) -> None:
+        self._wall = wall
+        self._ttl_s = ttl_s
+        self._seen: dict[tuple[str, float], float] = {}
+        """Owner and proof to when it was looked at first, by a clock that does not jump."""
+
+    @property
+    def renew_every_s(self) -> float | None:
+        return self._ttl_s / 4
+
+    async def begin(self) -> None:
+        """A proof in the lease is all there is."""
+
+    async def is_alive(
+        self, owner: str, proved_at: float, silent_s: Callable[[], Awaitable[float]] | None = None
+    ) -> bool:
+        return self.counts(owner, proved_at) if silent_s is None else await silent_s() <= self._ttl_s
+
+    def counts(self, owner: str, proved_at: float) -> bool:
+        """Whether an owner is alive whose last proof is of that time."""
+        if self._wall() - proved_at >= self._ttl_s:
+            return False
+        now = anyio.current_time()
+        self._seen = {proof: since for proof, since in self._seen.items() if now - since < _LOOKED_AT * self._ttl_s}
+        return now - self._seen.setdefault((owner, proved_at), now) < self._ttl_s
+
+    async def ask(self, owner: str, session_id: str) -> bool:
+        del owner, session_id
+        return False
+
+    async def asked_for(self) -> Sequence[str]:
+        return ()
+
+    async def end(self) -> None:
+        """No more proofs are enough."""
+
+
+class LockedFile:
+    """Alive as long as the process holds the lock on a file of its own, in a folder beside the sessions."""
+
+    def __init__(self, folder: Path, owner: str) -> None:
+        self._folder = folder
+        self._lock = OwnerLock(folder, check_id(owner, "owner"))
+        self._beginning = anyio.Lock()
+
+    renew_every_s = None
+    """The system keeps the lock."""
+
+    async def begin(self) -> None:
+        """Errors: `Unavailable` when the folder cannot be made or locked."""
+        async with self._beginning:
+            if not self._lock.held:
+                await run_in_thread(self._begin)
+
+    async def is_alive(
+        self, owner: str, proved_at: float, silent_s: Callable[[], Awaitable[float]] | None = None
+    ) -> bool:
+        del proved_at, silent_s
+        return await run_in_thread(lambda: self._alive(owner))
+
+    async def ask(self, owner: str, session_id: str) -> bool:
+        await run_in_thread(lambda: self._lock.ask(owner, session_id))
+        return True
+
+    async def asked_for(self) -> Sequence[str]:
+        return await run_in_thread(self._asked_for) if self._lock.held else ()
+
+    async def end(self) -> None:
+        if self._lock.held:
+            await run_in_thread(self._lock.release)
+
+    def _begin(self) -> None:
+        try:
+            refuse_link(self._folder.parent)
+            make_folders(self._folder.parent)
+            refuse_link(self._folder)
+            self._lock.acquire()
+        except OSError as error:
+            where = {"path": str(self._folder.parent), "cause": error.strerror or str(error)}
+            if error.errno in (errno.ENOTDIR, errno.EEXIST, errno.ELOOP, errno.ENAMETOOLONG):
+                text = "sessions are kept in a folder, and something else is there: name another"
+                raise Invalid(text, **where) from error
+            if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT):
+                raise StoreFailed(
+                    "no right to keep sessions there: name a folder that you may write", **where
+                ) from error
+            raise StoreUnavailable("the folder of sessions cannot be used now", **where) from error
+
+    def _asked_for(self) -> Sequence[str]:
+        try:
+            return self._lock.asked_for()
+        except OSError as error:
+            cause = error.strerror or str(error)
+            raise StoreUnavailable("nobody can be heard", path=str(self._folder), cause=cause) from error
+
+    def _alive(self, owner: str) -> bool:
+        try:
+            return self._lock.alive(owner)
+        except OSError as error:
+            cause = error.strerror or str(error)
+            raise StoreUnavailable(
+                "nobody can tell whether an owner lives", path=os.fspath(self._folder), cause=cause
+            ) from error
+
+
+# Proof of life between processes of one machine.
+#
+# Each store holds an exclusive lock on a file of its own, in a folder beside the database. The system lets the lock go
+# when the process ends, however it ends, so anyone who can lock the file knows that its owner is dead: no heartbeat, no
+# time to live. Those who test take shared locks, so two of them never mistake each other for the owner. A forked child
+# closes what it has inherited of its parent's lock: else the parent would seem alive for as long as the child is.
+#
+# Whoever wants a session that an owner has writes its name into the owner's file, which the owner reads now and then.
+#
+# The file begins with two lines: the owner's process, and the last position that it has committed, where it notes that.
+# The note is written after the commit has been synced, and is not synced itself: it outlives its process, and never
+# says more than what was acknowledged. So who opens the database after a kill notices when commits are missing.
+
+_ASKED_BYTES_MAX = 64 * 1024
+_DIGITS = 20
+
+
+class OwnerLock:
+    """The lock of one owner, held from `acquire` to `release`."""
+
+    def __init__(self, folder: Path, owner: str) -> None:
+        self._folder = folder
+        self._path = folder / check_id(owner, "owner")
+        self._file: int | None = None
+        self._heard = 0
+        """Bytes of the file that are ours, or that were read."""
+        forget_in_children(self)
+
+    def forget_parent(self) -> None:
+        """In a forked child: hold nothing. The parent keeps its lock, which ends with its own descriptor."""
+        file, self._file = self._file, None
+        if file is not None:
+            os.close(file)
+
+    @property
+    def held(self) -> bool:
+        """Whether others see this owner alive."""
+        return self._file is not None
+
+    def acquire(self) -> None:
+        """Become alive; also clears away what dead owners left. Errors: `Unavailable`; `Invalid` when the owner is in
+        use.
+        """
+        if self._file is None:
+            with suppress(FileExistsError):
+                self._folder.mkdir(mode=0o700)
+            with unforked:
+                self._file = _lock_own(self._path)
+            self._heard = os.fstat(self._file).st_size
+            self._clear_dead()
+
+    def release(self) -> None:
+        """Stop being alive. Calling it twice is allowed."""
+        with unforked:
+            if self._file is not None:
+                with suppress(OSError):
+                    self._path.unlink()
+                os.close(self._file)
+                self._file = None
+
+    def alive(self, owner: str) -> bool:
+        """Whether another owner is alive now. A name that no owner can have, as damage may leave it, is nobody's."""
+        try:
+            return _alive(self._folder / check_id(owner, "owner"))
+        except Invalid:
+            return False
+
+    def ask(self, owner: str, session_id: str) -> None:
+        """Ask another owner for a session. One that is gone need not be asked; one that missed it is asked again."""
+        with suppress(OSError):
+            file = os.open(self._folder / owner, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                os.write(file, f"\n{session_id}\n".encode())
+            finally:
+                os.close(file)
+
+    def note(self, position: int) -> None:
+        """Note that everything up to this position is committed. What cannot be noted is not missed by anybody."""
+        if self._file is not None:
+            with suppress(OSError):
+                os.pwrite(self._file, b"%0*d" % (_DIGITS, position), self._heard - _DIGITS - 1)
+
+    def asked_for(self) -> list[str]:
+        """The sessions that others have asked for since the last look. One look at the file's size, usually."""
+        if self._file is None or os.fstat(self._file).st_size <= self._heard:
+            return []
+        said = os.pread(self._file, _ASKED_BYTES_MAX, self._heard)
+        # What is asked for just now is lost with it, and asked for again.
+        os.ftruncate(self._file, self._heard)
+        return list(dict.fromkeys(line for line in said.decode(errors="replace").split("\n") if line))
+
+    def _clear_dead(self) -> None:
+        for name in os.listdir(self._folder):
+            path = self._folder / name
+            if path != self._path:
+                _alive(path)
+
+
+def noted_in(folder: Path) -> int:
+    """The highest position that an owner, alive or dead, has noted in the folder; 0 when nobody has."""
+    highest = 0
+    with suppress(OSError):
+        for name in os.listdir(folder):
+            with suppress(OSError, IndexError), open(folder / name, "rb") as file:
+                noted = file.read(1024).split(b"\n")[1]
+                highest = max(highest, int(noted) if len(noted) == _DIGITS and noted.isdigit() else 0)
+    return highest
+
+
+def _lock_own(path: Path) -> int:
+    """A new locked file at `path`. It gets its name only once it is locked: nobody ever sees a live owner's file
+    unlocked.
+    """
+    if _alive(path):
+        raise Invalid("another store is using this owner's name", owner=path.name)
+    unnamed = path.with_name(f".{path.name}")
+    while True:
+        file = os.open(unnamed, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            if _lock(file, shared=False):
+                os.write(file, b"%d\n%0*d\n" % (os.getpid(), _DIGITS, 0))
+                unnamed.rename(path)
+                return file
+        except FileNotFoundError:
+            pass  # Someone who clears away was quicker than the rename.
+        except BaseException:
+            os.close(file)
+            raise
+        os.close(file)
+
+
+def _alive(path: Path) -> bool:
+    """Whether someone holds the file locked. A file that nobody holds is removed."""
+    try:
+        file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return False
+    try:
+        if not _lock(file, shared=True):
+            return True
+        with suppress(FileNotFoundError):
+            path.unlink()
+        return False
+    finally:
+        os.close(file)
+
+
+def _lock(file: int, *, shared: bool) -> bool:
+    try:
+        import fcntl
+    except ImportError as error:
+        raise StoreUnavailable("owning a session needs POSIX file locks, which this system lacks") from error
+    try:
+        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

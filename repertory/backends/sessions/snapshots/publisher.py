@@ -1,0 +1,594 @@
+"""The snapshots of agents and orchestrators whose sessions are owned: what of their journals others can see, and what
+they have made of it.
+
+The journal is the truth. Snapshots are put from it, at most one at a time, the last state winning; nobody who talks to
+the agent waits for that. An agent has numbered ones besides the latest; an orchestrator has the latest alone, and the
+rules by which the run of others is taken in are those of `core/orchestration/document.py`.
+
+Others know no leases. So every put of a latest snapshot has the condition that the one is still there that is known;
+where it is not, somebody else has written, and nothing of theirs is written over before it was taken in.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+import anyio
+
+from repertory.backends.ports import Batch, Position
+from repertory.backends.sessions.requests import side_by_side
+from repertory.backends.sessions.snapshots.history import AgentHistory, mark_in
+from repertory.backends.sessions.snapshots.makers import (
+    RunMaker,
+    S,
+    SnapshotMaker,
+    find_history,
+    holds_more,
+    is_of,
+    rows_back_to,
+    rows_for,
+    unreadable,
+)
+from repertory.backends.sessions.table import lost
+from repertory.core.journal.codec import decode
+from repertory.core.journal.fold import is_answer
+from repertory.core.journal.records import NodeChanged
+from repertory.core.message_tree.kept_rows import message_in
+from repertory.core.outage import own_errors
+from repertory.core.snapshots.intake import Replacements, redacted
+from repertory.core.snapshots.location import number_of
+from repertory.errors import AlreadyExists, LeaseLost, PreconditionFailed, RepertoryError, Retryable, StoreUnavailable
+
+if TYPE_CHECKING:
+    from repertory.backends.ports import Lease, SessionStore
+    from repertory.backends.sessions.snapshots.makers import Found, Made, Maker
+    from repertory.backends.sessions.snapshots.port import SnapshotChoices
+    from repertory.backends.sessions.snapshots.tree import SnapshotTree
+    from repertory.core.journal.appender import Entropy
+    from repertory.core.journal.rows import Row
+    from repertory.core.snapshots.document import ReadRun, ReadSnapshot, Standing
+    from repertory.core.snapshots.intake import Published
+    from repertory.core.snapshots.location import SnapshotLocation
+    from repertory.core.snapshots.trigger import MultiAgentSaveLatestOn
+
+_log = logging.getLogger("repertory.sessions")
+_RETRY_S = 5.0
+"""How long to wait after an error before an agent's snapshots are put again."""
+_AT_ONCE = 8
+"""Agents whose snapshots are put at the same time."""
+_TRIES_MAX = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnedPlace:
+    """Where a journal and its snapshots lie, as their owner reaches them."""
+
+    journal: SessionStore
+    tree: SnapshotTree
+    lease: Lease
+    location: SnapshotLocation
+    wall: Callable[[], float]
+    entropy: Entropy
+
+
+class WrittenElsewhere(LeaseLost):
+    """Somebody who knows no leases has written the latest snapshot. Open the session again to take that in."""
+
+
+class LatestSnapshot(Generic[S]):
+    """The latest snapshot. `lock` is held by whoever reads or puts it."""
+
+    def __init__(self, place: OwnedPlace, find: Callable[[SnapshotLocation], Awaitable[Found[S] | None]]) -> None:
+        """`find` reads it as it lies there."""
+        self._tree = place.tree
+        self._lease = place.lease
+        self._location = place.location
+        self._find = find
+        self.version: str | None = None
+        """As it was read or written last."""
+        self.seq = 0
+        """The last record that it shows."""
+        self.foreign = False
+        """Whether somebody else has written it meanwhile."""
+        self.over = False
+        """Whether the session is not ours any more."""
+        self.lock = anyio.Lock()
+
+    async def find(self) -> Found[S] | None:
+        """The one that lies there."""
+        return await self._find(self._location)
+
+    def begin(self, found: Found[S] | None) -> None:
+        """This is the one that lies there."""
+        self.foreign, self.seq = False, 0
+        self.version = found.version if found is not None else None
+
+    async def set_aside(self, found: Found[S], why: str) -> None:
+        """Keep a copy of it: it is to be replaced."""
+        copy = await self._tree.set_aside(self._location)
+        _log.warning("a snapshot was set aside file=%r copy=%r why=%r", found.place, copy, why)
+
+    async def put(self, made: Made, seq: int) -> bool:
+        """Put one that shows everything up to a record. Whether it lies there now: not when the session is not ours.
+
+        Errors: `LeaseLost`, `WrittenElsewhere`, and those of the objects.
+        """
+        for _ in range(_TRIES_MAX):
+            if self.over:
+                return False
+            try:
+                version = await self._tree.put_latest(self._location, made.document, made.size_bytes, self.version)
+            except (AlreadyExists, PreconditionFailed):
+                await self._look()
+                continue
+            self.version, self.seq = version, seq
+            return True
+        raise StoreUnavailable("the latest snapshot could not be put", session=self._location.session_id)
+
+    async def check_unchanged(self) -> None:
+        """Look whether somebody else has written it, unless it is just being put.
+
+        Errors: `WrittenElsewhere`, and those of the objects.
+        """
+        if self.lock.locked():
+            return
+        async with self.lock:
+            if self.foreign or await self._tree.changed(self._location, self.version):
+                await self._look()
+
+    async def _look(self) -> None:
+        """Another one is there. A put of ours may have been done after all; else somebody wrote it.
+
+        Errors: `LeaseLost`, `WrittenElsewhere`.
+        """
+        found = await self.find()
+        if found is not None and found.snapshot is None:
+            await self.set_aside(found, f"it cannot be read: {found.fault}")
+        elif found is not None and found.snapshot is not None:
+            self._check_ours(found, found.snapshot.standing)
+        self.version = found.version if found is not None else None
+
+    def _check_ours(self, found: Found[S], standing: Standing | None) -> None:
+        if standing is None:
+            if not self.foreign:
+                _log.warning("somebody else has written the latest snapshot file=%r", found.place)
+            self.foreign = True
+            msg = "somebody else has written the latest snapshot; open the session again to take that in"
+            raise WrittenElsewhere(msg, session=self._location.session_id, file=found.place)
+        self.foreign = False
+        if standing.generation > self._lease.generation:
+            self.over = True
+            raise lost(self._lease)
+
+
+class Publisher(ABC, Generic[S]):
+    """What is the same for an agent and an orchestrator. After `LeaseLost` it is of no use any more."""
+
+    def __init__(self, place: OwnedPlace, latest: LatestSnapshot[S], maker: Maker[S]) -> None:
+        self._journal = place.journal
+        self._tree = place.tree
+        self._lease = place.lease
+        self._location = place.location
+        self._wall = place.wall
+        self._entropy = place.entropy
+        self._latest = latest
+        self._maker = maker
+        self._wanted_seq = 0
+        """The last record that the latest snapshot is to show."""
+        self._read = partial(self._journal.load, place.location.session_id, place.location.journal)
+
+    async def open(self) -> None:
+        """Take in what others have written, and what else has to be done first.
+
+        Errors: `SnapshotException` for a latest snapshot that nobody can read where there is no journal; those of
+        journal and objects, and of what is to be gone on from.
+        """
+        rows: list[Row] = []
+        latest: list[Found[S] | None] = []
+
+        async def read_rows() -> None:
+            rows.extend(await self._read())
+
+        async def find_latest() -> None:
+            latest.append(await self._latest.find())
+
+        async with self._latest.lock:
+            await side_by_side([read_rows, find_latest, *self._read_besides()])
+            self._latest.begin(latest[0])
+            await self._open(rows, latest[0])
+
+    def _read_besides(self) -> Sequence[Callable[[], Awaitable[None]]]:
+        return ()
+
+    @abstractmethod
+    async def _open(self, rows: list[Row], found: Found[S] | None) -> None: ...
+
+    async def _set_unreadable_aside(self, found: Found[S], *, needed: bool) -> None:
+        """`needed`: there is nothing else to go on from. Errors: `SnapshotException` then."""
+        if needed:
+            raise await unreadable(self._tree, self._location, found)
+        await self._latest.set_aside(found, f"it cannot be read: {found.fault}")
+
+    async def _appended(self, rows: list[Row], made: Sequence[Row]) -> list[Row]:
+        if not made:
+            return rows
+        (outcome,) = await self._journal.append([Batch(lease=self._lease, rows=made)])
+        if not isinstance(outcome, Position):
+            raise outcome
+        return list(await self._read())
+
+    @property
+    def due(self) -> bool:
+        """Whether there is anything to put."""
+        return not (self._latest.over or self._latest.foreign) and self._is_behind()
+
+    def _is_behind(self) -> bool:
+        return self._wanted_seq > self._latest.seq
+
+    async def publish(self) -> None:
+        """Put what is due. Errors: `LeaseLost`, and those of the objects."""
+        async with self._latest.lock:
+            if self.due:
+                await self._publish()
+
+    async def _publish(self) -> None:
+        rows = await self._read()
+        if rows:
+            made = await self._maker.made(rows)
+            if await self._latest.put(made, rows[-1].seq):
+                self._note_put(made)
+                self._wanted_seq = max(self._wanted_seq, self._latest.seq)
+
+    def _note_put(self, made: Made) -> None:
+        """A latest snapshot lies there now."""
+
+    async def close(self) -> None:
+        """Bring everything up to date before the session is given up.
+
+        What cannot be put now is put at the next opening. What somebody else has written is taken in, behind what was
+        said here.
+        """
+        if self._latest.over:
+            return
+        try:
+            await self._close()
+        except LeaseLost:
+            return
+        except RepertoryError as error:
+            fields = self._location.session_id, self._location.scope_id, str(error)
+            _log.warning("snapshots are not up to date session=%r agent=%r why=%r", *fields)
+
+    async def _close(self) -> None:
+        with suppress(WrittenElsewhere):
+            await self.publish()
+        if self._latest.foreign:
+            await self.open()
+            await self.publish()
+
+    def _want_all(self, rows: Sequence[Row]) -> None:
+        if rows:
+            self._wanted_seq = max(self._wanted_seq, rows[-1].seq)
+
+    def forget(self) -> None:
+        """The session is not ours any more."""
+        self._latest.over = True
+
+    async def stop(self) -> None:
+        """The same, and nothing is being put any more."""
+        self._latest.over = True
+        async with self._latest.lock:
+            pass
+
+
+class RunSnapshots(Publisher["ReadRun"]):
+    """One orchestrator's snapshot."""
+
+    def __init__(self, place: OwnedPlace, save_latest_on: MultiAgentSaveLatestOn) -> None:
+        maker = RunMaker(place.location, place.lease.generation)
+        super().__init__(place, LatestSnapshot(place, place.tree.latest_run), maker)
+        self._save_latest_on = save_latest_on
+
+    async def _open(self, rows: list[Row], found: Found[ReadRun] | None) -> None:
+        if found is not None and found.snapshot is None:
+            await self._set_unreadable_aside(found, needed=not rows)
+        elif found is not None and found.snapshot is not None:
+            self._maker.keep(found.snapshot, ours=False)
+            standing = found.snapshot.standing
+            if standing is not None and is_of(standing, rows):
+                self._latest.seq = standing.seq
+            else:
+                rows = await self._take_in(found, found.snapshot, rows)
+        self._wanted_seq = rows[-1].seq if rows else 0
+
+    async def _take_in(self, found: Found[ReadRun], snapshot: ReadRun, rows: list[Row]) -> list[Row]:
+        made = await self._maker.rows_for(rows, snapshot, self._entropy, self._wall())
+        if snapshot.waits:
+            await self._latest.set_aside(found, "it may hold more of what somebody was asked than is taken in")
+        if made:
+            _log.info("a run was taken in file=%r records=%r", found.place, len(made))
+        return await self._appended(rows, made)
+
+    def after(self, rows: Sequence[Row]) -> None:
+        """These rows were committed."""
+        if self._save_latest_on == "node" or any(map(_ends_run, rows)):
+            self._wanted_seq = max(self._wanted_seq, rows[-1].seq)
+
+    async def catch_up(self) -> None:
+        """Put it as of now: what it may still show is about to be destroyed. Errors: as `publish`."""
+        self._want_all(await self._read())
+        await self.publish()
+
+    async def _close(self) -> None:
+        self._want_all(await self._read())
+        await super()._close()
+
+
+def _ends_run(row: Row) -> bool:
+    """Whether nothing is left to do after a row, or somebody has to see to it first."""
+    record = None if row.erased else decode(row.kind, row.version, row.body)
+    return isinstance(record, NodeChanged) and (not record.frontier or record.status in ("failed", "interrupted"))
+
+
+class AgentSnapshots(Publisher["ReadSnapshot"]):
+    """One agent's snapshots."""
+
+    def __init__(self, place: OwnedPlace, choices: SnapshotChoices, published: Published | None) -> None:
+        """`published`: what others could see of the journal when it was open here last, if that is known."""
+        maker = SnapshotMaker(place.location, place.lease.generation, choices.manager)
+        super().__init__(place, LatestSnapshot(place, place.tree.latest), maker)
+        self._choices = choices
+        self.history = AgentHistory(place.tree, place.location, maker, place.wall)
+        self.published = published
+        self._seen_seq = 0
+        """The last record in which marks were looked for."""
+        self._wanted_anyway = False
+        """Whether it is to be saved with the next records, whatever was chosen."""
+
+    # Opening.
+
+    def _read_besides(self) -> Sequence[Callable[[], Awaitable[None]]]:
+        return [self.history.read]
+
+    async def _open(self, rows: list[Row], found: Found[ReadSnapshot] | None) -> None:
+        load_id = self._choices.load.pending(self._location.scope_id) if self._choices.load is not None else None
+        replaced = False
+        if found is not None and found.snapshot is None:
+            await self._set_unreadable_aside(found, needed=not rows and load_id is None)
+            replaced = True
+        elif found is not None and found.snapshot is not None:
+            standing = found.snapshot.standing
+            replaced = not is_of(standing, rows)
+            self._maker.keep(found.snapshot, ours=not replaced)
+            if replaced:
+                rows = await self._take_in(found, rows)
+            elif standing is not None:
+                self._latest.seq = standing.seq
+            self.published = found.published
+        self._seen_seq = max(self._latest.seq, self.history.numbering.mark)
+        await self._find_marks(rows)
+        if load_id is not None:
+            rows = await self._go_back(load_id, rows)
+        last = rows[-1].seq if rows else 0
+        self._seen_seq = max(self._seen_seq, last)
+        if self.history.remade:
+            await self.history.publish()
+            await self.history.settle(self._seen_seq)
+        behind = self.history.due or self.history.numbering.taken > self._latest.seq
+        if last and (replaced or behind or not self._choices.only_when_triggered):
+            self._wanted_seq = last
+
+    async def _take_in(self, found: Found[ReadSnapshot], rows: list[Row]) -> list[Row]:
+        assert found.snapshot is not None
+        made = await rows_for(self._location, rows, found.snapshot, self._entropy, self._wall(), self.published)
+        if holds_more(found.snapshot, found.document):
+            why = "it holds what may not be taken in: a turn that waits, or stashed content"
+            await self._latest.set_aside(found, why)
+        if made:
+            _log.info("a snapshot was taken in file=%r records=%r", found.place, len(made))
+        return await self._appended(rows, made)
+
+    async def _find_marks(self, rows: Sequence[Row]) -> None:
+        """Note marks that were not seen when they were committed: a crash came between, or the answer was lost."""
+        if rows and rows[-1].seq > self._seen_seq:
+            known = rows if rows[0].seq <= self._seen_seq + 1 else await self._read(whole=True)
+            end = self._seen_seq + 1 - known[0].seq
+            self.history.see(known[:end], known[end:])
+            self._seen_seq = known[-1].seq
+
+    async def _go_back(self, snapshot_id: str, rows: list[Row]) -> list[Row]:
+        snapshot = await find_history(self._tree, self._location, snapshot_id)
+        await self.history.publish()
+        whole = await self._read(whole=True)
+        made = rows_back_to(whole, snapshot, f"snapshot {snapshot_id}", self._location, self._entropy)
+        if made is None:
+            made = await rows_for(self._location, rows, snapshot, self._entropy, self._wall())
+        rows = await self._appended(rows, made)
+        mark = rows[-1].seq if rows else 0
+        await self.history.branch(number_of(snapshot_id), snapshot.created_at, mark)
+        assert self._choices.load is not None
+        self._choices.load.done(self._location.scope_id)
+        return rows
+
+    # While it is open.
+
+    async def before(self, rows: Sequence[Row]) -> Sequence[Row] | None:
+        """What the journal holds before these rows, when there are marks among them."""
+        return await self._read() if any(mark_in(row) is not None for row in rows) else None
+
+    def after(self, before: Sequence[Row] | None, rows: Sequence[Row]) -> None:
+        """These rows were committed. What does not follow on what was seen is looked at when something is put."""
+        follow = rows[0].seq == self._seen_seq + 1
+        if before is not None and follow and (before[-1].seq if before else 0) == self._seen_seq:
+            self.history.see(before, rows)
+            self._seen_seq = rows[-1].seq
+        elif before is None and follow:
+            self._seen_seq = rows[-1].seq
+        strategy = self._choices.save_latest_on
+        wanted = strategy == "message" or (strategy == "invocation" and any(map(_is_answer, rows)))
+        if wanted or before is not None or self._wanted_anyway:
+            self._wanted_seq, self._wanted_anyway = max(self._wanted_seq, rows[-1].seq), False
+
+    def want_latest(self) -> None:
+        """Save the latest snapshot with the next records, whatever was chosen."""
+        self._wanted_anyway = True
+
+    def _is_behind(self) -> bool:
+        return self.history.due or super()._is_behind()
+
+    async def _publish(self) -> None:
+        """Numbered snapshots first, then the latest."""
+        await self._find_marks(await self._read())
+        await self.history.publish()
+        if self.due:
+            await super()._publish()
+
+    def _note_put(self, made: Made) -> None:
+        self.published = made.published
+
+    async def check_unchanged(self) -> None:
+        """Look whether somebody else has written the latest snapshot. Errors: see `LatestSnapshot`."""
+        await self._latest.check_unchanged()
+
+    async def redact(self, instead: Replacements) -> None:
+        """Put other messages in the place of those, in every snapshot. Errors: those of the objects."""
+        async with self._latest.lock:
+            await self.history.publish()
+            for snapshot_id in await self._tree.ids(self._location):
+                found = await self._tree.history(self._location, snapshot_id)
+                changed = redacted(found.document, instead) if found is not None else None
+                if changed is not None:
+                    await self._tree.put_history(self._location, snapshot_id, changed, 0)
+            found = await self._tree.latest(self._location)
+            changed = redacted(found.document, instead) if found is not None else None
+            if found is not None and changed is not None:
+                version = await self._tree.put_latest(self._location, changed, 0, found.version)
+                self._latest.version = version if found.version == self._latest.version else self._latest.version
+            self._wanted_anyway = True
+
+    async def remove(self, numbers: Iterable[int]) -> None:
+        """Remove these numbered snapshots, whose marks are about to go. Errors: those of the objects."""
+        async with self._latest.lock:
+            await self.history.publish()
+            for number in numbers:
+                await self._tree.remove_history(self._location, str(number))
+
+    async def _close(self) -> None:
+        async with self._latest.lock:
+            rows = await self._read()
+            await self._find_marks(rows)
+            if self.history.due or not self._choices.only_when_triggered:
+                self._want_all(rows)
+        await super()._close()
+        if rows and rows[0].seq > self.history.numbering.mark + 1:
+            await self.history.settle(
+                rows[-1].seq
+            )  # So that the next opening need not look through all of the journal.
+
+
+def _is_answer(row: Row) -> bool:
+    message = message_in(row)
+    return message is not None and is_answer(message)
+
+
+# Those whose snapshots a store looks after, and what is done for them in the background.
+
+
+class SnapshotAgent(Protocol):
+    """An agent or orchestrator whose snapshots are put from its journal."""
+
+    @property
+    def due(self) -> bool:
+        """Whether there is anything to put."""
+        ...
+
+    async def publish(self) -> None:
+        """Put what is due."""
+        ...
+
+    def forget(self) -> None:
+        """The session is not ours any more."""
+        ...
+
+
+A = TypeVar("A", bound=SnapshotAgent)
+
+
+class SnapshotAgents(Generic[A]):
+    """The agents that are open, by session and agent id."""
+
+    def __init__(self, choices: SnapshotChoices) -> None:
+        """`choices`: for agents of whom nothing else was said."""
+        self._choices = choices
+        self._chosen: dict[tuple[str, str], SnapshotChoices] = {}
+        self._open: dict[tuple[str, str], A] = {}
+        self._busy: set[A] = set()
+        self._work = anyio.Event()
+        self._limiter = anyio.CapacityLimiter(_AT_ONCE)
+
+    def use(self, session_id: str, agent_id: str, choices: SnapshotChoices) -> None:
+        """How an agent's snapshots are wanted, the next time that it is opened."""
+        self._chosen[session_id, agent_id] = choices
+
+    def chosen(self, session_id: str, agent_id: str) -> SnapshotChoices:
+        """How they are wanted."""
+        return self._chosen.get((session_id, agent_id), self._choices)
+
+    def find(self, session_id: str, agent_id: str) -> A | None:
+        """An agent, if it is open."""
+        return self._open.get((session_id, agent_id))
+
+    def add(self, session_id: str, agent_id: str, agent: A) -> None:
+        """An agent was opened."""
+        self._open[session_id, agent_id] = agent
+        self.look()
+
+    def of(self, session_id: str) -> Iterator[tuple[str, A]]:
+        """The agents of a session that are open, by id."""
+        return iter([(agent_id, agent) for (session, agent_id), agent in self._open.items() if session == session_id])
+
+    def drop(self, session_id: str, *, given_up: bool) -> None:
+        """The session is not ours any more. `given_up`: nor does anybody want it back."""
+        for agent_id, agent in self.of(session_id):
+            agent.forget()
+            del self._open[session_id, agent_id]
+            if given_up:
+                self._chosen.pop((session_id, agent_id), None)
+
+    def look(self) -> None:
+        """There may be something to put."""
+        if any(agent.due and agent not in self._busy for agent in self._open.values()):
+            self._work.set()
+
+    async def run(self) -> None:
+        """Put what is due, until cancelled, which is safe at any time."""
+        async with anyio.create_task_group() as tasks:
+            while True:
+                self._work = anyio.Event()
+                for agent in [agent for agent in self._open.values() if agent.due and agent not in self._busy]:
+                    self._busy.add(agent)
+                    tasks.start_soon(self._publish, agent)
+                await self._work.wait()
+
+    async def _publish(self, agent: A) -> None:
+        told = ""
+        try:
+            while agent.due:
+                try:
+                    async with self._limiter:
+                        with own_errors():
+                            await agent.publish()
+                except LeaseLost:
+                    return
+                except RepertoryError as error:
+                    if not isinstance(error, Retryable) and str(error) != told:
+                        told = str(error)
+                        _log.warning("snapshots cannot be put why=%r", told)
+                    await anyio.sleep(_RETRY_S)
+        finally:
+            self._busy.discard(agent)

@@ -1,0 +1,231 @@
+"""What every store of sessions does the same way, whatever its layout: who may write, and one call at a time.
+
+Who may write is decided here, and nowhere else: by the generation and the owner that a layout has read, and by whether
+that owner is alive. A layout reads them, and writes the next ones under its own condition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+
+import anyio
+from anyio.lowlevel import checkpoint
+
+from repertory.backends.ports import Batch, Lease, Position, SessionStore
+from repertory.backends.sessions.requests import side_by_side
+from repertory.core.ids import check_id
+from repertory.core.journal.rows import Row
+from repertory.core.outage import own_errors
+from repertory.errors import Invalid, LeaseLost, RepertoryError, SessionBusy
+
+Outcome: TypeAlias = Position | RepertoryError
+E = TypeVar("E")
+
+# Who may write.
+
+
+class Title(Protocol):
+    """Whose a session is, as a layout has read it."""
+
+    @property
+    def generation(self) -> int:
+        """Of the last owner; it rises with each. 0: nobody has owned it yet."""
+        ...
+
+    @property
+    def owner(self) -> str | None:
+        """None when the session was given up."""
+        ...
+
+
+def is_current(title: Title, lease: Lease) -> bool:
+    """Whether a lease is the one that counts."""
+    return (title.generation, title.owner) == (lease.generation, lease.owner)
+
+
+def rival(title: Title, owner: str) -> str | None:
+    """The owner that keeps `owner` out, if it is alive; None when nobody does."""
+    return title.owner if title.owner != owner else None
+
+
+def lost(lease: Lease) -> LeaseLost:
+    """What to tell the holder of a lease that is no longer current."""
+    return LeaseLost("the session has another owner now", session=lease.session_id, generation=lease.generation)
+
+
+def busy(session_id: str, owner: str | None) -> SessionBusy:
+    """What to tell who wants a session of a live owner."""
+    return SessionBusy("another live owner has the session", session=session_id, owner=owner)
+
+
+def refuse_gaps(session_id: str, rows: Sequence[Row], last_seq: int) -> LeaseLost | None:
+    """The refusal of an agent's rows that do not directly follow the last one stored."""
+    for seq, row in enumerate(rows, last_seq + 1):
+        if row.seq != seq:
+            return LeaseLost("rows do not follow what is stored", session=session_id, seq=row.seq, stored=last_seq)
+    return None
+
+
+# What a batch is for.
+
+
+class AgentPart(NamedTuple):
+    """What of a batch is one agent's."""
+
+    rows: Sequence[Row]
+    erase: Sequence[int]
+
+
+def parts_by_agent(batch: Batch) -> dict[str, AgentPart]:
+    """The agents that a batch is for, those with rows first."""
+    rows: dict[str, list[Row]] = {}
+    for row in batch.rows:
+        rows.setdefault(row.agent_id, []).append(row)
+    erase: dict[str, list[int]] = {}
+    for agent_id, seq in batch.erase:
+        erase.setdefault(agent_id, []).append(seq)
+    return {name: AgentPart(rows.get(name, ()), erase.get(name, ())) for name in {**rows, **erase}}
+
+
+def position_after(batch: Batch, last_seqs: Mapping[str, int] | Callable[[str], int]) -> Position:
+    """What to answer for a batch that is stored."""
+    agent_id = batch.rows[-1].agent_id if batch.rows else (batch.erase[-1][0] if batch.erase else "")
+    if not agent_id:
+        return Position(agent_id="", seq=0)
+    seq = last_seqs(agent_id) if callable(last_seqs) else last_seqs.get(agent_id, 0)
+    return Position(agent_id=agent_id, seq=seq)
+
+
+def check_agents(batches: Sequence[Batch]) -> None:
+    """Raise `Invalid` for agents that cannot be called so."""
+    for agent_id in {row.agent_id for batch in batches for row in batch.rows}:
+        check_id(agent_id, "agent id")
+
+
+async def append_apart(
+    batches: Sequence[Batch],
+    locked: Callable[[str], AbstractAsyncContextManager[E]],
+    append: Callable[[E, Batch], Awaitable[Outcome]],
+) -> list[Outcome]:
+    """Append the batches of different sessions side by side, those of one session each after the one before, with
+    `locked` held; one outcome per batch, in order. Cancellation waits for all of it.
+
+    Errors: those of `locked`. Whatever `append` raises is the outcome of its batch.
+    """
+    check_agents(batches)
+    outcomes: dict[int, Outcome] = {}
+    by_session: dict[str, list[int]] = {}
+    for place, batch in enumerate(batches):
+        by_session.setdefault(batch.lease.session_id, []).append(place)
+
+    async def append_in_order(session_id: str, places: Sequence[int]) -> None:
+        async with locked(session_id) as entry:
+            for place in places:
+                try:
+                    with own_errors(session_id):
+                        outcomes[place] = await append(entry, batches[place])
+                except RepertoryError as error:
+                    outcomes[place] = error
+
+    with anyio.CancelScope(shield=True):
+        calls = [partial(append_in_order, *each) for each in by_session.items()]
+        await side_by_side(calls, at_once=max(1, len(calls)))
+    await checkpoint()
+    return [outcomes[place] for place in range(len(batches))]
+
+
+async def write_anew(store: SessionStore, session_id: str, keep: Sequence[Row]) -> None:
+    """Store whole journals in a session of which nothing is left. Errors: whatever keeps them from being stored."""
+    if keep:
+        lease = await store.acquire(session_id)
+        (outcome,) = await store.append([Batch(lease=lease, rows=keep)])
+        await store.release(lease)
+        if isinstance(outcome, RepertoryError):
+            raise outcome
+
+
+# The sessions that a store knows.
+
+
+class Held(Protocol):
+    """A lease of ours, and what a layout knows of it."""
+
+    @property
+    def lease(self) -> Lease: ...
+
+
+H = TypeVar("H", bound=Held)
+J = TypeVar("J")
+
+
+@dataclass(slots=True)
+class Entry(Generic[H, J]):
+    """What a store knows of one session."""
+
+    lock: anyio.Lock = field(default_factory=anyio.Lock)
+    users: int = 0
+    """Calls that hold the lock or wait for it."""
+    held: H | None = None
+    journals: dict[str, J] = field(default_factory=lambda: dict[str, J]())
+    """Those that are open, by agent."""
+
+    def drop(self) -> None:
+        """It is not ours any more."""
+        self.held, self.journals = None, {}
+
+
+class SessionTable(Generic[H, J]):
+    """The sessions of a store, each worked on by one call at a time. For one event loop."""
+
+    def __init__(self, name: Callable[[], str]) -> None:
+        """`name`: of the store, for who calls it when it is closed."""
+        self._name = name
+        self._entries: dict[str, Entry[H, J]] = {}
+        self.closed = False
+
+    def refuse_closed(self) -> None:
+        """Raise `Invalid` once the store is closed."""
+        if self.closed:
+            raise Invalid("this was closed before", name=self._name())
+
+    @asynccontextmanager
+    async def locked(self, session_id: str) -> AsyncGenerator[Entry[H, J]]:
+        """The session, for this call alone; forgotten when nobody needs it any more. Errors: `Invalid`."""
+        self.refuse_closed()
+        entry = self._entries.setdefault(session_id, Entry[H, J]())
+        entry.users += 1
+        try:
+            async with entry.lock:
+                yield entry
+        finally:
+            entry.users -= 1
+            if not entry.users and entry.held is None:
+                self._entries.pop(session_id, None)
+
+    def held(self) -> dict[str, H]:
+        """The sessions that are held, by id."""
+        return {name: entry.held for name, entry in self._entries.items() if entry.held is not None}
+
+    async def release(self, lease: Lease, give_up: Callable[[Entry[H, J]], Awaitable[None]]) -> None:
+        """Give a session up, unless the lease is no longer current. Cancellation waits for it."""
+        with anyio.CancelScope(shield=True):
+            async with self.locked(lease.session_id) as entry:
+                if entry.held is not None and entry.held.lease == lease:
+                    await give_up(entry)
+
+    async def close(self, give_up: Callable[[Entry[H, J]], Awaitable[None]]) -> bool:
+        """Refuse every later call, and give up what is held; whether there was anything to close. The caller shields
+        it.
+        """
+        if self.closed:
+            return False
+        self.closed = True
+        for entry in self._entries.values():
+            async with entry.lock:
+                if entry.held is not None:
+                    await give_up(entry)
+        return True

@@ -1,0 +1,184 @@
+"""Where the journal of an agent stands that is kept in record groups, and what others are still to be told of it.
+
+A layout keeps record groups: rows around a message, proved by the group before. Which they are, what they change of the
+agent's document, and what that says, is the same wherever they lie: in documents, or in events. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from repertory.core.interrupt_state import asks_somebody
+from repertory.core.journal.codec import at_of, decode
+from repertory.core.journal.fold import Fold
+from repertory.core.journal.image import Image
+from repertory.core.journal.records import Branched, Record, View
+from repertory.core.journal.rows import Kind, Row
+from repertory.core.journal.standing import standing_of
+from repertory.core.message_tree.documents import AgentFile, RecordGroup, agent_document, manager_named, parts_of
+from repertory.core.message_tree.kept_rows import Line
+from repertory.core.message_tree.opening import Opened, due_after, manager_in, outdated
+from repertory.core.messages import Message
+from repertory.core.window.decision import DEFAULT_MANAGER
+from repertory.errors import CorruptJournal
+
+_NUMBERS_MAX = 256
+
+
+class Part(NamedTuple):
+    """A record group that is to be stored."""
+
+    group: RecordGroup
+    message: Message | None
+    """The message in it, as others see it."""
+    number: int | None
+    """Of that message."""
+
+    def said_at(self, now: float) -> float:
+        """When the message was said: when the first of the rows was made whose content is there."""
+        made = (at_of(row.body) for row in self.group.rows if not row.erased)
+        return next((at for at in made if at), now)
+
+
+@dataclass(slots=True, kw_only=True)
+class GroupLog:
+    """What the owner of a journal knows without reading."""
+
+    agent_id: str
+    generation: int
+    last_seq: int = 0
+    next_number: int = 0
+    """Of the next message."""
+    messages: int = 0
+    """Messages that are there."""
+    numbers: dict[int, int] = field(default_factory=dict[int, int])
+    """Sequence number of a message's row to the number of the message, for those that may still be shown."""
+    tail: Sequence[Line] = ()
+    """The rows of the last group."""
+    fold: Fold | None = None
+    """None: to be folded from what is stored."""
+    agent: AgentFile | None = None
+    """The agent's document as it was found."""
+    state_due: bool = False
+    view_due: bool = False
+    manager: str = DEFAULT_MANAGER
+    """The conversation manager that the agent's document names."""
+    asks: bool = False
+    """Whether the agent's document says that the turn waits for a person."""
+
+    def open_with(self, opened: Opened, numbers: Mapping[int, int], *, known: bool = True) -> None:
+        """The journal was opened, whatever was stored then or is yet to be. `numbers`: those of the messages found.
+        `known`: whether there is no document of the agent where none was found.
+        """
+        agent, self.fold = self.agent, opened.fold
+        self.last_seq = opened.found[-1].seq if opened.found else 0
+        self.numbers = {**numbers, **{seq: number for seq, (number, _) in opened.files.items()}}
+        self.state_due = agent is None and known and bool(opened.found or self.next_number)
+        self.view_due = known if agent is None else agent.foreign or outdated(agent, opened.fold)
+        self.asks = agent is not None and agent.asks
+        self.manager = manager_named(View() if known or agent is not None else opened.fold.shown.view, agent)
+
+    @property
+    def due(self) -> bool:
+        """Whether others are to be told anything before the journal is given up."""
+        return bool(self.last_seq) and (self.view_due or self.state_due)
+
+    # Storing.
+
+    def parts(self, rows: Sequence[Row], erase: Sequence[int] = (), *, batch: bool = False) -> list[Part]:
+        """The groups for rows that follow the last one; the last of them asks for what is to be erased.
+
+        `batch`: they are not stored all at once, and say so, so that what is left of a commit that was cut off is
+        known.
+        """
+        found = parts_of(rows)
+        together = (rows[0].seq, rows[-1].seq) if batch else None
+        parts: list[Part] = []
+        before, number = self.tail, self.next_number
+        for place, (some, message) in enumerate(found, 1):
+            group = RecordGroup(
+                rows=some,
+                generation=self.generation,
+                before=before,
+                batch=together,
+                erase=erase if place == len(found) else (),
+                next_number=number,
+            )
+            parts.append(Part(group, message, number if message is not None else None))
+            before, number = [Line.of(row) for row in some], number + (message is not None)
+        return parts
+
+    def put(self, rows: Sequence[Row]) -> None:
+        """These rows are the last group that is stored."""
+        self.tail = [Line.of(row) for row in rows]
+        self.last_seq = rows[-1].seq
+
+    def stored(self, part: Part) -> None:
+        """A part is stored."""
+        rows = part.group.rows
+        self.put(rows)
+        if part.number is not None:
+            self.numbers[next(row.seq for row in rows if row.kind == Kind.MESSAGE)] = part.number
+            self.next_number = part.number + 1
+            self.messages += 1
+        for row in rows:
+            self._follow(row)
+        if self.fold is not None and len(self.numbers) > _NUMBERS_MAX:
+            low = self.fold.low
+            self.numbers = {seq: number for seq, number in self.numbers.items() if seq >= low}
+
+    def _follow(self, row: Row) -> None:
+        """Fold what was stored, to know what others are to be told."""
+        record = _record(row)
+        due = due_after(record, asks=self.asks, manager=self.manager)
+        self.state_due, self.view_due = self.state_due or due.state, self.view_due or due.view
+        if record is None or isinstance(record, Branched):
+            self.fold = None  # It takes more than is known here.
+        elif self.fold is not None:
+            self.fold.apply(row.seq, record)
+
+    # What others are told.
+
+    def first_document(self, rows: Sequence[Row], at: float) -> bytes:
+        """The agent's document before there is any message. It names the conversation manager that these rows name:
+        others refuse a session that names another one than theirs.
+        """
+        fold = self.fold or Fold()
+        named = next((name for name in map(manager_in, map(_record, rows)) if name), "")
+        if named and not fold.shown.view.manager:
+            fold = Fold(Image(view=View(manager=named), state=dict(fold.state)))
+        self.manager = manager_named(fold.shown.view, self.agent)
+        return agent_document(self.agent_id, fold, 0, self.agent, at)
+
+    def document(self, at: float) -> bytes:
+        """The agent's document as of now. `fold` has to be there."""
+        assert self.fold is not None
+        first = self.fold.shown.view.first_shown
+        removed = _offset_of(first, self.numbers, self.messages, self.next_number - 1)
+        return agent_document(self.agent_id, self.fold, removed, self.agent, at)
+
+    def told(self) -> None:
+        """That document is stored."""
+        assert self.fold is not None
+        self.state_due = self.view_due = False
+        self.asks = asks_somebody(standing_of(self.fold))
+        self.manager = manager_named(self.fold.shown.view, self.agent)
+
+
+def _record(row: Row) -> Record | None:
+    """None for what was erased or cannot be read."""
+    try:
+        return decode(row.kind, row.version, row.body) if not row.erased else None
+    except CorruptJournal:
+        return None
+
+
+def _offset_of(first_shown: int, numbers: Mapping[int, int], messages: int, last_number: int) -> int:
+    """How many messages lie before the first one that is shown: what others skip when they open.
+
+    `numbers`: those of the rows that are known. Without a message from there on, everything is skipped.
+    """
+    shown = [number for seq, number in numbers.items() if seq >= first_shown]
+    return max(0, messages - (last_number + 1 - min(shown))) if shown else messages
