@@ -191,6 +191,33 @@ async def test_a_tool_with_effects_does_not_run_when_its_start_cannot_be_stored(
         assert (await runtime.drain()).ok
 
 
+async def test_results_of_tools_that_ended_stand_when_the_start_of_the_next_cannot_be_stored() -> None:
+    weather = Weather()
+
+    @tool
+    def pay() -> str:
+        """Pay."""
+        weather.trouble = "down"
+        return "paid"
+
+    @tool
+    def post() -> str:
+        """Post."""
+        raise AssertionError("its start is on record nowhere")
+
+    uses = [{"toolUse": {"name": name, "input": {}}} for name in ("pay", "post")]
+    async with Runtime(sessions=weather) as runtime:
+        agent = runtime.agent(spec(uses, tools=[pay, post], tool_execution="sequential"))
+        session = agent.session("s")
+        with pytest.raises(Unavailable):
+            await session.invoke("go")
+        weather.trouble = ""
+        results = [
+            result["content"][0]["text"] for message in await session.history() for result in tool_results(message)
+        ]
+    assert results == ["paid", "Not run: the turn could not be stored."]
+
+
 async def test_a_turn_waits_for_room_before_its_next_step() -> None:
     weather = Weather()
 
