@@ -1,10 +1,10 @@
-"""A program of threads, such as a WSGI server, with one `Runtime` beside it. Needs no network and no account.
+"""A program with threads, such as a WSGI server, and one `Runtime` for all of them. Needs no network and no account.
 
     python beside_threads.py             # asks a few questions from several threads, and ends
     python beside_threads.py for-ever    # until SIGTERM or Ctrl-C
 
 The runtime lives in an event loop in a thread of its own, behind anyio's blocking portal. Any thread calls it through
-the portal and waits for its answer. (A single `Agent` needs none of this: `agent("...")` works from any thread.)
+the portal and waits for the answer. (A single `Agent` needs none of this: `agent("...")` works from any thread.)
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ class Clerk:
         self._agent = agent
 
     def ask(self, session: str, text: str) -> str:
-        """Run a turn and wait for it. Errors: `Unavailable` once the drain has begun, and those of any turn."""
+        """Run a turn and return its answer. Errors: `Unavailable` once the drain has begun, and those of any turn."""
         return str(self._portal.call(self._agent.session(session).invoke, text))
 
     def drain(self) -> DrainReport:
-        """Refuse new turns, and give those that run their time. Threads that are in `ask` get their answers."""
+        """Refuse new turns and let running ones finish. Threads that wait in `ask` get their answers."""
         return self._portal.call(self._runtime.drain)
 
 
 @contextmanager
 def clerk_beside(database: Path, model: Model) -> Iterator[Clerk]:
-    """A clerk with an event loop of its own, for as long as the block."""
+    """A clerk with its own event loop, which runs as long as the block."""
     runtime = Runtime(sessions=SQLiteSessions(database), drain_timeout_s=10)
     with start_blocking_portal() as portal, portal.wrap_async_context_manager(runtime):
         yield Clerk(portal, runtime, runtime.agent(AgentSpec(name="clerk", model=model)))
 
 
 def handle(clerk: Clerk, name: str, stopped: threading.Event, *, for_ever: bool) -> None:
-    """What a request handler does, in each of the threads."""
+    """Handle the requests of one thread."""
     try:
         print(f"{name}: {clerk.ask(name, f'My name is {name}.')}", flush=True)
         while for_ever and not stopped.wait(0.1):
@@ -66,7 +66,7 @@ def handle(clerk: Clerk, name: str, stopped: threading.Event, *, for_ever: bool)
 def serve(database: Path, model: Model, *, for_ever: bool) -> None:
     """Handle requests until there are no more, or until a signal; then drain while the handlers finish.
 
-    Signals are the program's own: the main thread gets them, and the others hear of it by an event.
+    The program handles signals itself: the main thread gets them, and tells the others by an event.
     """
     stopped = threading.Event()
 

@@ -13,7 +13,7 @@ FACTS = {"ada": "My cat is called Byron.", "ben": "My cat is called Kelvin.", "c
 
 
 async def main() -> None:
-    """Tell three sessions three facts at the same time, and ask for them again after a restart of the runtime."""
+    """Tell three sessions one fact each, all at once, and ask for the facts after a restart of the runtime."""
     with tempfile.TemporaryDirectory() as folder:
         sessions = SQLiteSessions(Path(folder) / "agents.db")
         spec = AgentSpec(name="friend", model=OfflineModel())

@@ -1,10 +1,10 @@
-"""A script with its own steps in the shutdown, one per phase. Needs no network and no account.
+"""A script that adds its own hook to each phase of the shutdown. Needs no network and no account.
 
     python script_with_hooks.py          # reads one story and ends
-    python script_with_hooks.py for-ever # reads until SIGTERM or Ctrl-C; a second one cuts the story short
+    python script_with_hooks.py for-ever # reads until SIGTERM or Ctrl-C; a second signal cuts the story short
 
-Each hook runs in its phase, after the phases before it: what it may use is still there, and what it must not touch any
-more is not. A hook that fails or takes too long stands in the report; the next phase comes all the same.
+Each hook runs in its phase, after the earlier phases: stores that it may still use are open until `close`. The report
+names a hook that fails or takes too long, and the next phase runs anyway.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PIECE, PAUSE_S = 4, 0.02
 
 
 class Reading:
-    """A program that keeps counts of its own beside its conversations."""
+    """A program that counts its stories, beside its conversations."""
 
     def __init__(self, folder: Path) -> None:
         self.stories = Counter[str]()
@@ -32,16 +32,16 @@ class Reading:
         self._counts = folder / "counts.txt"
 
     async def close_the_door(self) -> None:
-        """`refuse`: nobody is let in any more. Tell whoever sends work, such as a load balancer."""
+        """`refuse`: no new turns are accepted. Tell whoever sends work, such as a load balancer."""
         self.open = False
         print("\nrefuse: the door is closed", flush=True)
 
     async def wait_for_listeners(self) -> None:
-        """`turns`: runs while turns in flight finish. Wait for what depends on them."""
+        """`turns`: runs while running turns finish. Wait here for work that depends on them."""
         print("turns: the story may go on to its end", flush=True)
 
     async def write_counts(self) -> None:
-        """`memory`: the turns are over, the stores still open. Flush what you hold."""
+        """`memory`: the turns are over, the stores still open. Flush your own data."""
         await anyio.Path(self._counts).write_text(f"{dict(self.stories)}\n")
         print("memory: counts are written", flush=True)
 
@@ -50,12 +50,12 @@ class Reading:
         print("commit: sessions are released", flush=True)
 
     async def turn_off_the_light(self) -> None:
-        """`close`: nothing runs any more. Close your own clients."""
+        """`close`: no turn runs any more. Close your own clients."""
         print("close: the light is off", flush=True)
 
 
 async def main(*, for_ever: bool) -> None:
-    """Read to one listener and shut down in order."""
+    """Read to one listener, then shut down in order."""
     with tempfile.TemporaryDirectory() as folder:
         reading = Reading(Path(folder))
         async with Runtime(sessions=SQLiteSessions(Path(folder) / "sessions.db"), drain_timeout_s=10) as runtime:
@@ -67,7 +67,7 @@ async def main(*, for_ever: bool) -> None:
             async with anyio.create_task_group() as group:
                 group.start_soon(runtime.serve_signals)
                 await read_aloud(runtime, reading, for_ever=for_ever)
-                await runtime.drain()  # after a signal this is the same drain, and the same report
+                await runtime.drain()  # after a signal this joins the running drain
                 group.cancel_scope.cancel()
             report = await runtime.drain()
         for phase in report.phases:
@@ -75,7 +75,7 @@ async def main(*, for_ever: bool) -> None:
 
 
 async def read_aloud(runtime: Runtime, reading: Reading, *, for_ever: bool) -> None:
-    """Print the story as it comes, again and again while the door is open."""
+    """Print the story as it streams, again and again while the door is open."""
     model = ScriptedModel([STORY], chunk=PIECE, delay_s=PAUSE_S, loop=True)
     session = runtime.agent(AgentSpec(name="reader", model=model)).session("evening")
     while reading.open:
@@ -84,7 +84,7 @@ async def read_aloud(runtime: Runtime, reading: Reading, *, for_ever: bool) -> N
                 async for event in events:
                     print(event.get("data", ""), end="", flush=True)
             print(flush=True)
-        except RepertoryError as error:  # the door closed just now
+        except RepertoryError as error:  # the drain has just begun
             print(type(error).__name__)
         reading.stories["evening"] += 1
         if not for_ever:

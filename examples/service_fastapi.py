@@ -1,11 +1,11 @@
-"""A web service of conversations: answers over HTTP, as a whole or as a stream. Needs no network and no account.
+"""A web service that answers over HTTP, in one piece or as a stream. Needs no network and no account.
 
     uvicorn service_fastapi:app --timeout-graceful-shutdown 15
     hypercorn service_fastapi:app --worker-class trio --graceful-timeout 15
     python service_fastapi.py            # talks to itself, and ends
 
-The server owns the signals. It stops taking requests, waits for those in flight, and then ends the lifespan, which
-drains the runtime. So nothing here listens to signals.
+The server handles signals: it stops taking requests, waits for those in flight, and then ends the lifespan, which
+drains the runtime. So this program installs no signal handlers.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ STATUSES: tuple[tuple[type[RepertoryError], int], ...] = (
     (Failed, 502),
     (RepertoryError, 500),
 )
-"""The first that fits says what the client does next: wait, try elsewhere, give up."""
+"""The first class that matches an error gives its status, which tells the client to wait, retry or give up."""
 
 
 class Said(BaseModel):
-    """What a client says. Without a text, the turn that was cut short goes on."""
+    """A prompt. Without a text, the turn that was cut short continues."""
 
     text: str | None = None
 
 
 class Stream(StreamingResponse):
-    """Server-sent events. A client that leaves ends the turn at once, wherever its generator stands."""
+    """Server-sent events. When the client disconnects, the turn ends at once."""
 
     media_type = "text/event-stream"
 
@@ -62,7 +62,7 @@ class Stream(StreamingResponse):
 
 
 class CutShort:
-    """Answers 503 when the server has waited long enough and cancels a request that has no answer yet."""
+    """Middleware that answers 503 when the server cancels a request that has no answer yet."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -85,7 +85,7 @@ class CutShort:
 
 
 def problem(error: RepertoryError) -> JSONResponse:
-    """An error as a response."""
+    """Turn an error into a response."""
     status = next(status for kind, status in STATUSES if isinstance(error, kind))
     wait_s = error.retry_after_s if isinstance(error, Throttled) else None
     headers = {"Retry-After": str(math.ceil(wait_s or 1))} if status in (429, 503) else {}
@@ -97,7 +97,7 @@ def described(error: RepertoryError) -> dict[str, str]:
 
 
 async def server_sent(events: AsyncGenerator[dict[str, object]]) -> AsyncGenerator[str]:
-    """A turn's text as it comes, then its end. The status has gone out by then, so an error is an event as well."""
+    """Stream a turn's text, then its end. The status is already sent by then, so an error is an event too."""
     async with aclosing(events):
         try:
             async for event in events:
@@ -107,13 +107,13 @@ async def server_sent(events: AsyncGenerator[dict[str, object]]) -> AsyncGenerat
                     case {"result": AgentResult(stop_reason=reason)}:
                         yield f"event: end\ndata: {json.dumps(reason)}\n\n"
                     case _:
-                        pass  # tools, messages, raw events: `core/result.py` lists them
+                        pass  # tools, messages, raw events: docs/tools.md lists them
         except RepertoryError as error:
             yield f"event: error\ndata: {json.dumps(described(error))}\n\n"
 
 
 def service(runtime: Runtime, spec: AgentSpec) -> FastAPI:
-    """The service, which opens the runtime when its server starts and drains it when its server stops."""
+    """Build the service, which opens the runtime when the server starts and drains it when the server stops."""
     agent = runtime.agent(spec)
 
     @asynccontextmanager
@@ -159,11 +159,11 @@ app = service(
     Runtime(sessions=SQLiteSessions(), drain_timeout_s=10, on_fatal="signal"),
     AgentSpec(name="helper", model=OfflineModel(), busy="reject"),
 )
-"""What a server is given. `on_fatal="signal"`, since a server would go on answering without its actors."""
+"""The application for a server. `on_fatal="signal"` ends the server when its actors are lost."""
 
 
 def talk_to_itself(folder: Path) -> None:
-    """The service without a server: a few requests from this very process."""
+    """Send a few requests to the service from this process, without a server."""
     from fastapi.testclient import TestClient
 
     own = service(

@@ -1,6 +1,6 @@
-"""A process is killed in the middle of a tool. The next one asks what became of it, and goes on.
+"""A process is killed while a tool runs. The next process asks for the outcome of that tool, and continues the turn.
 
-Run it as it is: it needs no network and no account. It starts itself a second time and kills that process.
+The program starts itself a second time and kills that process. It needs no network and no account.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def send_invoice(customer: str) -> str:
 
 
 def agent_on(database: Path) -> Agent:
-    """The same agent in each process."""
+    """Build the same agent in each process."""
     model = ScriptedModel(
         [
             {"toolUse": {"name": "send_invoice", "input": {"customer": "Marta"}}},
@@ -38,12 +38,12 @@ def agent_on(database: Path) -> Agent:
 
 
 def go_on(agent: Agent) -> AgentResult:
-    """Continue the turn that has no answer, and say what became of the tool that was cut off."""
+    """Continue the turn that has no answer, and supply the outcome of the tool that was cut off."""
     result = agent()
     while result.stop_reason == "interrupt":
         for interrupt in result.interrupts:
             print("Unknown outcome:", interrupt.reason)
-        # A person, or a look at the outgoing mail, says what happened: "retry", "fail", or a result.
+        # A person, or a check of the outgoing mail, decides: "retry", "fail", or a result.
         answer = {"result": "sent to Marta, says the mail server"}
         result = agent(
             [
@@ -55,7 +55,7 @@ def go_on(agent: Agent) -> AgentResult:
 
 
 def main() -> None:
-    """Start the first process, see it die, and go on."""
+    """Start the first process, let it die, and continue."""
     with tempfile.TemporaryDirectory() as folder:
         database = Path(folder) / "sessions.db"
         first = subprocess.run([sys.executable, __file__, "--first-process", str(database)], check=False, timeout=30)

@@ -1,6 +1,6 @@
-"""An agent with the tools of an MCP server, which dies in the middle and comes back. Needs no network, no account.
+"""An agent uses the tools of an MCP server, which dies in a turn and is restarted. Needs no network and no account.
 
-This file is both: started with the word `serve` it is the server, else the agent's program, which starts the server.
+This file is both programs: `serve` as argument runs the server; without it, the agent runs and starts the server.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def serve() -> None:
 
 
 async def main() -> None:
-    """One turn in which the server dies, and more until it is back."""
+    """Run one turn in which the server dies, and more until it is back."""
     counting = {"toolUse": {"name": "count", "input": {"text": "to be or not to be"}}}
     exploding = {"toolUse": {"name": "explode", "input": {}}}
 

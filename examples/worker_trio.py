@@ -3,9 +3,9 @@
     python worker_trio.py FOLDER     # jobs are FOLDER/inbox/SESSION.NUMBER.txt, answers go to FOLDER/outbox
     python worker_trio.py            # does three jobs of its own in a temporary folder, and ends
 
-SIGTERM: no more jobs are taken, turns in flight finish, everything is committed, and the report is printed. A second
-SIGTERM cuts that short. A job stays in the inbox until its answer is durable, so the next worker takes up what this
-one left. Each session's jobs are done in order, and sessions side by side.
+On SIGTERM the worker takes no more jobs, finishes running turns, commits everything, and prints the report. A second
+SIGTERM cuts that short. A job stays in the inbox until its answer is durable, so the next worker continues it. The jobs
+of one session run in order, different sessions concurrently.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ RETRY_AFTER_S = 5.0
 
 @dataclass
 class Worker:
-    """Who does the jobs in a folder."""
+    """Does the jobs in a folder."""
 
     runtime: Runtime
     agent: HostedAgent
     folder: Path
     busy: set[str] = field(default_factory=set)
-    """Sessions whose job is being done, or rests after a failure."""
+    """Sessions whose job is running, or waits after a failure."""
 
     async def take_jobs(self, jobs: trio.Nursery, *, until_empty: bool) -> None:
-        """Hand out what arrives in the inbox until the runtime begins to drain."""
+        """Start the jobs that arrive in the inbox, until the runtime begins to drain."""
         inbox = trio.Path(self.folder / "inbox")
         while not self.runtime.draining.is_set():
             waiting = sorted(await inbox.glob("*.txt"))
@@ -50,12 +50,12 @@ class Worker:
                 await self.runtime.draining.wait()
 
     async def do(self, job: trio.Path, session_id: str) -> None:
-        """One job. What fails stays in the inbox."""
+        """Do one job. A job that fails stays in the inbox."""
         session = self.agent.session(session_id)
         try:
             prompt = await job.read_text()
             said = await session.messages()
-            # The last worker may have heard the prompt and not lived to answer it: then the turn goes on.
+            # The last worker may have stored the prompt and died before the answer: then continue that turn.
             unanswered = bool(said) and said[-1]["role"] == "user"
             result = await session.invoke(None if unanswered else prompt)
             if result.stop_reason == "end_turn":
@@ -73,20 +73,20 @@ class Worker:
 
 
 async def work(folder: Path, model: Model, *, until_empty: bool = False) -> None:
-    """Work until a signal, or until nothing is left to do."""
+    """Work until a signal, or until no job is left."""
     (folder / "outbox").mkdir(parents=True, exist_ok=True)
     async with Runtime(sessions=SQLiteSessions(folder / "sessions.db"), drain_timeout_s=20) as runtime:
         worker = Worker(runtime, runtime.agent(AgentSpec(name="clerk", model=model)), folder)
         async with trio.open_nursery() as serving:
             serving.start_soon(runtime.serve_signals)
-            async with trio.open_nursery() as jobs:  # It is left when each job has put its answer away.
+            async with trio.open_nursery() as jobs:  # Ends when each job has stored its answer.
                 await worker.take_jobs(jobs, until_empty=until_empty)
             report = await runtime.drain()
     print(f"drained in {report.duration_s:.2f} s reason={report.reason} ok={report.ok} unfinished={report.unfinished}")
 
 
 def main(arguments: list[str]) -> None:
-    """The worker of a folder, or of three jobs."""
+    """Work on the given folder, or on three jobs in a temporary one."""
     if arguments:
         trio.run(work, Path(arguments[0]), OfflineModel())
         return

@@ -99,7 +99,9 @@ ANY_AT_THE_EDGE: dict[str, str] = {
     "repertory/actors/orchestrator/run_driver.py": "the orchestrator that hooks see is the caller's own",
     "repertory/core/result.py": "structured output is of the caller's type, and the request state the caller's own",
 }
-DATACLASSES_THAT_CHANGE: dict[str, str] = {}
+DATACLASSES_THAT_CHANGE: dict[str, str] = {
+    "GroupLog": "what the owner of a journal knows of it without reading, as `Fold` knows a journal at rest",
+}
 
 # ---------------------------------------------------------------------------------------------------------------- words
 

@@ -349,58 +349,15 @@ class StoreCapabilities:
     """
 
 
-class SessionStore(Protocol):
-    """Durable, append-only journals, one per agent in a session. `name` tells two stores apart in one process.
-
-    Subclass it: what not every store can do has an answer here, and `capabilities` says what is more than that.
-
-    Contract (proved for every implementation by `repertory.testing.SessionStoreContract`): `append` is one group:
-    when it returns, every accepted batch is on stable storage; a batch is accepted whole or refused whole; a refused
-    batch never hinders another. A batch is refused with `LeaseLost` when its lease is not the current one or its
-    first row does not directly follow the last one stored; with another error when nobody knows whether it is stored.
-    A batch without rows proves that its lease is the current one, and changes nothing. Cancellation waits for the
-    commit in flight.
-    """
+class Named(Protocol):
+    """`name` tells two stores apart in one process."""
 
     @property
     def name(self) -> str: ...
 
-    async def acquire(self, session_id: str, *, takeover: bool = False) -> Lease:
-        """Become the owner. Errors: `SessionBusy` (a live owner; `takeover=True` fences it), `Unavailable`."""
-        ...
 
-    async def release(self, lease: Lease) -> None:
-        """Give the session up. A lease that is no longer current is ignored."""
-        ...
-
-    async def append(self, batches: Sequence[Batch]) -> Sequence[Position | RepertoryError]:
-        """Commit one group; one outcome per batch, in order. Errors: `Unavailable` (nothing is known to be stored)."""
-        ...
-
-    async def load(self, session_id: str, agent_id: str, *, whole: bool = False) -> Sequence[Row]:
-        """Rows in order, from the last row's `low` on, or all of them. Empty when there are none."""
-        ...
-
-    async def sessions(self, session_id: str | None = None) -> Sequence[SessionInfo]:
-        """Every session that holds records, the most recently changed first; or that one alone, read without looking
-        at the others. One that is damaged is there, without the agents that cannot be read.
-        """
-        ...
-
-    async def delete(self, session_id: str) -> None:
-        """Erase a session. Errors: `NotFound`, `SessionBusy` (owned by a live process other than this one)."""
-        ...
-
-    async def aclose(self) -> None:
-        """Close. Leases held by this object are given up. Calling it twice is allowed."""
-        ...
-
-    # What not every store can do; `capabilities` says which.
-
-    @property
-    def capabilities(self) -> StoreCapabilities:
-        """The same for as long as the store is open. A store that says nothing can do nothing of this."""
-        return StoreCapabilities()
+class Maintained(Named, Protocol):
+    """What a session store does between commits, and reads besides whole journals."""
 
     async def maintain(self) -> None:
         """Renew the leases that are held, and tidy up, until cancelled. Run it, supervised, while the store is open.
@@ -424,6 +381,10 @@ class SessionStore(Protocol):
     async def labels(self, session_id: str, agent_id: str) -> Sequence[Row]:
         """The rows of kind `snapshot` that have their content, in order. Errors: as `load_at`."""
         raise _unable(self, "find labels by themselves", session_id)
+
+
+class Repairable(Named, Protocol):
+    """What a session store can do about damage."""
 
     async def inspect(self) -> Inspection:
         """Look at the place as a whole. Changes nothing."""
@@ -462,7 +423,56 @@ class SessionStore(Protocol):
         return ()
 
 
-def _unable(store: SessionStore, what: str, session_id: str | None) -> Invalid:
+class SessionStore(Maintained, Repairable, Protocol):
+    """Durable, append-only journals, one per agent in a session. `name` tells two stores apart in one process.
+
+    Subclass it: what not every store can do has an answer here, and `capabilities` says what is more than that.
+
+    Contract (proved for every implementation by `repertory.testing.SessionStoreContract`): `append` is one group:
+    when it returns, every accepted batch is on stable storage; a batch is accepted whole or refused whole; a refused
+    batch never hinders another. A batch is refused with `LeaseLost` when its lease is not the current one or its
+    first row does not directly follow the last one stored; with another error when nobody knows whether it is stored.
+    A batch without rows proves that its lease is the current one, and changes nothing. Cancellation waits for the
+    commit in flight.
+    """
+
+    async def acquire(self, session_id: str, *, takeover: bool = False) -> Lease:
+        """Become the owner. Errors: `SessionBusy` (a live owner; `takeover=True` fences it), `Unavailable`."""
+        ...
+
+    async def release(self, lease: Lease) -> None:
+        """Give the session up. A lease that is no longer current is ignored."""
+        ...
+
+    async def append(self, batches: Sequence[Batch]) -> Sequence[Position | RepertoryError]:
+        """Commit one group; one outcome per batch, in order. Errors: `Unavailable` (nothing is known to be stored)."""
+        ...
+
+    async def load(self, session_id: str, agent_id: str, *, whole: bool = False) -> Sequence[Row]:
+        """Rows in order, from the last row's `low` on, or all of them. Empty when there are none."""
+        ...
+
+    async def sessions(self, session_id: str | None = None) -> Sequence[SessionInfo]:
+        """Every session that holds records, the most recently changed first; or that one alone, read without looking
+        at the others. One that is damaged is there, without the agents that cannot be read.
+        """
+        ...
+
+    async def delete(self, session_id: str) -> None:
+        """Erase a session. Errors: `NotFound`, `SessionBusy` (owned by a live process other than this one)."""
+        ...
+
+    async def aclose(self) -> None:
+        """Close. Leases held by this object are given up. Calling it twice is allowed."""
+        ...
+
+    @property
+    def capabilities(self) -> StoreCapabilities:
+        """The same for as long as the store is open. A store that says nothing can do nothing of this."""
+        return StoreCapabilities()
+
+
+def _unable(store: Named, what: str, session_id: str | None) -> Invalid:
     return Invalid(f"this store cannot {what}", name=store.name, session=session_id)
 
 
