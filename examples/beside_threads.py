@@ -23,7 +23,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from repertory import AgentSpec, Model, OfflineModel, RepertoryError, Runtime, SQLiteSessions
 from repertory.app.host.runtime import HostedAgent
-from repertory.runtime.drain import DrainReport
+from repertory.runtime.drain import ActorsReport
 
 NAMES = ("Ada", "Ben", "Cleo", "Dora")
 
@@ -40,7 +40,7 @@ class Clerk:
         """Run a turn and return its answer. Errors: `Unavailable` once the drain has begun, and those of any turn."""
         return str(self._portal.call(self._agent.session(session).invoke, text))
 
-    def drain(self) -> DrainReport:
+    def drain(self) -> ActorsReport:
         """Refuse new turns and let running ones finish. Threads that wait in `ask` get their answers."""
         return self._portal.call(self._runtime.drain)
 

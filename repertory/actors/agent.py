@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, assert_never
 
-from repertory.actors.backlog import Backlog
+from repertory.actors.backlog import CommitBuffer
 from repertory.actors.call import (
     BUDGETS,
     Abandon,
@@ -29,16 +29,16 @@ from repertory.actors.call import (
     InvokeStreaming,
     KeepProgress,
     OpenTurn,
+    ReplyChannel,
     ShowSnapshot,
-    SinkOutlet,
-    SlotOutlet,
+    StreamChannel,
     TimeUp,
     in_context,
 )
 from repertory.actors.call_queue import CallQueueActor
-from repertory.actors.context import AgentParts, AgentSettings, Publish, TurnContext, TurnRecord
+from repertory.actors.context import AgentParts, AgentSettings, PublishTurnEvent, TurnContext, TurnRecord
 from repertory.actors.conversation import LoadView
-from repertory.actors.ledger import Ledger
+from repertory.actors.ledger import ActorJournal
 from repertory.actors.memory.consumer import SkipTo, TurnEnded
 from repertory.actors.turn import TurnDriver
 from repertory.backends.ports import OutputForm
@@ -50,21 +50,20 @@ from repertory.core.journal.records import CursorMoved, Interrupted, MessageAdde
 from repertory.core.messages import text_of, tool_uses
 from repertory.core.opening import (
     DIRECT_WHILE_BUSY,
-    Answers,
-    Ask,
-    Opening,
-    Said,
+    AskPerson,
+    InterruptResponses,
+    TurnStart,
     UnknownOutcome,
+    UserMessages,
     direct_answers,
     going_on_with,
-    open_turn,
     read_prompt,
     recorded,
+    start_turn,
 )
-from repertory.core.opening import Ask as AskPerson
 from repertory.core.result import AgentResult
 from repertory.core.snapshots.fields import SnapshotFields, restoring
-from repertory.core.turn import CANCELLED, Began, Stop, is_whole
+from repertory.core.turn import CANCELLED, Began, StopReason, is_whole
 from repertory.errors import AgentBusy, Failed, Invalid, RepertoryError, TooLarge, Unavailable
 from repertory.runtime.envelope import ReplySlot
 from repertory.runtime.lifecycle import ExitReason
@@ -101,7 +100,7 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         settings: AgentSettings,
         calls: CallSettings,
         parts: AgentParts,
-        backlog: Backlog,
+        backlog: CommitBuffer,
         wall: Callable[[], float],
     ) -> None:
         """`backlog` is what this agent's persister could not store."""
@@ -123,10 +122,10 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
 
     async def on_start(self) -> None:
         persister = self.context.sibling("persister")
-        self._ledger = await Ledger.open(persister, self._wall, backlog=self._backlog)
+        self._ledger = await ActorJournal.open(persister, self._wall, backlog=self._backlog)
         self._conversation: ActorRef[ConversationMessage] = self.context.sibling("conversation")
         self._chance = partial(self.context.rng.uniform, 0.0, 1.0)
-        self._opening = TurnOpening(self._ledger, self._parts, self._calls.unknown_outcome)
+        self._opening = TurnStarter(self._ledger, self._parts, self._calls.unknown_outcome)
         await self._stand_on_journal()
         if not self._ledger.fold.last_seq:
             self._write_first_records()
@@ -167,9 +166,9 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
     async def handle(self, message: AgentMessage) -> Next:
         match message:
             case Invoke(invocation=invocation):
-                return self._take(invocation, SlotOutlet)
+                return self._take(invocation, ReplyChannel)
             case InvokeStreaming(invocation=invocation):
-                return self._take(invocation, SinkOutlet)
+                return self._take(invocation, StreamChannel)
             case ShowSnapshot(wanted=wanted):
                 return self._take_load(wanted)
             case KeepProgress():
@@ -190,7 +189,7 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
             case _:
                 assert_never(message)
 
-    def _take(self, invocation: Invocation, outlet: type[SlotOutlet] | type[SinkOutlet]) -> Next:
+    def _take(self, invocation: Invocation, outlet: type[ReplyChannel] | type[StreamChannel]) -> Next:
         """Begin the turn, or do what the busy policy says."""
         if self._refusing:
             return refuse(self._closed())
@@ -222,16 +221,19 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         waits = invocation.direct is None and (invocation.busy or self._calls.busy) in ("queue", "steer")
         return waits and self._comes_from_running(invocation)
 
-    def _answer_again(self, result: AgentResult, outlet: type[SlotOutlet] | type[SinkOutlet]) -> Next:
+    def _answer_again(self, result: AgentResult, outlet: type[ReplyChannel] | type[StreamChannel]) -> Next:
         """Give a known result to one more caller, whichever way it listens."""
-        if outlet is SlotOutlet:
+        if outlet is ReplyChannel:
             return reply(result)
-        sink = SinkOutlet(self.context)
+        sink = StreamChannel(self.context)
         self.context.job(sink.succeed, result, name="replay")
         return carry_on()
 
     def _join_same(
-        self, invocation: Invocation, prompt: Said | Answers, outlet: type[SlotOutlet] | type[SinkOutlet]
+        self,
+        invocation: Invocation,
+        prompt: UserMessages | InterruptResponses,
+        outlet: type[ReplyChannel] | type[StreamChannel],
     ) -> bool:
         """Let a call share the turn that runs or waits under the same idempotency token."""
         token = invocation.idempotency_token
@@ -256,7 +258,7 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
 
     def _steer(self, call: Call) -> bool:
         """Add the call's words to the running turn, whose result it then shares."""
-        if self._driver is None or self._running is None or isinstance(call.prompt, Answers):
+        if self._driver is None or self._running is None or isinstance(call.prompt, InterruptResponses):
             return False
         messages = call.prompt.messages
         if any(message["role"] != "user" for message in messages):
@@ -266,7 +268,7 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         self._running.shared.append(call)
         return True
 
-    def _stop_running(self, stop: Stop) -> None:
+    def _stop_running(self, stop: StopReason) -> None:
         if self._driver is not None:
             self._driver.stop(stop)
 
@@ -274,7 +276,7 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         """Stop the call's turn; one that still waits, or that shares another's turn, is refused."""
         running = self._running
         if running is not None and running.invocation is invocation:
-            self._stop_running(Stop(reason="limit_time"))
+            self._stop_running(StopReason(reason="limit_time"))
             return
         call = self._withdraw(invocation)
         if call is not None:
@@ -407,13 +409,17 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
             await driver.after_answer()
             before, prompt = driver, driver.resume
 
-    def _new_driver(self, invocation: Invocation, publish: Publish | None, before: TurnDriver | None) -> TurnDriver:
+    def _new_driver(
+        self, invocation: Invocation, publish: PublishTurnEvent | None, before: TurnDriver | None
+    ) -> TurnDriver:
         """`before`: of the call's turn before this one."""
         turn = TurnContext(self._settings, self._parts, invocation, self.context.clock, publish=publish)
         record = TurnRecord(turn, self._ledger, self._conversation)
         return TurnDriver(turn, record, self._chance, before)
 
-    async def _drive_one(self, driver: TurnDriver, invocation: Invocation, said: Said | Answers) -> AgentResult:
+    async def _drive_one(
+        self, driver: TurnDriver, invocation: Invocation, said: UserMessages | InterruptResponses
+    ) -> AgentResult:
         prompt = await driver.begin(said)
         if isinstance(prompt, AgentResult):
             return prompt
@@ -429,7 +435,9 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
             outcome = await self._open(driver, invocation, left)
         return outcome
 
-    async def _open(self, driver: TurnDriver, invocation: Invocation, prompt: Said | Answers) -> AgentResult | None:
+    async def _open(
+        self, driver: TurnDriver, invocation: Invocation, prompt: UserMessages | InterruptResponses
+    ) -> AgentResult | None:
         """The turn's result; None when others have said something meanwhile, so that it has to begin again."""
         last = self._ledger.fold.last_message
         if invocation.direct is not None:
@@ -440,7 +448,7 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         if isinstance(opening, AskPerson):
             return await driver.conclude("interrupt", interrupts=opening.interrupts)
         # Answers are stored before anything runs that was waiting for them.
-        if isinstance(prompt, Answers) and await self._ledger.begin(stored=True):
+        if isinstance(prompt, InterruptResponses) and await self._ledger.begin(stored=True):
             return None
         return await driver.run(opening)
 
@@ -449,40 +457,42 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
             raise Invalid("structured output and a tool have the same name; rename one of them", name=form.name)
 
 
-class TurnOpening:
+class TurnStarter:
     """Opens the turns of one agent."""
 
-    def __init__(self, ledger: Ledger, parts: AgentParts, unknown_outcome: UnknownOutcome) -> None:
+    def __init__(self, ledger: ActorJournal, parts: AgentParts, unknown_outcome: UnknownOutcome) -> None:
         self._ledger = ledger
         self._parts = parts
         self._unknown_outcome: UnknownOutcome = unknown_outcome
 
-    async def open(self, prompt: Said | Answers, invocation: Invocation, record: TurnRecord) -> Opening:
+    async def open(
+        self, prompt: UserMessages | InterruptResponses, invocation: Invocation, record: TurnRecord
+    ) -> TurnStart:
         """What the call begins with. Errors: those of `open_turn` and of guards, with nothing on record."""
         left = self._left_behind(invocation.idempotency_token, prompt)
-        if left is not None and isinstance(prompt, Said):
+        if left is not None and isinstance(prompt, UserMessages):
             shown = tuple(self._ledger.fold.shown.recent)
-            prompt = Said(messages=(going_on_with(left, shown, prompt.messages),))
+            prompt = UserMessages(messages=(going_on_with(left, shown, prompt.messages),))
         opening = self._decide(prompt, drop=invocation.drop_interrupts)
         if left is None or not left.unknown or not isinstance(opening, Began):
             return opening
         await record.state_again(opening.messages, left)
-        return self._decide(Said(messages=()), drop=False)
+        return self._decide(UserMessages(messages=()), drop=False)
 
-    def _left_behind(self, token: str | None, prompt: Said | Answers) -> UnansweredTurn | None:
+    def _left_behind(self, token: str | None, prompt: UserMessages | InterruptResponses) -> UnansweredTurn | None:
         """The turn that the call names, when it has no answer and another one began behind it."""
-        if token is None or isinstance(prompt, Answers) or not prompt.messages:
+        if token is None or isinstance(prompt, InterruptResponses) or not prompt.messages:
             return None
         return self._ledger.fold.unanswered_turn(token)
 
-    def _decide(self, prompt: Said | Answers, *, drop: bool) -> Opening:
+    def _decide(self, prompt: UserMessages | InterruptResponses, *, drop: bool) -> TurnStart:
         now, standing = self._ledger.wall(), self._ledger.standing
-        opening = open_turn(standing, prompt, self._policy, now=now, drop=drop)
-        new = standing.new_answers(prompt.responses) if isinstance(prompt, Answers) else {}
+        opening = start_turn(standing, prompt, self._policy, now=now, drop=drop)
+        new = standing.new_answers(prompt.responses) if isinstance(prompt, InterruptResponses) else {}
         if new:
             self._ledger.add(Resumed(at=now, responses=new))
             standing = standing.answered(new)
-        asked = standing.not_asked(opening.interrupts) if isinstance(opening, Ask) else ()
+        asked = standing.not_asked(opening.interrupts) if isinstance(opening, AskPerson) else ()
         if asked:
             self._ledger.add(Interrupted(at=now, interrupts=asked))
         return opening
@@ -522,20 +532,28 @@ class NamedTurns:
                 result = replace(result, structured_output=filled)
         return replace(result, replayed=True)
 
-    def token_of(self, token: str | None, prompt: Said | Answers) -> str | None:
+    def token_of(self, token: str | None, prompt: UserMessages | InterruptResponses) -> str | None:
         """The name of the turn that a call goes on with: answers, and calls that say nothing, belong to the turn that
         stands open.
         """
-        goes_on = isinstance(prompt, Answers) or not prompt.messages
+        goes_on = isinstance(prompt, InterruptResponses) or not prompt.messages
         return self._open if token is None and goes_on else token
 
-    def going_on(self, token: str | None, prompt: Said | Answers, last: Message | None) -> Said | Answers:
+    def going_on(
+        self, token: str | None, prompt: UserMessages | InterruptResponses, last: Message | None
+    ) -> UserMessages | InterruptResponses:
         """What a call says: nothing, when a crash cut its turn short, since its prompt is stored already. `last` is the
         last message of the conversation.
         """
-        if self._open is None or token != self._open or last is None or is_answer(last) or isinstance(prompt, Answers):
+        if (
+            self._open is None
+            or token != self._open
+            or last is None
+            or is_answer(last)
+            or isinstance(prompt, InterruptResponses)
+        ):
             return prompt
-        return Said(messages=())
+        return UserMessages(messages=())
 
     def note_end(self, token: str | None, last: Message | None) -> None:
         """A turn is over. One that ended without its answer is still open, as the journal sees it; one that has it is

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from repertory.core.journal.codec import at_of, decode
 from repertory.core.journal.history.redact import Redaction
 from repertory.core.journal.records import MessageAdded
-from repertory.core.journal.rows import Kind, Row
+from repertory.core.journal.rows import RecordKind, Row
 from repertory.core.outage import DEFAULT_PATIENCE, StorePatience
 from repertory.errors import RepertoryError
 
@@ -37,7 +37,7 @@ class NotStored:
     """The store's last error."""
 
 
-class Backlog:
+class CommitBuffer:
     """What one agent of a session has accepted and not stored."""
 
     __slots__ = (
@@ -149,7 +149,7 @@ class Backlog:
 
     def _told(self, rows: Sequence[Row], error: RepertoryError | None) -> NotStored:
         records = (
-            decode(row.kind, row.version, row.body) for row in rows if row.kind == Kind.MESSAGE and not row.erased
+            decode(row.kind, row.version, row.body) for row in rows if row.kind == RecordKind.MESSAGE and not row.erased
         )
         return NotStored(
             session_id=self.session_id,
@@ -176,29 +176,29 @@ def _sum(first: NotStored | None, then: NotStored | None) -> NotStored | None:
     )
 
 
-class Backlogs:
+class CommitBuffers:
     """The backlogs of all sessions of a host."""
 
     def __init__(self, patience: StorePatience = DEFAULT_PATIENCE) -> None:
         self.patience = patience
-        self._by_key: dict[tuple[str, str, str], Backlog] = {}
+        self._by_key: dict[tuple[str, str, str], CommitBuffer] = {}
 
-    def of(self, store: str, session_id: str, agent_id: str, patience: StorePatience | None = None) -> Backlog:
+    def of(self, store: str, session_id: str, agent_id: str, patience: StorePatience | None = None) -> CommitBuffer:
         """An agent's backlog, the same whoever asks. `store` tells sessions of the same name apart; `patience`: the
         agent's own, in the place of the host's.
         """
         key = store, session_id, agent_id
         backlog = self._by_key.get(key)
         if backlog is None:
-            backlog = self._by_key[key] = Backlog(session_id, agent_id, patience or self.patience)
+            backlog = self._by_key[key] = CommitBuffer(session_id, agent_id, patience or self.patience)
         return backlog
 
-    def forget(self, store: str, backlog: Backlog) -> None:
+    def forget(self, store: str, backlog: CommitBuffer) -> None:
         """Its session is at rest: keep nothing of it, unless there is something to tell."""
         if not backlog.waits and backlog.lost is None:
             self._by_key.pop((store, backlog.session_id, backlog.agent_id), None)
 
-    def __iter__(self) -> Iterator[Backlog]:
+    def __iter__(self) -> Iterator[CommitBuffer]:
         return iter(tuple(self._by_key.values()))
 
     def not_stored(self) -> tuple[NotStored, ...]:

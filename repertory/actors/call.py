@@ -20,14 +20,14 @@ from repertory.core.budget import Budget
 from repertory.core.journal.editing import MessagesEdit
 from repertory.core.limits import NO_LIMITS, TurnLimits
 from repertory.core.messages import ContentBlock, Json, Prompt, ToolUse
-from repertory.core.opening import Answers, Said
+from repertory.core.opening import InterruptResponses, UserMessages
 from repertory.core.orchestration.results import MultiAgentResult
 from repertory.core.result import AgentResult, TurnEvent
 from repertory.core.snapshots.fields import SnapshotFields
 from repertory.errors import LimitReached, RepertoryError, StreamClosed
 from repertory.runtime.context import Context
 from repertory.runtime.message import Ask, Stream
-from repertory.runtime.origin import ORIGIN, Origin
+from repertory.runtime.origin import ORIGIN, CallContext
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -80,7 +80,7 @@ def request_state(invocation: Invocation) -> dict[str, Any]:
     return cast("dict[str, Any]", state) if isinstance(state, dict) else {}
 
 
-class Outlet(Protocol):
+class ResponseChannel(Protocol):
     """Where a call's result goes."""
 
     @property
@@ -97,7 +97,7 @@ class Outlet(Protocol):
     def fail(self, error: RepertoryError) -> None: ...
 
 
-class SlotOutlet:
+class ReplyChannel:
     """The caller asked and waits for one reply."""
 
     publish = None
@@ -116,7 +116,7 @@ class SlotOutlet:
         self._slot.fail(error)
 
 
-class SinkOutlet:
+class StreamChannel:
     """The caller reads a stream."""
 
     def __init__(self, context: Context) -> None:
@@ -146,8 +146,8 @@ class Call:
     """A call that waits or runs. `shared` are calls that were steered into this one and get the same result."""
 
     invocation: Invocation
-    prompt: Said | Answers
-    outlet: Outlet
+    prompt: UserMessages | InterruptResponses
+    outlet: ResponseChannel
     shared: list[Call] = field(default_factory=list["Call"])
 
     def set_back(self, undelivered: Sequence[ContentBlock]) -> list[Call]:
@@ -160,7 +160,7 @@ class Call:
 
     def said_any_of(self, blocks: Sequence[ContentBlock]) -> bool:
         """Whether one of these very blocks is this call's."""
-        if isinstance(self.prompt, Answers):
+        if isinstance(self.prompt, InterruptResponses):
             return False
         own = [block for message in self.prompt.messages for block in message["content"]]
         return any(block is mine for block in blocks for mine in own)
@@ -346,9 +346,9 @@ def in_context(
             step = partial(work.throw, error)
 
 
-def _speak_for(here: Origin, turn: OpenTurn) -> None:
+def _speak_for(here: CallContext, turn: OpenTurn) -> None:
     """In the context of a caller: speak on behalf of the job that runs here."""
-    ORIGIN.set(Origin(here.owner, here.waits, ORIGIN.get().trace or here.trace))
+    ORIGIN.set(CallContext(here.owner, here.waits, ORIGIN.get().trace or here.trace))
     OPEN_TURNS.set((*OPEN_TURNS.get(), turn))
     PAYER.set(turn.call.payer)
     if turn.call.deadline < deadline():

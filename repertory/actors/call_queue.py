@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import anyio
 
-from repertory.actors.call import OPEN_TURNS, Call, Invocation, SinkOutlet, SlotOutlet, TimeUp
+from repertory.actors.call import OPEN_TURNS, Call, Invocation, ReplyChannel, StreamChannel, TimeUp
 from repertory.runtime.actor import Actor
 from repertory.runtime.message import Next, carry_on, refuse
 
 if TYPE_CHECKING:
-    from repertory.core.opening import Answers, Said
+    from repertory.core.opening import InterruptResponses, UserMessages
     from repertory.errors import Unavailable
     from repertory.runtime.context import Context
     from repertory.runtime.envelope import ReplySlot
@@ -34,7 +34,7 @@ class CallQueueActor(Actor[M], Generic[M, L]):
         self._waiting: deque[Call] = deque()
         self._loads: deque[tuple[L, ReplySlot[None]]] = deque()
         self._running: Call | None = None
-        self._worklist = Worklist(jobs, self._next)
+        self._worklist = SerialQueue(jobs, self._next)
         self._refusing = False
 
     @abstractmethod
@@ -66,7 +66,10 @@ class CallQueueActor(Actor[M], Generic[M, L]):
         return carry_on()
 
     def _new_call(
-        self, invocation: Invocation, prompt: Said | Answers, outlet: type[SlotOutlet] | type[SinkOutlet]
+        self,
+        invocation: Invocation,
+        prompt: UserMessages | InterruptResponses,
+        outlet: type[ReplyChannel] | type[StreamChannel],
     ) -> Call:
         call = Call(invocation=invocation, prompt=prompt, outlet=outlet(self.context))
         call.outlet.on_left(lambda: self._abandon(invocation))
@@ -108,7 +111,7 @@ class CallQueueActor(Actor[M], Generic[M, L]):
 # One job for everything that is served: starting a job costs more than the messages of a plain turn.
 
 
-class Worklist:
+class SerialQueue:
     """What an actor has to do, in a job that waits while that is nothing."""
 
     def __init__(self, name: str, take: Callable[[], Awaitable[None] | None]) -> None:

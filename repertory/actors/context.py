@@ -15,7 +15,7 @@ import anyio
 
 from repertory.actors.conversation import EditShown, NameManager, ReplaceShown, Settle
 from repertory.actors.hooks.calls import TurnHooks
-from repertory.core.journal.history.redact import redacted
+from repertory.core.journal.history.redact import without_text
 from repertory.core.journal.records import MessageAdded
 from repertory.core.limits import NO_LIMITS, TurnLimits
 from repertory.core.messages import (
@@ -29,7 +29,7 @@ from repertory.core.messages import (
 from repertory.core.opening import asked_again
 from repertory.core.result import StepMetrics, ToolMetrics, TurnMetrics
 from repertory.core.snapshots.trigger import EndedTurn
-from repertory.core.turn import Stop
+from repertory.core.turn import StopReason
 from repertory.errors import RepertoryError
 from repertory.forking import forget_in_children
 
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from repertory.actors.call import Invocation
-    from repertory.actors.conversation import ConversationMessage, Shown
+    from repertory.actors.conversation import ConversationMessage, ModelView
     from repertory.actors.hooks.registry import HookRegistry
-    from repertory.actors.ledger import Ledger
-    from repertory.actors.mirror import Mirror
+    from repertory.actors.ledger import ActorJournal
+    from repertory.actors.mirror import ReadModel
     from repertory.actors.tool_registry import ToolRegistry
     from repertory.backends.ports import Model
     from repertory.core.answer import Answer
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from repertory.runtime.ref import ActorRef
 
 T = TypeVar("T")
-Publish = Callable[["TurnEvent"], Awaitable[None]]
+PublishTurnEvent = Callable[["TurnEvent"], Awaitable[None]]
 """Takes what happens on the way."""
 Durability = Literal["pipelined", "strict", "relaxed"]
 ToolExecution = Literal["concurrent", "sequential"]
@@ -67,27 +67,27 @@ NAMELESS = "default"
 """The id of an agent that was given none."""
 
 
-class StopWish:
+class StopRequest:
     """What somebody wants of a running turn that it has not heard yet: at most one wish. Safe from any thread."""
 
     __slots__ = ("__weakref__", "_lock", "_wish")
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._wish: tuple[Stop, bool] | None = None
+        self._wish: tuple[StopReason, bool] | None = None
         forget_in_children(self)
 
     def forget_parent(self) -> None:
         """In a forked child: the wish was for the parent's turn."""
         self._lock, self._wish = threading.Lock(), None
 
-    def ask(self, stop: Stop, *, after_tools: bool) -> None:
+    def ask(self, stop: StopReason, *, after_tools: bool) -> None:
         """Wish for the end. A wish that waits already stays, unless this one is for an earlier end."""
         with self._lock:
             if self._wish is None or (self._wish[1] and not after_tools):
                 self._wish = (stop, after_tools)
 
-    def take(self) -> tuple[Stop, bool] | None:
+    def take(self) -> tuple[StopReason, bool] | None:
         """The wish, and whether tools that run may end first; None when there is none. It is fulfilled by whoever
         takes it.
         """
@@ -132,11 +132,11 @@ class AgentParts:
     tools: ToolRegistry
     system_prompt: SystemPrompt = None
     state: AgentState
-    mirror: Mirror
+    mirror: ReadModel
     hooks: HookRegistry
     retry: RetryStrategy | None = None
     """What to do when a model call fails; None gives up at once."""
-    wish: StopWish = field(default_factory=StopWish)
+    wish: StopRequest = field(default_factory=StopRequest)
     mark: MarkTurn | None = None
     """Asked at the end of each turn; None when nobody wants marks."""
     remembers: bool = False
@@ -157,7 +157,7 @@ class TurnContext:
         invocation: Invocation,
         clock: Callable[[], float],
         *,
-        publish: Publish | None = None,
+        publish: PublishTurnEvent | None = None,
         is_turn: bool = True,
     ) -> None:
         """`clock` gives seconds, for measuring; `publish` takes what happens on the way.
@@ -185,21 +185,21 @@ class TurnStop:
     tool or a hook that asks for the end is heard before anything else happens, whoever is quicker.
     """
 
-    def __init__(self, wish: StopWish | None) -> None:
+    def __init__(self, wish: StopRequest | None) -> None:
         """Without a `wish` nobody can stop what runs, except by cancelling it."""
         self._wish = wish
-        self._stop: Stop | None = None
+        self._stop: StopReason | None = None
         self._scope: anyio.CancelScope | None = None
-        self.after_tools: Callable[[Stop], None] = self.ask
+        self.after_tools: Callable[[StopReason], None] = self.ask
         """Told of wishes that may wait for tools."""
 
-    def ask(self, stop: Stop) -> None:
+    def ask(self, stop: StopReason) -> None:
         """End it. The first one to ask decides how."""
         self._stop = self._stop or stop
         if self._scope is not None:
             self._scope.cancel()
 
-    def heard(self) -> Stop | None:
+    def heard(self) -> StopReason | None:
         """How it is to end; None when it is to go on. Takes in now what was wished for just before."""
         wish = None if self._wish is None else self._wish.take()
         if wish is not None:
@@ -214,11 +214,11 @@ class TurnStop:
             self._scope.cancel()
         return self._scope
 
-    async def unless(self, work: Callable[[], Awaitable[T]]) -> T | None:
+    async def run_unless_stopped(self, work: Callable[[], Awaitable[T]]) -> T | None:
         """What the work gives; None when the turn is to end before it or meanwhile, which cuts it short."""
         return None if self.heard() is not None else await self._cut_short(work)
 
-    async def even_so(self, work: Callable[[], Awaitable[T]]) -> T | None:
+    async def run_always(self, work: Callable[[], Awaitable[T]]) -> T | None:
         """The same for what tidies up: it is done when the turn was to end before it, too."""
         return await (work() if self.heard() is not None else self._cut_short(work))
 
@@ -282,7 +282,7 @@ class TurnRecord:
     Not an actor: it belongs to the turn's driver.
     """
 
-    def __init__(self, turn: TurnContext, ledger: Ledger, conversation: ActorRef[ConversationMessage]) -> None:
+    def __init__(self, turn: TurnContext, ledger: ActorJournal, conversation: ActorRef[ConversationMessage]) -> None:
         self._turn = turn
         self._settings = turn.settings
         self._mirror = turn.parts.mirror
@@ -394,11 +394,11 @@ class TurnRecord:
 
     # What the model is shown.
 
-    async def decided(self, question: Ask[Shown], again: Ask[Shown]) -> Shown:
+    async def decided(self, question: Ask[ModelView], again: Ask[ModelView]) -> ModelView:
         """What the model is shown. While that is being decided the turn waits, unless it is stopped meanwhile."""
         stop, shown = self._turn.stop, await self._ask_view(question)
         while shown.undecided:
-            await stop.unless(lambda: self._conversation.ask(Settle(), timeout_s=math.inf))
+            await stop.run_unless_stopped(lambda: self._conversation.ask(Settle(), timeout_s=math.inf))
             if stop.heard():
                 break
             shown = await self._ask_view(again)
@@ -418,7 +418,7 @@ class TurnRecord:
             await self._ask_view(NameManager(added=self.ledger.take_unshown()))
             self._mirror.misnamed = False
 
-    async def _ask_view(self, question: Ask[Shown]) -> Shown:
+    async def _ask_view(self, question: Ask[ModelView]) -> ModelView:
         shown = await self._conversation.ask(question, timeout_s=math.inf)
         for change in shown.views:
             self.ledger.add_view(change)
@@ -426,7 +426,7 @@ class TurnRecord:
 
     async def redact(self, text: str) -> None:
         """Put `text` in the place of what the user said last, for good: in every later look, and in the next commit."""
-        instead = {entry.seq: redacted(entry.message, text) for entry in self.ledger.asked}
+        instead = {entry.seq: without_text(entry.message, text) for entry in self.ledger.asked}
         if instead:
             self.ledger.redact(instead)
             await self._conversation.ask(ReplaceShown(instead=instead), timeout_s=math.inf)

@@ -19,17 +19,17 @@ from repertory.actors.call import BUDGETS, refusals
 from repertory.core.budget import Budget
 from repertory.core.journal.image import Image
 from repertory.core.journal.records import View, ViewChanged
-from repertory.core.journal.view import Shown as Window
+from repertory.core.journal.view import VisibleMessages as Window
 from repertory.core.journal.view import view_change
 from repertory.core.messages import Json, Message
 from repertory.core.tokens import estimate_tokens
 from repertory.core.window.decision import (
     DEFAULT_MANAGER,
-    Decision,
-    Edit,
+    CustomEdit,
     Shorten,
     SummaryRequest,
     WindowBudget,
+    WindowDecision,
     WindowManager,
     WindowPlan,
     is_full,
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class NumberedMessage:
     """One message with the sequence number of its record."""
 
     seq: int
@@ -57,7 +57,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
+class ModelView:
     """What the model is shown now, and the records that say so when it changed. Nobody edits the list."""
 
     messages: list[Message]
@@ -73,17 +73,17 @@ class Shown:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoadView(Ask[Shown]):
+class LoadView(Ask[ModelView]):
     """Start from this image; answers with what the model is shown."""
 
     image: Image
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PrepareCall(Ask[Shown]):
+class PrepareCall(Ask[ModelView]):
     """Take in what was added since the last question; answers with what to send to the model."""
 
-    added: tuple[Entry, ...]
+    added: tuple[NumberedMessage, ...]
     beside: Beside = field(default_factory=Beside)
     budgets: tuple[Budget, ...] = ()
     """What is decided from now on counts towards them."""
@@ -92,7 +92,7 @@ class PrepareCall(Ask[Shown]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Counted(Ask[Shown]):
+class Counted(Ask[ModelView]):
     """The model has counted what the last answer showed."""
 
     tokens: int | None
@@ -100,7 +100,7 @@ class Counted(Ask[Shown]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReduceView(Ask[Shown]):
+class ReduceView(Ask[ModelView]):
     """The model refused for length: shorten by at least half of what is missing by estimate, as far as that goes.
     Errors: `ContextWindowOverflowException` when nothing more can be hidden.
     """
@@ -113,10 +113,10 @@ class ReduceView(Ask[Shown]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tidy(Ask[Shown]):
+class Tidy(Ask[ModelView]):
     """The turn is ending: take in what was added and tidy up. What is begun ahead of need goes on behind its answer."""
 
-    added: tuple[Entry, ...]
+    added: tuple[NumberedMessage, ...]
     budgets: tuple[Budget, ...] = ()
     """What is decided from now on counts towards them."""
     again: bool = False
@@ -124,17 +124,17 @@ class Tidy(Ask[Shown]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NameManager(Ask[Shown]):
+class NameManager(Ask[ModelView]):
     """Something is about to be stored: have the journal name the manager that decides from this commit on."""
 
-    added: tuple[Entry, ...]
+    added: tuple[NumberedMessage, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class EditShown(Ask[Shown]):
+class EditShown(Ask[ModelView]):
     """Callbacks of hooks have edited what is shown: show that. An edit that makes no conversation is logged."""
 
-    added: tuple[Entry, ...]
+    added: tuple[NumberedMessage, ...]
     draft: Draft
     """What was added since it was begun stays behind it."""
 
@@ -145,7 +145,7 @@ class Settle(Ask[None]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplaceShown(Ask[Shown]):
+class ReplaceShown(Ask[ModelView]):
     """These messages say something else now, and always have."""
 
     instead: Mapping[int, Message]
@@ -240,7 +240,7 @@ class ConversationActor(Actor[ConversationMessage]):
     async def handle(self, message: ConversationMessage) -> Next:
         match message:
             case LoadView(image=image):
-                return reply(Shown(messages=self._load(image), misnamed=self._misnamed))
+                return reply(ModelView(messages=self._load(image), misnamed=self._misnamed))
             case PrepareCall():
                 return self._prepare(message)
             case Counted(tokens=tokens):
@@ -280,7 +280,7 @@ class ConversationActor(Actor[ConversationMessage]):
         self._new = 1  # A process that died may have put it on record, and not what to show instead.
         return self._messages.copy()
 
-    def _take_in(self, added: tuple[Entry, ...]) -> None:
+    def _take_in(self, added: tuple[NumberedMessage, ...]) -> None:
         self._new += len(added)
         for entry in added:
             self._shown.add(entry.seq, entry.message)
@@ -381,7 +381,7 @@ class ConversationActor(Actor[ConversationMessage]):
             tokens = self._gauge.tokens(self._messages, self._beside)
         return least_reduction(tokens, self._beside.window or self._window, before)
 
-    def _name_manager(self, added: tuple[Entry, ...]) -> Next:
+    def _name_manager(self, added: tuple[NumberedMessage, ...]) -> Next:
         self._take_in(added)
         changes: list[ViewChanged] = []
         if self._misnamed:
@@ -413,7 +413,7 @@ class ConversationActor(Actor[ConversationMessage]):
     def _answer(self, changes: Sequence[ViewChanged], *, undecided: bool = False, count: bool = False) -> Next:
         tokens = None if self._gauge is None else self._gauge.tokens(self._messages, self._beside)
         messages, views = self._messages.copy(), tuple(changes)
-        return reply(Shown(messages=messages, views=views, undecided=undecided, tokens=tokens, count=count))
+        return reply(ModelView(messages=messages, views=views, undecided=undecided, tokens=tokens, count=count))
 
     # Deciding.
 
@@ -489,7 +489,7 @@ class ConversationActor(Actor[ConversationMessage]):
         if isinstance(decision, SummaryRequest):
             self._begin(decision)
 
-    def _carry_out(self, decision: Decision, changes: list[ViewChanged]) -> bool:
+    def _carry_out(self, decision: WindowDecision, changes: list[ViewChanged]) -> bool:
         """Apply a plan; begin what takes its time, and say so."""
         if isinstance(decision, WindowPlan):
             if decision.changes:
@@ -498,20 +498,20 @@ class ConversationActor(Actor[ConversationMessage]):
         self._begin(decision)
         return True
 
-    def _begin(self, decision: SummaryRequest | Edit) -> None:
+    def _begin(self, decision: SummaryRequest | CustomEdit) -> None:
         self._deciding = True
         self._decided = None
         shown = decision.messages if isinstance(decision, SummaryRequest) else tuple(self._messages)
         self.context.job(self._decide, decision, shown, self._budgets, name="decision")
 
     async def _decide(
-        self, decision: SummaryRequest | Edit, shown: Sequence[Message], budgets: tuple[Budget, ...]
+        self, decision: SummaryRequest | CustomEdit, shown: Sequence[Message], budgets: tuple[Budget, ...]
     ) -> None:
         BUDGETS.set(budgets)  # In the context of this job.
         decided: Decided
         try:
             with anyio.fail_after(DECISION_TIMEOUT_S):
-                if isinstance(decision, Edit):
+                if isinstance(decision, CustomEdit):
                     refused = refusals(budgets)
                     decided = Decided(shown=shown, plan=await decision.decide())
                     if refusals(budgets) > refused:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import anyio
 
-from repertory.actors.backlog import Backlog, Backlogs
+from repertory.actors.backlog import CommitBuffer, CommitBuffers
 from repertory.actors.writer import WriterMessage
 from repertory.backends.ports import Batch, Lease, SessionStore
 from repertory.core.ids import whereabouts
@@ -38,7 +38,7 @@ class _Session:
     """Whether one of its users has failed, so that nobody knows whether the lease is still good."""
 
 
-class Leases:
+class SessionLeases:
     """Acquires each session once, however many agents ask."""
 
     def __init__(self, store: SessionStore, *, busy_s: float) -> None:
@@ -161,11 +161,11 @@ class Durable:
     """A store, its leases and its writer."""
 
     store: SessionStore
-    leases: Leases
+    leases: SessionLeases
     writer: ActorRef[WriterMessage]
-    backlogs: Backlogs = field(default_factory=Backlogs)
+    backlogs: CommitBuffers = field(default_factory=CommitBuffers)
     """What has been accepted and is not stored; its settings say how long callers wait."""
 
-    def backlog_of(self, session_id: str, agent_id: str, patience: StorePatience | None = None) -> Backlog:
+    def backlog_of(self, session_id: str, agent_id: str, patience: StorePatience | None = None) -> CommitBuffer:
         """Where what waits of that agent is kept, the same whoever asks. `patience`: the agent's own."""
         return self.backlogs.of(self.store.name, session_id, agent_id, patience)

@@ -14,23 +14,23 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from repertory.actors.backlog import Backlog
+from repertory.actors.backlog import CommitBuffer
 from repertory.actors.call import deadline
-from repertory.actors.conversation import Entry
-from repertory.actors.persister import Begin, Commit, OpenJournal, PersisterMessage, Prove, Store
+from repertory.actors.conversation import NumberedMessage
+from repertory.actors.persister import Begin, Commit, OpenJournal, PersisterMessage, Store, VerifyLease
 from repertory.core.journal.author import JournalAuthor
 from repertory.core.journal.records import MessageAdded, Record, StateChanged, ViewChanged
-from repertory.core.journal.standing import standing_of
+from repertory.core.journal.standing import pending_tools_of
 from repertory.core.state import AgentState
 from repertory.errors import MailboxFull, SessionException
 from repertory.runtime.ref import ActorRef
 
 if TYPE_CHECKING:
-    from repertory.actors.backlog import Backlog
-    from repertory.actors.memory_journal import MemoryJournal
+    from repertory.actors.backlog import CommitBuffer
+    from repertory.actors.memory_journal import InMemoryJournal
     from repertory.actors.persister import PersisterMessage
     from repertory.core.journal.fold import Fold
-    from repertory.core.journal.standing import Standing
+    from repertory.core.journal.standing import PendingTools
     from repertory.core.messages import Message
 
 LATE_S = 2.0
@@ -39,7 +39,7 @@ LATE_S = 2.0
 _log = logging.getLogger("repertory.journal")
 
 
-class Ledger:
+class ActorJournal:
     """Gathers records until somebody has to wait, so that what belongs together is committed together.
 
     A session that is not kept has nothing to wait for: `hand_over`, `commit`, `begin` and `prove` do nothing then.
@@ -48,9 +48,9 @@ class Ledger:
     def __init__(
         self,
         persister: ActorRef[PersisterMessage],
-        journal: JournalAuthor | MemoryJournal,
+        journal: JournalAuthor | InMemoryJournal,
         wall: Callable[[], float],
-        backlog: Backlog,
+        backlog: CommitBuffer,
     ) -> None:
         """`journal`: what the persister has opened just now, with the lease; `wall` gives epoch seconds; `backlog`:
         what the persister could not store.
@@ -62,17 +62,17 @@ class Ledger:
 
     @classmethod
     async def open(
-        cls, persister: ActorRef[PersisterMessage], wall: Callable[[], float], *, backlog: Backlog
-    ) -> Ledger:
+        cls, persister: ActorRef[PersisterMessage], wall: Callable[[], float], *, backlog: CommitBuffer
+    ) -> ActorJournal:
         """The journal that the persister has opened. Errors: `ActorDead`."""
         return cls(persister, await persister.ask(OpenJournal(), timeout_s=math.inf), wall, backlog)
 
-    def _go_on(self, journal: JournalAuthor | MemoryJournal) -> None:
+    def _go_on(self, journal: JournalAuthor | InMemoryJournal) -> None:
         self._journal = journal
         self._author = journal if isinstance(journal, JournalAuthor) else None
         """None for a session that is not kept."""
         self._confirmed_at = self.wall() if self._author is not None else math.inf
-        self._unshown: list[Entry] = []
+        self._unshown: list[NumberedMessage] = []
         self.asked = _asked(journal.fold)
         """What the user said last: one message after the other, without an answer between them."""
 
@@ -82,9 +82,9 @@ class Ledger:
         return self._journal.fold
 
     @property
-    def standing(self) -> Standing:
+    def standing(self) -> PendingTools:
         """Where the tools of the last message stand."""
-        return standing_of(self.fold)
+        return pending_tools_of(self.fold)
 
     def add(self, record: Record) -> int:
         """Add the next record; gives its number. It reaches the persister with the next `hand_over` or `commit`.
@@ -94,7 +94,7 @@ class Ledger:
         last = self.fold.last_message
         seq = self._journal.add(record)
         if type(record) is MessageAdded:
-            entry = Entry(seq, record.message)
+            entry = NumberedMessage(seq, record.message)
             if record.message["role"] == "user":
                 self.asked = [*(self.asked if last is not None and last["role"] == "user" else ()), entry]
             self._unshown.append(entry)
@@ -112,7 +112,7 @@ class Ledger:
         if patch is not None:
             self.add(StateChanged(at=self.wall(), set=dict(patch.set), delete=patch.delete))
 
-    def take_unshown(self) -> tuple[Entry, ...]:
+    def take_unshown(self) -> tuple[NumberedMessage, ...]:
         """The messages that were added since this was last asked, for the conversation manager."""
         unshown, self._unshown = tuple(self._unshown), []
         return unshown
@@ -129,7 +129,7 @@ class Ledger:
         if left:
             where = [copy.what for copy in left]
             _log.warning("what was redacted is said elsewhere too where=%r", where)
-        self.asked = [Entry(entry.seq, instead.get(entry.seq, entry.message)) for entry in self.asked]
+        self.asked = [NumberedMessage(entry.seq, instead.get(entry.seq, entry.message)) for entry in self.asked]
         self.hand_over()
 
     def hand_over(self, *, soon: bool = False) -> None:
@@ -200,7 +200,7 @@ class Ledger:
 
     async def prove(self) -> None:
         """Wait until the store has said that the session is still ours. Errors: as `commit`."""
-        await self._persister.ask(Prove(within_s=_within_s()), timeout_s=math.inf)
+        await self._persister.ask(VerifyLease(within_s=_within_s()), timeout_s=math.inf)
         self._confirmed_at = self.wall()
 
     def confirmed_within(self, seconds: float) -> bool:
@@ -214,12 +214,12 @@ def _within_s() -> float:
     return math.inf if at == math.inf else max(at - anyio.current_time(), 0.0) + LATE_S
 
 
-def _asked(fold: Fold) -> list[Entry]:
+def _asked(fold: Fold) -> list[NumberedMessage]:
     """What the user said last, as far as it is shown."""
-    asked: list[Entry] = []
+    asked: list[NumberedMessage] = []
     for seq, message in reversed(tuple(fold.shown.recent)):
         if message["role"] == "user":
-            asked.append(Entry(seq, message))
+            asked.append(NumberedMessage(seq, message))
         elif asked:
             break
     return asked[::-1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from repertory.actors.backlog import Backlog
+from repertory.actors.backlog import CommitBuffer
 from repertory.core.journal.fold import Fold
 from repertory.core.journal.history.redact import Copy
 from repertory.core.journal.paths import paths_to, within
@@ -18,7 +18,7 @@ from repertory.core.outage import StorePatience
 
 
 @dataclass(slots=True)
-class MemoryJournal:
+class InMemoryJournal:
     """What a session amounts to, and what was said in it. It outlasts the actors that work on it."""
 
     fold: Fold = field(default_factory=Fold)
@@ -80,10 +80,10 @@ class MemoryJournal:
             self.add(Redacted(at=at, target=target, message=message, turn=self.fold.turns, index=index))
         return ()
 
-    def backlog_of(self, session_id: str, agent_id: str, patience: StorePatience | None = None) -> Backlog:
+    def backlog_of(self, session_id: str, agent_id: str, patience: StorePatience | None = None) -> CommitBuffer:
         """What waits to be stored: never anything."""
         del patience
-        return Backlog(session_id, agent_id)
+        return CommitBuffer(session_id, agent_id)
 
     def history(self) -> tuple[Message, ...]:
         """A copy of everything that was said, oldest first."""

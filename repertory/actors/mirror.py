@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from repertory.core.journal.fold import Fold
-from repertory.core.journal.standing import Standing, standing_of
+from repertory.core.journal.standing import PendingTools, pending_tools_of
 from repertory.core.messages import check_messages, copy_message
 from repertory.core.window.edits import plan_of_edit
 
@@ -50,11 +50,11 @@ class Draft:
         self.messages[:] = assigned
 
 
-_HOOKED: ContextVar[Mirror | None] = ContextVar("repertory_hooked", default=None)
+_HOOKED: ContextVar[ReadModel | None] = ContextVar("repertory_hooked", default=None)
 """Whose callbacks the code that runs here belongs to."""
 
 
-class Mirror:
+class ReadModel:
     """A look at one agent."""
 
     __slots__ = ("_draft", "_manager_state", "_messages", "_standing", "ended", "fold", "in_a_turn", "misnamed")
@@ -71,7 +71,7 @@ class Mirror:
         """The journal says everything."""
         self.fold = fold
         self._messages: Sequence[Message] | None = None
-        self._standing: Standing | None = None
+        self._standing: PendingTools | None = None
         self._manager_state: Mapping[str, Json] | None = None
         self.ended: dict[str, ToolResult] = {}
         """Results of the step that runs now, by tool use id, whether or not they are on record."""
@@ -84,10 +84,10 @@ class Mirror:
         """A program has edited them between two turns. `waits`: the last message is the same, and so is what stands
         among its tools.
         """
-        self.stand(self.standing if waits else Standing(last=messages[-1] if messages else None))
+        self.stand(self.standing if waits else PendingTools(last=messages[-1] if messages else None))
         self.show(messages)
 
-    def stand(self, standing: Standing) -> None:
+    def stand(self, standing: PendingTools) -> None:
         """A program wants the tools of the last message to stand there."""
         self._standing = standing
 
@@ -100,9 +100,9 @@ class Mirror:
         return self.fold.shown.messages() if self._messages is None else [*self._messages]
 
     @property
-    def standing(self) -> Standing:
+    def standing(self) -> PendingTools:
         """Where the last message's tools stand, and what the turn waits for."""
-        return standing_of(self.fold).ended(self.ended) if self._standing is None else self._standing
+        return pending_tools_of(self.fold).ended(self.ended) if self._standing is None else self._standing
 
     @property
     def manager_state(self) -> Mapping[str, Json]:

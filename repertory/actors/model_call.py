@@ -33,14 +33,14 @@ from repertory.core.turn import (
     Answered,
     CallModel,
     Erred,
-    Event,
+    MachineEvent,
     Overflowed,
     Reduce,
     Reduced,
     RetryModel,
     Size,
-    Stop,
     Stopped,
+    StopReason,
 )
 from repertory.core.window.decision import with_noted_summary
 from repertory.core.window.gauge import Beside
@@ -49,7 +49,7 @@ from repertory.errors import ContextWindowOverflowException, Invalid, ModelFaile
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from repertory.actors.conversation import Shown
+    from repertory.actors.conversation import ModelView
     from repertory.backends.ports import Model, StreamEvent
     from repertory.core.messages import Message, ToolSpec
     from repertory.core.retry import RetryStrategy
@@ -61,7 +61,7 @@ _counts_log = logging.getLogger("repertory.conversation")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class ModelRequest:
     """What the model is asked. Nobody edits the messages."""
 
     messages: Sequence[Message]
@@ -97,14 +97,14 @@ class ModelCalls:
         """What there is to say when the turn is to end now."""
         return Stopped(self._turn.stop.heard() or CANCELLED)
 
-    async def call(self, command: CallModel) -> Event:
+    async def call(self, command: CallModel) -> MachineEvent:
         """Ask the model, or know the answer already."""
         if self.prepared:
             return Answered(self.prepared.pop(0))
         stop = self._turn.stop
         try:
             if command.after_s:
-                await stop.unless(lambda: anyio.sleep(command.after_s))
+                await stop.run_unless_stopped(lambda: anyio.sleep(command.after_s))
             self._look_at_budgets()
             request = None if stop.heard() else await self._request(form_only=command.form_only)
             if request is None or stop.heard():
@@ -113,7 +113,7 @@ class ModelCalls:
         except RepertoryError as error:
             return Erred(error)
 
-    async def reduce(self, command: Reduce) -> Event:
+    async def reduce(self, command: Reduce) -> MachineEvent:
         """Have what the model is shown shortened."""
         try:
             first = ReduceView(error=command.error, before=command.before)
@@ -129,11 +129,11 @@ class ModelCalls:
         """End the turn when what it may use with others is used up. Errors: `Invalid` for a model without a price."""
         reason = self._spending.reached(self._parts.model)
         if reason is not None:
-            self._turn.stop.ask(Stop(reason=reason))
+            self._turn.stop.ask(StopReason(reason=reason))
 
     # What the model is asked.
 
-    async def _request(self, *, form_only: bool) -> Request:
+    async def _request(self, *, form_only: bool) -> ModelRequest:
         """What the model is to be asked; what was said until now is on its way to the store, or there."""
         await self._record.own_or_raise()
         await self._record.show_edits()
@@ -151,9 +151,9 @@ class ModelCalls:
         blocks, sent = system_blocks(prompt), with_noted_summary(shown.messages)
         if blocks is not None:
             options["system_prompt_content"] = blocks
-        return Request(messages=sent, tool_specs=specs, system_prompt=beside.system_prompt, options=options)
+        return ModelRequest(messages=sent, tool_specs=specs, system_prompt=beside.system_prompt, options=options)
 
-    async def _shown(self, beside: Beside) -> Shown:
+    async def _shown(self, beside: Beside) -> ModelView:
         """What the model is to be shown beside tools and system prompt, counted where that matters."""
         added, budgets = self._record.ledger.take_unshown(), self.budgets
         first = PrepareCall(added=added, beside=beside, budgets=budgets)
@@ -166,7 +166,7 @@ class ModelCalls:
 
     # Asking, and what comes of it.
 
-    async def _past_hooks(self, request: Request, *, form_only: bool) -> Event:
+    async def _past_hooks(self, request: ModelRequest, *, form_only: bool) -> MachineEvent:
         instead = await self._answer_instead(request) if self._hooks.hear(BeforeModelCallEvent) else None
         if (shown := await self._record.show_edits()) is not None:
             request = replace(request, messages=with_noted_summary(shown))
@@ -174,7 +174,9 @@ class ModelCalls:
             self._look_at_budgets()  # A summary, or a hook, may have used what was left.
         self._turn.meter.asking()
         stop = self._turn.stop
-        answer = await stop.unless(lambda: self._ask(request)) if instead is None else spoken_answer(instead)
+        answer = (
+            await stop.run_unless_stopped(lambda: self._ask(request)) if instead is None else spoken_answer(instead)
+        )
         if isinstance(answer, RepertoryError):
             return await self._failed(answer)
         if answer is None:
@@ -182,14 +184,14 @@ class ModelCalls:
             return self.stopped()
         return await self._answered(answer, form_only=form_only)
 
-    async def _answer_instead(self, request: Request) -> str | None:
+    async def _answer_instead(self, request: ModelRequest) -> str | None:
         """What a hook wants the answer to be, without asking the model."""
         tokens = partial(projected_tokens, request.messages, request.tool_specs, request.system_prompt)
         if self._tokens is not None:
             tokens = partial(int, self._tokens)
-        return await self._turn.stop.unless(lambda: self._hooks.before_model(tokens))
+        return await self._turn.stop.run_unless_stopped(lambda: self._hooks.before_model(tokens))
 
-    async def _ask(self, request: Request) -> Answer | RepertoryError:
+    async def _ask(self, request: ModelRequest) -> Answer | RepertoryError:
         """The answer, or what the model failed with."""
         try:
             if self._parts.hooks.injections:
@@ -199,13 +201,13 @@ class ModelCalls:
         except RepertoryError as error:
             return error
 
-    async def _with_injections(self, request: Request) -> Request:
+    async def _with_injections(self, request: ModelRequest) -> ModelRequest:
         context = InjectionContext(request.messages, self._parts.state, self._parts.owner)
         messages, self._injected_tokens = await injected(self._parts.hooks.injections, context)
         self._turn.meter.left_out |= context.left_out
         return replace(request, messages=messages)
 
-    async def _failed(self, error: RepertoryError) -> Event:
+    async def _failed(self, error: RepertoryError) -> MachineEvent:
         """Whether the call is made again is for the retry strategy to say, and for hooks."""
         attempt = self._turn.meter.attempts
         delay_s = retry_delay_s(self._parts.retry, error, attempt, self._chance())
@@ -216,7 +218,7 @@ class ModelCalls:
             return await self._again(RetryModel(delay_s or 0.0), attempt, error)
         return Overflowed(error) if isinstance(error, ContextWindowOverflowException) else Erred(error)
 
-    async def _answered(self, answer: Answer, *, form_only: bool) -> Event:
+    async def _answered(self, answer: Answer, *, form_only: bool) -> MachineEvent:
         if answer.redact_user is not None:
             await self._record.redact(answer.redact_user)
         answer.message["metadata"] = {"usage": answer.usage}
@@ -239,7 +241,7 @@ class ModelCalls:
         """Whether the model is to be asked once more; None when the turn was stopped while hooks thought about it."""
         if not self._hooks.hear(AfterModelCallEvent):
             return retry
-        return await self._turn.stop.even_so(lambda: self._hooks.after_model(answer, error, retry=retry))
+        return await self._turn.stop.run_always(lambda: self._hooks.after_model(answer, error, retry=retry))
 
     async def _again(self, event: RetryModel, attempt: int, error: RepertoryError | None) -> RetryModel:
         if self._turn.publish is not None:
@@ -265,7 +267,7 @@ class ModelCalls:
 
 
 async def call_model(
-    model: Model, request: Request, publish: Publish | None, answer_bytes: int = ANSWER_BYTES
+    model: Model, request: ModelRequest, publish: Publish | None, answer_bytes: int = ANSWER_BYTES
 ) -> Answer:
     """The whole answer. A partial one is never returned.
 
@@ -284,7 +286,7 @@ async def call_model(
         raise ModelFailed("the model raised an error", model=type(model).__name__, error=repr(error)) from error
 
 
-async def call_until_answered(model: Model, request: Request, strategy: RetryStrategy | None, who: str) -> Answer:
+async def call_until_answered(model: Model, request: ModelRequest, strategy: RetryStrategy | None, who: str) -> Answer:
     """The same for a side call that nobody watches: it is made again as the strategy says, and counts towards the
     budgets that count here, as used by `who`.
 

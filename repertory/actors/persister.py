@@ -23,11 +23,11 @@ from typing import TypeAlias, assert_never
 
 import anyio
 
-from repertory.actors.backlog import Backlog
+from repertory.actors.backlog import CommitBuffer
 from repertory.actors.leases import Durable
-from repertory.actors.memory_journal import MemoryJournal
+from repertory.actors.memory_journal import InMemoryJournal
 from repertory.actors.said import History, read_history, read_run, read_said
-from repertory.actors.writer import Write, WriteLast, WriteRefused, WriterMessage, Written
+from repertory.actors.writer import WriteLast, WriteRefused, WriterMessage, WriteRows, Written
 from repertory.backends.ports import Lease
 from repertory.backends.worker_threads import OFF_LOOP_BYTES, run_in_thread
 from repertory.core.journal.appender import Appender
@@ -37,18 +37,18 @@ from repertory.core.journal.restore import restore
 from repertory.core.journal.rows import Row, first_link, size_of
 from repertory.core.memory.progress import SaidMessage
 from repertory.core.orchestration.run import Run
-from repertory.core.outage import StorePatience, Verdict, following, retry_after_s, stored_of, verdict_on
+from repertory.core.outage import OutageVerdict, StorePatience, backoff_s, following, stored_of, verdict_on
 from repertory.errors import LeaseLost, RepertoryError, Retryable, StoreUnavailable, Unavailable
 from repertory.runtime.actor import Actor
 from repertory.runtime.clock import Rng
 from repertory.runtime.envelope import ReplySlot
-from repertory.runtime.lifecycle import ExitReason, Failed
+from repertory.runtime.lifecycle import ExitFailed, ExitReason
 from repertory.runtime.message import Ask, Next, carry_on, fail, refuse, reply
 from repertory.runtime.ref import ActorRef
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OpenJournal(Ask[JournalAuthor | MemoryJournal]):
+class OpenJournal(Ask[JournalAuthor | InMemoryJournal]):
     """The journal, for its author, who alone writes to it. A persister that has failed takes nothing of it any more."""
 
 
@@ -75,7 +75,7 @@ class Commit(Ask[None]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Begin(Ask[JournalAuthor | MemoryJournal | None]):
+class Begin(Ask[JournalAuthor | InMemoryJournal | None]):
     """A turn has only just begun. Answered with None when the store has said that the session is still ours, and, with
     `stored`, has what was handed over.
 
@@ -91,7 +91,7 @@ class Begin(Ask[JournalAuthor | MemoryJournal | None]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prove(Ask[None]):
+class VerifyLease(Ask[None]):
     """Answered when the store has said that the session is still ours. Errors: as `Commit`."""
 
     within_s: float = math.inf
@@ -125,7 +125,7 @@ class ReadRun(Ask[Run | None]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hurry:
+class ShortenTimeouts:
     """The session has to end soon: from now on callers wait no longer than this, and its last write twice as long."""
 
     wait_s: float
@@ -140,7 +140,7 @@ class TimeToLook:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Looked:
+class TailRead:
     """What the store said of the journal's end, after it had refused a write that it may have done before."""
 
     refused: LeaseLost
@@ -156,8 +156,8 @@ _EARLY_S = 0.001
 """A timer may fire this much too early, by the clock that is read when it has."""
 
 PersisterMessage: TypeAlias = (
-    OpenJournal | Store | Commit | Begin | Prove | ReadImage | ReadHistory | ReadSaid | ReadRun | Hurry
-) | (TimeToLook | Looked | Written | WriteRefused)
+    OpenJournal | Store | Commit | Begin | VerifyLease | ReadImage | ReadHistory | ReadSaid | ReadRun | ShortenTimeouts
+) | (TimeToLook | TailRead | Written | WriteRefused)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,7 +182,7 @@ class PersisterSettings:
 class _Waiter:
     """Somebody who is answered when a record is durable, or the lease is proved, or both."""
 
-    slot: ReplySlot[JournalAuthor | MemoryJournal | None]
+    slot: ReplySlot[JournalAuthor | InMemoryJournal | None]
     since: float
     within_s: float
     """How long that may last at most; the persister's patience may be shorter."""
@@ -207,18 +207,20 @@ class SessionPersister(Actor[PersisterMessage]):
     """
 
     def __init__(
-        self, settings: PersisterSettings, keeper: Durable | MemoryJournal, entropy: Callable[[int], bytes]
+        self, settings: PersisterSettings, keeper: Durable | InMemoryJournal, entropy: Callable[[int], bytes]
     ) -> None:
         self._settings = settings
         self._keeper = keeper
         self._entropy = entropy
-        self._journal: JournalAuthor | MemoryJournal = keeper if isinstance(keeper, MemoryJournal) else MemoryJournal()
+        self._journal: JournalAuthor | InMemoryJournal = (
+            keeper if isinstance(keeper, InMemoryJournal) else InMemoryJournal()
+        )
         self._lease: Lease | None = None
-        self._backlog = Backlog(settings.session_id, settings.agent_id)
+        self._backlog = CommitBuffer(settings.session_id, settings.agent_id)
         """What waits to be stored."""
         self._durable_seq = 0
         self._waiters: list[_Waiter] = []
-        self._write: Write | None = None
+        self._write: WriteRows | None = None
         """The last one."""
         self._writes = 0
         """How many were begun."""
@@ -249,7 +251,7 @@ class SessionPersister(Actor[PersisterMessage]):
 
     async def on_start(self) -> None:
         """Take the lease, then read what the last owner left. What an earlier incarnation could not store follows."""
-        if isinstance(self._keeper, MemoryJournal):
+        if isinstance(self._keeper, InMemoryJournal):
             return
         settings, store = self._settings, self._keeper.store
         self._linger_s = max(self._linger_s, store.capabilities.flush_delay_s if store.capabilities.maintained else 0.0)
@@ -307,7 +309,7 @@ class SessionPersister(Actor[PersisterMessage]):
             case Begin(before=before, stored=stored):
                 seq = self._handed_seq if stored else 0
                 return self._wait(message.within_s, seq=seq, write=self._writes + 1, before=before)
-            case Prove():
+            case VerifyLease():
                 return self._wait(message.within_s, write=self._writes + 1)
             case Written() | WriteRefused() if message.of is not self._write:
                 return carry_on()  # It is for an incarnation that is gone.
@@ -316,12 +318,12 @@ class SessionPersister(Actor[PersisterMessage]):
                 return carry_on()
             case WriteRefused(error=error, final=final):
                 return await self._note_refused(error, final=final)
-            case Looked():
+            case TailRead():
                 return self._note_looked(message)
             case TimeToLook():
                 self._looks_at = math.inf
                 return carry_on()
-            case Hurry(wait_s=wait_s):
+            case ShortenTimeouts(wait_s=wait_s):
                 self._patience_s, self._last_s = min(self._patience_s, wait_s), min(self._last_s, 2 * wait_s)
                 return carry_on()
             case ReadImage():
@@ -347,9 +349,9 @@ class SessionPersister(Actor[PersisterMessage]):
     async def on_stop(self, reason: ExitReason) -> None:
         """Write what is left, then give the session up. What cannot be written stays in the backlog."""
         keeper, lease = self._keeper, self._lease
-        if isinstance(keeper, MemoryJournal) or lease is None:
+        if isinstance(keeper, InMemoryJournal) or lease is None:
             return
-        if isinstance(reason, Failed):
+        if isinstance(reason, ExitFailed):
             keeper.leases.forget(lease)
             return
         if isinstance(self._journal, JournalAuthor):
@@ -451,7 +453,7 @@ class SessionPersister(Actor[PersisterMessage]):
         self._busy, self._due_at, self._again_at = True, math.inf, -math.inf
         self._writes += 1
         erase = tuple((backlog.agent_id, seq) for seq in sorted(backlog.erasing))
-        self._write = Write(lease=lease, rows=backlog.sent, erase=erase, reply_to=self.context.self_ref)
+        self._write = WriteRows(lease=lease, rows=backlog.sent, erase=erase, reply_to=self.context.self_ref)
         self._keeper.writer.tell(self._write)
 
     def _write_what_waits(self) -> None:
@@ -492,12 +494,12 @@ class SessionPersister(Actor[PersisterMessage]):
         if isinstance(error, LeaseLost) and self._unsure and self._backlog.sent:
             self.context.job(self._look, error, name="look")
             return carry_on()
-        verdict = Verdict.GIVE_UP if final else verdict_on(error)
-        if verdict is Verdict.GIVE_UP:
+        verdict = OutageVerdict.GIVE_UP if final else verdict_on(error)
+        if verdict is OutageVerdict.GIVE_UP:
             return await self._open_again(error)
         self._unsure = True
         self._rest(error)
-        if verdict is Verdict.TELL:
+        if verdict is OutageVerdict.TELL:
             self._fail(self._waiters, error)
         else:
             impatient = [waiter for waiter in self._waiters if not waiter.patient]
@@ -510,15 +512,15 @@ class SessionPersister(Actor[PersisterMessage]):
         if self._failures == 1:
             self.context.logger.warning("the store takes no records cause=%r", str(error))
         self._busy, self._backlog.error = False, error
-        delay_s = retry_after_s(error, self._failures, self.context.rng.uniform(0.0, 1.0))
+        delay_s = backoff_s(error, self._failures, self.context.rng.uniform(0.0, 1.0))
         self._due_at, self._again_at = -math.inf, self.context.clock() + delay_s
 
     async def _look(self, refused: LeaseLost) -> None:
         """Ask how much of what was refused is stored. A job: meanwhile callers are told that they have waited."""
         try:
-            looked = Looked(refused=refused, last=await self._last_stored())
+            looked = TailRead(refused=refused, last=await self._last_stored())
         except RepertoryError as error:
-            looked = Looked(refused=refused, error=error)
+            looked = TailRead(refused=refused, error=error)
         self.context.self_ref.tell(looked)
 
     async def _last_stored(self) -> Row | None:
@@ -526,7 +528,7 @@ class SessionPersister(Actor[PersisterMessage]):
         rows = await self._keeper.store.load(self._settings.session_id, self._settings.agent_id)
         return rows[-1] if rows else None
 
-    def _note_looked(self, looked: Looked) -> Next:
+    def _note_looked(self, looked: TailRead) -> Next:
         if looked.error is not None:
             self._rest(looked.error)
             return carry_on()
@@ -581,7 +583,7 @@ class SessionPersister(Actor[PersisterMessage]):
 async def write_last(
     writer: ActorRef[WriterMessage],
     lease: Lease,
-    backlog: Backlog,
+    backlog: CommitBuffer,
     last_stored: Callable[[], Awaitable[Row | None]],
     rng: Rng,
 ) -> None:
@@ -607,15 +609,15 @@ async def write_last(
             if backlog.error is not None:
                 backlog.put_back()
             backlog.stored(seq)
-        elif backlog.error is None or verdict_on(backlog.error) is Verdict.GIVE_UP:
+        elif backlog.error is None or verdict_on(backlog.error) is OutageVerdict.GIVE_UP:
             return
         else:
             failures += 1
-            await anyio.sleep(retry_after_s(backlog.error, failures, rng.uniform(0.0, 1.0)))
+            await anyio.sleep(backoff_s(backlog.error, failures, rng.uniform(0.0, 1.0)))
 
 
 async def _stored_after_all(
-    rows: Sequence[Row], backlog: Backlog, last_stored: Callable[[], Awaitable[Row | None]]
+    rows: Sequence[Row], backlog: CommitBuffer, last_stored: Callable[[], Awaitable[Row | None]]
 ) -> int:
     """The last of the rows that is stored; 0 when none is, or when the store does not say."""
     try:

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from anyio.lowlevel import checkpoint
 
-from repertory.actors.memory_journal import MemoryJournal
+from repertory.actors.memory_journal import InMemoryJournal
 from repertory.backends.worker_threads import OFF_LOOP_BYTES, run_in_thread
 from repertory.core.journal.restore import records_of, said_in
-from repertory.core.journal.rows import Kind, size_of, verify
+from repertory.core.journal.rows import RecordKind, size_of, verify
 from repertory.core.memory.progress import SaidMessage, said_in_rows
 from repertory.core.orchestration.run import past_run
 
 if TYPE_CHECKING:
-    from repertory.actors.backlog import Backlog
+    from repertory.actors.backlog import CommitBuffer
     from repertory.actors.leases import Durable
     from repertory.backends.ports import SessionStore
     from repertory.core.journal.rows import Row
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 _SLICE_ROWS = 512
 """Rows that are decoded in one go, unless they are large: about two milliseconds."""
-_SAYING = frozenset({Kind.MESSAGE, Kind.REDACTION})
+_SAYING = frozenset({RecordKind.MESSAGE, RecordKind.REDACTION})
 """The kinds of rows that say what was said."""
-_TELLING = frozenset({Kind.NODE, Kind.BRANCH})
+_TELLING = frozenset({RecordKind.NODE, RecordKind.BRANCH})
 """The kinds of rows that say what became of runs."""
 
 
@@ -40,12 +40,12 @@ class History(NamedTuple):
     """Whether the journal may go on from another one, which has what was said before."""
 
 
-async def read_history(keeper: Durable | MemoryJournal, session_id: str, backlog: Backlog) -> History:
+async def read_history(keeper: Durable | InMemoryJournal, session_id: str, backlog: CommitBuffer) -> History:
     """What is stored of the backlog's agent, proved, and what waits to be. In slices: a long history holds nobody up.
 
     Errors: `CorruptJournal`, those of the store.
     """
-    if isinstance(keeper, MemoryJournal):
+    if isinstance(keeper, InMemoryJournal):
         return History(keeper.history())
     store = keeper.store
     rows = list(await store.load(session_id, backlog.agent_id, whole=True))
@@ -54,7 +54,7 @@ async def read_history(keeper: Durable | MemoryJournal, session_id: str, backlog
         await checkpoint()
     stored = rows[-1].seq if rows else 0
     rows += [row for row in backlog.rows if row.seq > stored]
-    forked = bool(rows) and rows[0].kind == Kind.BRANCH
+    forked = bool(rows) and rows[0].kind == RecordKind.BRANCH
     rows = [row for row in rows if row.kind in _SAYING]
     messages: dict[int, Message] = {}
     redacted: dict[int, Message] = {}
@@ -70,10 +70,10 @@ async def read_history(keeper: Durable | MemoryJournal, session_id: str, backlog
 
 
 async def read_said(
-    keeper: Durable | MemoryJournal, session_id: str, backlog: Backlog, after: int, until: int | None
+    keeper: Durable | InMemoryJournal, session_id: str, backlog: CommitBuffer, after: int, until: int | None
 ) -> Sequence[SaidMessage]:
     """What was said after a sequence number and counts, oldest first. What opening reads is enough, as a rule."""
-    if isinstance(keeper, MemoryJournal):
+    if isinstance(keeper, InMemoryJournal):
         return keeper.said(after, until)
     store: SessionStore = keeper.store
     rows = list(await store.load(session_id, backlog.agent_id))
@@ -86,9 +86,11 @@ async def read_said(
     return said() if small else await run_in_thread(said)
 
 
-async def read_run(keeper: Durable | MemoryJournal, session_id: str, backlog: Backlog, number: int) -> Run | None:
+async def read_run(
+    keeper: Durable | InMemoryJournal, session_id: str, backlog: CommitBuffer, number: int
+) -> Run | None:
     """The run of that number; None when it is not there or is not over. The whole journal is read for it."""
-    if isinstance(keeper, MemoryJournal):
+    if isinstance(keeper, InMemoryJournal):
         return past_run(keeper.told_of_runs(), number)
     rows = list(await keeper.store.load(session_id, backlog.agent_id, whole=True))
     await run_in_thread(partial(verify, rows, session_id=session_id))

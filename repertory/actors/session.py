@@ -23,7 +23,7 @@ from repertory.actors.context import AgentParts, AgentSettings
 from repertory.actors.conversation import ConversationActor, Summarize
 from repertory.actors.leases import Durable
 from repertory.actors.memory.consumer import MemoryConsumer, MemoryParts
-from repertory.actors.memory_journal import MemoryJournal
+from repertory.actors.memory_journal import InMemoryJournal
 from repertory.actors.persister import PersisterSettings, SessionPersister
 from repertory.core.window.decision import WindowManager
 from repertory.runtime.spec import ChildSpec, Restart, Strategy, SupervisorSettings
@@ -50,7 +50,7 @@ class SessionParts:
     agent: AgentParts
     manager: WindowManager
     summarize: Summarize
-    keeper: Durable | MemoryJournal
+    keeper: Durable | InMemoryJournal
     wall: Callable[[], float]
     """Epoch seconds."""
     entropy: Callable[[int], bytes]

@@ -56,7 +56,7 @@ class CallTool(Ask[ToolResult]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Query(Ask[object]):
+class ServerQuery(Ask[object]):
     """Ask the server for something else that it has; see `ToolConnection.query`."""
 
     method: str
@@ -70,7 +70,7 @@ class Withdraw:
     request: Ask[object]
 
 
-ToolServerMessage: TypeAlias = "CallTool | Query | Withdraw"
+ToolServerMessage: TypeAlias = "CallTool | ServerQuery | Withdraw"
 
 
 class ToolServer(Actor[ToolServerMessage]):
@@ -92,7 +92,7 @@ class ToolServer(Actor[ToolServerMessage]):
 
     async def handle(self, message: ToolServerMessage) -> Next:
         match message:
-            case CallTool() | Query():
+            case CallTool() | ServerQuery():
                 slot = self.context.defer()
                 self._jobs[message] = self.context.job(self._answer, message, slot, name=_name_of(message))
                 return carry_on()
@@ -133,13 +133,13 @@ class ToolServer(Actor[ToolServerMessage]):
         finally:
             self._link.fall(why)
 
-    async def _answer(self, message: CallTool | Query, slot: ReplySlot[object]) -> None:
+    async def _answer(self, message: CallTool | ServerQuery, slot: ReplySlot[object]) -> None:
         assert self._connection is not None  # Nothing is handled before `on_start` has ended.
         try:
             match message:
                 case CallTool(name=name, tool_use=tool_use, result_bytes=result_bytes):
                     slot.reply(await self._connection.call(name, tool_use, result_bytes))
-                case Query(method=method, arguments=arguments):
+                case ServerQuery(method=method, arguments=arguments):
                     slot.reply(await self._connection.query(method, arguments))
         except RepertoryError as error:
             slot.fail(error)
@@ -192,7 +192,7 @@ class ServerLink:
 
     async def query(self, method: str, arguments: Mapping[str, object]) -> object:
         """Ask for something else that the server has. Errors: as `call`; `Failed` when the server refuses."""
-        return await self._ask(Query(method=method, arguments=arguments))
+        return await self._ask(ServerQuery(method=method, arguments=arguments))
 
     async def _ask(self, message: Ask[R]) -> R:
         if current_token().native_token is not self._loop:
@@ -277,5 +277,5 @@ def tool_server_spec(name: str, source: ToolSource, link: ServerLink) -> ChildSp
     return ChildSpec(name=name, factory=lambda: Supervisor((child,), _SUPERVISION), start_timeout_s=math.inf)
 
 
-def _name_of(message: CallTool | Query) -> str:
+def _name_of(message: CallTool | ServerQuery) -> str:
     return f"call {message.name}" if isinstance(message, CallTool) else message.method

@@ -25,10 +25,10 @@ from repertory.actors.hooks.events import AfterToolsEvent, BeforeToolsEvent
 from repertory.backends.ports import OutputForm, Tool, ToolContext
 from repertory.core.interrupts import Interrupt, InterruptException, Questions, question_in
 from repertory.core.journal.records import ToolFinished, ToolStarted
-from repertory.core.journal.standing import Standing, Start
+from repertory.core.journal.standing import PendingTools, Start
 from repertory.core.messages import ContentBlock, ToolResult, ToolUse, check_result, copy_result, copy_use, error_result
 from repertory.core.tools import check_result_size, exception_text, timeout_text
-from repertory.core.turn import CANCELLED, Park, RunTools, Stop, ToolsEnded, ToolsParked
+from repertory.core.turn import CANCELLED, Park, RunTools, StopReason, ToolsEnded, ToolsParked
 from repertory.errors import HookFailed, Invalid, RepertoryError
 
 AT_ONCE_MAX = 16
@@ -64,7 +64,7 @@ async def call_unrecorded(settings: AgentSettings, parts: AgentParts, use: ToolU
     """
     invocation = Invocation(prompt=None, direct=use)
     turn = TurnContext(settings, parts, invocation, anyio.current_time, is_turn=False)
-    step = ToolStep(turn, None, RunTools(uses=(use,), known={}, invalid={}), Standing(last=None))
+    step = ToolStep(turn, None, RunTools(uses=(use,), known={}, invalid={}), PendingTools(last=None))
     await step.run()
     if step.failed is not None:
         raise step.failed
@@ -95,7 +95,7 @@ class _Call:
 class ToolStep:
     """The tools of one answer, and what they lead to. Made for one step, used once."""
 
-    def __init__(self, turn: TurnContext, record: TurnRecord | None, command: RunTools, begun: Standing) -> None:
+    def __init__(self, turn: TurnContext, record: TurnRecord | None, command: RunTools, begun: PendingTools) -> None:
         """`record` is where starts and ends are noted; None leaves no trace. `begun`: what is on record of them."""
         self._turn = turn
         self._hooks = turn.hooks
@@ -147,7 +147,7 @@ class ToolStep:
         turn, asking = self._turn, None if self._record is None else self._record.ledger.fold.last_message
         if turn.invocation.direct is not None or asking is None or not self._hooks.hear(BeforeToolsEvent):
             return None
-        return await turn.stop.unless(lambda: self._hooks.before_tools(asking, self._questions))
+        return await turn.stop.run_unless_stopped(lambda: self._hooks.before_tools(asking, self._questions))
 
     async def end(self, refusal: str | None) -> ToolsEnded | ToolsParked:
         """The end of the step, or its rest when a person is asked. `refusal`: of tools that have no result."""
@@ -176,17 +176,17 @@ class ToolStep:
             return ()
         results = tuple(told[use["toolUseId"]] for use in self._command.uses if use["toolUseId"] in told)
         try:
-            return await self._turn.stop.even_so(lambda: self._hooks.after_tools(results)) or ()
+            return await self._turn.stop.run_always(lambda: self._hooks.after_tools(results)) or ()
         except RepertoryError as error:
             self.failed = self.failed or error
             return ()
 
-    def _stop_after(self) -> Stop | None:
+    def _stop_after(self) -> StopReason | None:
         stop = self._turn.stop.heard()
         if stop is not None or self._cut:
             return stop or CANCELLED
         ends = not self.asked and request_state(self._turn.invocation).get("stop_event_loop")
-        return Stop(reason="tool_use") if ends else None
+        return StopReason(reason="tool_use") if ends else None
 
     def _park(self, known: Mapping[str, ToolResult]) -> Park:
         """What is to be recorded so that the step can go on. A form is read again then."""

@@ -25,28 +25,28 @@ from repertory.core.opening import spoken_answer
 from repertory.core.result import AgentResult
 from repertory.core.turn import (
     CANCELLED,
-    Append,
+    AppendMessage,
     Began,
     CallModel,
     Continued,
-    Event,
-    Fail,
-    Finish,
+    FailTurn,
+    FinishTurn,
+    MachineEvent,
     Park,
-    Phase,
     Reduce,
     RunTools,
     Steered,
-    Stop,
     StopAsked,
+    StopReason,
     Turn,
+    TurnPhase,
     step,
 )
 
 if TYPE_CHECKING:
     from repertory.core.answer import Answer
     from repertory.core.interrupts import Interrupt
-    from repertory.core.opening import Answers, Said
+    from repertory.core.opening import InterruptResponses, UserMessages
 
 
 class TurnDriver:
@@ -71,19 +71,19 @@ class TurnDriver:
         self._over = True
         """Whether hooks have been told that the call is over, or not yet that it began."""
         self.record = record
-        self.resume: Said | Answers | None = None
+        self.resume: UserMessages | InterruptResponses | None = None
         """The prompt that a hook wants to go on with, after the end."""
 
-    async def begin(self, prompt: Said | Answers) -> Said | Answers | AgentResult:
+    async def begin(self, prompt: UserMessages | InterruptResponses) -> UserMessages | InterruptResponses | AgentResult:
         """What the caller said, as hooks want it; a result when they want no turn, or the call was stopped by then."""
         if self._direct:
             return prompt
         self._over = False
         self._parts.mirror.take_draft()
         hooks, stop = self._turn.hooks, self._turn.stop
-        said: Said | Answers | str | None = prompt
+        said: UserMessages | InterruptResponses | str | None = prompt
         if hooks.hear(BeforeInvocationEvent):
-            said = await stop.unless(lambda: hooks.before_invocation(prompt))
+            said = await stop.run_unless_stopped(lambda: hooks.before_invocation(prompt))
         if isinstance(said, str):
             return await self.conclude("end_turn", message=spoken_answer(said).message)
         if said is None or stop.heard() is not None:
@@ -121,12 +121,12 @@ class TurnDriver:
 
         None when others have gone on with the conversation and nothing of the turn is on record.
         """
-        event: Event = opening
+        event: MachineEvent = opening
         while True:
             self._machine, commands = step(self._machine, event)
             for command in commands:
                 match command:
-                    case Append(message=message):
+                    case AppendMessage(message=message):
                         await self.record.append(message)
                     case CallModel():
                         await self.record.name_manager()
@@ -139,9 +139,9 @@ class TurnDriver:
                         event = await run_tools(self._turn, self.record, command)
                     case Park():
                         return await self._park(command)
-                    case Finish(stop_reason=reason, message=message):
+                    case FinishTurn(stop_reason=reason, message=message):
                         return await self._finish(reason, message)
-                    case Fail(error=error):
+                    case FailTurn(error=error):
                         raise error
                     case _:
                         assert_never(command)
@@ -149,14 +149,14 @@ class TurnDriver:
     def begin_again(self) -> None:
         """The next run begins from where the journal stands now: the conversation has gone on meanwhile."""
         self.record.begin_again()
-        self._machine = self._machine._replace(phase=Phase.READY)
+        self._machine = self._machine._replace(phase=TurnPhase.READY)
 
     async def after_answer(self) -> None:
         """When the answer is out: make durable what a relaxed turn left undone."""
         if self._turn.settings.durability == "relaxed":
             await self._ledger.commit(closing=True, patient=False)
 
-    def stop(self, stop: Stop, *, after_tools: bool = False) -> None:
+    def stop(self, stop: StopReason, *, after_tools: bool = False) -> None:
         """End the turn early, with a history in which everything pairs up: at once, or when the tools that run have
         ended (those of the answer that comes, when none run). The first one to ask decides; an end at once is earlier.
         """
@@ -165,13 +165,13 @@ class TurnDriver:
         else:
             self._turn.stop.ask(stop)
 
-    def _stop_after_tools(self, stop: Stop) -> None:
-        if self._machine.phase is not Phase.OVER:
+    def _stop_after_tools(self, stop: StopReason) -> None:
+        if self._machine.phase is not TurnPhase.OVER:
             self._machine, _ = step(self._machine, StopAsked(stop))
 
     def steer(self, content: tuple[ContentBlock, ...]) -> bool:
         """Add to the turn what the model is shown at its next step; False when the turn is over already."""
-        if self._machine.phase in (Phase.READY, Phase.OVER) or self._direct:
+        if self._machine.phase in (TurnPhase.READY, TurnPhase.OVER) or self._direct:
             return False
         self._machine, _ = step(self._machine, Steered(content))
         return True

@@ -27,7 +27,7 @@ from repertory.runtime.spec import ChildSpec
 class Written:
     """Everything up to `seq` is on stable storage."""
 
-    of: Write
+    of: WriteRows
     """What was asked for."""
     seq: int
 
@@ -36,7 +36,7 @@ class Written:
 class WriteRefused:
     """The rows of the last `Write` are not known to be stored. `LeaseLost` and `Unavailable` are the usual errors."""
 
-    of: Write
+    of: WriteRows
     """What was asked for."""
     error: RepertoryError
     final: bool = False
@@ -44,7 +44,7 @@ class WriteRefused:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Write:
+class WriteRows:
     """Commit these rows of one session. Answered by one `Written` or `WriteRefused` to `reply_to`.
 
     A session sends its next `Write` after the answer to the last one, so that a refusal cannot be overtaken.
@@ -68,7 +68,7 @@ class WriteLast(Ask[int]):
     erase: tuple[tuple[str, int], ...] = ()
 
 
-WriterMessage: TypeAlias = "Write | WriteLast"
+WriterMessage: TypeAlias = "WriteRows | WriteLast"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,8 +97,8 @@ class StoreWriter(Actor[WriterMessage]):
 
     async def handle(self, message: WriterMessage) -> Next:
         match message:
-            case Write():
-                queued = self.context.take_queued(self._settings.group_writes_max - 1, Write)
+            case WriteRows():
+                queued = self.context.take_queued(self._settings.group_writes_max - 1, WriteRows)
                 if self._apart:
                     self._begin([message, *queued])
                 else:
@@ -109,13 +109,13 @@ class StoreWriter(Actor[WriterMessage]):
             case _:
                 assert_never(message)
 
-    def _begin(self, group: Sequence[Write]) -> None:
+    def _begin(self, group: Sequence[WriteRows]) -> None:
         """Commit a group beside others. A session has one write under way at most, and its last one waits for that."""
         ended = anyio.Event()
         self._under_way |= {write.lease.session_id: ended for write in group}
         self.context.job(self._commit_apart, group, ended, name="commit")
 
-    async def _commit_apart(self, group: Sequence[Write], ended: anyio.Event) -> None:
+    async def _commit_apart(self, group: Sequence[WriteRows], ended: anyio.Event) -> None:
         try:
             await self._commit(group)
         finally:
@@ -134,7 +134,7 @@ class StoreWriter(Actor[WriterMessage]):
             return refuse(error)
         return refuse(outcome) if isinstance(outcome, RepertoryError) else reply(outcome.seq)
 
-    async def _commit(self, group: Sequence[Write]) -> None:
+    async def _commit(self, group: Sequence[WriteRows]) -> None:
         """Every write is answered, also when this is killed: nobody waits for a lost one."""
         left = {id(write): write for write in group}
         try:
@@ -150,7 +150,7 @@ class StoreWriter(Actor[WriterMessage]):
             for write in left.values():
                 write.reply_to.tell(WriteRefused(of=write, error=error, final=True))
 
-    async def _outcomes(self, group: Sequence[Write]) -> Sequence[Position | RepertoryError]:
+    async def _outcomes(self, group: Sequence[WriteRows]) -> Sequence[Position | RepertoryError]:
         """What became of each write. What one of them fails by does not fail the others: then each goes alone."""
         batches = [Batch(lease=write.lease, rows=write.rows, erase=write.erase) for write in group]
         try:
@@ -181,7 +181,7 @@ class StoreWriter(Actor[WriterMessage]):
 #
 # State: none. Fails: by a bug of the store alone, and is started again. Pace: the store's own. Supervised by the root.
 
-GiveUp: TypeAlias = Callable[[str], Awaitable[None]]
+OnGiveUp: TypeAlias = Callable[[str], Awaitable[None]]
 """Gives a session up unless it is in use."""
 
 
@@ -193,7 +193,7 @@ class LookForAskers:
 class StoreKeeper(Actor[LookForAskers]):
     """Runs what the store does in the background. `give_up` is called with each session that somebody asks for."""
 
-    def __init__(self, store: SessionStore, give_up: GiveUp | None) -> None:
+    def __init__(self, store: SessionStore, give_up: OnGiveUp | None) -> None:
         self._store = store
         self._give_up = give_up
 
@@ -218,7 +218,7 @@ class StoreKeeper(Actor[LookForAskers]):
             return ()
 
 
-def keeper_spec(store: SessionStore, name: str, give_up: GiveUp | None = None) -> ChildSpec | None:
+def keeper_spec(store: SessionStore, name: str, give_up: OnGiveUp | None = None) -> ChildSpec | None:
     """The child spec of a store's keeper; None for a store that needs none. Without `give_up` nobody is heard."""
     hears = give_up is not None and store.capabilities.look_every_s is not None
     if not hears and not store.capabilities.maintained:

@@ -173,7 +173,7 @@ class AwsErrors:
         return self.particular(refusal) or refusal.failed(self.hints.get(refusal.name))
 
 
-def foreign_errors() -> tuple[type[Exception], ...]:
+def aws_client_errors() -> tuple[type[Exception], ...]:
     """The classes that `from_foreign` knows. An `except` clause evaluates this only when something was raised."""
     import httpx2
 

@@ -29,7 +29,7 @@ _NO_SUCH_NAME = {errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, e
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS}
 _NO_RIGHTS = {errno.EACCES, errno.EPERM, errno.EROFS}
 
-Write = Callable[[bytes], Awaitable[object]]
+WriteChunk = Callable[[bytes], Awaitable[object]]
 
 
 class _File(Protocol):
@@ -47,7 +47,7 @@ class _File(Protocol):
 
 
 @asynccontextmanager
-async def new_file(path: Path, *, overwrite: bool = False) -> AsyncGenerator[Write]:
+async def new_file(path: Path, *, overwrite: bool = False) -> AsyncGenerator[WriteChunk]:
     """Write a file, with mode 0600: it has its name, and is on stable storage, when the block has ended well.
 
     Otherwise nothing is left of it. Errors: `AlreadyExists` unless `overwrite`; `NotFound` for a folder that is not
@@ -68,7 +68,7 @@ async def new_file(path: Path, *, overwrite: bool = False) -> AsyncGenerator[Wri
             raise
 
 
-async def lines_of(path: Path) -> AsyncGenerator[bytes]:
+async def read_lines(path: Path) -> AsyncGenerator[bytes]:
     """The lines of a file in order, without what ends them. Close it when you stop early.
 
     Errors: `NotFound`, `Failed` (no rights), `Invalid` (no file), `Unavailable`, all naming the path; `CorruptJournal`
@@ -90,7 +90,7 @@ async def lines_of(path: Path) -> AsyncGenerator[bytes]:
                 yield b"".join(begun)
 
 
-async def content_of(descriptor: int) -> bytes:
+async def read_rest(descriptor: int) -> bytes:
     """All that is left to read of an open file, which stays open. Errors: `OSError`."""
     pieces: list[bytes] = []
     async with _opened(descriptor, "rb") as file:

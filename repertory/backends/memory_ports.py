@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from repertory.core.memory.options import AddMessagesContext, MemoryEntry, Metadata, SearchOptions
+from repertory.core.memory.options import AddMessagesContext, EntryMetadata, MemoryEntry, SearchOptions
 from repertory.core.messages import Message
 
 
@@ -40,7 +40,7 @@ class AddingStore(Protocol):
     """A store that takes single memories in."""
 
     async def add(
-        self, content: str, metadata: Metadata | None = None, *, context: AddMessagesContext | None = None
+        self, content: str, metadata: EntryMetadata | None = None, *, context: AddMessagesContext | None = None
     ) -> object:
         """Remember that. On return it is stored. `context` is given where the signature names it."""
         ...

@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
+class RetryPolicy:
     """How long a call is tried again while its errors are `Retryable`."""
 
     timeout_s: float = 20.0
@@ -26,7 +26,7 @@ class Patience:
     """What is raised when no attempt came to an end."""
 
 
-async def patiently(call: Callable[[], Awaitable[T]], patience: Patience, jitter: Callable[[], float]) -> T:
+async def with_retries(call: Callable[[], Awaitable[T]], patience: RetryPolicy, jitter: Callable[[], float]) -> T:
     """What `call` gives at last. `jitter` gives numbers from 0 up to 1. Cancellation ends the attempt, or the wait.
 
     Errors: those of the call that are not `Retryable`, at once; otherwise the last one when the time is over, and

@@ -290,7 +290,7 @@ class SessionInfo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Damage:
+class Corruption:
     """Something that is wrong with what is stored."""
 
     where: str
@@ -299,19 +299,19 @@ class Damage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Salvage:
+class SalvagedRows:
     """What can be had of a session, whatever is wrong with it."""
 
     rows: Sequence[Row] = ()
     """Every row that can be read, of all agents, in any order and not proved; the same one may be there twice."""
-    damages: Sequence[Damage] = ()
+    damages: Sequence[Corruption] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inspection:
     """What was found where sessions lie, rather than in one of them."""
 
-    damages: Sequence[Damage] = ()
+    damages: Sequence[Corruption] = ()
     sick: Mapping[str, str] = field(default_factory=dict[str, str])
     """Session to what is wrong with it that reading it need not meet."""
     strays: Sequence[str] = ()
@@ -390,11 +390,11 @@ class Repairable(Named, Protocol):
         """Look at the place as a whole. Changes nothing."""
         return Inspection()
 
-    async def examine(self, session_id: str) -> Sequence[Damage]:
+    async def examine(self, session_id: str) -> Sequence[Corruption]:
         """Everything that is damaged of a session where nobody who opens it would meet that. Changes nothing."""
         return ()
 
-    async def salvage(self, session_id: str) -> Salvage:
+    async def salvage(self, session_id: str) -> SalvagedRows:
         """Everything of a session that can be read. Changes nothing."""
         raise _unable(self, "read around damage", session_id)
 
@@ -410,7 +410,7 @@ class Repairable(Named, Protocol):
         """What was set aside of a session, by name, the oldest first. Deleting the session removes it as well."""
         return ()
 
-    async def rebuild(self, keep: Callable[[Salvage], Sequence[Row]]) -> str:
+    async def rebuild(self, keep: Callable[[SalvagedRows], Sequence[Row]]) -> str:
         """Make the place anew of the rows that `keep` gives for each session (none: it is left out), and move aside
         what was there. Gives the name of what was moved. `keep` is called in another thread.
 
@@ -418,7 +418,7 @@ class Repairable(Named, Protocol):
         """
         raise _unable(self, "be made anew", None)
 
-    async def wrecks(self) -> Sequence[str]:
+    async def corrupt_files(self) -> Sequence[str]:
         """What was moved aside so, by name, the oldest first. Any session may be in there; nothing removes it."""
         return ()
 

@@ -109,7 +109,7 @@ class Assembler:
             if name == "contentBlockDelta":
                 self._on_delta(body)
             elif name in _NAMES:
-                self._on_other(name, mapping(body, name, name))
+                self._on_other(name, mapping_field(body, name, name))
 
     def finish(self) -> Answer:
         """The answer. `ModelStreamBroken` when `messageStop` never came: what arrived is no answer, so call again."""
@@ -176,13 +176,13 @@ class Assembler:
 
     def _on_block_start(self, body: Mapping[str, object]) -> None:
         name = "contentBlockStart"
-        start = mapping(body.get("start", {}), name, "start")
+        start = mapping_field(body.get("start", {}), name, "start")
         index = self._index_in(body, name)
         if index in self._open or self._stop_reason is not None:
             malformed(name, "the block before it to have ended, and no messageStop", body)
         if "toolUse" not in start:
             return  # text and reasoning are known by their first delta
-        use = mapping(start["toolUse"], name, "toolUse")
+        use = mapping_field(start["toolUse"], name, "toolUse")
         use_id = filled(use.get("toolUseId"), name, "toolUseId")
         self._weigh(len(use_id))
         if use_id in self._use_ids:
@@ -203,13 +203,13 @@ class Assembler:
         self._stop_reason = filled(body.get("stopReason"), "messageStop", "stopReason")
 
     def _on_metadata(self, body: Mapping[str, object]) -> None:
-        given = mapping(body.get("usage") or {}, "metadata", "usage")
+        given = mapping_field(body.get("usage") or {}, "metadata", "usage")
         for key in _COUNTS:
             if given.get(key) is not None:
-                self._usage[key] = count(given[key], "metadata", key)
+                self._usage[key] = count_field(given[key], "metadata", key)
         if not self._usage["totalTokens"]:
             self._usage["totalTokens"] = self._usage["inputTokens"] + self._usage["outputTokens"]
-        latency_ms = mapping(body.get("metrics") or {}, "metadata", "metrics").get("latencyMs")
+        latency_ms = mapping_field(body.get("metrics") or {}, "metadata", "metrics").get("latencyMs")
         if isinstance(latency_ms, int | float) and 0 <= latency_ms < _LATENCY_MS_MAX:
             self._latency_ms = float(latency_ms)
 
@@ -319,7 +319,7 @@ class TextBuilder:
             self._parts.append(text)
             return _size(text)
         if "citation" in delta:
-            citation = mapping(delta["citation"], _DELTA, "citation")
+            citation = mapping_field(delta["citation"], _DELTA, "citation")
             self._citations.append(citation)
             return _weight(citation)
         if _known(delta):
@@ -351,7 +351,7 @@ class ReasoningBuilder:
         if "reasoningContent" not in delta and not _known(delta):
             return 0
         size = 0
-        piece = mapping(delta.get("reasoningContent"), _DELTA, "reasoningContent")
+        piece = mapping_field(delta.get("reasoningContent"), _DELTA, "reasoningContent")
         for key, value in piece.items():
             match key, value:
                 case "text", str():
@@ -397,7 +397,7 @@ class ToolUseBuilder:
     def add(self, delta: Mapping[str, object]) -> int:
         if "toolUse" not in delta and not _known(delta):
             return 0
-        piece = mapping(delta.get("toolUse"), _DELTA, "toolUse").get("input", "")
+        piece = mapping_field(delta.get("toolUse"), _DELTA, "toolUse").get("input", "")
         if type(piece) is not str:
             malformed(_DELTA, "a string under 'toolUse.input'", piece)
         self._parts.append(piece)
@@ -478,7 +478,7 @@ def is_mapping(value: object) -> TypeGuard[Mapping[str, object]]:
     return isinstance(value, dict)
 
 
-def mapping(value: object, event: str, field: str) -> Mapping[str, object]:
+def mapping_field(value: object, event: str, field: str) -> Mapping[str, object]:
     """The value as a dictionary."""
     if not is_mapping(value):
         malformed(event, f"a dictionary under '{field}'", value)
@@ -492,7 +492,7 @@ def filled(value: object, event: str, field: str) -> str:
     return value
 
 
-def count(value: object, event: str, field: str) -> int:
+def count_field(value: object, event: str, field: str) -> int:
     """The value as a number of things."""
     if type(value) is not int or not 0 <= value < 2**63:
         malformed(event, f"a count under '{field}'", value)

@@ -17,19 +17,19 @@ from typing import cast
 
 from repertory.core.interrupts import Interrupt, is_about_outcome
 from repertory.core.journal.records import Interrupted, Record, Resumed, ToolFinished, ToolStarted
-from repertory.core.journal.standing import Standing, Start
-from repertory.core.messages import Json, Message, read_message, read_result, tool_uses
+from repertory.core.journal.standing import PendingTools, Start
+from repertory.core.messages import Json, Message, read_result, repair_stored_message, tool_uses
 from repertory.errors import Invalid
 
 NO_INTERRUPTS: Mapping[str, Json] = {"interrupts": {}, "context": {}, "activated": False}
 
 
-def asks_somebody(standing: Standing) -> bool:
+def asks_somebody(standing: PendingTools) -> bool:
     """Whether tools or hooks have asked a person, so that others see a turn that waits."""
     return any(not is_about_outcome(question) for question in standing.questions)
 
 
-def documented_state(standing: Standing) -> dict[str, Json]:
+def documented_state(standing: PendingTools) -> dict[str, Json]:
     """What the documented layouts say."""
     if standing.last is None or not asks_somebody(standing):
         return dict(NO_INTERRUPTS)
@@ -47,7 +47,7 @@ def documented_state(standing: Standing) -> dict[str, Json]:
     }
 
 
-def snapshot_state(standing: Standing) -> dict[str, Json]:
+def snapshot_state(standing: PendingTools) -> dict[str, Json]:
     """What a snapshot of ours says: the same, and where the tools stand, also those that a crash has cut off."""
     uses = {use["toolUseId"] for use in tool_uses(standing.last)} if standing.last is not None else set[str]()
     if not (uses and (standing.starts or standing.finished or standing.questions)):
@@ -69,18 +69,18 @@ def questions_in(state: Mapping[str, Json]) -> tuple[Interrupt, ...]:
     return tuple(_question(_mapping(one), expires) for one in _mapping(state.get("interrupts")).values())
 
 
-def read_state(state: Mapping[str, Json] | None, last: Message | None) -> Standing:
+def read_state(state: Mapping[str, Json] | None, last: Message | None) -> PendingTools:
     """Where a turn stands whose last message is `last`, as far as the document is about its tools.
 
     Errors: `Invalid` for what no such document says.
     """
-    nothing = Standing(last=last)
+    nothing = PendingTools(last=last)
     uses = {use["toolUseId"] for use in tool_uses(last)} if last is not None else set[str]()
     if not (uses and state and state.get("activated")):
         return nothing
     context, pending = _mapping(state.get("context")), _mapping(state.get("pending_tool_execution"))
     if pending:
-        waiting = {use["toolUseId"] for use in tool_uses(read_message(pending.get("assistant_message")))}
+        waiting = {use["toolUseId"] for use in tool_uses(repair_stored_message(pending.get("assistant_message")))}
         if waiting != uses:
             return nothing
     results = [*_mapping(context.get("finished")).values(), *_list(pending.get("completed_tool_results"))]
@@ -97,7 +97,7 @@ def read_state(state: Mapping[str, Json] | None, last: Message | None) -> Standi
     answered = set(filter(lambda one: isinstance(one, str), _list(context.get("answered"))))
     questions = tuple(replace(one, response=None) for one in said)
     answers = {one.id: one.response for one in said}
-    return Standing(
+    return PendingTools(
         last=last,
         started=frozenset(started - finished.keys()),
         finished=finished,
@@ -107,7 +107,7 @@ def read_state(state: Mapping[str, Json] | None, last: Message | None) -> Standi
     )
 
 
-def records_between(known: Standing, wanted: Standing, at: float) -> Iterator[Record]:
+def records_between(known: PendingTools, wanted: PendingTools, at: float) -> Iterator[Record]:
     """The records by which a journal that stands at `known` stands at `wanted` as well. Nothing is taken back."""
     names = {use["toolUseId"]: use["name"] for use in tool_uses(wanted.last)} if wanted.last is not None else {}
     begun = {use_id: start for use_id, start in wanted.starts.items() if use_id not in known.starts}

@@ -17,7 +17,7 @@ from typing import cast
 from urllib.parse import quote
 
 from repertory.core.messages import Json, ToolUse
-from repertory.core.state import as_json
+from repertory.core.state import json_copy
 from repertory.errors import Invalid
 
 STEP_SCOPE = "v1:before_tools"
@@ -153,7 +153,7 @@ class Questions:
         sense, and for a name that has asked something else in this step.
         """
         interrupt_id = question_id(scope, name)
-        told, given = as_json(reason), as_json(response)
+        told, given = json_copy(reason), json_copy(response)
         wall = self._wall()
         expires_at = None if expires_s is None else wall + _checked(expires_s)
         if interrupt_id in self._responses:

@@ -66,7 +66,7 @@ class Usage(TypedDict):
     cacheWriteInputTokens: NotRequired[int]
 
 
-class Metadata(TypedDict, total=False):
+class MessageMetadata(TypedDict, total=False):
     """What we remember beside a message. Never sent to a model."""
 
     usage: Usage
@@ -79,7 +79,7 @@ class Message(TypedDict):
 
     role: Role
     content: list[ContentBlock]
-    metadata: NotRequired[Metadata]
+    metadata: NotRequired[MessageMetadata]
     tracking_id: NotRequired[str]
 
 
@@ -211,7 +211,7 @@ def shape_fault(value: object, place: str, *, stored: bool = False) -> str | Non
     return None
 
 
-def mended(message: Message) -> Message:
+def repair_message(message: Message) -> Message:
     """The message as it may be stored and sent: the same object when nothing is wrong with it.
 
     Its shape is known to be right. What a block says stays, as text where it can be nothing else; ids of tool uses that
@@ -536,11 +536,11 @@ def check_shape(message: object) -> Message:
     return cast("Message", _checked(message, shape_fault(message, "message")))
 
 
-def read_message(message: object) -> Message:
+def repair_stored_message(message: object) -> Message:
     """A message that is stored already, mended where a block is not what it should be; the same object when nothing is
     wrong. Errors: `Invalid` for what is no message at all.
     """
-    return mended(cast("Message", _checked(message, shape_fault(message, "message", stored=True))))
+    return repair_message(cast("Message", _checked(message, shape_fault(message, "message", stored=True))))
 
 
 def check_result(result: object) -> ToolResult:

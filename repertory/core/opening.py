@@ -26,7 +26,7 @@ from repertory.core.answer import Answer
 from repertory.core.interrupts import Interrupt, held_up, is_about_outcome, outcome_id
 from repertory.core.journal.image import UnansweredTurn
 from repertory.core.journal.records import ToolStarted
-from repertory.core.journal.standing import Standing
+from repertory.core.journal.standing import PendingTools
 from repertory.core.limits import PROMPT_BYTES, check_size
 from repertory.core.messages import (
     NO_ANSWER_TEXT,
@@ -42,7 +42,7 @@ from repertory.core.messages import (
     is_filler,
     tool_uses,
 )
-from repertory.core.state import as_json
+from repertory.core.state import json_copy
 from repertory.core.turn import Began, Continued
 from repertory.errors import InterruptExpired, InterruptNotFound, InterruptsWaiting, Invalid, TooLarge
 
@@ -62,13 +62,13 @@ DROPPED_TEXT = "Not finished: a person was asked, and nobody answered."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class AskPerson:
     """The call ends at once: a person is to answer these first."""
 
     interrupts: tuple[Interrupt, ...]
 
 
-Opening: TypeAlias = "Began | Continued | Ask"
+TurnStart: TypeAlias = "Began | Continued | AskPerson"
 
 Policy: TypeAlias = Callable[[ToolUse], UnknownOutcome]
 """What to do with a tool use of unknown outcome: idempotent tools answer `retry`."""
@@ -78,7 +78,7 @@ Policy: TypeAlias = Callable[[ToolUse], UnknownOutcome]
 class _Tools:
     """The tool uses that the last message asks for, and what is known of them."""
 
-    standing: Standing
+    standing: PendingTools
     uses: tuple[ToolUse, ...]
     open: tuple[Interrupt, ...]
     """What tools and hooks asked, and may still be answered."""
@@ -86,9 +86,14 @@ class _Tools:
     """The results by tool use id: those on record, and errors for what waited for a question that is over."""
 
 
-def open_turn(
-    standing: Standing, prompt: Said | Answers, policy: Policy, *, now: float = 0.0, drop: bool = False
-) -> Opening:
+def start_turn(
+    standing: PendingTools,
+    prompt: UserMessages | InterruptResponses,
+    policy: Policy,
+    *,
+    now: float = 0.0,
+    drop: bool = False,
+) -> TurnStart:
     """What the call begins with. `now`: epoch seconds; with `drop` it goes on without the answers that are missing.
 
     Errors: `Invalid` when there is nothing to go on with, and for an answer that makes no sense; `InterruptNotFound`
@@ -96,7 +101,7 @@ def open_turn(
     person is to answer first.
     """
     uses = tuple(tool_uses(standing.last)) if standing.last is not None else ()
-    if isinstance(prompt, Answers):
+    if isinstance(prompt, InterruptResponses):
         _check_answers(standing, uses, prompt.responses, now)
         return _going_on(_tools(standing.answered(prompt.responses), uses, now, drop=drop), policy)
     if not uses:
@@ -105,7 +110,7 @@ def open_turn(
     return _closed(tools, prompt.messages) if prompt.messages else _going_on(tools, policy)
 
 
-def _tools(standing: Standing, uses: tuple[ToolUse, ...], now: float, *, drop: bool) -> _Tools:
+def _tools(standing: PendingTools, uses: tuple[ToolUse, ...], now: float, *, drop: bool) -> _Tools:
     known = dict(standing.finished)
     waiting: list[Interrupt] = []
     for question in standing.waiting:
@@ -132,7 +137,7 @@ def _began(last: Message | None, messages: tuple[Message, ...]) -> Began:
     return Began(messages=(note, *messages))
 
 
-def _going_on(tools: _Tools, policy: Policy) -> Continued | Ask:
+def _going_on(tools: _Tools, policy: Policy) -> Continued | AskPerson:
     """Go on among the tools: known results stay, the policy decides on each unknown outcome, the rest runs."""
     known, standing = dict(tools.known), tools.standing
     interrupts = list(tools.open)
@@ -151,7 +156,7 @@ def _going_on(tools: _Tools, policy: Policy) -> Continued | Ask:
         elif decided == "ask":
             interrupts.append(interrupt_for(use))
     if interrupts:
-        return Ask(interrupts=tuple(interrupts))
+        return AskPerson(interrupts=tuple(interrupts))
     return Continued(uses=tools.uses, known=known)
 
 
@@ -177,7 +182,9 @@ def _closing(tools: _Tools, use_id: str) -> ToolResult:
     return error_result(use_id, NOT_GONE_ON_TEXT if use_id in tools.standing.starts else NOT_RUN_TEXT)
 
 
-def _check_answers(standing: Standing, uses: tuple[ToolUse, ...], responses: Mapping[str, Json], now: float) -> None:
+def _check_answers(
+    standing: PendingTools, uses: tuple[ToolUse, ...], responses: Mapping[str, Json], now: float
+) -> None:
     """Errors: `InterruptNotFound`, `InterruptExpired`, `Invalid`."""
     outcomes = {
         outcome_id(use["toolUseId"]): use["toolUseId"]
@@ -266,20 +273,20 @@ _BOUND = "limits['prompt_bytes']"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class UserMessages:
     """New messages, in order; empty when the caller said None and wants to go on."""
 
     messages: tuple[Message, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answers:
+class InterruptResponses:
     """Answers to interrupts: interrupt id to response."""
 
     responses: Mapping[str, Json]
 
 
-def read_prompt(prompt: object, bytes_max: int = PROMPT_BYTES) -> Said | Answers:
+def read_prompt(prompt: object, bytes_max: int = PROMPT_BYTES) -> UserMessages | InterruptResponses:
     """Tell the forms of a prompt apart.
 
     A string is one user message; a list of content blocks is one user message; a list of messages is taken as it is;
@@ -288,12 +295,12 @@ def read_prompt(prompt: object, bytes_max: int = PROMPT_BYTES) -> Said | Answers
     (`core/limits.py`).
     """
     if prompt is None:
-        return Said(messages=())
+        return UserMessages(messages=())
     check_size(prompt, bytes_max, "the prompt is too large; say less, or put it where a tool can read it", _BOUND)
     if isinstance(prompt, str):
         if not prompt.strip():
             raise Invalid("a prompt needs some text; pass None to go on without a new message")
-        return Said(messages=({"role": "user", "content": [{"text": prompt}]},))
+        return UserMessages(messages=({"role": "user", "content": [{"text": prompt}]},))
     if not isinstance(prompt, list | tuple):
         raise Invalid(
             "a prompt is text, content blocks, messages, interrupt responses or None", got=type(prompt).__name__
@@ -305,13 +312,13 @@ def read_prompt(prompt: object, bytes_max: int = PROMPT_BYTES) -> Said | Answers
         raise Invalid("a prompt list holds content blocks or messages, which are dictionaries")
     blocks = cast("list[dict[str, object]]", items)
     if all("interruptResponse" in block for block in blocks):
-        return Answers(responses=_answers(blocks))
+        return InterruptResponses(responses=_answers(blocks))
     if all("role" in block for block in blocks):
-        return Said(messages=tuple(map(copy_message, check_messages(blocks))))
+        return UserMessages(messages=tuple(map(copy_message, check_messages(blocks))))
     if any("role" in block or "interruptResponse" in block for block in blocks):
         raise Invalid("a prompt list holds content blocks, or messages, or interrupt responses, not a mixture")
     content = cast("list[ContentBlock]", blocks)
-    return Said(messages=(copy_message(check_message({"role": "user", "content": content}, "prompt")),))
+    return UserMessages(messages=(copy_message(check_message({"role": "user", "content": content}, "prompt")),))
 
 
 def _answers(blocks: Sequence[dict[str, object]]) -> dict[str, Json]:
@@ -333,7 +340,7 @@ def _answer(response: object) -> tuple[str, Json]:
     interrupt_id = fields.get("interruptId")
     if not isinstance(interrupt_id, str) or "response" not in fields:
         raise Invalid("an interrupt response is {'interruptId': ..., 'response': ...}")
-    return interrupt_id, as_json(fields["response"])
+    return interrupt_id, json_copy(fields["response"])
 
 
 DIRECT_WHILE_BUSY = (
@@ -382,7 +389,7 @@ def _known_answer(block: ContentBlock, stop_reason: str) -> Answer:
 
 def _json_or_name(value: object) -> Json:
     try:
-        return as_json(value)
+        return json_copy(value)
     except TooLarge:
         return f"<<too large to be recorded: {type(value).__qualname__}>>"
     except Invalid:

@@ -39,7 +39,7 @@ def unwritable(error: Exception, sessions: Sequence[str]) -> Unwritable:
     return Unwritable(_UNWRITABLE, sessions=list(sessions[:_NAMED_MAX]), cause=cause[:_CAUSE_MAX])
 
 
-class Verdict(Enum):
+class OutageVerdict(Enum):
     """What follows from an error of the store."""
 
     WAIT = "wait"
@@ -51,22 +51,22 @@ class Verdict(Enum):
     """Trying again makes no sense: go on from what is stored."""
 
 
-def verdict_on(error: RepertoryError) -> Verdict:
+def verdict_on(error: RepertoryError) -> OutageVerdict:
     """What follows from this error of a commit."""
     match error:
         case Retryable():
-            return Verdict.WAIT
+            return OutageVerdict.WAIT
         case Unwritable():
-            return Verdict.GIVE_UP
+            return OutageVerdict.GIVE_UP
         case Failed():
-            return Verdict.TELL
+            return OutageVerdict.TELL
         case _ if type(error) is SessionException:  # What a user's own repository may raise, which says no more.
-            return Verdict.TELL
+            return OutageVerdict.TELL
         case _:
-            return Verdict.GIVE_UP
+            return OutageVerdict.GIVE_UP
 
 
-def retry_after_s(error: RepertoryError, failures: int, jitter: float) -> float:
+def backoff_s(error: RepertoryError, failures: int, jitter: float) -> float:
     """Seconds before the next attempt, after so many failed ones in a row. `jitter`: a random number from 0 up to 1,
     by which up to half of the wait is left out, so that many sessions do not come back at once.
     """

@@ -43,7 +43,7 @@ class AgentState:
         Errors: `Invalid` (a ValueError) when they are not JSON, `TooLarge`.
         """
         self._value_bytes = value_bytes
-        self._values = {_checked_key(key): as_json(value, value_bytes) for key, value in (values or {}).items()}
+        self._values = {_checked_key(key): json_copy(value, value_bytes) for key, value in (values or {}).items()}
         self._changes: deque[tuple[str, Json, bool]] = deque()
         self.watch: Callable[[bool], None] | None = None
         """Called from any thread: with True after a change, with False when the patch was taken."""
@@ -60,7 +60,7 @@ class AgentState:
         Errors: `Invalid` when the key is not a non-empty string or the value is not JSON (NaN and infinities are not),
         `TooLarge` for a value that weighs too much.
         """
-        checked = as_json(value, self._value_bytes)
+        checked = json_copy(value, self._value_bytes)
         key = _checked_key(key)
         self._values[key] = checked
         self._note((key, checked, True))
@@ -100,7 +100,7 @@ class AgentState:
     def apply(self, patch: StatePatch) -> None:
         """Make the changes of another state here, as if they were made here."""
         for key, value in patch.set.items():
-            checked = as_json(value, sys.maxsize)
+            checked = json_copy(value, sys.maxsize)
             self._values[key] = checked
             self._note((key, checked, True))
         for key in patch.delete:
@@ -130,7 +130,7 @@ def agent_state(given: object) -> AgentState:
     return AgentState(cast("Mapping[str, object] | None", given))
 
 
-def as_json(value: object, bytes_max: int = VALUE_BYTES_MAX) -> Json:
+def json_copy(value: object, bytes_max: int = VALUE_BYTES_MAX) -> Json:
     """A deep copy of `value` as JSON can say it.
 
     Errors: `Invalid`, naming the type that cannot be said; also for what is nested deeper than `DEPTH_MAX`. `TooLarge`

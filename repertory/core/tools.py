@@ -243,7 +243,7 @@ _SIMPLE = frozenset(
 )
 
 
-def refusal(schema: object) -> str | None:
+def schema_problem(schema: object) -> str | None:
     """Why a tool's schema, or its description, is not borne, whatever it is for; None when it is.
 
     It is too large or too deep, or it refers to another document, which is never fetched.

@@ -46,7 +46,7 @@ CUT_OFF_TEXT = "Not run: the answer that asked for this tool was cut off by a to
 FORM_PROMPT = "You must format the previous response as structured output."
 
 
-class Phase(StrEnum):
+class TurnPhase(StrEnum):
     """Where a turn stands."""
 
     READY = "ready"
@@ -118,7 +118,7 @@ class ToolsEnded:
     """Every tool use of the step has its result, in the order asked."""
 
     results: tuple[ToolResult, ...]
-    stopped: Stop | None = None
+    stopped: StopReason | None = None
     """The turn is to end here; some tools may have been cut short."""
     closing: tuple[ContentBlock, ...] = ()
     """The turn is to end here, with this as its answer."""
@@ -147,7 +147,7 @@ class Steered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stop:
+class StopReason:
     """Why a turn is to end without the model's answer."""
 
     reason: str = "cancelled"
@@ -156,21 +156,21 @@ class Stop:
     """The turn's answer, if it is to have one."""
 
 
-CANCELLED = Stop()
+CANCELLED = StopReason()
 
 
 @dataclass(frozen=True, slots=True)
 class StopAsked:
     """Stop when the tools that run have ended."""
 
-    stop: Stop
+    stop: StopReason
 
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
     """The running command was cut short because the turn is to end."""
 
-    stop: Stop
+    stop: StopReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +180,7 @@ class Erred:
     error: Exception
 
 
-Event: TypeAlias = (
+MachineEvent: TypeAlias = (
     Began
     | Continued
     | Answered
@@ -200,7 +200,7 @@ Event: TypeAlias = (
 
 
 @dataclass(frozen=True, slots=True)
-class Append:
+class AppendMessage:
     """Store a message and show it to the model from now on."""
 
     message: Message
@@ -249,7 +249,7 @@ class Park:
 
 
 @dataclass(frozen=True, slots=True)
-class Finish:
+class FinishTurn:
     """The turn is over. `message` is the final answer; None when there is none."""
 
     stop_reason: str
@@ -257,19 +257,19 @@ class Finish:
 
 
 @dataclass(frozen=True, slots=True)
-class Fail:
+class FailTurn:
     """The turn is over without an answer; raise this to the caller."""
 
     error: Exception
 
 
-Command: TypeAlias = "Append | CallModel | Reduce | RunTools | Park | Finish | Fail"
+TurnCommand: TypeAlias = "AppendMessage | CallModel | Reduce | RunTools | Park | FinishTurn | FailTurn"
 
 
 class Turn(NamedTuple):
     """A turn in progress. Immutable: a step returns the next one."""
 
-    phase: Phase = Phase.READY
+    phase: TurnPhase = TurnPhase.READY
     limits: TurnLimits = NO_LIMITS
     steps: int = 0
     """Model calls that were answered."""
@@ -289,7 +289,7 @@ class Turn(NamedTuple):
     """Whether the model was told to do so, since it would not by itself."""
     forms_wrong: int = 0
     """How often it failed to."""
-    stop: Stop | None = None
+    stop: StopReason | None = None
     """Asked for while tools run."""
 
     @property
@@ -298,10 +298,10 @@ class Turn(NamedTuple):
         return self.limits.reached(self.steps, self.total_tokens, self.output_tokens)
 
 
-Step: TypeAlias = "tuple[Turn, tuple[Command, ...]]"
+Step: TypeAlias = "tuple[Turn, tuple[TurnCommand, ...]]"
 
 
-def step(turn: Turn, event: Event) -> Step:
+def step(turn: Turn, event: MachineEvent) -> Step:
     """The next turn and what to do now."""
     known = TRANSITIONS.get((turn.phase, type(event)))
     if known is None:
@@ -311,11 +311,11 @@ def step(turn: Turn, event: Event) -> Step:
 
 
 def _began(turn: Turn, event: Began) -> Step:
-    return turn._replace(phase=Phase.MODEL), (*map(Append, event.messages), CallModel())
+    return turn._replace(phase=TurnPhase.MODEL), (*map(AppendMessage, event.messages), CallModel())
 
 
 def _continued(turn: Turn, event: Continued) -> Step:
-    return turn._replace(phase=Phase.TOOLS), (RunTools(uses=event.uses, known=event.known, invalid={}),)
+    return turn._replace(phase=TurnPhase.TOOLS), (RunTools(uses=event.uses, known=event.known, invalid={}),)
 
 
 def _answered(turn: Turn, event: Answered) -> Step:
@@ -327,13 +327,13 @@ def _answered(turn: Turn, event: Answered) -> Step:
         return _cut_off(turn, answer, uses)
     if uses:
         run = RunTools(uses=uses, known={}, invalid=answer.invalid_inputs)
-        return turn._replace(phase=Phase.TOOLS), (Append(message), run)
+        return turn._replace(phase=TurnPhase.TOOLS), (AppendMessage(message), run)
     if turn.steering:
         prompt: Message = {"role": "user", "content": list(turn.steering)}
-        return _next_step(turn._replace(steering=()), Append(message), Append(prompt))
+        return _next_step(turn._replace(steering=()), AppendMessage(message), AppendMessage(prompt))
     if turn.form and event.filled is None:
         return _ask_for_form(turn, message)
-    return turn._replace(phase=Phase.OVER), (Append(message), Finish(answer.stop_reason, message))
+    return turn._replace(phase=TurnPhase.OVER), (AppendMessage(message), FinishTurn(answer.stop_reason, message))
 
 
 def _counted(turn: Turn, answer: Answer) -> Turn:
@@ -351,10 +351,10 @@ def is_whole(answer: Message) -> bool:
 
 def _cut_off(turn: Turn, answer: Answer, uses: tuple[ToolUse, ...]) -> Step:
     """The answer is not whole: keep it, run none of its tools, and fail."""
-    closing: tuple[Command, ...] = (Append(answer.message),)
+    closing: tuple[TurnCommand, ...] = (AppendMessage(answer.message),)
     if uses:
         results: list[ContentBlock] = [{"toolResult": error_result(use["toolUseId"], CUT_OFF_TEXT)} for use in uses]
-        closing = (*closing, Append({"role": "user", "content": results}))
+        closing = (*closing, AppendMessage({"role": "user", "content": results}))
     error: Exception
     if answer.stop_reason in LIMITED:
         error = MaxTokensReachedException(
@@ -364,7 +364,7 @@ def _cut_off(turn: Turn, answer: Answer, uses: tuple[ToolUse, ...]) -> Step:
         )
     else:
         error = ModelRefused("the model would not answer", stop_reason=answer.stop_reason)
-    return turn._replace(phase=Phase.OVER), (*closing, Fail(error))
+    return turn._replace(phase=TurnPhase.OVER), (*closing, FailTurn(error))
 
 
 def _ask_for_form(turn: Turn, message: Message) -> Step:
@@ -372,28 +372,28 @@ def _ask_for_form(turn: Turn, message: Message) -> Step:
     if turn.form_only:
         turn = turn._replace(forms_wrong=turn.forms_wrong + 1)
     if turn.forms_wrong >= turn.limits.forms_max:
-        return turn._replace(phase=Phase.OVER), (Append(message), Fail(_no_form(turn)))
+        return turn._replace(phase=TurnPhase.OVER), (AppendMessage(message), FailTurn(_no_form(turn)))
     prompt: Message = {"role": "user", "content": [{"text": FORM_PROMPT}]}
-    return _next_step(turn._replace(form_only=True), Append(message), Append(prompt))
+    return _next_step(turn._replace(form_only=True), AppendMessage(message), AppendMessage(prompt))
 
 
 def _no_form(turn: Turn) -> StructuredOutputException:
     return StructuredOutputException("the model did not give the structured output", attempts=turn.forms_wrong)
 
 
-def _next_step(turn: Turn, *before: Command) -> Step:
+def _next_step(turn: Turn, *before: TurnCommand) -> Step:
     """Ask the model once more, unless a limit of the caller's is reached."""
     reason = turn.limit_reached
     if reason is not None:
-        return turn._replace(phase=Phase.OVER), (*before, Finish(reason, None))
-    return turn._replace(phase=Phase.MODEL), (*before, CallModel(form_only=turn.form_only))
+        return turn._replace(phase=TurnPhase.OVER), (*before, FinishTurn(reason, None))
+    return turn._replace(phase=TurnPhase.MODEL), (*before, CallModel(form_only=turn.form_only))
 
 
 def _retry_model(turn: Turn, event: RetryModel) -> Step:
     if event.thrown_away is not None:
         turn = _counted(turn, event.thrown_away)
         if turn.limit_reached is not None:
-            return turn._replace(phase=Phase.OVER), (Finish(turn.limit_reached, None),)
+            return turn._replace(phase=TurnPhase.OVER), (FinishTurn(turn.limit_reached, None),)
     return turn, (CallModel(after_s=event.after_s, form_only=turn.form_only),)
 
 
@@ -402,16 +402,16 @@ def _overflowed(turn: Turn, event: Overflowed) -> Step:
     often, and the driver fails the turn when the manager has nothing left to shorten.
     """
     if turn.vain >= turn.limits.vain_reductions_max:
-        return turn._replace(phase=Phase.OVER), (Fail(event.error),)
+        return turn._replace(phase=TurnPhase.OVER), (FailTurn(event.error),)
     reduce = Reduce(event.error, turn.reductions)
-    return turn._replace(phase=Phase.REDUCING, reductions=turn.reductions + 1), (reduce,)
+    return turn._replace(phase=TurnPhase.REDUCING, reductions=turn.reductions + 1), (reduce,)
 
 
 def _reduced(turn: Turn, event: Reduced) -> Step:
     least = turn.smallest or event.left
     smaller = turn.smallest is None or event.left.tokens < least.tokens or event.left.messages < least.messages
     turn = turn._replace(
-        phase=Phase.MODEL,
+        phase=TurnPhase.MODEL,
         smallest=Size(min(least.tokens, event.left.tokens), min(least.messages, event.left.messages)),
         vain=0 if smaller else turn.vain + 1,
     )
@@ -423,39 +423,39 @@ def _tools_ended(turn: Turn, event: ToolsEnded) -> Step:
     message: Message = {"role": "user", "content": [*blocks, *turn.steering]}
     turn = turn._replace(steering=())
     if event.failed is not None:
-        return turn._replace(phase=Phase.OVER), (Append(message), Fail(event.failed))
+        return turn._replace(phase=TurnPhase.OVER), (AppendMessage(message), FailTurn(event.failed))
     stop = event.stopped or turn.stop
     if stop is not None:
-        return _stop(turn, stop, Append(message))
+        return _stop(turn, stop, AppendMessage(message))
     if event.closing:
-        return _close(turn, event.closing, Append(message))
+        return _close(turn, event.closing, AppendMessage(message))
     if event.filled is not None:
-        return _close(turn, ({"text": event.filled},), Append(message))
+        return _close(turn, ({"text": event.filled},), AppendMessage(message))
     if event.misfilled:
         turn = turn._replace(forms_wrong=turn.forms_wrong + 1)
         if turn.forms_wrong >= turn.limits.forms_max:
-            return turn._replace(phase=Phase.OVER), (Append(message), Fail(_no_form(turn)))
-    return _next_step(turn, Append(message))
+            return turn._replace(phase=TurnPhase.OVER), (AppendMessage(message), FailTurn(_no_form(turn)))
+    return _next_step(turn, AppendMessage(message))
 
 
 def _tools_parked(turn: Turn, event: ToolsParked) -> Step:
     """Wait for a person. What was steered in stays, for the driver to hand back to who said it."""
     if turn.stop is not None or event.instead.stopped is not None:
         return _tools_ended(turn, event.instead)
-    return turn._replace(phase=Phase.OVER), (event.park,)
+    return turn._replace(phase=TurnPhase.OVER), (event.park,)
 
 
-def _close(turn: Turn, content: tuple[ContentBlock, ...], *before: Command) -> Step:
+def _close(turn: Turn, content: tuple[ContentBlock, ...], *before: TurnCommand) -> Step:
     """End the turn with an answer that the model did not give."""
     answer: Message = {"role": "assistant", "content": list(content)}
-    return turn._replace(phase=Phase.OVER), (*before, Append(answer), Finish("end_turn", answer))
+    return turn._replace(phase=TurnPhase.OVER), (*before, AppendMessage(answer), FinishTurn("end_turn", answer))
 
 
-def _stop(turn: Turn, stop: Stop, *before: Command) -> Step:
+def _stop(turn: Turn, stop: StopReason, *before: TurnCommand) -> Step:
     if stop.text is None:
-        return turn._replace(phase=Phase.OVER), (*before, Finish(stop.reason, None))
+        return turn._replace(phase=TurnPhase.OVER), (*before, FinishTurn(stop.reason, None))
     answer: Message = {"role": "assistant", "content": [{"text": stop.text}]}
-    return turn._replace(phase=Phase.OVER), (*before, Append(answer), Finish(stop.reason, answer))
+    return turn._replace(phase=TurnPhase.OVER), (*before, AppendMessage(answer), FinishTurn(stop.reason, answer))
 
 
 def _steered(turn: Turn, event: Steered) -> Step:
@@ -472,28 +472,28 @@ def _stopped(turn: Turn, event: Stopped) -> Step:
 
 
 def _erred(turn: Turn, event: Erred) -> Step:
-    return turn._replace(phase=Phase.OVER), (Fail(event.error),)
+    return turn._replace(phase=TurnPhase.OVER), (FailTurn(event.error),)
 
 
-TRANSITIONS: Final[Mapping[tuple[Phase, type[Event]], tuple[Callable[..., Step], tuple[Phase, ...]]]] = {
-    (Phase.READY, Began): (_began, (Phase.MODEL,)),
-    (Phase.READY, Continued): (_continued, (Phase.TOOLS,)),
-    (Phase.READY, StopAsked): (_stop_asked, (Phase.READY,)),
-    (Phase.MODEL, Answered): (_answered, (Phase.TOOLS, Phase.MODEL, Phase.OVER)),
-    (Phase.MODEL, RetryModel): (_retry_model, (Phase.MODEL, Phase.OVER)),
-    (Phase.MODEL, Overflowed): (_overflowed, (Phase.REDUCING, Phase.OVER)),
-    (Phase.MODEL, Stopped): (_stopped, (Phase.OVER,)),
-    (Phase.MODEL, Erred): (_erred, (Phase.OVER,)),
-    (Phase.MODEL, Steered): (_steered, (Phase.MODEL,)),
-    (Phase.MODEL, StopAsked): (_stop_asked, (Phase.MODEL,)),
-    (Phase.REDUCING, Reduced): (_reduced, (Phase.MODEL,)),
-    (Phase.REDUCING, Stopped): (_stopped, (Phase.OVER,)),
-    (Phase.REDUCING, Erred): (_erred, (Phase.OVER,)),
-    (Phase.REDUCING, Steered): (_steered, (Phase.REDUCING,)),
-    (Phase.REDUCING, StopAsked): (_stop_asked, (Phase.REDUCING,)),
-    (Phase.TOOLS, ToolsEnded): (_tools_ended, (Phase.MODEL, Phase.OVER)),
-    (Phase.TOOLS, ToolsParked): (_tools_parked, (Phase.OVER,)),
-    (Phase.TOOLS, Steered): (_steered, (Phase.TOOLS,)),
-    (Phase.TOOLS, StopAsked): (_stop_asked, (Phase.TOOLS,)),
+TRANSITIONS: Final[Mapping[tuple[TurnPhase, type[MachineEvent]], tuple[Callable[..., Step], tuple[TurnPhase, ...]]]] = {
+    (TurnPhase.READY, Began): (_began, (TurnPhase.MODEL,)),
+    (TurnPhase.READY, Continued): (_continued, (TurnPhase.TOOLS,)),
+    (TurnPhase.READY, StopAsked): (_stop_asked, (TurnPhase.READY,)),
+    (TurnPhase.MODEL, Answered): (_answered, (TurnPhase.TOOLS, TurnPhase.MODEL, TurnPhase.OVER)),
+    (TurnPhase.MODEL, RetryModel): (_retry_model, (TurnPhase.MODEL, TurnPhase.OVER)),
+    (TurnPhase.MODEL, Overflowed): (_overflowed, (TurnPhase.REDUCING, TurnPhase.OVER)),
+    (TurnPhase.MODEL, Stopped): (_stopped, (TurnPhase.OVER,)),
+    (TurnPhase.MODEL, Erred): (_erred, (TurnPhase.OVER,)),
+    (TurnPhase.MODEL, Steered): (_steered, (TurnPhase.MODEL,)),
+    (TurnPhase.MODEL, StopAsked): (_stop_asked, (TurnPhase.MODEL,)),
+    (TurnPhase.REDUCING, Reduced): (_reduced, (TurnPhase.MODEL,)),
+    (TurnPhase.REDUCING, Stopped): (_stopped, (TurnPhase.OVER,)),
+    (TurnPhase.REDUCING, Erred): (_erred, (TurnPhase.OVER,)),
+    (TurnPhase.REDUCING, Steered): (_steered, (TurnPhase.REDUCING,)),
+    (TurnPhase.REDUCING, StopAsked): (_stop_asked, (TurnPhase.REDUCING,)),
+    (TurnPhase.TOOLS, ToolsEnded): (_tools_ended, (TurnPhase.MODEL, TurnPhase.OVER)),
+    (TurnPhase.TOOLS, ToolsParked): (_tools_parked, (TurnPhase.OVER,)),
+    (TurnPhase.TOOLS, Steered): (_steered, (TurnPhase.TOOLS,)),
+    (TurnPhase.TOOLS, StopAsked): (_stop_asked, (TurnPhase.TOOLS,)),
 }
 """By phase and event: what happens, and the phases to which it may lead."""

@@ -23,33 +23,33 @@ from repertory.runtime.child import Child, Exited, Keeper
 from repertory.runtime.context import Context
 from repertory.runtime.dead_letters import Reason
 from repertory.runtime.envelope import Envelope, Note
-from repertory.runtime.jobs import Jobs, Work
+from repertory.runtime.jobs import Jobs, JobWork
 from repertory.runtime.lifecycle import (
     ActorInfo,
+    ExitFailed,
+    ExitLimitReached,
     ExitReason,
-    Failed,
-    Happening,
     Killed,
-    LimitReached,
+    LifecycleEvent,
     Normal,
     Shutdown,
     State,
 )
 from repertory.runtime.message import CARRY_ON, CarryOn, Fail, Next, Refuse, Reject, Reply, Stop, Unanswered
-from repertory.runtime.origin import ORIGIN, Origin
+from repertory.runtime.origin import ORIGIN, CallContext
 from repertory.runtime.ref import Down
 from repertory.runtime.services import Services
 from repertory.runtime.timers import Expiring, TimerFired
 
 _LOG = logging.getLogger("repertory.runtime")
 
-Handler: TypeAlias = Callable[[object], Awaitable[Next]]
+MessageHandler: TypeAlias = Callable[[object], Awaitable[Next]]
 
 BURST = 64
 """Messages handled before other tasks get a turn, and system messages handled before a waiting normal one."""
 
 
-async def attempt(work: Work) -> Exception | None:
+async def attempt(work: JobWork) -> Exception | None:
     """Run `work` as the last thing that its task does: the exception that it raised, or None; None if cancelled."""
     try:
         await work()
@@ -90,7 +90,7 @@ class Cell:
         self._keeper = keeper
         self._services = services
         waits = child.ref.mailbox.waits
-        self._origin = Origin(waits, waits)
+        self._origin = CallContext(waits, waits)
         self._context = Context(child.ref, keeper, services, self._make_jobs)
         self._actor: Actor[object] | None = None
         self._handle: anyio.TaskHandle[None] | None = None
@@ -120,7 +120,7 @@ class Cell:
         self._stop_reason = reason
         starting = child.state is State.STARTING
         was_running = child.state is State.RUNNING
-        child.advance(Happening.STOP)
+        child.advance(LifecycleEvent.STOP)
         if starting:
             self._end_with(reason)
         elif was_running:
@@ -143,7 +143,7 @@ class Cell:
         match self._child.state:
             case State.STARTING:
                 limit_s = self._child.spec.start_timeout_s
-                self._end_with(Failed(StartFailed("the start took too long", limit_s=limit_s)))
+                self._end_with(ExitFailed(StartFailed("the start took too long", limit_s=limit_s)))
             case State.DRAINING:
                 self._end_with(self._stop_reason)
             case _:
@@ -171,7 +171,7 @@ class Cell:
                 failure = _failure_in(error)
                 if failure is None:
                     raise
-                reason = LimitReached(failure) if isinstance(failure, RestartLimitReached) else Failed(failure)
+                reason = ExitLimitReached(failure) if isinstance(failure, RestartLimitReached) else ExitFailed(failure)
             self._leave_turn(reason)
             reason = await self._close(reason)
         except anyio.get_cancelled_exc_class():
@@ -190,7 +190,7 @@ class Cell:
         self._started = True
         # It may have been told to end while it did what cannot be cut short: then it ends, and `on_stop` tidies up.
         await anyio.lowlevel.checkpoint_if_cancelled()
-        self._child.advance(Happening.STARTED)
+        self._child.advance(LifecycleEvent.STARTED)
         self._clear_bucket()
         self._keeper.child_started(self._child)
         await actor.on_ready()
@@ -225,7 +225,7 @@ class Cell:
                         after = await handle(envelope.message)
                     elif envelope.deadline <= at or envelope.gone is not None:
                         context.envelope = None
-                        mailbox.bury(envelope, envelope.gone or Reason.EXPIRED)
+                        mailbox.dead_letter(envelope, envelope.gone or Reason.EXPIRED)
                         continue
                     else:
                         origin.deadline = envelope.deadline
@@ -250,7 +250,7 @@ class Cell:
                 if job is not None:
                     await job.wait()
                     continue
-                child.advance(Happening.DRAINED)
+                child.advance(LifecycleEvent.DRAINED)
                 return self._stop_reason
             else:
                 burst = system_burst = 0
@@ -262,7 +262,7 @@ class Cell:
                 burst = 0
                 await parking.pause()
 
-    async def _handle_cancellable(self, handle: Handler, envelope: Envelope) -> Next:
+    async def _handle_cancellable(self, handle: MessageHandler, envelope: Envelope) -> Next:
         """A turn that is not worth finishing once its asker has gone."""
         with anyio.CancelScope() as scope:
             envelope.on_gone(scope.cancel)
@@ -286,7 +286,7 @@ class Cell:
                 pass  # A timer of an earlier incarnation, or one that was cancelled after it had run out.
         return None
 
-    async def _handle_rejecting(self, handle: Handler, envelope: Envelope) -> Next:
+    async def _handle_rejecting(self, handle: MessageHandler, envelope: Envelope) -> Next:
         try:
             return await handle(envelope.message)
         except Reject as rejected:
@@ -311,7 +311,7 @@ class Cell:
             case Fail(error=error):
                 self._failed += 1
                 envelope.fail(self._actor_failed(envelope, error))
-                return Failed(error)
+                return ExitFailed(error)
         return None
 
     def _refuse(self, envelope: Envelope, error: Exception) -> None:
@@ -319,7 +319,7 @@ class Cell:
             envelope.fail(error)
         elif not isinstance(envelope, Note):
             self._processed -= 1
-            self._child.ref.mailbox.bury(envelope, Reason.REJECTED)
+            self._child.ref.mailbox.dead_letter(envelope, Reason.REJECTED)
 
     # -------------------------------------------------------------------------------------------------------- the end
 
@@ -328,12 +328,12 @@ class Cell:
         envelope, self._context.envelope = self._context.envelope, None
         if envelope is None or isinstance(envelope, Note):
             return
-        if isinstance(reason, Failed):
+        if isinstance(reason, ExitFailed):
             self._processed += 1
             self._failed += 1
             envelope.fail(self._actor_failed(envelope, reason.error))
         elif envelope.unanswered() or not envelope.asked:
-            self._child.ref.mailbox.bury(envelope, Reason.CANCELLED)
+            self._child.ref.mailbox.dead_letter(envelope, Reason.CANCELLED)
         else:
             self._processed += 1  # It was answered, or somebody will answer it.
 
@@ -344,7 +344,7 @@ class Cell:
         """
         was_started = self._started or self._child.state is not State.STARTING
         if self._child.state is not State.STOPPING:
-            self._child.advance(Happening.END)
+            self._child.advance(LifecycleEvent.END)
         killed = isinstance(reason, Killed)
         context = self._context
         with anyio.CancelScope(shield=True):
@@ -373,7 +373,7 @@ class Cell:
             return reason
         if not isinstance(reason, Normal | Shutdown):
             return reason
-        return Killed() if error is None else Failed(error)
+        return Killed() if error is None else ExitFailed(error)
 
     def _end(self, reason: ExitReason) -> None:
         """Whatever happened, leave nothing behind, and tell the supervisor. One step, so that nothing can cut it."""
@@ -387,13 +387,13 @@ class Cell:
         child.processed += self._processed + context.taken
         child.failed += self._failed
         if child.state is not State.STOPPING:
-            child.advance(Happening.END)
-        child.advance(Happening.ENDED)
-        if isinstance(reason, Failed | LimitReached):
+            child.advance(LifecycleEvent.END)
+        child.advance(LifecycleEvent.ENDED)
+        if isinstance(reason, ExitFailed | ExitLimitReached):
             self._report(reason)
         self._keeper.child_ended(child, reason)
 
-    def _report(self, reason: Failed | LimitReached) -> None:
+    def _report(self, reason: ExitFailed | ExitLimitReached) -> None:
         """A failure is an error in the log. A first start that failed is not: whoever started the actor is told."""
         level = logging.ERROR if self._started or self._child.restarts else logging.DEBUG
         summary = None if self._actor is None else self._actor.summary()
@@ -433,7 +433,7 @@ class Cell:
         if self._child.state is State.STOPPING:
             _LOG.error("a job failed while the actor stopped actor=%s", self._child.ref.path, exc_info=error)
         else:
-            self._end_with(Failed(error))
+            self._end_with(ExitFailed(error))
 
     def _end_with(self, reason: ExitReason) -> None:
         """Cancel what the task does now; `reason` says why, unless there is a better one."""

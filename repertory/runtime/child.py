@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from repertory.runtime.lifecycle import ActorInfo, ExitReason, Happening, Shutdown, State, advance
+from repertory.runtime.lifecycle import ActorInfo, ExitReason, LifecycleEvent, Shutdown, State, advance
 from repertory.runtime.ref import ActorRef
 from repertory.runtime.spec import ChildSpec
 
@@ -77,7 +77,7 @@ class Child:
         """Messages handled by earlier incarnations."""
         self.failed = 0
 
-    def advance(self, happening: Happening) -> None:
+    def advance(self, happening: LifecycleEvent) -> None:
         """Move on in its life."""
         self.state = advance(self.state, happening)
 

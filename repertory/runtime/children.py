@@ -18,7 +18,16 @@ import anyio
 from repertory.errors import ActorDead, AlreadyExists, NotFound, RestartLimitReached, StartFailed
 from repertory.runtime.child import Child, Exited
 from repertory.runtime.jobs import Jobs
-from repertory.runtime.lifecycle import ActorInfo, ExitReason, Failed, Happening, Killed, LimitReached, Normal, Shutdown
+from repertory.runtime.lifecycle import (
+    ActorInfo,
+    ExitFailed,
+    ExitLimitReached,
+    ExitReason,
+    Killed,
+    LifecycleEvent,
+    Normal,
+    Shutdown,
+)
 from repertory.runtime.origin import ORIGIN
 from repertory.runtime.parking import Waiter
 from repertory.runtime.ref import ActorRef, announce_end
@@ -196,7 +205,7 @@ class Children:
         match decide_restart(ending, self.settings, self._restarts, self._services.now()):
             case Forget():
                 self._forget(child, exited.reason)
-            case GiveUp(why=why):
+            case FailUpward(why=why):
                 raise _gave_up(child, exited.reason, why)
             case RestartWithin(ceiling_s=ceiling_s, failures=failures, restarts=restarts):
                 child.failures, self._restarts = failures, restarts
@@ -248,8 +257,8 @@ class Children:
 
         child.restarts += 1
         self._services.totals.restarts += 1
-        child.advance(Happening.RESTART)
-        child.advance(Happening.START)
+        child.advance(LifecycleEvent.RESTART)
+        child.advance(LifecycleEvent.START)
         self._launch(child, settled)
         await waiter
         return outcome[0] is None
@@ -308,13 +317,13 @@ def _complete(waiter: Waiter) -> None:
 
 def _start_failed(child: Child, reason: ExitReason) -> StartFailed:
     error = StartFailed("the actor did not start", actor=child.ref.path, reason=type(reason).__name__)
-    error.__cause__ = reason.error if isinstance(reason, Failed | LimitReached) else None
+    error.__cause__ = reason.error if isinstance(reason, ExitFailed | ExitLimitReached) else None
     return error
 
 
 def _gave_up(child: Child, reason: ExitReason, why: str) -> RestartLimitReached:
     error = RestartLimitReached("the supervisor gave up", child=child.ref.path, why=why)
-    error.__cause__ = reason.error if isinstance(reason, Failed | LimitReached) else None
+    error.__cause__ = reason.error if isinstance(reason, ExitFailed | ExitLimitReached) else None
     return error
 
 
@@ -351,16 +360,18 @@ class RestartWithin:
 
 
 @dataclass(frozen=True, slots=True)
-class GiveUp:
+class FailUpward:
     """Stop all children and fail upward."""
 
     why: str
 
 
-Verdict: TypeAlias = Forget | RestartWithin | GiveUp
+RestartVerdict: TypeAlias = Forget | RestartWithin | FailUpward
 
 
-def decide_restart(ending: Ending, settings: SupervisorSettings, restarts: tuple[float, ...], now: float) -> Verdict:
+def decide_restart(
+    ending: Ending, settings: SupervisorSettings, restarts: tuple[float, ...], now: float
+) -> RestartVerdict:
     """The verdict on an ended child.
 
     `restarts` are the times of the supervisor's last restarts, as the last verdict gave them.
@@ -369,10 +380,10 @@ def decide_restart(ending: Ending, settings: SupervisorSettings, restarts: tuple
         return Forget()
     failures = failures_behind(ending.failures, ending.ran_s, settings.backoff)
     if failures >= settings.failures_max:
-        return GiveUp(f"{failures} failures without a healthy run")
+        return FailUpward(f"{failures} failures without a healthy run")
     recent = (*(at for at in restarts if at > now - settings.period_s), now)
     if len(recent) > settings.intensity:
-        return GiveUp(f"more than {settings.intensity} restarts in {settings.period_s:g} s")
+        return FailUpward(f"more than {settings.intensity} restarts in {settings.period_s:g} s")
     return RestartWithin(backoff_ceiling_s(failures - 1, settings.backoff), failures, recent)
 
 

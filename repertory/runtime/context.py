@@ -12,7 +12,7 @@ from repertory.runtime.channel import Sink, StreamCall
 from repertory.runtime.child import Keeper
 from repertory.runtime.children import Children
 from repertory.runtime.clock import Clock, Rng
-from repertory.runtime.envelope import Call, Envelope, ReplySlot, Request
+from repertory.runtime.envelope import AskEnvelope, Envelope, ReplySlot, Request
 from repertory.runtime.jobs import Job, Jobs
 from repertory.runtime.origin import ORIGIN, current_trace
 from repertory.runtime.ref import ActorRef, unwatch, watch
@@ -99,7 +99,7 @@ class Context:
         A slot that is still open at the end of the incarnation fails with `ActorDead`. Errors: `Invalid` outside an
         ask's turn.
         """
-        if not isinstance(self.envelope, Call) or not self._in_turn():
+        if not isinstance(self.envelope, AskEnvelope) or not self._in_turn():
             raise Invalid("only the turn of an ask can be answered later", actor=self.self_ref.path)
         self._keep(self.envelope)
         return ReplySlot(self.envelope)

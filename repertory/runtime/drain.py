@@ -35,7 +35,7 @@ class Actors(Protocol):
 class Hooks:
     """What is to be done in each phase besides stopping actors."""
 
-    def __init__(self, phases: Sequence[Phase]) -> None:
+    def __init__(self, phases: Sequence[DrainPhase]) -> None:
         self._by_phase: dict[str, list[Hook]] = {phase.name: [] for phase in phases}
 
     def add(self, phase: str, hook: Hook) -> None:
@@ -55,7 +55,7 @@ class Drain:
     It runs in a task of its own, so that cancelling whoever waits for it does not cancel it.
     """
 
-    def __init__(self, phases: Sequence[Phase], grace_s: float, hooks: Hooks, actors: Actors) -> None:
+    def __init__(self, phases: Sequence[DrainPhase], grace_s: float, hooks: Hooks, actors: Actors) -> None:
         self._phases = phases
         self._grace_s = grace_s
         self._hooks = hooks
@@ -72,7 +72,7 @@ class Drain:
             deadline = self._deadline(anyio.current_time(), 0.0)
             self._scope.deadline = min(self._scope.deadline, deadline)
 
-    async def run(self, reason: str, dead_letters: Callable[[], Mapping[str, int]]) -> DrainReport:
+    async def run(self, reason: str, dead_letters: Callable[[], Mapping[str, int]]) -> ActorsReport:
         """All phases, in order. Whatever a hook raises stands in the report; the next phase comes all the same.
 
         A run that was cancelled may be run again: it goes on with the phase that was not over.
@@ -87,7 +87,7 @@ class Drain:
                 reports.append(PhaseReport(name=phase.name, duration_s=0.0, completed=not names, unfinished=names))
             else:
                 reports.append(await self._run_phase(phase, began + self._grace_s, reason))
-        return DrainReport(
+        return ActorsReport(
             reason=reason,
             phases=tuple(reports),
             duration_s=anyio.current_time() - began,
@@ -95,7 +95,7 @@ class Drain:
             dead_letters=dict(Counter(dead_letters()) - Counter(before)),
         )
 
-    async def _run_phase(self, phase: Phase, end: float, reason: str) -> PhaseReport:
+    async def _run_phase(self, phase: DrainPhase, end: float, reason: str) -> PhaseReport:
         began = anyio.current_time()
         errors: list[str] = []
         unfinished: list[str] = []
@@ -148,7 +148,7 @@ def _name(hook: Hook) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Phase:
+class DrainPhase:
     """One step of a drain."""
 
     name: str
@@ -163,7 +163,7 @@ class Phase:
     """
 
 
-def phase_deadline(phases: Sequence[Phase], index: int, now: float, end: float, *, cut_short: bool) -> float:
+def phase_deadline(phases: Sequence[DrainPhase], index: int, now: float, end: float, *, cut_short: bool) -> float:
     """When the phase at `index` must be over, in the seconds of `now`; `end` is when the drain should be.
 
     A phase never eats what is reserved for those after it, and never gets less than its own reserve.
@@ -189,7 +189,7 @@ class PhaseReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DrainReport:
+class ActorsReport:
     """A whole drain."""
 
     reason: str

@@ -125,7 +125,7 @@ class Request(Envelope):
             self.kept = None
 
 
-class Call(Request):
+class AskEnvelope(Request):
     """A message that is answered once."""
 
     __slots__ = ("_waiter", "answered", "error", "value")
@@ -220,7 +220,7 @@ class ReplySlot(Generic[R_contra]):
 
     __slots__ = ("_call",)
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: AskEnvelope) -> None:
         self._call = call
 
     @property

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import trio
 
 T = TypeVar("T")
-Work: TypeAlias = Callable[[], Coroutine[object, object, None]]
+HostWork: TypeAlias = Callable[[], Coroutine[object, object, None]]
 
 
 class HostTask(Generic[T]):
@@ -144,7 +144,7 @@ class _Task(Protocol):
     @property
     def scope(self) -> AbstractContextManager[object]: ...
 
-    def start(self, work: Work, name: str) -> None: ...
+    def start(self, work: HostWork, name: str) -> None: ...
 
     def cancel(self) -> None: ...
 
@@ -172,7 +172,7 @@ class _AsyncioTask:
         self.scope: AbstractContextManager[object] = nullcontext()
         self._task: asyncio.Task[None] | None = None
 
-    def start(self, work: Work, name: str) -> None:
+    def start(self, work: HostWork, name: str) -> None:
         import asyncio
 
         self._task = asyncio.get_running_loop().create_task(work(), name=name)
@@ -222,7 +222,7 @@ class _TrioTask:
     def scope(self) -> AbstractContextManager[object]:
         return self._scope
 
-    def start(self, work: Work, name: str) -> None:
+    def start(self, work: HostWork, name: str) -> None:
         self._spawn(work, name=name, context=contextvars.copy_context())
 
     def cancel(self) -> None:

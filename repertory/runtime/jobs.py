@@ -11,11 +11,11 @@ from typing import TypeAlias
 import anyio
 
 from repertory.errors import StreamClosed
-from repertory.runtime.origin import ORIGIN, Origin, Waits
+from repertory.runtime.origin import ORIGIN, CallContext, Waits
 
-Work: TypeAlias = Callable[[], Awaitable[object]]
+JobWork: TypeAlias = Callable[[], Awaitable[object]]
 Spawn: TypeAlias = Callable[[Coroutine[object, object, None], str], anyio.TaskHandle[None]]
-Attempt: TypeAlias = Callable[[Work], Awaitable[Exception | None]]
+Attempt: TypeAlias = Callable[[JobWork], Awaitable[Exception | None]]
 """Runs work to its end; the exception that it raised, or None. Cancellation ends it quietly: the task ends with it."""
 
 
@@ -69,7 +69,7 @@ class Jobs:
         """What runs now."""
         return tuple(job.name for job in self._running)
 
-    def start(self, work: Work, name: str, *, finish: bool = False) -> Job:
+    def start(self, work: JobWork, name: str, *, finish: bool = False) -> Job:
         """Run `work` beside the actor's turns. An exception in it goes to `on_failure`; `StreamClosed` just ends it."""
         job = Job(name, finish=finish)
         self._running.add(job)
@@ -87,8 +87,8 @@ class Jobs:
         for job in tuple(self._running):
             await job.wait()
 
-    async def _run(self, job: Job, work: Work, trace: object) -> None:
-        ORIGIN.set(Origin(self._owner, None, trace))
+    async def _run(self, job: Job, work: JobWork, trace: object) -> None:
+        ORIGIN.set(CallContext(self._owner, None, trace))
         try:
             error = await self._attempt(work)
         finally:

@@ -36,7 +36,7 @@ class State(Enum):
     """Between two incarnations; messages are queued."""
 
 
-class Happening(Enum):
+class LifecycleEvent(Enum):
     """What moves an actor's address from one state to the next."""
 
     STARTED = "started"
@@ -48,26 +48,26 @@ class Happening(Enum):
     START = "start"
 
 
-TRANSITIONS: Final[dict[tuple[State, Happening], State]] = {
-    (State.STARTING, Happening.STARTED): State.RUNNING,
-    (State.STARTING, Happening.STOP): State.STOPPING,
-    (State.STARTING, Happening.END): State.STOPPING,
-    (State.RUNNING, Happening.STOP): State.DRAINING,
-    (State.RUNNING, Happening.END): State.STOPPING,
-    (State.DRAINING, Happening.STOP): State.DRAINING,
-    (State.DRAINING, Happening.DRAINED): State.STOPPING,
-    (State.DRAINING, Happening.END): State.STOPPING,
-    (State.STOPPING, Happening.STOP): State.STOPPING,
-    (State.STOPPING, Happening.END): State.STOPPING,
-    (State.STOPPING, Happening.ENDED): State.STOPPED,
-    (State.STOPPED, Happening.STOP): State.STOPPED,
-    (State.STOPPED, Happening.RESTART): State.RESTARTING,
-    (State.RESTARTING, Happening.START): State.STARTING,
-    (State.RESTARTING, Happening.STOP): State.STOPPED,
+TRANSITIONS: Final[dict[tuple[State, LifecycleEvent], State]] = {
+    (State.STARTING, LifecycleEvent.STARTED): State.RUNNING,
+    (State.STARTING, LifecycleEvent.STOP): State.STOPPING,
+    (State.STARTING, LifecycleEvent.END): State.STOPPING,
+    (State.RUNNING, LifecycleEvent.STOP): State.DRAINING,
+    (State.RUNNING, LifecycleEvent.END): State.STOPPING,
+    (State.DRAINING, LifecycleEvent.STOP): State.DRAINING,
+    (State.DRAINING, LifecycleEvent.DRAINED): State.STOPPING,
+    (State.DRAINING, LifecycleEvent.END): State.STOPPING,
+    (State.STOPPING, LifecycleEvent.STOP): State.STOPPING,
+    (State.STOPPING, LifecycleEvent.END): State.STOPPING,
+    (State.STOPPING, LifecycleEvent.ENDED): State.STOPPED,
+    (State.STOPPED, LifecycleEvent.STOP): State.STOPPED,
+    (State.STOPPED, LifecycleEvent.RESTART): State.RESTARTING,
+    (State.RESTARTING, LifecycleEvent.START): State.STARTING,
+    (State.RESTARTING, LifecycleEvent.STOP): State.STOPPED,
 }
 
 
-def advance(state: State, happening: Happening) -> State:
+def advance(state: State, happening: LifecycleEvent) -> State:
     """The next state. Errors: `Invalid` when the table has no such step."""
     try:
         return TRANSITIONS[state, happening]
@@ -154,17 +154,17 @@ class Killed:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class ExitFailed:
     """A handler, a job or a start raised, or the handler said `fail(error)`."""
 
     error: Exception
 
 
 @dataclass(frozen=True, slots=True)
-class LimitReached:
+class ExitLimitReached:
     """A supervisor gave up on a child that failed more often than its settings allow."""
 
     error: Exception
 
 
-ExitReason: TypeAlias = Normal | Shutdown | Killed | Failed | LimitReached
+ExitReason: TypeAlias = Normal | Shutdown | Killed | ExitFailed | ExitLimitReached

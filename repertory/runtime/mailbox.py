@@ -46,7 +46,7 @@ class MailboxSettings:
             raise Invalid("no such overflow policy", overflow=self.overflow, known=[p.value for p in Overflow])
 
 
-class Intake(Enum):
+class AcceptFrom(Enum):
     """Whose messages are taken."""
 
     OPEN = "open"
@@ -94,7 +94,7 @@ class Mailbox:
         self._make_waiter = waiter
         self.waiter: Waiter | None = None
         """What the actor awaits when there is nothing to do. The actor sets it anew each time."""
-        self._intake = Intake.OPEN
+        self._intake = AcceptFrom.OPEN
         self._reserved = 0
         self.room = settings.capacity
         """The queue's length from which on a sender must look closer: it is full, reserved or closed."""
@@ -146,7 +146,7 @@ class Mailbox:
         if self._takes_from_here():
             self._append(envelope)
         else:
-            self.bury(envelope, Reason.STOPPED)
+            self.dead_letter(envelope, Reason.STOPPED)
 
     def admit(self) -> None:
         """There is room again: each free place is kept for one waiting sender, who fills it in its own step."""
@@ -161,23 +161,23 @@ class Mailbox:
 
     def drain(self) -> None:
         """Take no more messages but the actor's own."""
-        self._intake = Intake.OWN
+        self._intake = AcceptFrom.OWN
         self._let_senders_go()
 
     def reopen(self) -> None:
         """Take messages in again: the address has a new incarnation coming."""
-        self._intake = Intake.OPEN
+        self._intake = AcceptFrom.OPEN
         self._reserve(0)
 
     def close(self) -> None:
         """Take nothing more. What waits becomes dead letters."""
-        self._intake = Intake.CLOSED
+        self._intake = AcceptFrom.CLOSED
         self._let_senders_go()
         self.lane = None
         while self.queue:
-            self.bury(self.queue.popleft(), Reason.STOPPED)
+            self.dead_letter(self.queue.popleft(), Reason.STOPPED)
 
-    def bury(self, envelope: Envelope, reason: Reason) -> None:
+    def dead_letter(self, envelope: Envelope, reason: Reason) -> None:
         """Make a dead letter of an envelope, and tell whoever waits for its answer."""
         letter = DeadLetter(self.waits.path, self.kind, envelope.message, reason, envelope.asked)
         self._dead_letters.add(letter)
@@ -192,11 +192,11 @@ class Mailbox:
         return MailboxFull("the mailbox is at its bound", actor=self.waits.path, capacity=self._capacity)
 
     def _offer_at_limit(self, envelope: Envelope) -> bool:
-        if self._intake is not Intake.OPEN:
+        if self._intake is not AcceptFrom.OPEN:
             if self._takes_from_here():
                 self._append(envelope)
             else:
-                self.bury(envelope, Reason.STOPPED)
+                self.dead_letter(envelope, Reason.STOPPED)
             return True
         match self._overflow:
             case Overflow.WAIT:
@@ -204,14 +204,14 @@ class Mailbox:
             case Overflow.REJECT:
                 raise self.full()
             case Overflow.DROP_NEWEST:
-                self.bury(envelope, Reason.FULL)
+                self.dead_letter(envelope, Reason.FULL)
             case Overflow.DROP_OLDEST:
-                self.bury(self.queue.popleft(), Reason.DROPPED)
+                self.dead_letter(self.queue.popleft(), Reason.DROPPED)
                 self._append(envelope)
         return True
 
     def _takes_from_here(self) -> bool:
-        return self._intake is Intake.OPEN or (self._intake is Intake.OWN and ORIGIN.get().owner is self.waits)
+        return self._intake is AcceptFrom.OPEN or (self._intake is AcceptFrom.OWN and ORIGIN.get().owner is self.waits)
 
     def _append(self, envelope: Envelope) -> None:
         self.queue.append(envelope)
@@ -219,7 +219,7 @@ class Mailbox:
 
     def _reserve(self, places: int) -> None:
         self._reserved += places
-        self.room = self._capacity - self._reserved if self._intake is Intake.OPEN else 0
+        self.room = self._capacity - self._reserved if self._intake is AcceptFrom.OPEN else 0
 
     def _grant(self, place: Place) -> None:
         """Let a waiting sender go on, unless it was cancelled in this very instant."""

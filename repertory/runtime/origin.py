@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 
-class Origin:
+class CallContext:
     """Who speaks.
 
     `waits` is the actor whose turn waits for the answer, if one does; `owner` is set for its jobs too.
@@ -27,9 +27,9 @@ class Origin:
         self.trace = trace
 
 
-OUTSIDE = Origin(None, None)
+OUTSIDE = CallContext(None, None)
 
-ORIGIN: ContextVar[Origin] = ContextVar("repertory_origin", default=OUTSIDE)
+ORIGIN: ContextVar[CallContext] = ContextVar("repertory_origin", default=OUTSIDE)
 
 
 def current_trace() -> object:
@@ -44,7 +44,7 @@ def traced(token: object) -> Generator[None]:
     The runtime never looks at it.
     """
     outer = ORIGIN.get()
-    inner = Origin(outer.owner, outer.waits, token)
+    inner = CallContext(outer.owner, outer.waits, token)
     inner.deadline = outer.deadline
     reset = ORIGIN.set(inner)
     try:

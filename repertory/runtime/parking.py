@@ -26,7 +26,7 @@ class Waiter(Protocol):
     def set_result(self, result: None, /) -> None: ...
 
 
-class Parking(Protocol):
+class Waker(Protocol):
     """What the runtime asks of a loop."""
 
     @property
@@ -126,6 +126,6 @@ def runs_on_asyncio() -> bool:
     return anyio.get_cancelled_exc_class().__module__.startswith("asyncio")
 
 
-def parking_here() -> Parking:
+def parking_here() -> Waker:
     """The parking of the loop that runs now."""
     return _AsyncioParking() if runs_on_asyncio() else _TrioParking()

@@ -16,12 +16,12 @@ import anyio
 from repertory.errors import ActorDead, Deadlock, Invalid, MailboxFull
 from repertory.runtime.channel import EventStream, StreamCall
 from repertory.runtime.dead_letters import Reason
-from repertory.runtime.envelope import Call, Envelope, Request, timed_out
+from repertory.runtime.envelope import AskEnvelope, Envelope, Request, timed_out
 from repertory.runtime.lifecycle import ExitReason
 from repertory.runtime.mailbox import Mailbox
 from repertory.runtime.message import Ask, Stream
 from repertory.runtime.origin import ORIGIN, Waits, find_circle
-from repertory.runtime.parking import Parking
+from repertory.runtime.parking import Waker
 from repertory.runtime.timers import SLOT_S, Alarms, Expiring
 
 M_contra = TypeVar("M_contra", contravariant=True)
@@ -32,10 +32,10 @@ _FOREVER = math.inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Post:
+class Transport:
     """What every ref of a system needs to carry messages."""
 
-    parking: Parking
+    parking: Waker
     alarms: Alarms
 
 
@@ -48,7 +48,7 @@ class ActorRef(Generic[M_contra]):
 
     __slots__ = ("_make_waiter", "_now", "_post", "_wheel", "ended", "mailbox", "path", "watchers")
 
-    def __init__(self, path: str, mailbox: Mailbox, post: Post) -> None:
+    def __init__(self, path: str, mailbox: Mailbox, post: Transport) -> None:
         self.path = path
         """The names from the root, such as `/sessions/user-1/agent`."""
         self.mailbox = mailbox
@@ -123,7 +123,7 @@ class ActorRef(Generic[M_contra]):
             deadline = origin.deadline
         waiter = self._make_waiter()
         mailbox = self.mailbox
-        call = Call(message, at, origin.trace, deadline, mailbox, waiter)
+        call = AskEnvelope(message, at, origin.trace, deadline, mailbox, waiter)
         if origin.waits is not None:
             self._draw_edge(call, origin.waits)
         bucket = None
@@ -217,7 +217,7 @@ class ActorRef(Generic[M_contra]):
         try:
             self.tell(message)
         except MailboxFull:
-            self.mailbox.bury(Envelope(message, self._now(), None), Reason.FULL)
+            self.mailbox.dead_letter(Envelope(message, self._now(), None), Reason.FULL)
 
 
 # Being told when another actor has ended for good. A restart is not an end.

@@ -10,7 +10,7 @@ from repertory.runtime.clock import Clock, Rng
 from repertory.runtime.dead_letters import DeadLetters
 from repertory.runtime.jobs import Spawn
 from repertory.runtime.mailbox import Mailbox
-from repertory.runtime.ref import ActorRef, Post
+from repertory.runtime.ref import ActorRef, Transport
 from repertory.runtime.spec import ChildSpec
 
 
@@ -27,7 +27,7 @@ class Totals:
 class Services:
     """Handed to every actor's cell; what users see of it is the actor's context."""
 
-    post: Post
+    post: Transport
     dead_letters: DeadLetters
     clock: Clock
     """What actors read; deadlines read the loop's own."""

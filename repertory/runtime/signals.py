@@ -33,11 +33,11 @@ from anyio.abc import TaskStatus
 from anyio.lowlevel import checkpoint
 
 from repertory.errors import Invalid
-from repertory.runtime.drain import DrainReport
-from repertory.runtime.parking import Parking, parking_here
+from repertory.runtime.drain import ActorsReport
+from repertory.runtime.parking import Waker, parking_here
 
 EndProcess: TypeAlias = Callable[[int], object]
-Handler: TypeAlias = Callable[[int, FrameType | None], object]
+SignalHandler: TypeAlias = Callable[[int, FrameType | None], object]
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _BY_HANDLER = 0x80
@@ -55,14 +55,14 @@ class Drainable(Protocol):
         """Set when a drain is over, whoever began it."""
         ...
 
-    def drain(self, reason: str) -> Awaitable[DrainReport]: ...
+    def drain(self, reason: str) -> Awaitable[ActorsReport]: ...
 
     def cut_short(self) -> None: ...
 
 
 async def serve_signals(
     system: Drainable, force_after_s: float, end_process: EndProcess, task_status: TaskStatus[None]
-) -> DrainReport:
+) -> ActorsReport:
     """Wait for a signal and drain, or for a drain that somebody else begins, and return its report. Cancelled, it stops
     listening; a drain that has begun goes on.
 
@@ -103,7 +103,7 @@ class _Watchdog:
     """Hears signals on a thread of its own, tells the event loop, and ends the process when that does not help."""
 
     def __init__(
-        self, bound_s: float, end_process: EndProcess, parking: Parking, tells: Sequence[Callable[[], object]]
+        self, bound_s: float, end_process: EndProcess, parking: Waker, tells: Sequence[Callable[[], object]]
     ) -> None:
         """`tells`: what the event loop is to do at the first signal, and at the second."""
         self._bound_s = bound_s
@@ -113,7 +113,7 @@ class _Watchdog:
         self._written = self._handled = self._heard = self._handled_here = 0
         self._deadline: float | None = None
         self._due = math.inf
-        self._handlers: dict[int, tuple[Handler, Handler | int | None]] = {}
+        self._handlers: dict[int, tuple[SignalHandler, SignalHandler | int | None]] = {}
         """By signal, what is called and what was called before."""
         self._wakeup_fd = -1
         self._lifted = threading.Event()
@@ -139,7 +139,7 @@ class _Watchdog:
         self._writer.setblocking(False)
         self.has_ears = True
         threading.Thread(target=self._watch, name="repertory watchdog", daemon=True).start()
-        handlers: dict[int, Handler] = {**dict.fromkeys(SIGNALS, self._handle), signal.SIGVTALRM: self._look}
+        handlers: dict[int, SignalHandler] = {**dict.fromkeys(SIGNALS, self._handle), signal.SIGVTALRM: self._look}
         self._handlers = {number: (ours, signal.signal(number, ours)) for number, ours in handlers.items()}
         self._wakeup_fd = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
 

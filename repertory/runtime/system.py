@@ -29,11 +29,11 @@ from repertory.runtime.cell import Cell
 from repertory.runtime.child import Child, Incarnation, Keeper
 from repertory.runtime.clock import Clock, Rng, unseeded
 from repertory.runtime.dead_letters import DeadLetters
-from repertory.runtime.drain import Drain, DrainReport, Hook, Hooks, Phase
-from repertory.runtime.lifecycle import ActorInfo, ExitReason, Failed, LimitReached, Shutdown, SystemStats
+from repertory.runtime.drain import ActorsReport, Drain, DrainPhase, Hook, Hooks
+from repertory.runtime.lifecycle import ActorInfo, ExitFailed, ExitLimitReached, ExitReason, Shutdown, SystemStats
 from repertory.runtime.mailbox import Mailbox, MailboxSettings
 from repertory.runtime.parking import parking_here
-from repertory.runtime.ref import ActorRef, Post, announce_end
+from repertory.runtime.ref import ActorRef, Transport, announce_end
 from repertory.runtime.services import Services, Totals
 from repertory.runtime.signals import end_by_signal, serve_signals
 from repertory.runtime.spec import ChildSpec, SupervisorSettings
@@ -47,7 +47,7 @@ OnFatal: TypeAlias = Literal["raise", "signal"] | Callable[[Exception], object]
 class SystemSettings:
     """How a system behaves as a whole."""
 
-    phases: tuple[Phase, ...] = (Phase(name="stop actors", timeout_s=20.0, reserve_s=5.0, stops_actors=True),)
+    phases: tuple[DrainPhase, ...] = (DrainPhase(name="stop actors", timeout_s=20.0, reserve_s=5.0, stops_actors=True),)
     """What a drain does, in order."""
     grace_s: float = 25.0
     """How long a whole drain may take. Below the usual 30 s after which a process is killed."""
@@ -85,7 +85,7 @@ class ActorSystem:
         self._rng = rng or unseeded()
         self._hooks = Hooks(self._settings.phases)
         self._drain: Drain | None = None
-        self._report: DrainReport | None = None
+        self._report: ActorsReport | None = None
         self._fatal: Exception | None = None
         self._opened: Root | None = None
 
@@ -97,7 +97,7 @@ class ActorSystem:
         self._draining = anyio.Event()
         self._drained = anyio.Event()
         self._services = Services(
-            post=Post(parking=parking, alarms=self._alarms),
+            post=Transport(parking=parking, alarms=self._alarms),
             dead_letters=DeadLetters(parking.now, self._settings.dead_letters_kept),
             clock=self._clock or parking.now,
             rng=self._rng,
@@ -217,7 +217,7 @@ class ActorSystem:
         """
         self._hooks.add(phase, hook)
 
-    async def drain(self, reason: str = "drain") -> DrainReport:
+    async def drain(self, reason: str = "drain") -> ActorsReport:
         """Stop everything, phase by phase. The first call decides; all calls get its report.
 
         Cancelled, the drain goes on.
@@ -247,7 +247,7 @@ class ActorSystem:
         if self._drain is not None:
             self._drain.cut_short()
 
-    async def serve_signals(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> DrainReport:
+    async def serve_signals(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> ActorsReport:
         """Wait for SIGTERM or SIGINT and drain; a second signal cuts the drain short, a third ends the process (128 +
         n). Returns after the drain, whoever began it.
 
@@ -430,7 +430,7 @@ class Root:
         announce_end(child.ref, reason)
         self.ended.set()
         if not self._stopping:
-            lost = reason.error if isinstance(reason, Failed | LimitReached) else None
+            lost = reason.error if isinstance(reason, ExitFailed | ExitLimitReached) else None
             self._on_fatal(lost or RestartLimitReached("the root supervisor was killed"))
 
     def find(self, name: str) -> ActorRef[object]:

@@ -10,7 +10,7 @@ from anyio.lowlevel import checkpoint
 from repertory.backends.ports import Batch, Lease, Position, SessionInfo, SessionStore, StoreCapabilities
 from repertory.core.ids import check_id
 from repertory.core.journal.codec import at_of
-from repertory.core.journal.rows import Kind, Row
+from repertory.core.journal.rows import RecordKind, Row
 from repertory.errors import Invalid, LeaseLost, SessionBusy, StoreNotFound
 
 
@@ -101,7 +101,7 @@ class MemorySessionStore(SessionStore):
 
     async def labels(self, session_id: str, agent_id: str) -> Sequence[Row]:
         rows = await self.load(session_id, agent_id, whole=True)
-        return [row for row in rows if row.kind == Kind.SNAPSHOT and not row.erased]
+        return [row for row in rows if row.kind == RecordKind.SNAPSHOT and not row.erased]
 
     async def sessions(self, session_id: str | None = None) -> Sequence[SessionInfo]:
         await self._enter()

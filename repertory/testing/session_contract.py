@@ -22,7 +22,7 @@ from repertory.core.journal.appender import Appender
 from repertory.core.journal.fold import Fold
 from repertory.core.journal.records import MessageAdded, SnapshotTaken, StateChanged, View, ViewChanged
 from repertory.core.journal.restore import restore
-from repertory.core.journal.rows import Kind, Row, verify
+from repertory.core.journal.rows import RecordKind, Row, verify
 from repertory.errors import Invalid, LeaseLost, NotFound, SessionBusy
 
 WAIT_S = 20.0
@@ -306,7 +306,7 @@ class SessionStoreContract(ABC):
                 return
             lease = await store.acquire("session")
             await store.append([Batch(lease=lease, rows=[*grow(3, "other"), *rows])])
-            found = [row for row in rows if row.kind == Kind.SNAPSHOT]
+            found = [row for row in rows if row.kind == RecordKind.SNAPSHOT]
             assert list(await store.labels("session", "default")) == found
             assert list(await store.labels("session", "other")) == list(await store.labels("nothing", "default")) == []
             await store.append([Batch(lease=lease, rows=[], erase=[("default", found[0].seq)])])

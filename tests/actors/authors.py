@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import math
 
-from repertory.actors.memory_journal import MemoryJournal
+from repertory.actors.memory_journal import InMemoryJournal
 from repertory.actors.persister import Begin, Commit, OpenJournal, Store
 from repertory.core.journal.author import JournalAuthor
 from repertory.core.journal.records import Record
 from repertory.runtime.ref import ActorRef
 
 
-async def opened(ref: ActorRef[object]) -> JournalAuthor | MemoryJournal:
+async def opened(ref: ActorRef[object]) -> JournalAuthor | InMemoryJournal:
     """The journal that the persister has open now."""
     journal = await ref.ask(OpenJournal(), timeout_s=math.inf)
-    assert isinstance(journal, JournalAuthor | MemoryJournal)
+    assert isinstance(journal, JournalAuthor | InMemoryJournal)
     return journal
 
 
-async def add(ref: ActorRef[object], *records: Record) -> JournalAuthor | MemoryJournal:
+async def add(ref: ActorRef[object], *records: Record) -> JournalAuthor | InMemoryJournal:
     """The journal with these records behind what it holds, not handed over yet."""
     journal = await opened(ref)
     for record in records:
@@ -44,7 +44,7 @@ async def commit(ref: ActorRef[object], *records: Record, patient: bool = True) 
     return last
 
 
-async def begin(ref: ActorRef[object], *records: Record, stored: bool = True) -> JournalAuthor | MemoryJournal | None:
+async def begin(ref: ActorRef[object], *records: Record, stored: bool = True) -> JournalAuthor | InMemoryJournal | None:
     """Begin a turn with these records; the journal that is there now, when it was opened again."""
     journal = await add(ref, *records)
     assert isinstance(journal, JournalAuthor)

@@ -9,15 +9,15 @@ from functools import partial
 import anyio
 import pytest
 
-from repertory.actors.backlog import Backlogs
-from repertory.actors.leases import Durable, Leases
-from repertory.actors.ledger import Ledger
+from repertory.actors.backlog import CommitBuffers
+from repertory.actors.leases import Durable, SessionLeases
+from repertory.actors.ledger import ActorJournal
 from repertory.actors.persister import PersisterSettings, SessionPersister
 from repertory.actors.writer import StoreWriter, WriterSettings
 from repertory.backends.ports import Batch, Position
 from repertory.core.journal.appender import RESTATE_AFTER
 from repertory.core.journal.records import CursorMoved, MessageAdded, SnapshotTaken, StateChanged
-from repertory.core.journal.rows import Kind
+from repertory.core.journal.rows import RecordKind
 from repertory.core.messages import Message
 from repertory.errors import RepertoryError
 from repertory.runtime.mailbox import MailboxSettings
@@ -41,15 +41,15 @@ class HeldStore(MemorySessionStore):
 
 
 async def test_what_memory_notes_during_a_closing_commit_is_stored_behind_what_is_restated_with_it() -> None:
-    store, backlogs = HeldStore(), Backlogs()
+    store, backlogs = HeldStore(), CommitBuffers()
     async with ActorSystem() as system:
         writer = await system.start(ChildSpec(name="writer", factory=lambda: StoreWriter(store, WriterSettings())))
-        durable = Durable(store=store, leases=Leases(store, busy_s=0), writer=writer, backlogs=backlogs)
+        durable = Durable(store=store, leases=SessionLeases(store, busy_s=0), writer=writer, backlogs=backlogs)
         settings = PersisterSettings(session_id="s", agent_id="default")
         make = partial(SessionPersister, settings, durable, random.Random(1).randbytes)
         persister = await system.start(ChildSpec(name="persister", factory=make))
         backlog = backlogs.of(store.name, "s", "default")
-        ledger = await Ledger.open(persister, lambda: 1000.0, backlog=backlog)
+        ledger = await ActorJournal.open(persister, lambda: 1000.0, backlog=backlog)
         ledger.add(StateChanged(at=1.0, set={"long": "ago"}))
         for number in range(RESTATE_AFTER + 2):
             ledger.add(SnapshotTaken(at=1.0, label=str(number)))
@@ -64,15 +64,21 @@ async def test_what_memory_notes_during_a_closing_commit_is_stored_behind_what_i
         seq = ledger.add(CursorMoved(at=1.0, positions={"memory": 3}))
         await ledger.commit()
         rows = await store.load("s", "default", whole=True)
-        assert [row.kind for row in rows[-5:]] == [Kind.SNAPSHOT, Kind.STATE, Kind.CURSOR, Kind.CURSOR, Kind.CURSOR]
+        assert [row.kind for row in rows[-5:]] == [
+            RecordKind.SNAPSHOT,
+            RecordKind.STATE,
+            RecordKind.CURSOR,
+            RecordKind.CURSOR,
+            RecordKind.CURSOR,
+        ]
         assert rows[-1].seq == seq
 
 
 async def test_what_finds_the_persisters_mailbox_full_goes_with_what_comes_next() -> None:
-    store, backlogs = MemorySessionStore(), Backlogs()
+    store, backlogs = MemorySessionStore(), CommitBuffers()
     async with ActorSystem() as system:
         writer = await system.start(ChildSpec(name="writer", factory=lambda: StoreWriter(store, WriterSettings())))
-        durable = Durable(store=store, leases=Leases(store, busy_s=0), writer=writer, backlogs=backlogs)
+        durable = Durable(store=store, leases=SessionLeases(store, busy_s=0), writer=writer, backlogs=backlogs)
 
         def make() -> SessionPersister:
             settings = PersisterSettings(session_id="s", agent_id="default")
@@ -81,7 +87,7 @@ async def test_what_finds_the_persisters_mailbox_full_goes_with_what_comes_next(
         spec = ChildSpec(name="persister", factory=make, stop_timeout_s=10, mailbox=MailboxSettings(capacity=3))
         persister = await system.start(spec)
         backlog = backlogs.of(store.name, "s", "default")
-        ledger = await Ledger.open(persister, lambda: 1000.0, backlog=backlog)
+        ledger = await ActorJournal.open(persister, lambda: 1000.0, backlog=backlog)
         for number in range(10):
             message: Message = {"role": "user", "content": [{"text": str(number)}]}
             ledger.add(MessageAdded(at=1000.0, message=message, index=number, turn=1))

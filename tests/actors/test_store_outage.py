@@ -11,9 +11,9 @@ import pytest
 from authors import append
 from authors import commit as commit_records
 
-from repertory.actors.backlog import Backlogs
-from repertory.actors.leases import Durable, Leases
-from repertory.actors.persister import Hurry, PersisterSettings, Prove, ReadImage, SessionPersister
+from repertory.actors.backlog import CommitBuffers
+from repertory.actors.leases import Durable, SessionLeases
+from repertory.actors.persister import PersisterSettings, ReadImage, SessionPersister, ShortenTimeouts, VerifyLease
 from repertory.actors.writer import StoreWriter, WriterSettings
 from repertory.backends.ports import Batch, Position
 from repertory.core.journal.records import MessageAdded
@@ -95,14 +95,14 @@ class Setting:
     def __init__(self, system: ActorSystem, store: ScriptedStore, patience: StorePatience | None = None) -> None:
         self.system = system
         self.store = store
-        self.backlogs = Backlogs(patience or StorePatience(wait_s=30))
+        self.backlogs = CommitBuffers(patience or StorePatience(wait_s=30))
         self.backlog = self.backlogs.of(store.name, "s", "default")
 
     async def start(self) -> ActorRef[object]:
         writer: ActorRef[object] = await self.system.start(
             ChildSpec(name="writer", factory=lambda: StoreWriter(self.store, WriterSettings()))
         )
-        leases = Leases(self.store, busy_s=0)
+        leases = SessionLeases(self.store, busy_s=0)
         self.durable = Durable(store=self.store, leases=leases, writer=writer, backlogs=self.backlogs)
         return await self.again()
 
@@ -160,7 +160,7 @@ async def test_who_has_waited_long_enough_is_told_what_waits_and_why() -> None:
         assert anyio.current_time() - began == pytest.approx(12, abs=0.1)
         assert isinstance(caught.value.__cause__, Unavailable)
         with pytest.raises(Unavailable):
-            await ref.ask(Prove(), timeout_s=math.inf)
+            await ref.ask(VerifyLease(), timeout_s=math.inf)
         assert anyio.current_time() - began == pytest.approx(24, abs=0.2), "each waits for itself"
         setting.store.then = None
         await anyio.sleep(5)
@@ -330,7 +330,7 @@ async def test_a_backlog_is_full_by_count_and_by_bytes() -> None:
         await append(ref, said(2))
         await anyio.sleep(1)
         assert setting.backlog.full()
-    small = Backlogs(StorePatience(bytes_max=10)).of("store", "s", "default")
+    small = CommitBuffers(StorePatience(bytes_max=10)).of("store", "s", "default")
     assert not small.full()
     small.unsent = list(setting.backlog.rows[:1])
     assert small.full()
@@ -464,7 +464,7 @@ async def test_a_session_that_has_to_end_soon_lets_nobody_wait() -> None:
         async with anyio.create_task_group() as group:
             group.start_soon(wait)
             await anyio.sleep(3)
-            ref.tell(Hurry(wait_s=1))
+            ref.tell(ShortenTimeouts(wait_s=1))
         await system.stop(ref)
         assert anyio.current_time() - began < 3 + 2.5 + 0.1
         assert [type(error) for error in errors] == [StoreUnavailable]

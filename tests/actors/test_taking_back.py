@@ -9,11 +9,11 @@ import anyio
 import pytest
 from authors import append, begin, commit, opened
 
-from repertory.actors.leases import Durable, Leases
+from repertory.actors.leases import Durable, SessionLeases
 from repertory.actors.persister import PersisterSettings, ReadHistory, SessionPersister
 from repertory.actors.writer import StoreWriter, WriterSettings
 from repertory.backends.ports import Batch, Position
-from repertory.core.journal.history.redact import redacted
+from repertory.core.journal.history.redact import without_text
 from repertory.core.journal.records import MessageAdded
 from repertory.core.journal.restore import restore
 from repertory.core.messages import Message, text_of
@@ -64,7 +64,7 @@ async def persister(system: ActorSystem, store: Watched) -> ActorRef[object]:
     writer: ActorRef[object] = await system.start(
         ChildSpec(name="writer", factory=lambda: StoreWriter(store, WriterSettings()))
     )
-    durable = Durable(store=store, leases=Leases(store, busy_s=0), writer=writer)
+    durable = Durable(store=store, leases=SessionLeases(store, busy_s=0), writer=writer)
     settings = PersisterSettings(session_id="s", agent_id="default")
     entropy = random.Random(1).randbytes
     return await system.start(ChildSpec(name="s", factory=lambda: SessionPersister(settings, durable, entropy)))
@@ -163,6 +163,6 @@ async def test_a_content_that_is_stored_is_destroyed_with_the_next_write(fault: 
 async def redact(ref: ActorRef[object], original: MessageAdded) -> int:
     """Take the first message back; gives the last number."""
     journal = await opened(ref)
-    journal.redact({1: redacted(original.message, "no")}, 9.0)
+    journal.redact({1: without_text(original.message, "no")}, 9.0)
     await append(ref)
     return journal.fold.last_seq

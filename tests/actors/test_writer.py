@@ -10,8 +10,8 @@ import anyio
 import pytest
 from authors import append, commit
 
-from repertory.actors.leases import Durable, Leases
-from repertory.actors.memory_journal import MemoryJournal
+from repertory.actors.leases import Durable, SessionLeases
+from repertory.actors.memory_journal import InMemoryJournal
 from repertory.actors.persister import PersisterSettings, ReadHistory, ReadImage, SessionPersister
 from repertory.actors.writer import StoreWriter, WriterSettings
 from repertory.backends.ports import Batch, Position
@@ -59,7 +59,7 @@ async def start(system: ActorSystem, store: CountingStore) -> Durable:
     writer: ActorRef[object] = await system.start(
         ChildSpec(name="writer", factory=lambda: StoreWriter(store, WriterSettings()))
     )
-    return Durable(store=store, leases=Leases(store, busy_s=0), writer=writer)
+    return Durable(store=store, leases=SessionLeases(store, busy_s=0), writer=writer)
 
 
 async def persister(system: ActorSystem, durable: Durable, session_id: str) -> ActorRef[object]:
@@ -216,7 +216,7 @@ async def test_a_session_in_other_hands_does_not_start() -> None:
 
 
 async def test_a_memory_journal_outlasts_its_persister() -> None:
-    journal = MemoryJournal()
+    journal = InMemoryJournal()
     settings = PersisterSettings(session_id="s", agent_id="default")
     spec = ChildSpec(name="p", factory=lambda: SessionPersister(settings, journal, entropy))
     async with ActorSystem() as system:

@@ -22,7 +22,7 @@ from repertory import (
     tool,
 )
 from repertory.core.journal.restore import restore
-from repertory.core.journal.rows import Kind
+from repertory.core.journal.rows import RecordKind
 from repertory.core.messages import text_of
 from repertory.errors import CorruptJournal, Invalid, LeaseLost, NotReady, RepertoryError, SessionBusy
 from tests.app.kept_bytes import rows_of
@@ -107,7 +107,7 @@ async def test_a_turn_that_hides_old_messages_is_two_records(database: Path) -> 
         await agent.invoke_async(prompt)
     with closing(sqlite3.connect(database)) as connection:
         kinds = [kind for (kind,) in connection.execute("SELECT kind FROM rows ORDER BY position")]
-    assert kinds == [Kind.MESSAGE] * 6
+    assert kinds == [RecordKind.MESSAGE] * 6
     restored = agent_on(database)
     await restored.ready()
     assert [text_of(message) for message in restored.messages] == ["3", "c"]
@@ -120,7 +120,7 @@ async def test_a_new_conversation_manager_is_named_in_the_record_of_the_answer(d
             await agent.invoke_async(prompt)
         rows = rows_of(database)
         assert restore(rows).fold.shown.view.manager == manager.name
-    assert [row.kind for row in rows] == [Kind.MESSAGE] * 8
+    assert [row.kind for row in rows] == [RecordKind.MESSAGE] * 8
 
 
 async def test_a_manager_may_change_on_a_live_session(database: Path) -> None:

@@ -20,7 +20,7 @@ from starlette.applications import Starlette
 from repertory import AgentSpec, Runtime, SQLiteSessions
 from repertory.app.host.runtime import HostedAgent
 from repertory.errors import SessionBusy
-from repertory.runtime.drain import DrainReport
+from repertory.runtime.drain import ActorsReport
 from tests.app.histories import read_histories
 from tests.app.obedient_model import ObedientModel
 
@@ -212,7 +212,7 @@ async def test_an_error_in_the_runtimes_own_block_comes_out_as_it_is(tmp_path: P
 async def test_a_runtime_in_a_lifespan_opens_before_requests_and_drains_after_them(tmp_path: Path) -> None:
     """Entered and left in the one task that the server gives a lifespan; used from the tasks of requests."""
     database = tmp_path / "a.db"
-    reports: list[DrainReport] = []
+    reports: list[ActorsReport] = []
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:

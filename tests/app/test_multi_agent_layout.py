@@ -12,7 +12,7 @@ import pytest
 from repertory import Agent, BeforeNodeCallEvent, Graph, NodeFailed, ScriptedModel, Status, Swarm
 from repertory.app.cli.listing import history_lines
 from repertory.app.operations.doctor import examine_place
-from repertory.app.operations.reading import Made
+from repertory.app.operations.reading import RecordStamp
 from repertory.app.operations.showing import show
 from repertory.app.orchestration.orchestrator import Orchestrator
 from repertory.backends.objects.memory import MemoryObjectStore
@@ -173,7 +173,7 @@ async def test_a_document_that_does_not_fit_the_rows_is_put_right(behind: bool) 
     assert (result.run, str(result)) == (1, "a: A\nb: B"), "the node's own journal has what it said"
     assert (await document(place))["status"] == "completed"
     store = place.open_store()
-    report = await examine_place(store, Made(at=1.0, entropy=bytes), repair=False)
+    report = await examine_place(store, RecordStamp(at=1.0, entropy=bytes), repair=False)
     assert report.ok
     assert not report.strays
     await store.aclose()
@@ -208,7 +208,7 @@ async def test_a_document_that_nobody_can_read_is_an_error_that_names_it(body: b
     again = Agent(ScriptedModel(["fine"]), callback_handler=None, session_manager=place)
     await again.invoke_async("the rest of the session opens")
     store = place.open_store()
-    report = await examine_place(store, Made(at=1.0, entropy=bytes), repair=True)
+    report = await examine_place(store, RecordStamp(at=1.0, entropy=bytes), repair=True)
     assert report.sessions[0].repair is not None
     await store.aclose()
     assert str(await graph(place, "A", "B").invoke_async("Do it")) == "a: A\nb: B"
@@ -234,7 +234,7 @@ async def test_rows_that_nobody_can_read_are_an_error_that_names_them() -> None:
         await graph(place, "A", "B").invoke_async("Do it")
     assert caught.value.fields["file"] == key
     store = place.open_store()
-    await examine_place(store, Made(at=1.0, entropy=bytes), repair=True)
+    await examine_place(store, RecordStamp(at=1.0, entropy=bytes), repair=True)
     await store.aclose()
     result = await graph(place, "never", "B").invoke_async("Do it")
     assert (result.status, str(result)) == (Status.COMPLETED, "a: A\nb: B"), "as far as the document says"

@@ -11,7 +11,7 @@ import anyio.lowlevel
 import pytest
 
 from repertory import Agent, IntervalTrigger, MemoryManager, ScriptedModel
-from repertory.actors.memory.store import ClientSettings, MemoryStoreClient
+from repertory.actors.memory.store import MemoryStoreClient, MemoryStoreSettings
 from repertory.backends.worker_threads import LEFT_MAX, run_foreign, run_in_thread
 from repertory.core.memory.options import AddMessagesContext
 from repertory.errors import Unavailable
@@ -168,7 +168,7 @@ class Stuck:
 @pytest.mark.anyio
 async def test_a_synchronous_store_that_does_not_return_is_given_up_in_time() -> None:
     stuck = Stuck()
-    client = MemoryStoreClient(stuck, ClientSettings(write_timeout_s=0.02))
+    client = MemoryStoreClient(stuck, MemoryStoreSettings(write_timeout_s=0.02))
     try:
         for _ in range(2):
             with pytest.raises(Unavailable, match="did not answer in time"):

@@ -21,11 +21,9 @@ from repertory import (
     SummarizingConversationManager,
 )
 from repertory.core.messages import Message, text_of
-from repertory.core.window.decision import DEFAULT_PROMPT
+from repertory.core.window.decision import SUMMARY_PROMPT
 from tests.app.test_conversation import NarrowModel
 from tests.backends.models.aimock_server import aimock
-from tests.backends.models.conftest import aws_environment as aws_environment
-from tests.backends.models.conftest import no_keys as no_keys
 
 FIXTURES: list[dict[str, Any]] = [
     {"match": {"userMessage": "Summarize the conversation"}, "response": {"content": "- They counted."}},
@@ -57,9 +55,9 @@ def test_a_third_of_what_is_shown_is_summarised_by_the_agents_own_model() -> Non
     )
     agent("go on")
     assert shown(agent) == ["SUMMARY", *[f"m{number}" for number in range(6, 20)], "go on", "answer to go on"]
-    asked = next(call for call in model.calls if call.system_prompt == DEFAULT_PROMPT)
+    asked = next(call for call in model.calls if call.system_prompt == SUMMARY_PROMPT)
     assert all(f"m{number}" in text_of(asked.messages[0]) for number in range(6))
-    assert "third person" in DEFAULT_PROMPT.lower() or "third-person" in DEFAULT_PROMPT.lower()
+    assert "third person" in SUMMARY_PROMPT.lower() or "third-person" in SUMMARY_PROMPT.lower()
 
 
 def test_ratio_and_recent_messages_are_set() -> None:

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from repertory import Agent, AgentSpec, Runtime, ScriptedModel, StorePatience
-from repertory.actors.leases import Leases
+from repertory.actors.leases import SessionLeases
 from repertory.app.sessions.sessions import PlacedSession
 from repertory.backends.objects.memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.ports import Lease, SessionStore
@@ -232,7 +232,7 @@ async def test_a_lease_that_could_not_be_given_up_may_be_used_again() -> None:
             raise Unavailable("the disk is full")
 
     store = Stubborn(SessionShelf(), owner="one")
-    leases = Leases(store, busy_s=0)
+    leases = SessionLeases(store, busy_s=0)
     lease = await leases.acquire("s", takeover=False)
     assert await leases.acquire("s", takeover=False) == lease
     await leases.release(lease)
@@ -246,7 +246,7 @@ async def test_a_lease_that_could_not_be_given_up_may_be_used_again() -> None:
 
 async def test_an_agent_that_fails_does_not_fence_another_one_of_its_process(shared: Shared) -> None:
     store = shared.open_store()
-    leases = Leases(store, busy_s=0)
+    leases = SessionLeases(store, busy_s=0)
     failed, good = [await leases.acquire("s", takeover=False) for _ in range(2)]
     leases.forget(failed)
     assert await leases.acquire("s", takeover=False) == good
@@ -282,7 +282,7 @@ async def test_a_session_that_could_not_be_read_is_free_again(shared: Shared) ->
 async def test_sessions_open_beside_each_other_while_one_waits_for_its_owner() -> None:
     shelf = SessionShelf()
     await MemorySessionStore(shelf, owner="busy").acquire("taken")
-    leases = Leases(MemorySessionStore(shelf, owner="one"), busy_s=10)
+    leases = SessionLeases(MemorySessionStore(shelf, owner="one"), busy_s=10)
     began = anyio.current_time()
     async with anyio.create_task_group() as group:
 

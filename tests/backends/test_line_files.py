@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from repertory.backends import line_files
-from repertory.backends.line_files import READ_BYTES, lines_of, new_file
+from repertory.backends.line_files import READ_BYTES, new_file, read_lines
 from repertory.errors import AlreadyExists, CorruptJournal, Invalid, NotFound
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
@@ -23,7 +23,7 @@ async def written(path: Path, *pieces: bytes) -> None:
 
 
 async def read(path: Path) -> list[bytes]:
-    return [line async for line in lines_of(path)]
+    return [line async for line in read_lines(path)]
 
 
 async def test_lines_of_any_length_are_read_as_they_were_written(tmp_path: Path, rng: random.Random) -> None:

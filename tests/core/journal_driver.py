@@ -25,8 +25,8 @@ from repertory.core.journal.records import (
     ToolStarted,
 )
 from repertory.core.journal.restore import messages_of, records_of, restore
-from repertory.core.journal.rows import Kind, Row
-from repertory.core.journal.view import SUMMARY_SEQ, Shown, message_with_view, view_change
+from repertory.core.journal.rows import RecordKind, Row
+from repertory.core.journal.view import SUMMARY_SEQ, VisibleMessages, message_with_view, view_change
 from repertory.core.messages import Json, Message, ToolResult, tool_results, tool_uses
 from repertory.core.window.decision import WindowPlan
 
@@ -175,7 +175,7 @@ class Driver:
             self.token, self._at_rest = None, False
         answer: Message = {"role": "assistant", "content": [{"text": f"last word {number}"}]}
         added = MessageAdded(at=self.at(), message=answer, turn=turn, index=self.fold.message_count)
-        ahead = Shown(self.fold.shown.view, self.fold.shown.recent)
+        ahead = VisibleMessages(self.fold.shown.view, self.fold.shown.recent)
         ahead.add(seq, answer)
         drop = number % (len(ahead) + 1)
         plan = WindowPlan(drop=drop, pinned=(0,) if drop and number % 3 == 0 else (), reason="drop")
@@ -242,7 +242,9 @@ class Driver:
         for seq in redaction.erase:
             self.rows[seq - 1] = self.rows[seq - 1].without_content()
         self.rows.extend(redaction.rows)
-        if any(row.kind == Kind.BRANCH for row in self.rows):  # It is restated, and tokens before it are forgotten.
+        if any(
+            row.kind == RecordKind.BRANCH for row in self.rows
+        ):  # It is restated, and tokens before it are forgotten.
             self.token = None
 
     def do_rewind(self, number: int) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from repertory.core.message_tree.spelling import decoded, encoded, parsed, read, spelled, written
+from repertory.core.message_tree.spelling import decoded, encoded, json_file, parsed, read, to_file
 
 MARK = "__bytes_encoded__"
 
@@ -41,10 +41,10 @@ def theirs(value: Any) -> Any:
 def test_whatever_is_written_comes_back_equal_here_and_elsewhere(rng: random.Random) -> None:
     for _ in range(500):
         value = {"value": random_value(rng)}
-        body = spelled(value)
+        body = to_file(value)
         assert read(body) == value
         assert theirs(json.loads(body)) == value
-        assert written(parsed(body)) == body
+        assert json_file(parsed(body)) == body
 
 
 @pytest.mark.parametrize(

@@ -34,8 +34,8 @@ from repertory.core.journal.records import (
     ViewChanged,
 )
 from repertory.core.journal.restore import said_in
-from repertory.core.journal.rows import VERSION, Kind, Row
-from repertory.core.messages import Message, mended, mended_result
+from repertory.core.journal.rows import VERSION, RecordKind, Row
+from repertory.core.messages import Message, mended_result, repair_message
 from repertory.errors import CorruptJournal, Invalid
 
 text = st.text(max_size=8) | st.sampled_from(["$bytes", "$$bytes", "a$bytes", "ends in $bytes", '"', "\ud83d"])
@@ -49,7 +49,7 @@ counts = st.integers(min_value=0, max_value=2**62)
 messages = st.fixed_dictionaries(
     {"role": st.sampled_from(["user", "assistant"]), "content": st.lists(mappings, max_size=3)},
     optional={"metadata": mappings, "tracking_id": text},
-).map(lambda message: mended(cast("Message", message)))
+).map(lambda message: repair_message(cast("Message", message)))
 by_seq = st.dictionaries(counts, messages, max_size=3)
 views = st.builds(
     View,
@@ -68,8 +68,8 @@ statuses = st.sampled_from(["started", "completed", "failed", "interrupted"])
 results = st.fixed_dictionaries(
     {"toolUseId": text, "status": st.just("success"), "content": st.lists(mappings, max_size=2)}
 ).map(mended_result)
-RECORDS: Mapping[Kind, st.SearchStrategy[Record]] = {
-    Kind.MESSAGE: st.builds(
+RECORDS: Mapping[RecordKind, st.SearchStrategy[Record]] = {
+    RecordKind.MESSAGE: st.builds(
         MessageAdded,
         at=ats,
         message=messages,
@@ -79,13 +79,13 @@ RECORDS: Mapping[Kind, st.SearchStrategy[Record]] = {
         repaired=st.none() | text,
         view=st.none() | views,
     ),
-    Kind.TOOL_STARTED: st.builds(
+    RecordKind.TOOL_STARTED: st.builds(
         ToolStarted, at=ats, tool_use_id=text, name=text, idempotency_key=text, attempt=counts
     ),
-    Kind.TOOL_FINISHED: st.builds(ToolFinished, at=ats, tool_use_id=text, result=results),
-    Kind.VIEW: st.builds(ViewChanged, at=ats, view=views, patch=st.booleans(), reason=text),
-    Kind.STATE: st.builds(StateChanged, at=ats, set=mappings, delete=names, full=st.none() | mappings),
-    Kind.REDACTION: st.builds(
+    RecordKind.TOOL_FINISHED: st.builds(ToolFinished, at=ats, tool_use_id=text, result=results),
+    RecordKind.VIEW: st.builds(ViewChanged, at=ats, view=views, patch=st.booleans(), reason=text),
+    RecordKind.STATE: st.builds(StateChanged, at=ats, set=mappings, delete=names, full=st.none() | mappings),
+    RecordKind.REDACTION: st.builds(
         Redacted,
         at=ats,
         target=counts,
@@ -95,13 +95,13 @@ RECORDS: Mapping[Kind, st.SearchStrategy[Record]] = {
         idempotency_token=st.none() | text,
         view=st.none() | views,
     ),
-    Kind.INTERRUPT: st.builds(Interrupted, at=ats, interrupts=interrupts, parked=names),
-    Kind.RESUME: st.builds(Resumed, at=ats, responses=mappings),
-    Kind.NODE: st.builds(
+    RecordKind.INTERRUPT: st.builds(Interrupted, at=ats, interrupts=interrupts, parked=names),
+    RecordKind.RESUME: st.builds(Resumed, at=ats, responses=mappings),
+    RecordKind.NODE: st.builds(
         NodeChanged, at=ats, run=counts, node=text, status=statuses, frontier=names, result=values, data=mappings
     ),
-    Kind.SNAPSHOT: st.builds(SnapshotTaken, at=ats, label=text, metadata=mappings, digest=text),
-    Kind.BRANCH: st.builds(
+    RecordKind.SNAPSHOT: st.builds(SnapshotTaken, at=ats, label=text, metadata=mappings, digest=text),
+    RecordKind.BRANCH: st.builds(
         Branched,
         at=ats,
         position=counts,
@@ -114,23 +114,23 @@ RECORDS: Mapping[Kind, st.SearchStrategy[Record]] = {
         name=text,
         source=st.none() | text,
     ),
-    Kind.CURSOR: st.builds(
+    RecordKind.CURSOR: st.builds(
         CursorMoved,
         at=ats,
         positions=st.dictionaries(text, counts, max_size=3),
         kept=st.dictionaries(text, values, max_size=2),
     ),
-    Kind.OWNER: st.builds(OwnerChanged, at=ats, owner=text, generation=counts),
+    RecordKind.OWNER: st.builds(OwnerChanged, at=ats, owner=text, generation=counts),
 }
 
 
 def test_every_kind_of_record_is_tested_here() -> None:
-    assert set(RECORDS) == set(Kind)
+    assert set(RECORDS) == set(RecordKind)
 
 
-@pytest.mark.parametrize("kind", list(Kind))
+@pytest.mark.parametrize("kind", list(RecordKind))
 @given(data=st.data())
-def test_records_are_read_as_they_were_written(kind: Kind, data: st.DataObject) -> None:
+def test_records_are_read_as_they_were_written(kind: RecordKind, data: st.DataObject) -> None:
     record = data.draw(RECORDS[kind])
     written, body = encode(record)
     assert written == kind
@@ -146,7 +146,7 @@ def test_rows_read_at_once_are_read_as_one_by_one(records: list[Record]) -> None
     assert together is None or together == records
 
 
-@given(st.lists(RECORDS[Kind.MESSAGE], min_size=1, max_size=4), messages)
+@given(st.lists(RECORDS[RecordKind.MESSAGE], min_size=1, max_size=4), messages)
 def test_what_was_said_is_read_the_same_with_and_without_records(records: list[MessageAdded], other: Message) -> None:
     said = {n: record.message for n, record in enumerate(records, 1)}
     redacted = Redacted(at=1.0, target=1, message=other, turn=1, index=0)
@@ -159,7 +159,7 @@ def test_what_was_said_is_read_the_same_with_and_without_records(records: list[M
 
 @pytest.mark.parametrize("body", [b'{"message":{}}', b'{"at":1,"message":{},"turn":1,"index":0,"more":1}', b"[]", b"{"])
 def test_a_malformed_message_is_refused_however_it_is_read(body: bytes) -> None:
-    row = Row("agent", 1, Kind.MESSAGE, VERSION, 1, b"l" * 16, b"s" * 16, body)
+    row = Row("agent", 1, RecordKind.MESSAGE, VERSION, 1, b"l" * 16, b"s" * 16, body)
     with pytest.raises(CorruptJournal, match="malformed record kind='MessageAdded'"):
         said_in([row])
 
@@ -205,7 +205,7 @@ def test_a_value_that_holds_itself_is_refused() -> None:
 @pytest.mark.parametrize("version", [0, 2, 255])
 def test_unknown_versions_are_refused_by_name(version: int) -> None:
     with pytest.raises(CorruptJournal, match=f"unknown version of the journal format version={version}"):
-        decode(Kind.OWNER, version, b"{}")
+        decode(RecordKind.OWNER, version, b"{}")
 
 
 @pytest.mark.parametrize("kind", [0, 14, 255])
@@ -238,7 +238,7 @@ GOOD = b'{"at":1,"owner":"me","generation":1}'
 )
 def test_malformed_bodies_are_refused(body: bytes) -> None:
     with pytest.raises(CorruptJournal, match="malformed record kind='OwnerChanged'"):
-        decode(Kind.OWNER, VERSION, body)
+        decode(RecordKind.OWNER, VERSION, body)
 
 
 @pytest.mark.parametrize("encoded", ['{"$bytes":1}', '{"$bytes":"?"}', '{"$bytes":"aGk=","more":1}'])

@@ -16,7 +16,7 @@ from repertory.core.journal.codec import decode, encode
 from repertory.core.journal.image import Image
 from repertory.core.journal.plain_json import dump
 from repertory.core.journal.restore import restore
-from repertory.core.journal.rows import Kind, Row, digest_of, first_link, header_of, link_of
+from repertory.core.journal.rows import RecordKind, Row, digest_of, first_link, header_of, link_of
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = sorted((ROOT / "tests" / "golden").glob("journal-v*-*.jsonl"))
@@ -67,7 +67,7 @@ def test_there_are_golden_files() -> None:
 
 
 def test_the_golden_files_have_every_kind_of_record() -> None:
-    assert {row.kind for path in GOLDEN for row in read(path)} == set(Kind)
+    assert {row.kind for path in GOLDEN for row in read(path)} == set(RecordKind)
 
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
@@ -111,4 +111,4 @@ def test_the_format_document_numbers_the_kinds_as_the_code_does() -> None:
     documented_kinds = {
         int(number): name for number, name in re.findall(r"^\| (\d+) \| `(\w+)` \|", FORMAT, re.MULTILINE)
     }
-    assert documented_kinds == {kind.value: kind.name.lower() for kind in Kind}
+    assert documented_kinds == {kind.value: kind.name.lower() for kind in RecordKind}

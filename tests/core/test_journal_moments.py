@@ -15,8 +15,8 @@ from repertory.core.journal.history.timeline import Mark, mark_rows
 from repertory.core.journal.image import Anchors, Image
 from repertory.core.journal.paths import path_to, within
 from repertory.core.journal.restore import Restored, restore
-from repertory.core.journal.rows import Kind, Row
-from repertory.core.journal.whole_journal import Moment, WholeJournal, moment_and_end, moment_of, read_whole, tells
+from repertory.core.journal.rows import RecordKind, Row
+from repertory.core.journal.whole_journal import PointInTime, WholeJournal, moment_and_end, moment_of, read_whole, tells
 from repertory.core.messages import tool_uses
 from repertory.errors import Invalid
 from tests.core.journal_driver import COMMANDS, Driver
@@ -43,7 +43,7 @@ def whole(driver: Driver) -> WholeJournal:
     return read_whole(driver.rows, session_id="source", agent_id="agent")
 
 
-def few(rows: list[Row], position: int) -> Moment | None:
+def few(rows: list[Row], position: int) -> PointInTime | None:
     return moment_of(rows[rows[position - 1].low - 1 : position], session_id="source", agent_id="agent")
 
 
@@ -91,7 +91,7 @@ def test_what_is_told_of_a_position_is_what_it_was_before_anything_was_erased(rn
         driver.run([("prompt", 1)])
         driver.run([(rng.choice(REPEATING), rng.randrange(1000)) for _ in range(rng.randint(1, 60))])
         journal, true = whole(driver), driver.as_if_nothing_was_erased()
-        erased = (row.seq for row in driver.rows if row.erased and row.kind != Kind.MESSAGE)
+        erased = (row.seq for row in driver.rows if row.erased and row.kind != RecordKind.MESSAGE)
         for position in range(next(erased, journal.last_seq), journal.last_seq + 1):
             moment = few(driver.rows, position)
             try:

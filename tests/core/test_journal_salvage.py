@@ -7,7 +7,7 @@ import random
 import pytest
 
 from repertory.core.journal.codec import encode
-from repertory.core.journal.examination import LABEL, examine, repaired
+from repertory.core.journal.examination import REPAIRED_LABEL, examine, repaired
 from repertory.core.journal.records import Branched, MessageAdded, SnapshotTaken, View
 from repertory.core.journal.restore import records_of, restore
 from repertory.core.journal.rows import SALT_BYTES, Row, link_of, verify
@@ -75,7 +75,7 @@ def test_the_longest_sound_beginning_is_found_whatever_is_wrong(rng: random.Rand
         elif examined.usable:
             (_, last) = records_of(goes_on)[-1]
             assert isinstance(last, SnapshotTaken)
-            assert last.label == LABEL
+            assert last.label == REPAIRED_LABEL
             assert last.metadata["kept"] == len(goes_on) - 1
 
 

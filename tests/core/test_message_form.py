@@ -16,7 +16,7 @@ from repertory.core.messages import (
     check_message,
     check_messages,
     check_result,
-    mended,
+    repair_message,
     tool_results,
     tool_uses,
 )
@@ -59,7 +59,7 @@ def said(*blocks: Any, **more: Any) -> Any:
 def test_a_sound_block_is_taken_as_it_is(kind: str) -> None:
     message = said({kind: BLOCKS[kind]}, metadata={"custom": {"k": 1}}, tracking_id="t")
     assert check_message(message) is message
-    assert mended(message) is message
+    assert repair_message(message) is message
 
 
 def wrong(value: Any) -> Any:
@@ -104,7 +104,7 @@ def test_a_wrong_type_anywhere_is_refused_by_its_place_and_mended_when_it_is_sto
     assert str(error.value).startswith(f"messages[1].content[1].{place}: "), error.value
     with pytest.raises(Invalid):
         read_prompt([message])
-    after = mended(message)
+    after = repair_message(message)
     assert check_message(after) is after
     assert after["content"][0] == {"text": "first"}
 
@@ -145,22 +145,22 @@ def test_metadata_of_wrong_types_is_refused_and_left_out_of_what_is_stored(metad
     message = said({"text": "a"}, metadata=metadata)
     with pytest.raises(Invalid, match=r"^message\.metadata"):
         check_message(message)
-    assert mended(message)["content"] == [{"text": "a"}]
-    check_message(mended(message))
+    assert repair_message(message)["content"] == [{"text": "a"}]
+    check_message(repair_message(message))
 
 
 def test_what_a_mended_block_said_stays_as_text() -> None:
-    assert mended(said({"text": 5}))["content"] == [{"text": "5"}]
-    assert mended(said({"image": {"format": "png"}}))["content"] == [{"text": '{"image": {"format": "png"}}'}]
-    assert mended(said("bare"))["content"] == [{"text": "bare"}]
+    assert repair_message(said({"text": 5}))["content"] == [{"text": "5"}]
+    assert repair_message(said({"image": {"format": "png"}}))["content"] == [{"text": '{"image": {"format": "png"}}'}]
+    assert repair_message(said("bare"))["content"] == [{"text": "bare"}]
 
 
 def test_mended_tools_still_answer_each_other() -> None:
     ids: list[Any] = [5, "5", None, ["a"]]
-    asks = mended(
+    asks = repair_message(
         {"role": "assistant", "content": [{"toolUse": {"toolUseId": each, "name": each}} for each in ids]}  # type: ignore[typeddict-item]
     )
-    given = mended(said(*({"toolResult": {"toolUseId": each, "content": each}} for each in ids)))
+    given = repair_message(said(*({"toolResult": {"toolUseId": each, "content": each}} for each in ids)))
     asked = [use["toolUseId"] for use in tool_uses(asks)]
     assert asked == [result["toolUseId"] for result in tool_results(given)]
     assert len(set(asked)) == len(ids)
@@ -186,8 +186,8 @@ anything = st.fixed_dictionaries(
 
 @given(anything)
 def test_whatever_is_stored_can_be_mended_and_mending_again_changes_nothing(message: Any) -> None:
-    once = mended(cast("Message", message))
-    assert mended(once) is once
+    once = repair_message(cast("Message", message))
+    assert repair_message(once) is once
     dump(once)
     text = json.dumps(once, default=repr)
     for block in message["content"]:

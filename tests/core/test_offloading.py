@@ -16,20 +16,20 @@ from repertory.core.window.offloading import (
     RETRIEVAL_TOOL,
     OffloadSettings,
     check_range,
-    digest_of,
     excerpt,
     find_content,
     is_large,
-    lines_of,
     matches_text,
     named_contents,
     offload_plan,
     places_of,
     previewed,
     read_reference,
+    result_digest,
     text_of_part,
     tokens_of,
     whole_or_beginning,
+    wrapped_lines,
 )
 from repertory.errors import Invalid
 
@@ -88,12 +88,12 @@ def test_a_preview_is_small_and_names_contents_that_are_found_again(rng: random.
         assert tokens_of(preview) < SETTINGS.max_result_tokens + 100
         assert preview["content"][1:] == [part for part in parts if "guardContent" in part]
         for at, part in enumerate(parts):
-            reference = f"{use_id}_{digest_of(parts)}_{at}"
+            reference = f"{use_id}_{result_digest(parts)}_{at}"
             assert ("guardContent" not in part) == (f"  {reference} (" in str(preview["content"][0]["text"]))
             content = find_content(told, read_reference(reference))
             assert content is not None
             assert content[at] == part
-        assert find_content(shown, read_reference(f"{use_id}_{digest_of(parts)}_0")) is None
+        assert find_content(shown, read_reference(f"{use_id}_{result_digest(parts)}_0")) is None
         assert not offload_plan(shown, 2, SETTINGS).changes, "what is a preview already stays"
     assert offloaded
 
@@ -123,7 +123,7 @@ def test_a_preview_begins_as_the_content_does() -> None:
     assert "é" * 200 in text
     assert "é" * 201 not in text
     assert "second" not in text
-    assert named_contents(text) == {f"t_{digest_of([{'text': 'é' * 1_000}, {'text': 'second'}])}"}
+    assert named_contents(text) == {f"t_{result_digest([{'text': 'é' * 1_000}, {'text': 'second'}])}"}
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_every_character_is_reached_by_going_on_where_an_excerpt_ends(rng: rando
     for _ in range(60):
         text = random_text(rng, rng.randrange(1, 2_000)) + "x" * rng.randrange(6_000)
         size_bytes = rng.choice([600, 2_500, 10_000])
-        lines = lines_of(text)
+        lines = wrapped_lines(text)
         assert all(len(line) <= LINE_CHARS_MAX for line in lines)
         assert "".join(lines) == "".join(text.splitlines())
         start, got = 1, []
@@ -179,7 +179,7 @@ def test_what_there_is_room_for_is_given_as_it_is() -> None:
 
 def test_matches_stay_within_the_room_and_say_how_many_there_are(rng: random.Random) -> None:
     for _ in range(60):
-        lines = lines_of("\n".join(rng.choices(["one", "two", "three " * 50], k=500)))
+        lines = wrapped_lines("\n".join(rng.choices(["one", "two", "three " * 50], k=500)))
         found = places_of(lines, range(len(lines)), "t")
         size_bytes, around = rng.choice([600, 3_000, 1_000_000]), rng.choice([0, 1, 60])
         told = matches_text(lines, found, "t", around, size_bytes)

@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from repertory.core.interrupts import STEP_SCOPE, Interrupt, hook_scope, outcome_id, question_id, tool_scope
-from repertory.core.journal.standing import Standing, Start
+from repertory.core.journal.standing import PendingTools, Start
 from repertory.core.messages import ContentBlock, Json, Message, ToolResult, ToolUse, check_next, tool_results
 from repertory.core.opening import (
     DROPPED_TEXT,
@@ -16,13 +16,13 @@ from repertory.core.opening import (
     NOT_GONE_ON_TEXT,
     NOT_RUN_TEXT,
     UNKNOWN_TEXT,
-    Answers,
-    Ask,
-    Said,
+    AskPerson,
+    InterruptResponses,
     UnknownOutcome,
+    UserMessages,
     interrupt_for,
-    open_turn,
     read_prompt,
+    start_turn,
 )
 from repertory.core.turn import Began, Continued
 from repertory.errors import InterruptExpired, InterruptsWaiting, Invalid, NotFound
@@ -34,32 +34,32 @@ USES: tuple[ToolUse, ...] = tuple(
 )
 ASKING: Message = {"role": "assistant", "content": [{"toolUse": use} for use in USES]}
 DONE: ToolResult = {"toolUseId": "done", "status": "success", "content": [{"text": "ok"}]}
-CRASHED = Standing(last=ASKING, started=frozenset({"done", "unknown"}), finished={"done": DONE})
+CRASHED = PendingTools(last=ASKING, started=frozenset({"done", "unknown"}), finished={"done": DONE})
 
 
 def always(outcome: UnknownOutcome) -> UnknownOutcome:
     return outcome
 
 
-def prompt(text: str | None) -> Said:
+def prompt(text: str | None) -> UserMessages:
     said = read_prompt(text)
-    assert isinstance(said, Said)
+    assert isinstance(said, UserMessages)
     return said
 
 
 def test_a_prompt_after_an_answer_begins_a_turn() -> None:
-    assert open_turn(Standing(last=ANSWER), prompt("again"), lambda use: "ask") == Began(
+    assert start_turn(PendingTools(last=ANSWER), prompt("again"), lambda use: "ask") == Began(
         messages=({"role": "user", "content": [{"text": "again"}]},)
     )
 
 
 def test_going_on_after_an_unanswered_message_asks_the_model_without_storing_anything() -> None:
-    assert open_turn(Standing(last=SAID), prompt(None), lambda use: "ask") == Began(messages=())
+    assert start_turn(PendingTools(last=SAID), prompt(None), lambda use: "ask") == Began(messages=())
 
 
 def test_a_prompt_after_an_unanswered_message_says_that_it_was_not_answered() -> None:
     """Our decision: providers refuse two user messages in a row, and an edit would falsify the history."""
-    opening = open_turn(Standing(last=SAID), prompt("hello?"), lambda use: "ask")
+    opening = start_turn(PendingTools(last=SAID), prompt("hello?"), lambda use: "ask")
     assert isinstance(opening, Began)
     assert [message["role"] for message in opening.messages] == ["assistant", "user"]
 
@@ -67,28 +67,28 @@ def test_a_prompt_after_an_unanswered_message_says_that_it_was_not_answered() ->
 @pytest.mark.parametrize("last", [None, ANSWER])
 def test_there_must_be_something_to_go_on_from(last: Message | None) -> None:
     with pytest.raises(Invalid):
-        open_turn(Standing(last=last), prompt(None), lambda use: "ask")
+        start_turn(PendingTools(last=last), prompt(None), lambda use: "ask")
 
 
 def test_a_finished_tool_keeps_its_recorded_result_and_one_that_never_started_runs() -> None:
-    opening = open_turn(CRASHED, prompt(None), lambda use: "retry")
+    opening = start_turn(CRASHED, prompt(None), lambda use: "retry")
     assert opening == Continued(uses=USES, known={"done": DONE})
 
 
 def test_an_unknown_outcome_is_asked_about_by_default() -> None:
-    opening = open_turn(CRASHED, prompt(None), lambda use: "ask")
-    assert opening == Ask(interrupts=(interrupt_for(USES[1]),))
+    opening = start_turn(CRASHED, prompt(None), lambda use: "ask")
+    assert opening == AskPerson(interrupts=(interrupt_for(USES[1]),))
 
 
 def test_an_unknown_outcome_may_be_reported_to_the_model_as_failed() -> None:
-    opening = open_turn(CRASHED, prompt(None), lambda use: "fail")
+    opening = start_turn(CRASHED, prompt(None), lambda use: "fail")
     assert isinstance(opening, Continued)
     assert opening.known["unknown"]["status"] == "error"
     assert "fresh" not in opening.known
 
 
 def test_a_new_prompt_closes_open_tools_without_running_any() -> None:
-    opening = open_turn(CRASHED, prompt("forget it"), lambda use: "retry")
+    opening = start_turn(CRASHED, prompt("forget it"), lambda use: "retry")
     assert isinstance(opening, Began)
     check_next(ASKING, opening.messages[0])
     texts = [
@@ -114,15 +114,15 @@ def test_a_new_prompt_closes_open_tools_without_running_any() -> None:
 )
 def test_a_person_decides_about_an_unknown_outcome(response: object, known: ToolResult | None) -> None:
     answers = read_prompt([{"interruptResponse": {"interruptId": interrupt_for(USES[1]).id, "response": response}}])
-    assert isinstance(answers, Answers)
-    opening = open_turn(CRASHED, answers, lambda use: "ask")
+    assert isinstance(answers, InterruptResponses)
+    opening = start_turn(CRASHED, answers, lambda use: "ask")
     assert isinstance(opening, Continued)
     assert opening.known.get("unknown") == known
 
 
 def test_an_answer_to_an_interrupt_that_nobody_raised_is_refused() -> None:
     with pytest.raises(NotFound):
-        open_turn(CRASHED, Answers(responses={"zz": "retry"}), lambda use: "ask")
+        start_turn(CRASHED, InterruptResponses(responses={"zz": "retry"}), lambda use: "ask")
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_a_prompt_of_no_known_form_is_refused(bad: object) -> None:
 
 def test_content_blocks_are_one_user_message() -> None:
     blocks: list[ContentBlock] = [{"text": "a"}, {"text": "b"}]
-    assert read_prompt(blocks) == Said(messages=({"role": "user", "content": blocks},))
+    assert read_prompt(blocks) == UserMessages(messages=({"role": "user", "content": blocks},))
 
 
 # Questions that tools and hooks have asked.
@@ -143,12 +143,12 @@ def test_content_blocks_are_one_user_message() -> None:
 APPROVE = Interrupt(id=question_id(tool_scope("fresh"), "approve"), name="approve", expires_at=10.0)
 WIPE = Interrupt(id=question_id(hook_scope("unknown"), "wipe"), name="wipe")
 STEP = Interrupt(id=question_id(STEP_SCOPE, "all"), name="all")
-PARKED = Standing(last=ASKING, finished={"done": DONE}, starts={"fresh": Start(1)}, questions=(APPROVE, WIPE))
+PARKED = PendingTools(last=ASKING, finished={"done": DONE}, starts={"fresh": Start(1)}, questions=(APPROVE, WIPE))
 
 
-def answers(**responses: Json) -> Answers:
+def answers(**responses: Json) -> InterruptResponses:
     ids = {"approve": APPROVE.id, "wipe": WIPE.id, "step": STEP.id, "outcome": outcome_id("unknown")}
-    return Answers(responses={ids[name]: response for name, response in responses.items()})
+    return InterruptResponses(responses={ids[name]: response for name, response in responses.items()})
 
 
 def ask(use: ToolUse) -> UnknownOutcome:
@@ -165,36 +165,36 @@ def texts_of(opening: object) -> dict[str, object]:
 
 
 def test_nothing_goes_on_before_the_last_answer() -> None:
-    assert open_turn(PARKED, prompt(None), ask) == Ask(interrupts=(APPROVE, WIPE))
-    assert open_turn(PARKED, answers(wipe="yes"), ask) == Ask(interrupts=(APPROVE,))
+    assert start_turn(PARKED, prompt(None), ask) == AskPerson(interrupts=(APPROVE, WIPE))
+    assert start_turn(PARKED, answers(wipe="yes"), ask) == AskPerson(interrupts=(APPROVE,))
     half = PARKED.answered(answers(wipe="yes").responses)
     assert half.waiting == (APPROVE,)
-    assert open_turn(half, answers(approve="yes"), ask) == Continued(uses=USES, known={"done": DONE})
+    assert start_turn(half, answers(approve="yes"), ask) == Continued(uses=USES, known={"done": DONE})
     whole = half.answered(answers(approve="yes").responses)
-    assert open_turn(whole, prompt(None), ask) == Continued(uses=USES, known={"done": DONE})
+    assert start_turn(whole, prompt(None), ask) == Continued(uses=USES, known={"done": DONE})
 
 
 def test_a_prompt_waits_for_the_answers_and_names_them() -> None:
     with pytest.raises(InterruptsWaiting) as caught:
-        open_turn(PARKED.answered(answers(wipe="yes").responses), prompt("hello?"), ask)
+        start_turn(PARKED.answered(answers(wipe="yes").responses), prompt("hello?"), ask)
     assert caught.value.fields["waiting"] == {APPROVE.id: "approve"}
     assert isinstance(caught.value, TypeError)
 
 
 def test_a_prompt_moves_on_when_asked_to() -> None:
-    opening = open_turn(PARKED, prompt("never mind"), ask, drop=True)
+    opening = start_turn(PARKED, prompt("never mind"), ask, drop=True)
     assert texts_of(opening) == {"done": "ok", "unknown": DROPPED_TEXT, "fresh": DROPPED_TEXT}
 
 
 def test_answers_that_came_are_used_when_the_others_are_dropped() -> None:
-    opening = open_turn(PARKED, answers(wipe="yes"), ask, drop=True)
+    opening = start_turn(PARKED, answers(wipe="yes"), ask, drop=True)
     assert texts_of(opening) == {"done": "ok", "fresh": DROPPED_TEXT}
     assert isinstance(opening, Continued)
 
 
 def test_what_has_its_answer_and_did_not_go_on_says_so_when_the_caller_moves_on() -> None:
     answered = PARKED.answered(answers(approve="yes", wipe="yes").responses)
-    assert texts_of(open_turn(answered, prompt("leave it"), ask)) == {
+    assert texts_of(start_turn(answered, prompt("leave it"), ask)) == {
         "done": "ok",
         "unknown": NOT_RUN_TEXT,
         "fresh": NOT_GONE_ON_TEXT,
@@ -202,54 +202,54 @@ def test_what_has_its_answer_and_did_not_go_on_says_so_when_the_caller_moves_on(
 
 
 def test_a_question_that_is_over_does_not_hold_the_turn_up() -> None:
-    assert open_turn(PARKED, answers(wipe="yes"), ask, now=9.9) == Ask(interrupts=(APPROVE,))
-    opening = open_turn(PARKED, answers(wipe="yes"), ask, now=10.0)
+    assert start_turn(PARKED, answers(wipe="yes"), ask, now=9.9) == AskPerson(interrupts=(APPROVE,))
+    opening = start_turn(PARKED, answers(wipe="yes"), ask, now=10.0)
     assert texts_of(opening) == {"done": "ok", "fresh": EXPIRED_TEXT}
     alone = replace(PARKED, questions=(APPROVE,))
-    assert texts_of(open_turn(alone, prompt(None), ask, now=10.0)) == {"done": "ok", "fresh": EXPIRED_TEXT}
-    assert texts_of(open_turn(alone, prompt("and?"), ask, now=10.0))["fresh"] == EXPIRED_TEXT
+    assert texts_of(start_turn(alone, prompt(None), ask, now=10.0)) == {"done": "ok", "fresh": EXPIRED_TEXT}
+    assert texts_of(start_turn(alone, prompt("and?"), ask, now=10.0))["fresh"] == EXPIRED_TEXT
 
 
 def test_a_late_answer_is_refused_and_takes_the_others_with_it() -> None:
     with pytest.raises(InterruptExpired):
-        open_turn(PARKED, answers(approve="yes", wipe="yes"), ask, now=10.0)
+        start_turn(PARKED, answers(approve="yes", wipe="yes"), ask, now=10.0)
     in_time = PARKED.answered(answers(approve="yes").responses)
-    again = open_turn(in_time, answers(approve="yes", wipe="yes"), ask, now=10.0)
+    again = start_turn(in_time, answers(approve="yes", wipe="yes"), ask, now=10.0)
     assert texts_of(again) == {"done": "ok"}
 
 
 def test_another_answer_to_what_is_answered_is_refused() -> None:
     with pytest.raises(Invalid, match="another answer already"):
-        open_turn(PARKED.answered(answers(wipe="yes").responses), answers(wipe="no"), ask)
+        start_turn(PARKED.answered(answers(wipe="yes").responses), answers(wipe="no"), ask)
 
 
 def test_a_question_about_the_step_holds_up_all_that_has_no_result() -> None:
-    standing = Standing(last=ASKING, finished={"done": DONE}, questions=(STEP,))
-    opening = open_turn(standing, prompt(None), ask, drop=True)
+    standing = PendingTools(last=ASKING, finished={"done": DONE}, questions=(STEP,))
+    opening = start_turn(standing, prompt(None), ask, drop=True)
     assert texts_of(opening) == {"done": "ok", "unknown": DROPPED_TEXT, "fresh": DROPPED_TEXT}
 
 
 def test_questions_and_unknown_outcomes_wait_beside_each_other() -> None:
     standing = replace(CRASHED, questions=(APPROVE,))
     outcome = interrupt_for(USES[1])
-    assert open_turn(standing, prompt(None), ask) == Ask(interrupts=(APPROVE, outcome))
+    assert start_turn(standing, prompt(None), ask) == AskPerson(interrupts=(APPROVE, outcome))
     told = replace(standing, questions=(APPROVE, outcome))
-    assert open_turn(told, answers(outcome="fail"), ask) == Ask(interrupts=(APPROVE,))
+    assert start_turn(told, answers(outcome="fail"), ask) == AskPerson(interrupts=(APPROVE,))
     kept = told.answered(answers(outcome="fail").responses)
-    opening = open_turn(kept, answers(approve="yes"), ask)
+    opening = start_turn(kept, answers(approve="yes"), ask)
     assert texts_of(opening) == {"done": "ok", "unknown": UNKNOWN_TEXT}
     with pytest.raises(InterruptsWaiting):
-        open_turn(told, prompt("hello?"), ask)
-    dropped = open_turn(told, prompt("never mind"), ask, drop=True)
+        start_turn(told, prompt("hello?"), ask)
+    dropped = start_turn(told, prompt("never mind"), ask, drop=True)
     assert texts_of(dropped) == {"done": "ok", "unknown": UNKNOWN_TEXT, "fresh": DROPPED_TEXT}
 
 
 def test_only_the_questions_of_tools_hold_a_prompt_up() -> None:
     """A prompt moves on from unknown outcomes, as after any crash."""
     told = replace(CRASHED, questions=(interrupt_for(USES[1]),))
-    assert isinstance(open_turn(told, prompt("leave it"), ask), Began)
+    assert isinstance(start_turn(told, prompt("leave it"), ask), Began)
 
 
 def test_an_answer_about_an_outcome_that_makes_no_sense_is_refused() -> None:
     with pytest.raises(Invalid, match="an unknown tool outcome is answered with"):
-        open_turn(CRASHED, answers(outcome="perhaps"), ask)
+        start_turn(CRASHED, answers(outcome="perhaps"), ask)

@@ -10,7 +10,7 @@ from repertory.core.journal.appender import Appender
 from repertory.core.journal.fold import Fold
 from repertory.core.journal.records import MessageAdded
 from repertory.core.journal.rows import Row, first_link
-from repertory.core.outage import StorePatience, Verdict, following, retry_after_s, stored_of, verdict_on
+from repertory.core.outage import OutageVerdict, StorePatience, backoff_s, following, stored_of, verdict_on
 from repertory.errors import (
     Corrupt,
     Failed,
@@ -42,34 +42,34 @@ def journal(count: int, seed: int = 1, agent_id: str = "a") -> list[Row]:
 @pytest.mark.parametrize(
     ("error", "verdict"),
     [
-        (Unavailable("down"), Verdict.WAIT),
-        (Throttled("slow down"), Verdict.WAIT),
-        (Failed("no rights"), Verdict.TELL),
-        (SessionException("the repository raised"), Verdict.TELL),
-        (LeaseLost("taken over"), Verdict.GIVE_UP),
-        (Corrupt("damaged"), Verdict.GIVE_UP),
-        (Invalid("closed"), Verdict.GIVE_UP),
-        (LimitReached("too large"), Verdict.GIVE_UP),
+        (Unavailable("down"), OutageVerdict.WAIT),
+        (Throttled("slow down"), OutageVerdict.WAIT),
+        (Failed("no rights"), OutageVerdict.TELL),
+        (SessionException("the repository raised"), OutageVerdict.TELL),
+        (LeaseLost("taken over"), OutageVerdict.GIVE_UP),
+        (Corrupt("damaged"), OutageVerdict.GIVE_UP),
+        (Invalid("closed"), OutageVerdict.GIVE_UP),
+        (LimitReached("too large"), OutageVerdict.GIVE_UP),
     ],
 )
 def test_what_passes_is_waited_for_and_what_somebody_must_change_is_told(
-    error: RepertoryError, verdict: Verdict
+    error: RepertoryError, verdict: OutageVerdict
 ) -> None:
     assert verdict_on(error) is verdict
 
 
 def test_attempts_become_rarer_up_to_a_bound_and_are_spread(rng: random.Random) -> None:
-    waits = [retry_after_s(Unavailable("x"), failures, 0.0) for failures in range(1, 12)]
+    waits = [backoff_s(Unavailable("x"), failures, 0.0) for failures in range(1, 12)]
     assert waits[0] == 0.1
     assert waits == sorted(waits)
     assert waits[-1] == 2.0
     for failures in (1, 5, 10_000):
-        assert 0.05 <= retry_after_s(Unavailable("x"), failures, rng.random()) <= 2.0
+        assert 0.05 <= backoff_s(Unavailable("x"), failures, rng.random()) <= 2.0
 
 
 def test_a_store_that_says_how_long_to_wait_is_heard() -> None:
-    assert retry_after_s(Throttled("x", retry_after_s=7.0), 1, 0.5) == 7.0
-    assert retry_after_s(Throttled("x"), 1, 0.0) == 0.1
+    assert backoff_s(Throttled("x", retry_after_s=7.0), 1, 0.5) == 7.0
+    assert backoff_s(Throttled("x"), 1, 0.0) == 0.1
 
 
 def test_rows_that_are_stored_are_known_by_their_links() -> None:

@@ -11,7 +11,7 @@ from journal_driver import Driver, result_of
 from repertory.core.interrupts import Interrupt, is_about_outcome, outcome_id
 from repertory.core.journal.records import Branched, Interrupted, Resumed, ToolFinished, ToolStarted
 from repertory.core.journal.restore import messages_of, records_of, restore
-from repertory.core.journal.standing import Standing, Start, standing_of, standing_records
+from repertory.core.journal.standing import PendingTools, Start, pending_tools_of, standing_records
 from repertory.core.messages import Json, ToolResult, tool_uses
 from repertory.core.opening import interrupt_for
 
@@ -27,13 +27,13 @@ def asked() -> Driver:
     return driver
 
 
-def begun(standing: Standing, use_id: str, start: Start) -> Standing:
+def begun(standing: PendingTools, use_id: str, start: Start) -> PendingTools:
     """A tool was started: whatever somebody said of an earlier start is no answer about this one."""
     settled = settle(standing, {use_id})
     return replace(settled, started=standing.started | {use_id}, starts={**standing.starts, use_id: start})
 
 
-def told_to_ask(standing: Standing, interrupts: Sequence[Interrupt]) -> Standing:
+def told_to_ask(standing: PendingTools, interrupts: Sequence[Interrupt]) -> PendingTools:
     """These were asked. Asked again, a question has no answer any more."""
     questions = {one.id: one for one in (*standing.questions, *interrupts)}
     again = {one.id for one in interrupts}
@@ -42,8 +42,8 @@ def told_to_ask(standing: Standing, interrupts: Sequence[Interrupt]) -> Standing
 
 
 def stopped(
-    standing: Standing, results: Sequence[ToolResult], interrupts: Sequence[Interrupt], parked: Mapping[str, Start]
-) -> Standing:
+    standing: PendingTools, results: Sequence[ToolResult], interrupts: Sequence[Interrupt], parked: Mapping[str, Start]
+) -> PendingTools:
     """The step waits for a person: some tools have ended, and the parked ones run again when they have their answer."""
     finished = {**standing.finished, **{result["toolUseId"]: result for result in results}}
     started = frozenset(standing.started - finished.keys() - parked.keys())
@@ -52,7 +52,7 @@ def stopped(
     return told_to_ask(replace(settled, started=started, finished=finished, starts=starts), interrupts)
 
 
-def settle(standing: Standing, uses: Collection[str]) -> Standing:
+def settle(standing: PendingTools, uses: Collection[str]) -> PendingTools:
     gone = {outcome_id(use_id) for use_id in uses}
     return replace(
         standing,
@@ -67,7 +67,7 @@ class Live:
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
         self.driver = asked()
-        self.standing = Standing(last=self.driver.fold.last_message)
+        self.standing = PendingTools(last=self.driver.fold.last_message)
 
     def crash(self) -> None:
         """Some tools start, a few end, and then nobody knows more."""
@@ -124,10 +124,10 @@ class Live:
         self.standing = stopped(self.standing, results, interrupts, parked)
 
     def check(self) -> None:
-        assert standing_of(self.driver.fold) == self.standing
-        assert standing_of(restore(self.driver.rows).fold.image()) == self.standing
+        assert pending_tools_of(self.driver.fold) == self.standing
+        assert pending_tools_of(restore(self.driver.rows).fold.image()) == self.standing
         low = self.driver.rows[-1].low
-        assert standing_of(restore(self.driver.rows[low - 1 :]).fold) == self.standing
+        assert pending_tools_of(restore(self.driver.rows[low - 1 :]).fold) == self.standing
 
 
 def test_what_was_done_is_what_the_journal_says(rng: random.Random) -> None:
@@ -154,7 +154,7 @@ def test_what_is_stated_anew_behind_a_branch_is_what_stood_there(rng: random.Ran
             view=fold.shown.view,
         )
         driver.rows.append(driver.appender.rewind(branched, messages_of(records_of(driver.rows))))
-        assert standing_of(driver.fold) == Standing(last=fold.last_message)
+        assert pending_tools_of(driver.fold) == PendingTools(last=fold.last_message)
         driver.append(*standing)
         live.check()
 
@@ -164,4 +164,4 @@ def test_the_message_that_follows_settles_everything(rng: random.Random) -> None
     for _ in range(5):
         live.park()
     live.driver.do_results(1)
-    assert standing_of(live.driver.fold) == Standing(last=live.driver.fold.last_message)
+    assert pending_tools_of(live.driver.fold) == PendingTools(last=live.driver.fold.last_message)

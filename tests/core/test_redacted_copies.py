@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from repertory.core.interrupts import Interrupt
-from repertory.core.journal.history.redact import Texts, only_in, redact, redacted
+from repertory.core.journal.history.redact import Texts, only_in, redact, without_text
 from repertory.core.journal.records import Interrupted, NodeChanged, StateChanged, ToolFinished, ToolStarted
 from repertory.core.journal.restore import restore
 from repertory.core.messages import Message
@@ -32,7 +32,7 @@ def redact_first(driver: Driver) -> tuple[set[str], list[int]]:
     """What is named, and the rows that hold the text afterwards. The same is shown and restored as before."""
     before = driver.image()
     said = {"role": "user", "content": [{"text": SAID}]}
-    done = redact(driver.appender, driver.rows, 1, redacted(said, "[gone]"), driver.at())  # type: ignore[arg-type]
+    done = redact(driver.appender, driver.rows, 1, without_text(said, "[gone]"), driver.at())  # type: ignore[arg-type]
     for seq in done.erase:
         driver.rows[seq - 1] = driver.rows[seq - 1].without_content()
     driver.rows.extend(done.rows)
@@ -112,7 +112,7 @@ def test_texts_are_found_as_they_are_spelled_and_short_ones_are_not_looked_for()
             {"toolUse": {"toolUseId": "use-1", "name": "look_up", "input": {"query": "what is asked", "n": 12345678}}},
         ],
     }
-    assert only_in(message, redacted(message, "[gone]")) == ('a longer "text"\n\ud800', "what is asked", "12345678")
+    assert only_in(message, without_text(message, "[gone]")) == ('a longer "text"\n\ud800', "what is asked", "12345678")
     driver = Driver()
     driver.say({"role": "user", "content": [{"text": '<<a longer "text"\n\ud800>>'}]}, new_turn=True)
     driver.say({"role": "assistant", "content": [{"text": "what is asked?"}]})

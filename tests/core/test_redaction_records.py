@@ -9,7 +9,7 @@ import pytest
 from repertory.core.interrupts import Interrupt
 from repertory.core.journal.appender import Appender
 from repertory.core.journal.fold import Fold
-from repertory.core.journal.history.redact import redact, redacted
+from repertory.core.journal.history.redact import redact, without_text
 from repertory.core.journal.records import Interrupted, MessageAdded, Record, Resumed, ToolFinished, ToolStarted
 from repertory.core.journal.restore import restore
 from repertory.core.journal.rows import Row
@@ -39,7 +39,7 @@ NO_RESULT: dict[str, Any] = {"toolResult": {"toolUseId": "t", "status": "error",
 )
 def test_tools_stay_paired_and_everything_else_is_the_text(role: Any, content: Any, instead: Any) -> None:
     message: Message = {"role": role, "content": content, "tracking_id": "x", "metadata": {"custom": {"n": 1}}}
-    assert redacted(message, NO) == {**message, "content": instead}
+    assert without_text(message, NO) == {**message, "content": instead}
     assert message["content"] is content
 
 
@@ -77,7 +77,7 @@ def finished(journal: Journal) -> Message:
 def test_what_a_person_said_of_a_tool_goes_with_its_result() -> None:
     journal = Journal()
     message = finished(journal)
-    redaction = redact(journal.appender, journal.rows, 9, redacted(message, NO), 2.0)
+    redaction = redact(journal.appender, journal.rows, 9, without_text(message, NO), 2.0)
     assert redaction.erase == (7, 8, 9)
     rows = [row.without_content() if row.seq in redaction.erase else row for row in [*journal.rows, *redaction.rows]]
     assert b"secret" not in b"".join(row.body for row in rows)
@@ -88,13 +88,13 @@ def test_the_rows_of_the_turn_are_enough_for_what_it_has_said() -> None:
     journal, other = Journal(), Journal()
     message = finished(journal)
     finished(other)
-    whole = redact(journal.appender, journal.rows, 9, redacted(message, NO), 2.0)
-    part = redact(other.appender, other.rows[2:], 9, redacted(message, NO), 2.0)
+    whole = redact(journal.appender, journal.rows, 9, without_text(message, NO), 2.0)
+    part = redact(other.appender, other.rows[2:], 9, without_text(message, NO), 2.0)
     assert part == whole
 
 
 def test_a_redaction_is_one_record_when_no_other_row_repeats_the_message() -> None:
     journal = Journal()
     message = journal.say({"text": "secret"})
-    redaction = redact(journal.appender, journal.rows, 1, redacted(message, NO), 2.0)
+    redaction = redact(journal.appender, journal.rows, 1, without_text(message, NO), 2.0)
     assert (len(redaction.rows), redaction.erase) == (1, (1,))

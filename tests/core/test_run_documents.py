@@ -14,7 +14,7 @@ from repertory.core.journal.records import NodeChanged
 from repertory.core.message_tree.runs import read_run_file, run_file
 from repertory.core.orchestration.document import document_of, records_from
 from repertory.core.orchestration.plan import frontier_of
-from repertory.core.orchestration.results import MultiAgentResult, NodeResult, Outcome, Status, node_result_of
+from repertory.core.orchestration.results import MultiAgentResult, NodeOutcome, NodeResult, Status, node_result_of
 from repertory.core.orchestration.run import Ended, Run, leading_to
 from repertory.core.result import AgentResult, StepMetrics, TurnMetrics
 from repertory.errors import Corrupt, Failed
@@ -34,7 +34,7 @@ def said(text: str, tokens: int = 3) -> AgentResult:
     return AgentResult(stop_reason="end_turn", message=message, metrics=TurnMetrics(cycles=(step,), duration_s=1.0))
 
 
-def outcome(rng: random.Random) -> Outcome:
+def outcome(rng: random.Random) -> NodeOutcome:
     text = f"said {rng.random()}"
     if rng.random() < 0.2:
         return Failed(text)

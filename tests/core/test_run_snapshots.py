@@ -12,11 +12,11 @@ from repertory.core.journal.fold import Fold
 from repertory.core.journal.restore import restore
 from repertory.core.journal.rows import Row
 from repertory.core.message_tree.runs import run_of
-from repertory.core.message_tree.spelling import written
+from repertory.core.message_tree.spelling import json_file
 from repertory.core.orchestration.results import NodeResult, Status
 from repertory.core.orchestration.run import Ended, Run
 from repertory.core.result import AgentResult
-from repertory.core.snapshots.document import Standing, read_run_snapshot, rows_for_run, run_snapshot
+from repertory.core.snapshots.document import JournalPosition, read_run_snapshot, rows_for_run, run_snapshot
 from repertory.core.snapshots.location import SnapshotLocation
 from repertory.errors import SnapshotException
 
@@ -45,8 +45,8 @@ def fold_of(rows: list[Row]) -> Fold:
 
 def document(rows: list[Row], **standing: Any) -> dict[str, Any]:
     """As it lies there."""
-    known = Standing(seq=rows[-1].seq, link=rows[-1].link.hex(), generation=7, more=standing)
-    return json.loads(written(run_snapshot(fold_of(rows), "g", 4.0, known, {"theirs": 1})))
+    known = JournalPosition(seq=rows[-1].seq, link=rows[-1].link.hex(), generation=7, more=standing)
+    return json.loads(json_file(run_snapshot(fold_of(rows), "g", 4.0, known, {"theirs": 1})))
 
 
 def plain(found: dict[str, Any]) -> dict[str, Any]:

@@ -10,13 +10,13 @@ import pytest
 from repertory.core.journal.appender import Appender
 from repertory.core.journal.fold import Fold
 from repertory.core.journal.records import MessageAdded, StateChanged
-from repertory.core.message_tree.spelling import parsed, written
+from repertory.core.message_tree.spelling import json_file, parsed
 from repertory.core.snapshots.document import (
+    JournalPosition,
     SnapshotContent,
-    Standing,
     content_digest,
-    content_of,
     read_snapshot,
+    snapshot_content,
     snapshot_document,
 )
 from repertory.core.snapshots.location import (
@@ -24,7 +24,7 @@ from repertory.core.snapshots.location import (
     SnapshotManifest,
     check_snapshot_id,
     file_name,
-    id_in,
+    id_of_file,
     in_order,
     manifest_document,
     read_manifest,
@@ -43,11 +43,11 @@ CONTENT = SnapshotContent(
     model_state={"m": 1},
     app_data={"mine": True},
 )
-STANDING = Standing(seq=7, link="ab" * 16, generation=3, more={"manager": "Other"})
+STANDING = JournalPosition(seq=7, link="ab" * 16, generation=3, more={"manager": "Other"})
 
 
 def through_a_file(document: dict[str, object]) -> dict[str, object]:
-    return parsed(written(document, indent=None))
+    return parsed(json_file(document, indent=None))
 
 
 def test_a_document_says_the_same_when_it_is_read_again() -> None:
@@ -163,12 +163,12 @@ def test_a_snapshot_shows_what_the_journal_shows_and_keeps_what_others_keep() ->
     appender.append(StateChanged(at=1.0, full={"k": 1}))
     appender.append(MessageAdded(at=1.0, message={"role": "user", "content": [{"text": "hi"}]}, turn=1, index=0))
     found = read_snapshot(THEIRS).content
-    shown = content_of(appender.fold, found, "NullConversationManager")
+    shown = snapshot_content(appender.fold, found, "NullConversationManager")
     assert shown.messages == [{"role": "user", "content": [{"text": "hi"}]}]
     assert shown.state == {"k": 1}
     assert shown.manager == {"__name__": "NullConversationManager", "removed_message_count": 0}
     assert (shown.model_state, shown.app_data) == ({"m": 1}, {"mine": 1})
-    assert content_of(appender.fold, None, "").manager == {
+    assert snapshot_content(appender.fold, None, "").manager == {
         "__name__": "SlidingWindowConversationManager",
         "removed_message_count": 0,
         "model_call_count": 0,
@@ -182,7 +182,7 @@ def test_a_snapshot_shows_what_the_journal_shows_and_keeps_what_others_keep() ->
 )
 def test_ids_of_snapshots(given: str | int, known: str) -> None:
     assert check_snapshot_id(given) == known
-    assert id_in(file_name(known)) == known
+    assert id_of_file(file_name(known)) == known
 
 
 @pytest.mark.parametrize("wrong", [0, -1, "0", "", "..", "a/b", True, None, 1.0], ids=repr)
@@ -194,7 +194,7 @@ def test_what_is_no_id_is_refused(wrong: object) -> None:
 def test_numbers_come_first_and_in_their_order() -> None:
     assert file_name("3") == "snapshot_00003.json"
     assert in_order(["10", UUID7, "9", "100000"]) == ["9", "10", "100000", UUID7]
-    assert id_in("manifest.json") is None
+    assert id_of_file("manifest.json") is None
 
 
 def test_a_manifest_says_the_same_when_it_is_read_again_and_is_read_in_either_spelling() -> None:

@@ -15,7 +15,7 @@ from repertory.core.journal.restore import messages_of, records_of, restore
 from repertory.core.journal.rows import Row
 from repertory.core.journal.view import view_change
 from repertory.core.messages import INTERRUPTED_TEXT, Message, text_of, tool_results
-from repertory.core.snapshots.document import SnapshotContent, content_of
+from repertory.core.snapshots.document import SnapshotContent, snapshot_content
 from repertory.core.snapshots.intake import Published, identity, taken_in
 from repertory.core.window.decision import WindowPlan
 
@@ -55,7 +55,7 @@ class Journal:
         self.rows.append(self.appender.append(change))
 
     def published(self) -> Published:
-        return Published.of(content_of(self.appender.fold, None, ""))
+        return Published.of(snapshot_content(self.appender.fold, None, ""))
 
     def take_in(self, messages: Sequence[Message], published: Published | None = None, **content: Any) -> list[Row]:
         content = {"state": dict(self.appender.fold.state), **content}

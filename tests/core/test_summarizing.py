@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from repertory.core.messages import Message, check_next, text_of, tool_results, tool_uses
 from repertory.core.window.decision import (
-    DEFAULT_PROMPT,
+    SUMMARY_PROMPT,
     SummaryRequest,
     WindowBudget,
     apply_plan,
@@ -97,9 +97,9 @@ def test_the_prompt_is_the_users_own_or_asks_for_structured_points_in_the_third_
     own = Summarizing(system_prompt="mine").reduce(shown, BUDGET)
     assert own.system_prompt == "mine"
     default = Summarizing().reduce(shown, BUDGET)
-    assert default.system_prompt == DEFAULT_PROMPT
-    assert "third person" in DEFAULT_PROMPT
-    assert "bullet points" in DEFAULT_PROMPT
+    assert default.system_prompt == SUMMARY_PROMPT
+    assert "third person" in SUMMARY_PROMPT
+    assert "bullet points" in SUMMARY_PROMPT
 
 
 def test_a_request_stands_while_what_is_shown_begins_the_same() -> None:

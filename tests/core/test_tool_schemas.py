@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from repertory.core.tools import SCHEMA_BYTES_MAX, refusal, work_of
+from repertory.core.tools import SCHEMA_BYTES_MAX, schema_problem, work_of
 
 
 def nested(depth: int) -> Any:
@@ -33,23 +33,23 @@ HERE: list[Any] = [
 
 @pytest.mark.parametrize("schema", HERE, ids=repr)
 def test_what_stays_in_its_document_is_borne(schema: Any) -> None:
-    assert refusal(schema) is None
+    assert schema_problem(schema) is None
 
 
 @pytest.mark.parametrize("keyword", ["$ref", "$dynamicRef", "$recursiveRef"])
 @pytest.mark.parametrize("place", ["http://127.0.0.1/x.json", "https://a/b#/c", "file:///etc/x", "other.json", "//a/x"])
 def test_other_documents_are_refused_by_name(keyword: str, place: str) -> None:
     schema = {"type": "object", "properties": {"a": {"anyOf": [{"type": "null"}, {keyword: place}]}}}
-    assert refusal(schema) == f"refers to another document, which is not fetched: {place}"
+    assert schema_problem(schema) == f"refers to another document, which is not fetched: {place}"
 
 
 def test_what_is_too_deep_or_too_large_is_refused() -> None:
-    assert refusal(nested(99)) is None
-    assert "levels deep" in str(refusal(nested(100)))
-    assert "levels deep" in str(refusal(nested(50_000)))
-    assert "too large" in str(refusal({"description": "x" * SCHEMA_BYTES_MAX}))
-    assert "too large" in str(refusal({"enum": [0] * 5_000}))
-    assert "too large" in str(refusal("x" * SCHEMA_BYTES_MAX))
+    assert schema_problem(nested(99)) is None
+    assert "levels deep" in str(schema_problem(nested(100)))
+    assert "levels deep" in str(schema_problem(nested(50_000)))
+    assert "too large" in str(schema_problem({"description": "x" * SCHEMA_BYTES_MAX}))
+    assert "too large" in str(schema_problem({"enum": [0] * 5_000}))
+    assert "too large" in str(schema_problem("x" * SCHEMA_BYTES_MAX))
 
 
 REPEATED = {"$defs": {"a": {"type": "string"}}, "anyOf": [{"$ref": "#/$defs/a"}] * 3}

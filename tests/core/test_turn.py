@@ -18,30 +18,30 @@ from repertory.core.turn import (
     CANCELLED,
     TRANSITIONS,
     Answered,
-    Append,
+    AppendMessage,
     Began,
     CallModel,
-    Command,
     Continued,
     Erred,
-    Event,
-    Fail,
-    Finish,
+    FailTurn,
+    FinishTurn,
+    MachineEvent,
     Overflowed,
     Park,
-    Phase,
     Reduce,
     Reduced,
     RetryModel,
     RunTools,
     Size,
     Steered,
-    Stop,
     StopAsked,
     Stopped,
+    StopReason,
     ToolsEnded,
     ToolsParked,
     Turn,
+    TurnCommand,
+    TurnPhase,
     is_whole,
     step,
 )
@@ -76,28 +76,28 @@ def use(use_id: str) -> ContentBlock:
 
 def test_a_plain_turn_stores_the_prompt_asks_the_model_and_stores_the_answer() -> None:
     turn, commands = step(Turn(), Began(messages=(PROMPT,)))
-    assert commands == (Append(PROMPT), CallModel())
+    assert commands == (AppendMessage(PROMPT), CallModel())
     final = answer({"text": "done"})
     turn, commands = step(turn, Answered(final))
-    assert commands == (Append(final.message), Finish("end_turn", final.message))
-    assert turn.phase is Phase.OVER
+    assert commands == (AppendMessage(final.message), FinishTurn("end_turn", final.message))
+    assert turn.phase is TurnPhase.OVER
 
 
 def test_an_answer_with_tool_uses_is_stored_before_the_tools_run() -> None:
     turn, _ = step(Turn(), Began(messages=(PROMPT,)))
     asked = answer(use("a"), use("b"), stop_reason="tool_use")
     _, commands = step(turn, Answered(asked))
-    assert [type(command) for command in commands] == [Append, RunTools]
+    assert [type(command) for command in commands] == [AppendMessage, RunTools]
 
 
 def test_results_go_back_to_the_model_in_one_message() -> None:
-    turn, _ = step(Turn(phase=Phase.TOOLS), ToolsEnded(results=(error_result("a", "x"), error_result("b", "y"))))
-    assert turn.phase is Phase.MODEL
+    turn, _ = step(Turn(phase=TurnPhase.TOOLS), ToolsEnded(results=(error_result("a", "x"), error_result("b", "y"))))
+    assert turn.phase is TurnPhase.MODEL
 
 
 def test_cancelled_tools_are_answered_before_the_turn_ends() -> None:
-    _, commands = step(Turn(phase=Phase.TOOLS), ToolsEnded(results=(error_result("a", "x"),), stopped=CANCELLED))
-    assert [type(command) for command in commands] == [Append, Finish]
+    _, commands = step(Turn(phase=TurnPhase.TOOLS), ToolsEnded(results=(error_result("a", "x"),), stopped=CANCELLED))
+    assert [type(command) for command in commands] == [AppendMessage, FinishTurn]
 
 
 def test_an_overflow_is_answered_with_a_shorter_view_as_long_as_it_becomes_shorter() -> None:
@@ -108,7 +108,7 @@ def test_an_overflow_is_answered_with_a_shorter_view_as_long_as_it_becomes_short
         turn, commands = step(turn, Reduced(left))
         assert commands == (CallModel(),)
     _, commands = step(turn, Overflowed(OVERFLOW))
-    assert commands == (Fail(OVERFLOW),)
+    assert commands == (FailTurn(OVERFLOW),)
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 10)), max_size=300))
@@ -117,7 +117,7 @@ def test_a_turn_ends_whatever_reductions_leave(lefts: list[tuple[int, int]]) -> 
     reductions, endless = 0, iter([*(Size(*left) for left in lefts), *([Size(30, 10)] * 200)])
     while True:
         turn, commands = step(turn, Overflowed(OVERFLOW))
-        if commands == (Fail(OVERFLOW),):
+        if commands == (FailTurn(OVERFLOW),):
             break
         turn, _ = step(turn, Reduced(next(endless)))
         reductions += 1
@@ -129,12 +129,12 @@ def test_what_was_steered_in_during_the_last_step_makes_another_one() -> None:
     turn, commands = step(turn, Steered(({"text": "and in French"},)))
     assert commands == ()
     turn, commands = step(turn, Answered(answer({"text": "done"})))
-    assert [type(command) for command in commands] == [Append, Append, CallModel]
+    assert [type(command) for command in commands] == [AppendMessage, AppendMessage, CallModel]
     assert turn.steering == ()
 
 
 END = ToolsEnded(results=())
-EVENTS: list[Event] = [
+EVENTS: list[MachineEvent] = [
     Began(messages=(PROMPT,)),
     Continued(uses=()),
     Answered(answer({"text": "x"})),
@@ -150,7 +150,7 @@ EVENTS: list[Event] = [
     ToolsEnded(results=(), failed=HookFailed("no")),
     ToolsParked(park=Park(interrupts=(), results=(), parked=()), instead=END),
     ToolsParked(
-        park=Park(interrupts=(), results=(), parked=()), instead=ToolsEnded(results=(), stopped=Stop(text="x"))
+        park=Park(interrupts=(), results=(), parked=()), instead=ToolsEnded(results=(), stopped=StopReason(text="x"))
     ),
     Steered(({"text": "x"},)),
     RetryModel(1.0),
@@ -169,16 +169,16 @@ TURNS = [
     Turn(vain=100),
     Turn(forms_wrong=100),
 ]
-Arrow = tuple[Phase, type, Phase]
+Arrow = tuple[TurnPhase, type, TurnPhase]
 
 
 def arrows() -> set[Arrow]:
     return {(phase, event, to) for (phase, event), (_, leads_to) in TRANSITIONS.items() for to in leads_to}
 
 
-@pytest.mark.parametrize("phase", list(Phase))
+@pytest.mark.parametrize("phase", list(TurnPhase))
 @pytest.mark.parametrize("event", ONE_OF_EACH, ids=lambda event: type(event).__name__)
-def test_every_pair_of_phase_and_event_is_in_the_table_or_a_mistake(phase: Phase, event: Event) -> None:
+def test_every_pair_of_phase_and_event_is_in_the_table_or_a_mistake(phase: TurnPhase, event: MachineEvent) -> None:
     if (phase, type(event)) in TRANSITIONS:
         step(Turn(phase=phase), event)
     else:
@@ -189,7 +189,7 @@ def test_every_pair_of_phase_and_event_is_in_the_table_or_a_mistake(phase: Phase
 def test_turns_go_where_the_table_says_and_nowhere_else() -> None:
     """Everything that a turn may be when an event comes, with everything that the event may be."""
     taken: set[Arrow] = set()
-    for phase, turn, event in itertools.product(Phase, TURNS, EVENTS):
+    for phase, turn, event in itertools.product(TurnPhase, TURNS, EVENTS):
         if (phase, type(event)) in TRANSITIONS:
             after, _ = step(turn._replace(phase=phase), event)
             taken.add((phase, type(event), after.phase))
@@ -203,7 +203,7 @@ def test_the_drawing_in_the_docstring_is_the_table() -> None:
         before, events, after = (part.split(" | ") for part in line)
         for phase, event in itertools.product(before, events):
             to = [phase] if after == ["the same"] else after
-            drawn |= {(Phase[phase], getattr(turn_module, event), Phase[one]) for one in to}
+            drawn |= {(TurnPhase[phase], getattr(turn_module, event), TurnPhase[one]) for one in to}
     assert drawn == arrows()
 
 
@@ -219,7 +219,7 @@ ONE_RESULT = (error_result("a", "x"),)
 def test_a_failed_call_is_made_again_after_the_wait_that_was_decided() -> None:
     turn, _ = step(Turn(), Began(messages=(PROMPT,)))
     turn, commands = step(turn, RetryModel(4.0))
-    assert (turn.phase, commands) == (Phase.MODEL, (CallModel(after_s=4.0),))
+    assert (turn.phase, commands) == (TurnPhase.MODEL, (CallModel(after_s=4.0),))
     assert turn.steps == 0
 
 
@@ -235,16 +235,16 @@ def test_a_failed_call_is_made_again_after_the_wait_that_was_decided() -> None:
 def test_an_answer_that_is_not_whole_is_stored_and_fails_the_turn(stop_reason: str, error: type[Exception]) -> None:
     turn, _ = step(Turn(), Began(messages=(PROMPT,)))
     turn, commands = step(turn, Answered(answer({"text": "half a"}, stop_reason=stop_reason)))
-    assert [type(command) for command in commands] == [Append, Fail]
-    assert isinstance(commands[-1], Fail)
+    assert [type(command) for command in commands] == [AppendMessage, FailTurn]
+    assert isinstance(commands[-1], FailTurn)
     assert isinstance(commands[-1].error, error)
-    assert turn.phase is Phase.OVER
+    assert turn.phase is TurnPhase.OVER
 
 
 def test_tools_of_an_answer_that_was_cut_off_do_not_run_and_are_answered() -> None:
     turn, _ = step(Turn(), Began(messages=(PROMPT,)))
     _, commands = step(turn, Answered(answer(use("a"), stop_reason="max_tokens")))
-    assert [type(command) for command in commands] == [Append, Append, Fail]
+    assert [type(command) for command in commands] == [AppendMessage, AppendMessage, FailTurn]
 
 
 @pytest.mark.parametrize(
@@ -258,39 +258,39 @@ def test_tools_of_an_answer_that_was_cut_off_do_not_run_and_are_answered() -> No
 )
 def test_a_limit_ends_the_turn_before_its_next_step(limits: TurnLimits, reason: str) -> None:
     _, commands = step(asked_for_tools(Turn(limits=limits)), ToolsEnded(results=ONE_RESULT))
-    assert commands[-1] == Finish(reason, None)
+    assert commands[-1] == FinishTurn(reason, None)
 
 
 def test_a_limit_that_is_reached_with_the_final_answer_changes_nothing() -> None:
     turn, _ = step(Turn(limits=TurnLimits(steps=1, total_tokens=1)), Began(messages=(PROMPT,)))
     final = answer({"text": "done"})
     _, commands = step(turn, Answered(final))
-    assert commands[-1] == Finish("end_turn", final.message)
+    assert commands[-1] == FinishTurn("end_turn", final.message)
 
 
 def test_a_stop_that_was_asked_for_waits_for_the_tools_and_may_have_the_last_word() -> None:
-    turn, commands = step(asked_for_tools(Turn()), StopAsked(Stop(text="enough")))
+    turn, commands = step(asked_for_tools(Turn()), StopAsked(StopReason(text="enough")))
     assert commands == ()
     _, commands = step(turn, ToolsEnded(results=ONE_RESULT))
     said: Message = {"role": "assistant", "content": [{"text": "enough"}]}
-    assert commands[1:] == (Append(said), Finish("cancelled", said))
+    assert commands[1:] == (AppendMessage(said), FinishTurn("cancelled", said))
 
 
 def test_a_hook_may_end_the_turn_with_an_answer_of_its_own() -> None:
     _, commands = step(asked_for_tools(Turn()), ToolsEnded(results=ONE_RESULT, closing=({"text": "that will do"},)))
     said: Message = {"role": "assistant", "content": [{"text": "that will do"}]}
-    assert commands[1:] == (Append(said), Finish("end_turn", said))
+    assert commands[1:] == (AppendMessage(said), FinishTurn("end_turn", said))
 
 
 def test_a_guard_that_fails_among_the_tools_leaves_every_tool_answered() -> None:
     _, commands = step(asked_for_tools(Turn()), ToolsEnded(results=ONE_RESULT, failed=HookFailed("no")))
-    assert [type(command) for command in commands] == [Append, Fail]
+    assert [type(command) for command in commands] == [AppendMessage, FailTurn]
 
 
 def test_an_empty_form_is_asked_for_again_and_alone() -> None:
     turn, _ = step(Turn(form=True), Began(messages=(PROMPT,)))
     turn, commands = step(turn, Answered(answer({"text": "done"})))
-    assert [type(command) for command in commands] == [Append, Append, CallModel]
+    assert [type(command) for command in commands] == [AppendMessage, AppendMessage, CallModel]
     assert commands[-1] == CallModel(form_only=True)
 
 
@@ -299,7 +299,7 @@ def test_a_form_that_is_never_filled_in_fails_the_turn_after_a_bounded_number_of
     turn, _ = step(turn, Answered(answer({"text": "no"})))
     turn, _ = step(turn, Answered(answer({"text": "no"})))
     _, commands = step(turn, Answered(answer({"text": "no"})))
-    assert isinstance(commands[-1], Fail)
+    assert isinstance(commands[-1], FailTurn)
     assert isinstance(commands[-1].error, StructuredOutputException)
 
 
@@ -309,19 +309,19 @@ def test_forms_filled_in_wrongly_go_back_to_the_model_a_bounded_number_of_times(
     assert isinstance(commands[-1], CallModel)
     turn, _ = step(turn, Answered(answer(use("b"), stop_reason="tool_use")))
     _, commands = step(turn, ToolsEnded(results=(error_result("b", "x"),), misfilled=True))
-    assert isinstance(commands[-1], Fail)
+    assert isinstance(commands[-1], FailTurn)
 
 
 def test_a_filled_form_ends_the_turn_with_its_text_as_the_answer() -> None:
     _, commands = step(asked_for_tools(Turn(form=True)), ToolsEnded(results=ONE_RESULT, filled='{"a":1}'))
     said: Message = {"role": "assistant", "content": [{"text": '{"a":1}'}]}
-    assert commands[1:] == (Append(said), Finish("end_turn", said))
+    assert commands[1:] == (AppendMessage(said), FinishTurn("end_turn", said))
 
 
 def test_a_form_written_as_text_is_as_good_as_one_filled_in_by_tool() -> None:
     turn, _ = step(Turn(form=True, form_only=True), Began(messages=(PROMPT,)))
     _, commands = step(turn, Answered(answer({"text": '{"a":1}'}), filled='{"a":1}'))
-    assert isinstance(commands[-1], Finish)
+    assert isinstance(commands[-1], FinishTurn)
 
 
 def test_an_answer_is_whole_unless_it_says_otherwise() -> None:
@@ -338,9 +338,9 @@ class Drive:
     history: list[Message] = field(default_factory=list[Message])
     ids: int = 0
 
-    def carry_out(self, command: Command) -> Event | None:
+    def carry_out(self, command: TurnCommand) -> MachineEvent | None:
         match command:
-            case Append(message=message):
+            case AppendMessage(message=message):
                 check_next(self.history[-1] if self.history else None, message)
                 self.history.append(message)
                 return None
@@ -352,16 +352,16 @@ class Drive:
                 found = tuple(error_result(use["toolUseId"], "r") for use in uses)
                 return ToolsEnded(
                     results=found,
-                    stopped=self.data.draw(st.sampled_from([None, None, CANCELLED, Stop(text="enough")])),
+                    stopped=self.data.draw(st.sampled_from([None, None, CANCELLED, StopReason(text="enough")])),
                     closing=self.data.draw(st.sampled_from([(), (), ({"text": "closed"},)])),
                     filled=self.data.draw(st.sampled_from([None, None, "{}"])),
                     misfilled=self.data.draw(st.booleans()),
                     failed=self.data.draw(st.sampled_from([None, None, HookFailed("no")])),
                 )
-            case Finish() | Fail():
+            case FinishTurn() | FailTurn():
                 return None
 
-    def call_model(self) -> Event:
+    def call_model(self) -> MachineEvent:
         kinds = ["text", "tools", "cut off", "refused", "retry", "overflow", "stop", "err"]
         kind = self.data.draw(st.sampled_from(kinds))
         match kind:
@@ -380,7 +380,9 @@ class Drive:
             case "overflow":
                 return Overflowed(OVERFLOW)
             case "stop":
-                return Stopped(self.data.draw(st.sampled_from([CANCELLED, Stop(reason="limit_time", text="late")])))
+                return Stopped(
+                    self.data.draw(st.sampled_from([CANCELLED, StopReason(reason="limit_time", text="late")]))
+                )
             case _:
                 return Erred(ModelFailed("no"))
 
@@ -392,16 +394,16 @@ def test_any_order_of_events_leaves_a_history_in_which_every_tool_use_has_its_re
         steps=data.draw(st.sampled_from([None, 1, 3])), total_tokens=data.draw(st.sampled_from([None, 5]))
     )
     turn = Turn(form=data.draw(st.booleans()), limits=limits)
-    event: Event | None = Began(messages=(PROMPT,))
+    event: MachineEvent | None = Began(messages=(PROMPT,))
     for _ in range(30):
         assert event is not None
         turn, commands = step(turn, event)
         event = None
         for command in commands:
             event = drive.carry_out(command)
-        if turn.phase is Phase.OVER:
+        if turn.phase is TurnPhase.OVER:
             break
         if data.draw(st.booleans()):
             turn, _ = step(turn, data.draw(st.sampled_from([Steered(({"text": "also"},)), StopAsked(CANCELLED)])))
-    if turn.phase is Phase.OVER:
+    if turn.phase is TurnPhase.OVER:
         assert not any(tool_uses(drive.history[-1]))

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from repertory.core.turn import TRANSITIONS, Phase
+from repertory.core.turn import TRANSITIONS, TurnPhase
 from tests.docs.markdown import blocks
 from tests.source_tree import ROOT
 
 
 def _drawn() -> str:
     """The table as a Mermaid diagram: one arrow from a phase to another, with all events that lead there."""
-    events: dict[tuple[Phase, Phase], list[str]] = {}
+    events: dict[tuple[TurnPhase, TurnPhase], list[str]] = {}
     for (phase, event), (_, leads_to) in TRANSITIONS.items():
         for after in leads_to:
             events.setdefault((phase, after), []).append(event.__name__)
     lines = [f"    {before} --> {after}: {', '.join(names)}" for (before, after), names in events.items()]
-    return "\n".join(["stateDiagram-v2", f"    [*] --> {Phase.READY}", *lines, f"    {Phase.OVER} --> [*]", ""])
+    return "\n".join(["stateDiagram-v2", f"    [*] --> {TurnPhase.READY}", *lines, f"    {TurnPhase.OVER} --> [*]", ""])
 
 
 def test_the_drawing_is_the_table() -> None:

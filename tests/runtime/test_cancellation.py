@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from repertory.errors import ActorDead, MailboxFull, RestartLimitReached
-from repertory.runtime.drain import Phase
+from repertory.runtime.drain import DrainPhase
 from repertory.runtime.lifecycle import ExitReason
 from repertory.runtime.mailbox import MailboxSettings
 from repertory.runtime.message import Next, carry_on, reply
@@ -23,9 +23,9 @@ ASYNCIO = pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)
 
 SETTINGS = SystemSettings(
     phases=(
-        Phase(name="finish", timeout_s=10),
-        Phase(name="flush", timeout_s=5, reserve_s=3),
-        Phase(name="stop", timeout_s=5, reserve_s=2, stops_actors=True),
+        DrainPhase(name="finish", timeout_s=10),
+        DrainPhase(name="flush", timeout_s=5, reserve_s=3),
+        DrainPhase(name="stop", timeout_s=5, reserve_s=2, stops_actors=True),
     )
 )
 

@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from repertory.errors import ActorDead, Invalid
-from repertory.runtime.drain import Phase
+from repertory.runtime.drain import DrainPhase
 from repertory.runtime.lifecycle import ExitReason
 from repertory.runtime.message import Next, carry_on
 from repertory.runtime.spec import ChildSpec
@@ -18,11 +18,11 @@ pytestmark = pytest.mark.anyio
 
 SETTINGS = SystemSettings(
     phases=(
-        Phase(name="refuse", timeout_s=1),
-        Phase(name="finish", timeout_s=10),
-        Phase(name="flush", timeout_s=5, reserve_s=3),
-        Phase(name="stop", timeout_s=5, reserve_s=2, stops_actors=True),
-        Phase(name="close", timeout_s=2, reserve_s=1),
+        DrainPhase(name="refuse", timeout_s=1),
+        DrainPhase(name="finish", timeout_s=10),
+        DrainPhase(name="flush", timeout_s=5, reserve_s=3),
+        DrainPhase(name="stop", timeout_s=5, reserve_s=2, stops_actors=True),
+        DrainPhase(name="close", timeout_s=2, reserve_s=1),
     ),
     grace_s=20,
 )

@@ -8,11 +8,11 @@ import pytest
 
 from repertory.errors import Invalid
 from repertory.runtime import lifecycle
-from repertory.runtime.lifecycle import TRANSITIONS, Happening, State, advance
+from repertory.runtime.lifecycle import TRANSITIONS, LifecycleEvent, State, advance
 
 
-@pytest.mark.parametrize(("state", "happening"), list(itertools.product(State, Happening)))
-def test_every_step_is_in_the_table_or_refused(state: State, happening: Happening) -> None:
+@pytest.mark.parametrize(("state", "happening"), list(itertools.product(State, LifecycleEvent)))
+def test_every_step_is_in_the_table_or_refused(state: State, happening: LifecycleEvent) -> None:
     if (state, happening) in TRANSITIONS:
         assert advance(state, happening) is TRANSITIONS[state, happening]
     else:
@@ -23,13 +23,13 @@ def test_every_step_is_in_the_table_or_refused(state: State, happening: Happenin
 @pytest.mark.parametrize("state", State)
 def test_stop_may_arrive_in_every_state(state: State) -> None:
     """The prototype of this runtime hung twice on a drain that arrived where nobody expected it."""
-    assert advance(state, Happening.STOP)
+    assert advance(state, LifecycleEvent.STOP)
 
 
 def test_acknowledgement_after_a_stop_is_refused() -> None:
     """So a start that is overtaken by a shutdown cannot bring the actor back."""
     with pytest.raises(Invalid):
-        advance(advance(State.STARTING, Happening.STOP), Happening.STARTED)
+        advance(advance(State.STARTING, LifecycleEvent.STOP), LifecycleEvent.STARTED)
 
 
 @pytest.mark.parametrize("state", State)
@@ -42,5 +42,5 @@ def test_every_state_leads_to_stopped(state: State) -> None:
 
 
 def test_diagram_in_the_docstring_names_every_state_and_happening() -> None:
-    for word in (*State, *Happening):
+    for word in (*State, *LifecycleEvent):
         assert word.value in str(lifecycle.__doc__)

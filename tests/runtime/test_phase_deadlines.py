@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from repertory.errors import Invalid
-from repertory.runtime.drain import Phase, phase_deadline
+from repertory.runtime.drain import DrainPhase, phase_deadline
 from repertory.runtime.system import SystemSettings
 
 PHASES = (
-    Phase(name="finish turns", timeout_s=15.0),
-    Phase(name="commit", timeout_s=5.0, reserve_s=4.0),
-    Phase(name="close", timeout_s=2.0, reserve_s=1.0, stops_actors=True),
+    DrainPhase(name="finish turns", timeout_s=15.0),
+    DrainPhase(name="commit", timeout_s=5.0, reserve_s=4.0),
+    DrainPhase(name="close", timeout_s=2.0, reserve_s=1.0, stops_actors=True),
 )
 
 
@@ -43,7 +43,7 @@ def test_every_phase_gets_its_reserve_and_the_whole_ends_in_time(
     plan: list[tuple[float, float, float]], extra_s: float
 ) -> None:
     """Each phase uses all that it is given, at the most."""
-    phases = [Phase(name=str(number), timeout_s=t, reserve_s=r) for number, (t, r, _) in enumerate(plan)]
+    phases = [DrainPhase(name=str(number), timeout_s=t, reserve_s=r) for number, (t, r, _) in enumerate(plan)]
     end = sum(phase.reserve_s for phase in phases) + extra_s
     now = 0.0
     for index, (phase, (_, _, wanted_s)) in enumerate(zip(phases, plan, strict=True)):
@@ -54,10 +54,10 @@ def test_every_phase_gets_its_reserve_and_the_whole_ends_in_time(
 
 
 def test_settings_refuse_phases_that_make_no_sense() -> None:
-    stop = Phase(name="stop", timeout_s=1, stops_actors=True)
+    stop = DrainPhase(name="stop", timeout_s=1, stops_actors=True)
     with pytest.raises(Invalid, match="exactly one phase"):
-        SystemSettings(phases=(Phase(name="a", timeout_s=1),))
+        SystemSettings(phases=(DrainPhase(name="a", timeout_s=1),))
     with pytest.raises(Invalid, match="same name"):
-        SystemSettings(phases=(stop, Phase(name="stop", timeout_s=1)))
+        SystemSettings(phases=(stop, DrainPhase(name="stop", timeout_s=1)))
     with pytest.raises(Invalid, match="reserve more time"):
-        SystemSettings(phases=(stop, Phase(name="late", timeout_s=1, reserve_s=30)), grace_s=25)
+        SystemSettings(phases=(stop, DrainPhase(name="late", timeout_s=1, reserve_s=30)), grace_s=25)

@@ -8,18 +8,18 @@ from hypothesis import strategies as st
 
 from repertory.runtime.children import (
     Ending,
+    FailUpward,
     Forget,
-    GiveUp,
     RestartWithin,
     backoff_ceiling_s,
     decide_restart,
     wants_restart,
 )
-from repertory.runtime.lifecycle import ExitReason, Failed, Killed, LimitReached, Normal, Shutdown
+from repertory.runtime.lifecycle import ExitFailed, ExitLimitReached, ExitReason, Killed, Normal, Shutdown
 from repertory.runtime.spec import Backoff, Restart, SupervisorSettings
 
-CRASH = Failed(ValueError())
-GAVE_UP = LimitReached(ValueError())
+CRASH = ExitFailed(ValueError())
+GAVE_UP = ExitLimitReached(ValueError())
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_sixth_restart_within_30_s_is_one_too_many() -> None:
         verdict = decide_restart(ending(), SupervisorSettings(), restarts, float(number))
         assert isinstance(verdict, RestartWithin)
         restarts = verdict.restarts
-    assert isinstance(decide_restart(ending(), SupervisorSettings(), restarts, 29.0), GiveUp)
+    assert isinstance(decide_restart(ending(), SupervisorSettings(), restarts, 29.0), FailUpward)
     assert isinstance(decide_restart(ending(), SupervisorSettings(), restarts, 30.5), RestartWithin)
 
 
@@ -63,7 +63,7 @@ def test_eighth_failure_in_a_row_is_one_too_many_however_far_apart() -> None:
     """Backoff can stretch failures past any period."""
     assert isinstance(decide_restart(ending(failures=6), SupervisorSettings(), (), 1e6), RestartWithin)
     verdict = decide_restart(ending(failures=7), SupervisorSettings(), (), 1e6)
-    assert verdict == GiveUp("8 failures without a healthy run")
+    assert verdict == FailUpward("8 failures without a healthy run")
 
 
 def test_healthy_run_forgives_earlier_failures() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from repertory.errors import ActorDead, AlreadyExists, Invalid, NotFound, NotReady, StartFailed
 from repertory.runtime.dead_letters import Reason
-from repertory.runtime.lifecycle import ExitReason, Failed, Killed, Shutdown
+from repertory.runtime.lifecycle import ExitFailed, ExitReason, Killed, Shutdown
 from repertory.runtime.message import Next, carry_on, reply
 from repertory.runtime.spec import ChildSpec
 from repertory.runtime.supervisor import Supervisor
@@ -234,7 +234,7 @@ async def test_failing_on_stop_makes_an_orderly_end_a_failure() -> None:
     async with ActorSystem() as system:
         ref = await system.start(ChildSpec(name="clumsy", factory=lambda: Clumsy(idle)))
         await system.stop(ref)
-        assert isinstance(ref.ended, Failed)
+        assert isinstance(ref.ended, ExitFailed)
 
 
 async def test_why_of_a_stop_reaches_everything_below() -> None:

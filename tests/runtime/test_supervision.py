@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from repertory.errors import ActorFailed, AlreadyExists, NotFound, RestartLimitReached, StartFailed
-from repertory.runtime.lifecycle import ExitReason, LimitReached, Normal, State
+from repertory.runtime.lifecycle import ExitLimitReached, ExitReason, Normal, State
 from repertory.runtime.message import Next, carry_on, reply, stop
 from repertory.runtime.ref import ActorRef
 from repertory.runtime.spec import Backoff, ChildSpec, Restart, Strategy, SupervisorSettings
@@ -157,7 +157,7 @@ async def test_supervisor_gives_up_after_too_many_restarts_and_fails_upward() ->
             b.tell(Crash())
         await anyio.sleep(5)
         assert ended(sup)
-        assert isinstance(reasons[0], LimitReached)
+        assert isinstance(reasons[0], ExitLimitReached)
         assert isinstance(reasons[0].error, RestartLimitReached)
         assert isinstance(reasons[0].error.__cause__, ValueError)
         assert log.count("b started") == 4

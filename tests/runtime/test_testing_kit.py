@@ -13,7 +13,7 @@ from repertory.runtime.message import Next, carry_on
 from repertory.runtime.ref import Down
 from repertory.runtime.spec import ChildSpec
 from repertory.runtime.system import ActorSystem
-from repertory.runtime.testing.faults import Fault, FaultPlan, Saboteur
+from repertory.runtime.testing.faults import FaultPlan, InjectedFault, Saboteur
 from repertory.runtime.testing.probe import Probe
 from tests.runtime.toys import Add, Bump, Counter, Run, Scripted, counter, scripted
 
@@ -93,7 +93,15 @@ async def test_probe_hears_of_the_end_of_what_it_watches() -> None:
 
 async def test_planned_faults_happen_at_their_messages() -> None:
     async with ActorSystem() as system:
-        plan = FaultPlan(faults={2: Fault.CRASH_BEFORE, 3: Fault.CRASH_AFTER, 5: Fault.KILL, 7: Fault.DELAY}, delay_s=9)
+        plan = FaultPlan(
+            faults={
+                2: InjectedFault.CRASH_BEFORE,
+                3: InjectedFault.CRASH_AFTER,
+                5: InjectedFault.KILL,
+                7: InjectedFault.DELAY,
+            },
+            delay_s=9,
+        )
         saboteur = Saboteur(plan, system.kill)
         ref = await system.start(ChildSpec(name="sabotaged", factory=saboteur.wrap(Counter)))
         began = anyio.current_time()
@@ -112,7 +120,7 @@ def test_plans_from_the_same_seed_are_the_same() -> None:
     plans = [FaultPlan.from_chance(random.Random(7), messages=1000, rate=0.1) for _ in range(2)]
     assert plans[0] == plans[1]
     assert 60 < len(plans[0].faults) < 140
-    assert set(plans[0].faults.values()) == set(Fault)
+    assert set(plans[0].faults.values()) == set(InjectedFault)
 
 
 async def test_sabotaged_actor_keeps_its_life_and_its_looks() -> None:

@@ -25,7 +25,7 @@ from repertory.testing.faulty_objects import FaultyObjectStore, ObjectFaults
 if TYPE_CHECKING:
     from repertory.actors.context import MarkTurn
     from repertory.actors.leases import Durable
-    from repertory.actors.memory_journal import MemoryJournal
+    from repertory.actors.memory_journal import InMemoryJournal
     from repertory.app.agent.session import AgentSessionSpec
     from repertory.core.snapshots.trigger import SaveLatestOn
 
@@ -60,7 +60,7 @@ class FaultyPlace:
             journal, objects, wall=anyio.current_time, entropy=self._rng.randbytes, choices=self._choices
         )
 
-    def marker(self, blueprint: AgentSessionSpec, keeper: Durable | MemoryJournal) -> MarkTurn | None:
+    def marker(self, blueprint: AgentSessionSpec, keeper: Durable | InMemoryJournal) -> MarkTurn | None:
         return triggered_by(self._choices, lambda turn_count: turn_count % 2 == 0, blueprint, keeper)
 
     def said(self, session: str, name: str) -> list[str]:

@@ -40,12 +40,12 @@ from repertory.core.messages import (
     copy_use,
     tool_results,
 )
-from repertory.core.opening import Answers, Said, read_prompt
+from repertory.core.opening import InterruptResponses, UserMessages, read_prompt
 from repertory.errors import HookFailed, Invalid, RepertoryError, UnpairedTools
 
 if TYPE_CHECKING:
     from repertory.actors.hooks.registry import HookRegistry, Registered
-    from repertory.actors.mirror import Mirror
+    from repertory.actors.mirror import ReadModel
     from repertory.backends.ports import Tool
     from repertory.core.answer import Answer
     from repertory.core.interrupts import Interrupt, Questions
@@ -157,7 +157,7 @@ class TurnHooks:
     """The events of one call."""
 
     def __init__(
-        self, registry: HookRegistry, agent: Any, invocation_state: dict[str, Any], mirror: Mirror | None = None
+        self, registry: HookRegistry, agent: Any, invocation_state: dict[str, Any], mirror: ReadModel | None = None
     ) -> None:
         """`mirror`: that of the turn, whose messages callbacks may edit."""
         self._registry = registry
@@ -179,11 +179,13 @@ class TurnHooks:
         """Whether anybody is told of tools that ended."""
         return AfterToolCallEvent in self._listened
 
-    async def before_invocation(self, prompt: Said | Answers) -> Said | Answers | str:
+    async def before_invocation(
+        self, prompt: UserMessages | InterruptResponses
+    ) -> UserMessages | InterruptResponses | str:
         """What callbacks made of what the caller said; a text is the answer to a call that they do not want."""
         if BeforeInvocationEvent not in self._listened:
             return prompt
-        given = [copy_message(message) for message in prompt.messages] if isinstance(prompt, Said) else None
+        given = [copy_message(message) for message in prompt.messages] if isinstance(prompt, UserMessages) else None
         event = BeforeInvocationEvent(agent=self._agent, invocation_state=self._state, messages=given)
         await self._fire(event)
         denied = _text(event.cancel, "invocation denied by hook")
@@ -191,7 +193,7 @@ class TurnHooks:
             return prompt if denied is None else denied
         return _checked(event, "messages", _said)
 
-    async def after_invocation(self, result: AgentResult | None) -> Said | Answers | None:
+    async def after_invocation(self, result: AgentResult | None) -> UserMessages | InterruptResponses | None:
         """The prompt to go on with, None for none. Without a result the call has failed, and fails with what it did."""
         if AfterInvocationEvent not in self._listened:
             return None
@@ -366,12 +368,12 @@ def _checked(event: HookEvent, name: str, check: Callable[[object], _T]) -> _T:
         raise HookFailed("a hook left what cannot be used", event=kind, field=name, got=repr(value)[:200]) from error
 
 
-def _said(messages: object) -> Said:
+def _said(messages: object) -> UserMessages:
     if not isinstance(messages, list | tuple):
         raise Invalid("messages are a list")
     checked = check_messages(cast("Sequence[object]", messages))
     dump(checked)
-    return Said(messages=tuple(checked))
+    return UserMessages(messages=tuple(checked))
 
 
 def _one_tool(tool: object) -> Tool | None:

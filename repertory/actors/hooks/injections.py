@@ -66,7 +66,7 @@ class Injection:
     """Called with name and reason when it is left out of a call."""
 
 
-class Injected(NamedTuple):
+class InjectedText(NamedTuple):
     """What to show in one call."""
 
     messages: Sequence[Message]
@@ -74,12 +74,12 @@ class Injected(NamedTuple):
     """About so many are there in this call only."""
 
 
-async def injected(injections: Sequence[Injection], context: InjectionContext) -> Injected:
+async def injected(injections: Sequence[Injection], context: InjectionContext) -> InjectedText:
     """What is shown, with what each has to add to this call, in order. No errors: see above."""
     blocks = await _rendered(injections, context)
     if not blocks:
-        return Injected(context.shown, 0)
-    return Injected(with_injected(context.shown, blocks), estimate_tokens([{"role": "user", "content": blocks}]))
+        return InjectedText(context.shown, 0)
+    return InjectedText(with_injected(context.shown, blocks), estimate_tokens([{"role": "user", "content": blocks}]))
 
 
 async def _rendered(injections: Sequence[Injection], context: InjectionContext) -> list[ContentBlock]:

@@ -22,15 +22,15 @@ from anyio.lowlevel import current_token
 
 from repertory.actors.call import BUDGETS, KeepProgress, refusals
 from repertory.actors.memory.store import AddBatch, AddMemory, MemoryStoreClient, PrepareStore, ask_store
-from repertory.actors.persister import Prove, ReadImage, ReadSaid
+from repertory.actors.persister import ReadImage, ReadSaid, VerifyLease
 from repertory.core.memory.breaker import Breaker
 from repertory.core.memory.options import AddMessagesContext, Filtered, MemoryMessageFilter, filtered
 from repertory.core.memory.progress import (
     MemoryWrite,
     Progress,
     SaidMessage,
+    SeqRange,
     StoreFlush,
-    Stretch,
     kept_of,
     read_progress,
     turns_in,
@@ -221,7 +221,7 @@ class MemoryConsumer(Actor[MemoryMessage]):
         self._parts = parts
         self._refs = refs
         self._wall = wall
-        self._stores: dict[str, Intake] = {}
+        self._stores: dict[str, StoreProgress] = {}
 
     def summary(self) -> object:
         return {
@@ -237,7 +237,7 @@ class MemoryConsumer(Actor[MemoryMessage]):
         for source in self._parts.sources:
             name = source.client.name
             progress = read_progress(image.cursors.get(name, 0), image.kept.get(name))
-            self._stores[name] = Intake(source, self._parts.link, self._refs[name], progress, progress, progress)
+            self._stores[name] = StoreProgress(source, self._parts.link, self._refs[name], progress, progress, progress)
         extracting = [store for store in self._stores.values() if store.source.extracts]
         lowest = min((store.progress.position for store in extracting), default=math.inf)
         if image.last_message_seq > lowest:
@@ -313,7 +313,7 @@ class MemoryConsumer(Actor[MemoryMessage]):
                 group.start_soon(partial(self._work, store, forced=True))
         slot.reply({store.name: await self._flushed(store, before[store.name]) for store in stores})
 
-    async def _flushed(self, store: Intake, before: int) -> StoreFlush:
+    async def _flushed(self, store: StoreProgress, before: int) -> StoreFlush:
         progress = store.progress
         parked = len(progress.pending) + len(progress.letters)
         left = [*progress.again]
@@ -341,14 +341,14 @@ class MemoryConsumer(Actor[MemoryMessage]):
 
     # Working for a store.
 
-    def _work_on(self, stores: Iterable[Intake]) -> None:
+    def _work_on(self, stores: Iterable[StoreProgress]) -> None:
         """Begin what is to be done, unless somebody does it, or the store has failed a moment ago."""
         for store in stores:
             rests = not store.breaker.allows(anyio.current_time())
             if store.has_work(forced=False) and not rests and not store.lock.locked():
                 self.context.job(self._work, store, name=f"memory {store.name}")
 
-    async def _work(self, store: Intake, *, forced: bool = False) -> None:
+    async def _work(self, store: StoreProgress, *, forced: bool = False) -> None:
         """Do all there is to do, step by step, until something fails. Each step leaves the journal able to go on."""
         async with store.lock:
             before = store.landed
@@ -364,7 +364,7 @@ class MemoryConsumer(Actor[MemoryMessage]):
             else:
                 store.breaker, store.error = store.breaker.succeeded(), None
 
-    async def _step(self, store: Intake, *, forced: bool) -> None:
+    async def _step(self, store: StoreProgress, *, forced: bool) -> None:
         if store.pending:
             await self._write(store, forced=forced)
         else:
@@ -372,7 +372,7 @@ class MemoryConsumer(Actor[MemoryMessage]):
                 store.claim()
             await self._extract(store, store.progress.again[0], forced=forced)
 
-    async def _count_refusals(self, store: Intake, *, others_landed: bool) -> RepertoryError | None:
+    async def _count_refusals(self, store: StoreProgress, *, others_landed: bool) -> RepertoryError | None:
         """What the store refused while it took others is given up after a while. Why some of it is not, if any."""
         held, store.held = store.held, {}
         for key, error in list(held.items()):
@@ -383,7 +383,7 @@ class MemoryConsumer(Actor[MemoryMessage]):
         await self._keep(store)
         return next(reversed(held.values()), None)
 
-    def _note_failure(self, store: Intake, error: RepertoryError) -> None:
+    def _note_failure(self, store: StoreProgress, error: RepertoryError) -> None:
         """Try again later. While the session rests, that is when it is alive again."""
         now = anyio.current_time()
         store.error = str(error)
@@ -394,7 +394,7 @@ class MemoryConsumer(Actor[MemoryMessage]):
         rest_s = store.breaker.retry_at - now if store.breaker.is_open else _PAUSE_S
         self.context.after(rest_s + _EARLY_S, TryStoreAgain(store=store.name), key=store.name)
 
-    async def _extract(self, store: Intake, stretch: Stretch, *, forced: bool) -> None:
+    async def _extract(self, store: StoreProgress, stretch: SeqRange, *, forced: bool) -> None:
         """Make memories of a stretch, or hand it over, once it is on record that this is the stretch: so it is the same
         one whenever it is tried. What cannot be made anything of is given up; what a budget was used up for waits.
         """
@@ -422,7 +422,7 @@ class MemoryConsumer(Actor[MemoryMessage]):
 
     async def _made_of(
         self,
-        store: Intake,
+        store: StoreProgress,
         stretch: str,
         messages: Sequence[Message],
         taken: Sequence[SaidMessage],
@@ -477,7 +477,7 @@ class MemoryConsumer(Actor[MemoryMessage]):
             await anyio.sleep(_PAUSE_S * 2 ** (attempt - 1))
             attempt += 1
 
-    async def _write(self, store: Intake, *, forced: bool) -> None:
+    async def _write(self, store: StoreProgress, *, forced: bool) -> None:
         """Write what is pending, one after the other. Errors: those that pass."""
         try:
             for write in store.pending:
@@ -499,17 +499,17 @@ class MemoryConsumer(Actor[MemoryMessage]):
         finally:
             await self._keep(store)
 
-    def _refuse(self, store: Intake, key: str, error: RepertoryError) -> None:
+    def _refuse(self, store: StoreProgress, key: str, error: RepertoryError) -> None:
         self._note_given_up(store, error)
         store.attempts.pop(key, None)
         store.progress = store.progress.refused(key, str(error), self._wall())
 
-    def _note_given_up(self, store: Intake, error: RepertoryError) -> None:
+    def _note_given_up(self, store: StoreProgress, error: RepertoryError) -> None:
         self.context.logger.error("given up: it is a dead letter now store=%r cause=%r", store.name, str(error))
 
     # The journal.
 
-    async def _keep(self, store: Intake, *, sure: bool = False) -> None:
+    async def _keep(self, store: StoreProgress, *, sure: bool = False) -> None:
         """Put the progress on record; when `sure`, return when that is durable."""
         progress = store.progress
         if store.recorded != progress:
@@ -517,13 +517,13 @@ class MemoryConsumer(Actor[MemoryMessage]):
             keep = KeepProgress(store=store.name, position=progress.position, kept=kept_of(progress))
             await self._agent.ask(keep, timeout_s=math.inf)
         if sure and store.durable != progress:
-            await self._persister.ask(Prove(), timeout_s=math.inf)
+            await self._persister.ask(VerifyLease(), timeout_s=math.inf)
             store.durable = progress
 
     async def _said(self, after: int, until: int | None = None) -> Sequence[SaidMessage]:
         return await self._persister.ask(ReadSaid(after=after, until=until), timeout_s=math.inf)
 
-    async def _said_in(self, stretch: Stretch) -> Sequence[SaidMessage]:
+    async def _said_in(self, stretch: SeqRange) -> Sequence[SaidMessage]:
         """What was said there, whatever was gone back to since."""
         first, last = stretch
         return [each for each in await self._said(first - 1, last) if each.seq <= last]
@@ -542,7 +542,7 @@ class MemoryConsumer(Actor[MemoryMessage]):
         )
 
 
-def _filtered(said: Sequence[SaidMessage], store: Intake) -> Filtered:
+def _filtered(said: Sequence[SaidMessage], store: StoreProgress) -> Filtered:
     """What stands in the place of an erased message is not remembered."""
     messages: list[Message] = [{**each.message, "content": []} if each.redacted else each.message for each in said]
     return filtered(messages, store.source.leaves_out)
@@ -553,7 +553,7 @@ ATTEMPTS_MAX = 3
 
 
 @dataclass(slots=True)
-class Intake:
+class StoreProgress:
     """What is known of one store."""
 
     source: MemorySource

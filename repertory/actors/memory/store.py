@@ -110,8 +110,8 @@ class PrepareStore:
     """Have the store prepare itself ahead of need."""
 
 
-Write: TypeAlias = AddMemory | AddBatch | ForgetMemories
-MemoryStoreMessage: TypeAlias = SearchMemory | SearchForTurn | Write | PrepareStore
+MemoryWrite: TypeAlias = AddMemory | AddBatch | ForgetMemories
+MemoryStoreMessage: TypeAlias = SearchMemory | SearchForTurn | MemoryWrite | PrepareStore
 
 
 class MemoryStoreActor(Actor[MemoryStoreMessage]):
@@ -167,7 +167,7 @@ class MemoryStoreActor(Actor[MemoryStoreMessage]):
         finally:
             self._searching -= 1
 
-    def _begin_write(self, message: Write) -> None:
+    def _begin_write(self, message: MemoryWrite) -> None:
         slot: ReplySlot[object] = self.context.defer()
         before, self._last_write = self._last_write, anyio.Event()
         caller = message.caller if isinstance(message, AddMemory) else None
@@ -176,7 +176,7 @@ class MemoryStoreActor(Actor[MemoryStoreMessage]):
             slot.on_gone(job.cancel)
 
     async def _write(
-        self, message: Write, slot: ReplySlot[object], before: anyio.Event | None, over: anyio.Event
+        self, message: MemoryWrite, slot: ReplySlot[object], before: anyio.Event | None, over: anyio.Event
     ) -> None:
         try:
             if before is not None:
@@ -188,7 +188,7 @@ class MemoryStoreActor(Actor[MemoryStoreMessage]):
         finally:
             over.set()
 
-    async def _written_to(self, message: Write) -> object:
+    async def _written_to(self, message: MemoryWrite) -> object:
         client = self._client
         match message:
             case ForgetMemories(given=given, named=named):
@@ -220,7 +220,7 @@ async def ask_store(ref: ActorRef[MemoryStoreMessage], message: Ask[R]) -> R:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClientSettings:
+class MemoryStoreSettings:
     """How long one store may take."""
 
     search_timeout_s: float = 10.0
@@ -250,10 +250,10 @@ class MemoryStoreClient:
     `Failed` when it raised anything else (the cause), and what it raises of `repertory.errors`.
     """
 
-    def __init__(self, store: object, settings: ClientSettings | None = None) -> None:
+    def __init__(self, store: object, settings: MemoryStoreSettings | None = None) -> None:
         self.store: Any = store
         self.name: str = self.store.name
-        self._settings = settings or ClientSettings()
+        self._settings = settings or MemoryStoreSettings()
         self.prepared = not callable(getattr(store, "initialize", None))
         """Whether the store is ready to be used."""
         self._takes_context = {method: _takes(store, method, "context") for method in ("add", "add_messages")}

@@ -14,7 +14,7 @@ from typing import TypeAlias, assert_never
 
 import anyio
 
-from repertory.actors.backlog import Backlog
+from repertory.actors.backlog import CommitBuffer
 from repertory.actors.call import (
     BUDGETS,
     Abandon,
@@ -27,21 +27,21 @@ from repertory.actors.call import (
     InvokeStreaming,
     KeepProgress,
     OpenTurn,
+    ReplyChannel,
     ShowSnapshot,
-    SinkOutlet,
-    SlotOutlet,
+    StreamChannel,
     TimeUp,
     in_context,
 )
 from repertory.actors.call_queue import CallQueueActor
 from repertory.actors.hooks.calls import fire
-from repertory.actors.ledger import Ledger
+from repertory.actors.ledger import ActorJournal
 from repertory.actors.orchestrator.events import AfterMultiAgentInvocationEvent, BeforeMultiAgentInvocationEvent
 from repertory.actors.orchestrator.run_driver import Cut, OrchestratorParts, RunDriver
 from repertory.actors.persister import ReadRun
 from repertory.core.budget import Budget
 from repertory.core.opening import read_prompt
-from repertory.core.orchestration.calls import BeginRun, Decision, GoOn, Replay, decide_call, waiting
+from repertory.core.orchestration.calls import BeginRun, CallDecision, GoOn, Replay, decide_call, waiting
 from repertory.core.orchestration.plan import frontier_of
 from repertory.core.orchestration.results import MultiAgentResult, Status
 from repertory.core.orchestration.run import Run, execution_token, leading_to, visit_of
@@ -93,7 +93,7 @@ class OrchestratorActor(CallQueueActor[OrchestratorMessage, LoadRun]):
         settings: OrchestratorSettings,
         parts: OrchestratorParts,
         finished: Finished,
-        backlog: Backlog,
+        backlog: CommitBuffer,
         wall: Callable[[], float],
     ) -> None:
         """`backlog` is what this orchestrator's persister could not store."""
@@ -120,7 +120,7 @@ class OrchestratorActor(CallQueueActor[OrchestratorMessage, LoadRun]):
         }
 
     async def on_start(self) -> None:
-        self._ledger = await Ledger.open(self.context.sibling("persister"), self._wall, backlog=self._backlog)
+        self._ledger = await ActorJournal.open(self.context.sibling("persister"), self._wall, backlog=self._backlog)
         fold = self._ledger.fold
         self._run = Run.of(fold.nodes.values(), fold.frontier, fold.run)
 
@@ -132,9 +132,9 @@ class OrchestratorActor(CallQueueActor[OrchestratorMessage, LoadRun]):
     async def handle(self, message: OrchestratorMessage) -> Next:
         match message:
             case Invoke(invocation=invocation):
-                return self._take(invocation, SlotOutlet)
+                return self._take(invocation, ReplyChannel)
             case InvokeStreaming(invocation=invocation):
-                return self._take(invocation, SinkOutlet)
+                return self._take(invocation, StreamChannel)
             case CancelTurn():
                 self._stop("cancelled")
                 return carry_on()
@@ -155,7 +155,7 @@ class OrchestratorActor(CallQueueActor[OrchestratorMessage, LoadRun]):
             case _:
                 assert_never(message)
 
-    def _take(self, invocation: Invocation, outlet: type[SlotOutlet] | type[SinkOutlet]) -> Next:
+    def _take(self, invocation: Invocation, outlet: type[ReplyChannel] | type[StreamChannel]) -> Next:
         if self._refusing:
             return refuse(self._closed())
         try:
@@ -323,7 +323,7 @@ class OrchestratorActor(CallQueueActor[OrchestratorMessage, LoadRun]):
                 event = AfterMultiAgentInvocationEvent(source=owner, invocation_state=state)
                 await fire(hooks, event, observed=True)
 
-    def _decide(self, call: Call, token: str | None) -> Decision:
+    def _decide(self, call: Call, token: str | None) -> CallDecision:
         return decide_call(self._run, call.prompt, now=self._wall(), token=token, resume=call.invocation.resume)
 
     async def _go(self, call: Call, decision: BeginRun | GoOn) -> MultiAgentResult:

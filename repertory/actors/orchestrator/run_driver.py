@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
     from repertory.actors.call import Invocation
     from repertory.actors.hooks.registry import HookRegistry
-    from repertory.actors.ledger import Ledger
+    from repertory.actors.ledger import ActorJournal
     from repertory.core.interrupts import Interrupt
     from repertory.core.journal.records import NodeChanged
     from repertory.core.messages import Json, Prompt
     from repertory.core.orchestration.plan import Plan
-    from repertory.core.orchestration.results import NodeResult, Outcome
+    from repertory.core.orchestration.results import NodeOutcome, NodeResult
     from repertory.core.orchestration.run import NodeNote, Run
     from repertory.core.result import TurnEvent
     from repertory.core.snapshots.portable import NodeFields
@@ -83,7 +83,7 @@ class NodeCall:
 class NodeEnd:
     """What an execution led to."""
 
-    outcome: Outcome | None
+    outcome: NodeOutcome | None
     """None: it was cut short, by a shutdown or a budget, and still owes its work."""
     stopped: str | None = None
     """Which bound of a budget has cut it short."""
@@ -170,7 +170,7 @@ class RunDriver:
         self,
         parts: OrchestratorParts,
         run: Run,
-        ledger: Ledger,
+        ledger: ActorJournal,
         invocation: Invocation,
         publish: Callable[[TurnEvent], Awaitable[None]] | None,
     ) -> None:

@@ -23,8 +23,8 @@ from repertory.actors.context import AgentParts, AgentSettings, Durability, Tool
 from repertory.actors.hooks.calls import fire_sync
 from repertory.actors.hooks.events import AgentInitializedEvent
 from repertory.actors.hooks.registry import EventTypes, HookCallback, HookOrder, HookProvider, HookRegistry, SameHooks
-from repertory.actors.memory_journal import MemoryJournal
-from repertory.actors.mirror import Mirror
+from repertory.actors.memory_journal import InMemoryJournal
+from repertory.actors.mirror import ReadModel
 from repertory.actors.tool_registry import ToolRegistry
 from repertory.actors.tools import call_unrecorded
 from repertory.app.agent.call_options import (
@@ -51,7 +51,7 @@ from repertory.core.messages import SystemPrompt, check_messages, check_system_p
 from repertory.core.opening import DIRECT_WHILE_BUSY
 from repertory.core.retry import DEFAULT_RETRY, RetryStrategy, check_retry
 from repertory.core.state import AgentState, agent_state
-from repertory.core.turn import Stop
+from repertory.core.turn import StopReason
 from repertory.errors import AgentBusy, Invalid, NotReady, StructuredOutputException
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ class Agent:
         self.hooks = HookRegistry()
         self._state = agent_state(state)
         self._first_state = self._state.get()
-        self._mirror = Mirror()
+        self._mirror = ReadModel()
         self._initial = tuple(repair([copy_message(message) for message in check_messages(messages or ())]))
         self._memory_manager = given_manager(memory_manager)
         self._plugins = with_memory(plugins, self._memory_manager)
@@ -177,7 +177,7 @@ class Agent:
         self._durability = one_of("durability", durability, ("pipelined", "strict", "relaxed"))
         self._busy = one_of("busy", busy, ("queue", "reject", "interrupt", "steer"))
         self._unknown = one_of("unknown_tool_outcome", unknown_tool_outcome, ("ask", "retry", "fail"))
-        self._memory = MemoryJournal()
+        self._memory = InMemoryJournal()
         self._patience = patience
         self._unsaved_id = f"unsaved-{secrets.token_hex(8)}"
         self._lock = ActivationLock()
@@ -574,7 +574,7 @@ class Agent:
         """
         current = self._life.current
         if current is not None and current.alive:
-            current.cancel(Stop(text=message), after_tools=after_current_tools)
+            current.cancel(StopReason(text=message), after_tools=after_current_tools)
 
     async def ready(self) -> None:
         """Open the session, so that `messages` and `state` are what was stored."""

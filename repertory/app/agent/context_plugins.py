@@ -37,20 +37,20 @@ from repertory.core.window.offloading import (
     OffloadSettings,
     Reference,
     check_range,
-    digest_of,
     excerpt,
     find_content,
     is_large,
-    lines_of,
     matches_text,
     named_contents,
     offload_plan,
     places_of,
     previewed,
     read_reference,
+    result_digest,
     text_of_part,
     tokens_of,
     whole_or_beginning,
+    wrapped_lines,
 )
 from repertory.errors import Invalid, NotFound
 
@@ -180,7 +180,7 @@ class ContextOffloader(Plugin):
             return
         if self._place is None or not await self._wanted(event):
             return
-        name = f"{result['toolUseId']}_{digest_of(result['content'])}"
+        name = f"{result['toolUseId']}_{result_digest(result['content'])}"
         with anyio.fail_after(SAVE_TIMEOUT_S):
             await self._place.save(self._key(event.agent, name), dump(result["content"]))
         self._unshown.setdefault(event.agent, {})[name] = 0
@@ -268,12 +268,12 @@ async def _aside(text: str, work: Callable[[], Any]) -> Any:
 def _part_of(text: str, line_range: LineRange | None, size_bytes: int) -> str:
     if line_range is None:
         return whole_or_beginning(text, size_bytes)
-    lines = lines_of(text)
+    lines = wrapped_lines(text)
     return excerpt(lines, check_range(line_range.start, line_range.end, len(lines)), size_bytes)
 
 
 async def _matching(text: str, pattern: str, line_range: LineRange | None, context_lines: int, size_bytes: int) -> str:
-    lines: list[str] = await _aside(text, partial(lines_of, text))
+    lines: list[str] = await _aside(text, partial(wrapped_lines, text))
     places = range(len(lines))
     if line_range is not None:
         places = check_range(line_range.start, line_range.end, len(lines))

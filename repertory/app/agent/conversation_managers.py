@@ -23,9 +23,9 @@ from repertory.core.messages import copy_message
 from repertory.core.state import AgentState
 from repertory.core.window.decision import (
     Compression,
-    Decision,
-    Edit,
+    CustomEdit,
     WindowBudget,
+    WindowDecision,
     WindowManager,
     WindowPlan,
     apply_plan,
@@ -465,27 +465,27 @@ class CustomManager:
         """As a manager that extends a ready one says."""
         return isinstance(self._manager, PlannedManager) and self._manager.manages_before_call(model_calls)
 
-    def manage(self, shown: Sequence[Message]) -> Decision:
+    def manage(self, shown: Sequence[Message]) -> WindowDecision:
         if self._manager.plan is not None:
             return self._plan(shown, WindowBudget())
         return self._edit(shown, self._manager.apply_management)
 
-    def reduce(self, shown: Sequence[Message], budget: WindowBudget) -> Decision:
+    def reduce(self, shown: Sequence[Message], budget: WindowBudget) -> WindowDecision:
         if self._manager.plan is not None:
             return self._plan(shown, budget)
         return self._edit(shown, partial(self._manager.reduce_context, e=budget.error))
 
-    def _plan(self, shown: Sequence[Message], budget: WindowBudget) -> Decision:
+    def _plan(self, shown: Sequence[Message], budget: WindowBudget) -> WindowDecision:
         planned = self._manager.plan(tuple(shown), budget)
-        return Edit(partial(_awaited_plan, planned)) if inspect.isawaitable(planned) else _checked(planned)
+        return CustomEdit(partial(_awaited_plan, planned)) if inspect.isawaitable(planned) else _checked(planned)
 
-    def _edit(self, shown: Sequence[Message], edit: Callable[[Any], Awaitable[None] | None]) -> Decision:
+    def _edit(self, shown: Sequence[Message], edit: Callable[[Any], Awaitable[None] | None]) -> WindowDecision:
         shown = tuple(shown)
         given = [copy_message(message) for message in shown]
         agent = ManagedAgent(self._owner, list(given), self._summarize)
         edited = edit(agent)
         if inspect.isawaitable(edited):
-            return Edit(partial(_awaited_edit, edited, shown, given, agent))
+            return CustomEdit(partial(_awaited_edit, edited, shown, given, agent))
         return plan_of_edit(shown, given, agent.messages)
 
 

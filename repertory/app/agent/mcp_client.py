@@ -25,7 +25,7 @@ from repertory.core.messages import error_result
 from repertory.core.tools import exception_text, timeout_text
 from repertory.errors import Invalid, NotReady, TooLarge, Unavailable
 from repertory.forking import forget_in_children, never_collect
-from repertory.runtime.drain import Phase
+from repertory.runtime.drain import DrainPhase
 from repertory.runtime.host_task import HostTask
 from repertory.runtime.system import ActorSystem, SystemSettings
 
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
     from repertory.core.messages import Json, ToolResult, ToolUse
 
 _SETTINGS = SystemSettings(
-    phases=(Phase(name="close", timeout_s=20.0, reserve_s=10.0, stops_actors=True),),
+    phases=(DrainPhase(name="close", timeout_s=20.0, reserve_s=10.0, stops_actors=True),),
     on_fatal=lambda error: None,  # The tools say so themselves.
 )
 
 
-class ClientSettings(TypedDict, total=False):
+class MCPClientSettings(TypedDict, total=False):
     """What every way to make a client takes; see `MCPClient`."""
 
     name: str | None
@@ -116,14 +116,14 @@ class MCPClient:
         *,
         env: Mapping[str, str] | None = None,
         cwd: str | Path | None = None,
-        **settings: Unpack[ClientSettings],
+        **settings: Unpack[MCPClientSettings],
     ) -> MCPClient:
         """A server that is started as a process. `env` is laid over `PATH`, `HOME` and a few more, not over all."""
         return cls(StdioServer(command=command, args=tuple(args), env=env, cwd=cwd), **settings)
 
     @classmethod
     def http(
-        cls, url: str, *, headers: Mapping[str, str] | None = None, **settings: Unpack[ClientSettings]
+        cls, url: str, *, headers: Mapping[str, str] | None = None, **settings: Unpack[MCPClientSettings]
     ) -> MCPClient:
         """A server that is spoken to over streamable HTTP, such as `http://127.0.0.1:8000/mcp`."""
         return cls(HTTPServer(url=url, headers=dict(headers or {})), **settings)

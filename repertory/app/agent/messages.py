@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from repertory.core.messages import Message
 
 T = TypeVar("T")
-Edit = Callable[["list[Message]", "EditableMessages"], "Sequence[Message]"]
+ChangeMessages = Callable[["list[Message]", "EditableMessages"], "Sequence[Message]"]
 """Has the conversation show these instead of the list that was read; gives what is shown then."""
 
 
@@ -30,7 +30,7 @@ class EditableMessages(list["Message"]):
     Errors of every edit: those of assigning to `agent.messages`; then nothing has changed.
     """
 
-    def __init__(self, shown: Sequence[Message], edit: Edit) -> None:
+    def __init__(self, shown: Sequence[Message], edit: ChangeMessages) -> None:
         self.shown = shown
         """The messages as they were when the list was read, or edited last."""
         self.given: Sequence[Message] = [copy_message(message) for message in shown]

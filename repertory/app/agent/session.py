@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from repertory.actors.leases import Durable
-from repertory.actors.model_call import Request, call_until_answered
+from repertory.actors.model_call import ModelRequest, call_until_answered
 from repertory.actors.persister import PersisterSettings
 from repertory.actors.session import SessionParts, SessionSettings, member_specs
 from repertory.app.agent.conversation_managers import window_manager
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from repertory.actors.agent import CallSettings
     from repertory.actors.context import AgentParts, MarkTurn
     from repertory.actors.memory.store import MemoryStoreMessage
-    from repertory.actors.memory_journal import MemoryJournal
+    from repertory.actors.memory_journal import InMemoryJournal
     from repertory.app.agent.conversation_managers import ConversationManager
     from repertory.app.host.session import SessionHost
     from repertory.core.messages import Message
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 class MarkingPlace(Protocol):
     """What a `SessionPlace` has besides when it takes snapshots of its sessions."""
 
-    def marker(self, spec: AgentSessionSpec, keeper: Durable | MemoryJournal) -> MarkTurn | None:
+    def marker(self, spec: AgentSessionSpec, keeper: Durable | InMemoryJournal) -> MarkTurn | None:
         """What is asked at the end of each turn of a session that is about to come to life."""
         ...
 
@@ -55,7 +55,7 @@ class AgentSessionSpec(SessionSpec):
 
     async def members(
         self,
-        keeper: Durable | MemoryJournal,
+        keeper: Durable | InMemoryJournal,
         memories: Mapping[str, ActorRef[MemoryStoreMessage]],
         host: SessionHost,
     ) -> Sequence[ChildSpec]:
@@ -183,7 +183,7 @@ class Summarizer:
 
     async def _ask_model(self, prompt: str, system_prompt: str) -> str:
         messages: list[Message] = [{"role": "user", "content": [{"text": prompt}]}]
-        question = Request(messages=messages, tool_specs=(), system_prompt=system_prompt)
+        question = ModelRequest(messages=messages, tool_specs=(), system_prompt=system_prompt)
         model = self._parts.aux_model or self._parts.model
         answer = await call_until_answered(model, question, self._parts.retry, self._who)
         if answer.stop_reason in LIMITED:

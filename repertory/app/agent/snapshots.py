@@ -19,7 +19,7 @@ from repertory.core.snapshots.portable import Snapshot, read_fields, snapshot_of
 from repertory.errors import Invalid, RepertoryError, SnapshotException
 
 if TYPE_CHECKING:
-    from repertory.actors.mirror import Mirror
+    from repertory.actors.mirror import ReadModel
     from repertory.app.agent.conversation_managers import ConversationManager
     from repertory.core.messages import Json
 
@@ -40,7 +40,9 @@ class SnapshotLoaded:
     """Nodes that the snapshot holds and that this orchestrator does not have."""
 
 
-def take_snapshot(agent: Any, mirror: Mirror, wanted: Collection[str], metadata: Mapping[str, Any] | None) -> Snapshot:
+def take_snapshot(
+    agent: Any, mirror: ReadModel, wanted: Collection[str], metadata: Mapping[str, Any] | None
+) -> Snapshot:
     """The snapshot of these fields. Errors: `Invalid`, `SnapshotException`, and those of guards."""
     if metadata is not None and not isinstance(cast("object", metadata), Mapping):
         raise Invalid("metadata is a dictionary", got=type(metadata).__name__)
@@ -68,7 +70,7 @@ def take_snapshot(agent: Any, mirror: Mirror, wanted: Collection[str], metadata:
 
 
 def show_snapshot(
-    agent: Any, mirror: Mirror, snapshot: object, overrides: Mapping[str, object] | None
+    agent: Any, mirror: ReadModel, snapshot: object, overrides: Mapping[str, object] | None
 ) -> tuple[SnapshotFields, SnapshotLoaded]:
     """Make the agent look like the snapshot: what has to become part of its conversation, and what was done."""
     with span("repertory.snapshot.load", {"agent.id": agent.agent_id}):
@@ -96,7 +98,7 @@ def show_snapshot(
     return fields, loaded
 
 
-def _restore_manager(manager: ConversationManager, mirror: Mirror, said: Mapping[str, Json]) -> None:
+def _restore_manager(manager: ConversationManager, mirror: ReadModel, said: Mapping[str, Json]) -> None:
     """Have the conversation manager go on from what a snapshot says of it."""
     removed = said.get("removed_message_count")
     mirror.keep({key: value for key, value in said.items() if key not in ("__name__", "summary_message")})

@@ -38,7 +38,7 @@ from repertory.errors import RepertoryError, StoreNotFound
 if TYPE_CHECKING:
     from types import FrameType
 
-    from repertory.app.operations.reading import Position
+    from repertory.app.operations.reading import PositionLike
     from repertory.app.sessions.sessions import SessionPlace
     from repertory.backends.ports import Model
     from repertory.core.interrupts import Interrupt
@@ -74,7 +74,7 @@ async def fork_for_chat(place: SessionPlace, source: str, new_id: str | None) ->
     raise AssertionError
 
 
-def source_in(source: str, there: dict[str, list[str]]) -> tuple[str, Position]:
+def source_in(source: str, there: dict[str, list[str]]) -> tuple[str, PositionLike]:
     """The session and the position that are meant. An id with an `@` in it is known by being there."""
     session_id, at, position = source.rpartition("@")
     if source in there or not at:

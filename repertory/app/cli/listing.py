@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from repertory.app.operations.showing import SearchResult, StoredAgent, StoredHistory, StoredMessage
     from repertory.backends.ports import SessionInfo
     from repertory.core.journal.history.compare import Cost, Difference, MessageDifference
-    from repertory.core.journal.history.timeline import Happening
+    from repertory.core.journal.history.timeline import TimelineEntry
 
 
-def as_json(value: object) -> str:
+def report_json(value: object) -> str:
     """A report, or a list of them, as JSON."""
     return harmless_json(json.dumps(json.loads(dump(_plain(value))), indent=2, ensure_ascii=False))
 
@@ -75,7 +75,7 @@ def happening_lines(history: StoredHistory) -> Iterator[str]:
         yield "Nothing has happened yet."
 
 
-def _happened(each: Happening) -> str:
+def _happened(each: TimelineEntry) -> str:
     match each.what:
         case "turn":
             about = [] if each.answered else ["no answer"]
@@ -101,7 +101,7 @@ def _happened(each: Happening) -> str:
             assert_never(each.what)
 
 
-def _number(each: StoredMessage | Happening | MessageDifference) -> str:
+def _number(each: StoredMessage | TimelineEntry | MessageDifference) -> str:
     """The number, with the journal that it is of when that is another one."""
     return f"#{each.seq}" if each.source is None else f"{harmless(each.source)} #{each.seq}"
 

@@ -16,7 +16,7 @@ import anyio
 from repertory.actors.memory.store import ForgetMemories, ask_store
 from repertory.app.cli import listing
 from repertory.app.cli.listing import harmless, shortened
-from repertory.app.cli.session_commands import Outcome, add_place, chosen_place
+from repertory.app.cli.session_commands import CommandOutput, add_place, chosen_place
 from repertory.app.memory.memory_manager import MemoryManager, reached
 from repertory.app.memory.sqlite import SQLiteMemoryStore
 from repertory.app.operations.sessions import Sessions
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from repertory.app.operations.marking import StoredLetter
     from repertory.core.memory.options import MemoryEntry
 
-_Run = Callable[[argparse.Namespace], Awaitable[Outcome]]
+_Run = Callable[[argparse.Namespace], Awaitable[CommandOutput]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,9 +78,9 @@ def run_memory_command(options: argparse.Namespace) -> int:
     """Run one. Returns the exit code: 0 done; 1 there was nothing."""
     if "manager" in options:
         options.opened = _manager(options)
-    outcome: Outcome = anyio.run(options.run, options)
+    outcome: CommandOutput = anyio.run(options.run, options)
     if options.json:
-        sys.stdout.write(f"{listing.as_json(outcome.report)}\n")
+        sys.stdout.write(f"{listing.report_json(outcome.report)}\n")
     else:
         sys.stdout.writelines(f"{harmless(line)}\n" for line in outcome.lines)
     return outcome.code
@@ -110,18 +110,18 @@ def _manager(options: argparse.Namespace) -> MemoryManager:
     return found
 
 
-async def _search(options: argparse.Namespace) -> Outcome:
+async def _search(options: argparse.Namespace) -> CommandOutput:
     wanted = MemorySearchOptions(max_search_results=options.max, stores=_chosen(options))
     found = await options.opened.search(" ".join(options.words), wanted)
-    return Outcome(found, _entry_lines(found), 0 if found else 1)
+    return CommandOutput(found, _entry_lines(found), 0 if found else 1)
 
 
-async def _add(options: argparse.Namespace) -> Outcome:
+async def _add(options: argparse.Namespace) -> CommandOutput:
     await options.opened.add(options.text, MemoryAddOptions(stores=_chosen(options)))
-    return Outcome({"added": 1}, iter(["Remembered."]))
+    return CommandOutput({"added": 1}, iter(["Remembered."]))
 
 
-async def _forget(options: argparse.Namespace) -> Outcome:
+async def _forget(options: argparse.Namespace) -> CommandOutput:
     chosen = _chosen(options)
     stores = [each for each in options.opened.managed if chosen is None or each.name in chosen]
     able = [each.client for each in stores if each.client.forgets]
@@ -130,10 +130,10 @@ async def _forget(options: argparse.Namespace) -> Outcome:
     async with reached(able) as actors:
         count = sum([await ask_store(actor, ForgetMemories(given=(options.id,))) for actor in actors.values()])
     line = f"{count} erased." if count else "Nothing has this id."
-    return Outcome({"erased": count}, iter([line]), 0 if count else 1)
+    return CommandOutput({"erased": count}, iter([line]), 0 if count else 1)
 
 
-async def _stores(options: argparse.Namespace) -> Outcome:
+async def _stores(options: argparse.Namespace) -> CommandOutput:
     lines = [
         StoreLine(
             name=each.name,
@@ -144,20 +144,20 @@ async def _stores(options: argparse.Namespace) -> Outcome:
         )
         for each in options.opened.managed
     ]
-    return Outcome(lines, _store_lines(lines))
+    return CommandOutput(lines, _store_lines(lines))
 
 
-async def _dead_letters(options: argparse.Namespace) -> Outcome:
+async def _dead_letters(options: argparse.Namespace) -> CommandOutput:
     found = await Sessions(chosen_place(options)).dead_letters(options.session)
-    return Outcome(found, _letter_lines(found))
+    return CommandOutput(found, _letter_lines(found))
 
 
-async def _replay(options: argparse.Namespace) -> Outcome:
+async def _replay(options: argparse.Namespace) -> CommandOutput:
     sessions = Sessions(chosen_place(options))
     done = await sessions.replay(options.session, options.store, agent=options.agent, takeover=options.takeover)
     count = sum(done.letters.values())
     line = f"{count} to be tried again when an agent opens the session." if count else "There are no dead letters."
-    return Outcome(done, iter([line]), 0 if count else 1)
+    return CommandOutput(done, iter([line]), 0 if count else 1)
 
 
 def _chosen(options: argparse.Namespace) -> list[str] | None:

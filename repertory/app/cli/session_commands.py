@@ -47,7 +47,7 @@ _AGE = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smhdw]?)")
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CommandOutput:
     """What a command has to say."""
 
     report: object
@@ -56,7 +56,7 @@ class Outcome:
     code: int = 0
 
 
-Command = Callable[[argparse.Namespace, Sessions], Awaitable[Outcome]]
+CliCommand = Callable[[argparse.Namespace, Sessions], Awaitable[CommandOutput]]
 
 
 class Declined(Exception):
@@ -84,7 +84,9 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     """Every command, with its options and its help."""
     commands = parser.add_subparsers(dest="action", required=True)
 
-    def add(name: str, run: Command, text: str, *, writes: bool = False, asks: bool = False) -> argparse.ArgumentParser:
+    def add(
+        name: str, run: CliCommand, text: str, *, writes: bool = False, asks: bool = False
+    ) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         command.set_defaults(run=run)
         add_place(command)
@@ -161,37 +163,37 @@ def run_command(options: argparse.Namespace) -> int:
         sys.stderr.write("Nothing was changed.\n")
         return 1
     if options.json and outcome.report is not None:
-        sys.stdout.write(f"{listing.as_json(outcome.report)}\n")
+        sys.stdout.write(f"{listing.report_json(outcome.report)}\n")
     else:
         sys.stdout.writelines(f"{harmless(line)}\n" for line in outcome.lines)
     return outcome.code
 
 
-async def _list(options: argparse.Namespace, sessions: Sessions) -> Outcome:
+async def _list(options: argparse.Namespace, sessions: Sessions) -> CommandOutput:
     del options
     found = await sessions.list()
-    return Outcome(found, listing.session_table(found))
+    return CommandOutput(found, listing.session_table(found))
 
 
-async def _show(options: argparse.Namespace, sessions: Sessions) -> Outcome:
+async def _show(options: argparse.Namespace, sessions: Sessions) -> CommandOutput:
     found = await sessions.show(options.session, agent=options.agent)
-    return Outcome(found, listing.history_lines(_only(found)) if not options.json else iter(()))
+    return CommandOutput(found, listing.history_lines(_only(found)) if not options.json else iter(()))
 
 
-async def _history(options: argparse.Namespace, sessions: Sessions) -> Outcome:
+async def _history(options: argparse.Namespace, sessions: Sessions) -> CommandOutput:
     found = await sessions.history(options.session, agent=options.agent)
-    return Outcome(found, listing.happening_lines(found))
+    return CommandOutput(found, listing.happening_lines(found))
 
 
-async def _mark(options: argparse.Namespace, sessions: Sessions) -> Outcome:
+async def _mark(options: argparse.Namespace, sessions: Sessions) -> CommandOutput:
     note = {} if options.note is None else {"note": options.note}
     done = await sessions.mark(
         options.session, options.label, note, at=options.position, agent=options.agent, takeover=options.takeover
     )
-    return Outcome(done, iter([f"{harmless(options.session)}: {harmless(done.label)} is #{done.position}."]))
+    return CommandOutput(done, iter([f"{harmless(options.session)}: {harmless(done.label)} is #{done.position}."]))
 
 
-async def _prune(options: argparse.Namespace, sessions: Sessions) -> Outcome:
+async def _prune(options: argparse.Namespace, sessions: Sessions) -> CommandOutput:
     prune = partial(
         sessions.prune,
         options.session,
@@ -205,76 +207,76 @@ async def _prune(options: argparse.Namespace, sessions: Sessions) -> Outcome:
         question = f"Destroy {len(planned.erased)} records of {harmless(options.session)} for good?"
         await _ask(options, question)
         planned = await prune()
-    return Outcome(planned, _prune_lines(planned))
+    return CommandOutput(planned, _prune_lines(planned))
 
 
-async def _search(options: argparse.Namespace, sessions: Sessions) -> Outcome:
+async def _search(options: argparse.Namespace, sessions: Sessions) -> CommandOutput:
     found = await sessions.search(" ".join(options.words), session_id=options.session, hits_max=options.max)
-    return Outcome(found, listing.hit_lines(found))
+    return CommandOutput(found, listing.hit_lines(found))
 
 
-async def _export(options: argparse.Namespace, sessions: Sessions) -> Outcome:
+async def _export(options: argparse.Namespace, sessions: Sessions) -> CommandOutput:
     if options.file == "-":
         await sessions.write_export(options.session, _write_out)
-        return Outcome(None, iter(()))
+        return CommandOutput(None, iter(()))
     done = await sessions.export(options.session, Path(options.file), overwrite=options.force)
-    return Outcome(done, iter([f"{_copied(done, 'exported')} to {harmless(options.file)}."]))
+    return CommandOutput(done, iter([f"{_copied(done, 'exported')} to {harmless(options.file)}."]))
 
 
-async def _import(options: argparse.Namespace, sessions: Sessions) -> Outcome:
+async def _import(options: argparse.Namespace, sessions: Sessions) -> CommandOutput:
     done = await sessions.import_(Path(options.file), session_id=options.new_id, takeover=options.takeover)
-    return Outcome(done, iter([f"{_copied(done, 'imported')}."]))
+    return CommandOutput(done, iter([f"{_copied(done, 'imported')}."]))
 
 
-async def _copy(options: argparse.Namespace, sessions: Sessions) -> Outcome:
+async def _copy(options: argparse.Namespace, sessions: Sessions) -> CommandOutput:
     done = await sessions.copy(options.session, options.to, new_id=options.new_id, takeover=options.takeover)
-    return Outcome(done, iter([f"{_copied(done, 'copied')}."]))
+    return CommandOutput(done, iter([f"{_copied(done, 'copied')}."]))
 
 
-async def _fork(options: argparse.Namespace, sessions: Sessions) -> Outcome:
+async def _fork(options: argparse.Namespace, sessions: Sessions) -> CommandOutput:
     done = await sessions.fork(options.session, options.new_id, at=options.position, agent=options.agent)
     places = ", ".join(f"{harmless(agent)} at #{position}" for agent, position in done.positions.items())
     text = f"{harmless(done.session_id)}: forked from {harmless(done.source)}, {places}; {done.messages} messages."
-    return Outcome(done, iter([text]))
+    return CommandOutput(done, iter([text]))
 
 
-async def _diff(options: argparse.Namespace, sessions: Sessions) -> Outcome:
+async def _diff(options: argparse.Namespace, sessions: Sessions) -> CommandOutput:
     found = await sessions.diff(
         options.session, options.other, at=options.position, other_at=options.other_position, agent=options.agent
     )
-    return Outcome(found, listing.difference_lines(found))
+    return CommandOutput(found, listing.difference_lines(found))
 
 
-async def _rewind(options: argparse.Namespace, sessions: Sessions) -> Outcome:
+async def _rewind(options: argparse.Namespace, sessions: Sessions) -> CommandOutput:
     done = await sessions.rewind(options.session, options.to, agent=options.agent, takeover=options.takeover)
     text = f"{harmless(done.session_id)}: back at #{done.position}; `rewind` to {done.was} undoes this."
-    return Outcome(done, iter([text]))
+    return CommandOutput(done, iter([text]))
 
 
-async def _drop_summary(options: argparse.Namespace, sessions: Sessions) -> Outcome:
+async def _drop_summary(options: argparse.Namespace, sessions: Sessions) -> CommandOutput:
     done = await sessions.drop_summary(options.session, agent=options.agent, takeover=options.takeover)
     text = f"{harmless(done.session_id)}: the summary is shown no more; `rewind` to {done.was} undoes this."
-    return Outcome(done, iter([text]))
+    return CommandOutput(done, iter([text]))
 
 
-async def _redact(options: argparse.Namespace, sessions: Sessions) -> Outcome:
+async def _redact(options: argparse.Namespace, sessions: Sessions) -> CommandOutput:
     name = harmless(options.session)
     await _ask(options, f"Destroy what message #{options.seq} of {name} says?")
     async with _memories(options) as memory:
         done = await sessions.redact(
             options.session, options.seq, options.text, agent=options.agent, takeover=options.takeover, memory=memory
         )
-    return Outcome(done, _redaction_lines(done))
+    return CommandOutput(done, _redaction_lines(done))
 
 
-async def _redact_text(options: argparse.Namespace, sessions: Sessions) -> Outcome:
+async def _redact_text(options: argparse.Namespace, sessions: Sessions) -> CommandOutput:
     text = sys.stdin.read().rstrip("\n") if options.text == "-" else options.text
     await _ask(options, f"Destroy that text wherever {harmless(options.session)} says it?")
     async with _memories(options) as memory:
         done = await sessions.redact_text(
             options.session, text, options.instead, agent=options.agent, takeover=options.takeover, memory=memory
         )
-    return Outcome(done, _text_redaction_lines(done))
+    return CommandOutput(done, _text_redaction_lines(done))
 
 
 @asynccontextmanager
@@ -289,24 +291,24 @@ async def _memories(options: argparse.Namespace) -> AsyncGenerator[Sequence[obje
         await store.aclose()
 
 
-async def _delete(options: argparse.Namespace, sessions: Sessions) -> Outcome:
+async def _delete(options: argparse.Namespace, sessions: Sessions) -> CommandOutput:
     await _ask(options, f"Delete {harmless(options.session)} for good?")
     proof = await sessions.delete(options.session, takeover=options.takeover)
-    return Outcome(proof, _proof_lines([proof]))
+    return CommandOutput(proof, _proof_lines([proof]))
 
 
-async def _expire(options: argparse.Namespace, sessions: Sessions) -> Outcome:
+async def _expire(options: argparse.Namespace, sessions: Sessions) -> CommandOutput:
     planned = await sessions.expire(options.age, dry_run=True)
     if options.dry_run or not planned.expired:
-        return Outcome(planned, _expiry_lines(planned))
+        return CommandOutput(planned, _expiry_lines(planned))
     await _ask(options, f"Delete {len(planned.expired)} sessions for good?")
     done = await sessions.expire(options.age)
-    return Outcome(done, _expiry_lines(done))
+    return CommandOutput(done, _expiry_lines(done))
 
 
-async def _doctor(options: argparse.Namespace, sessions: Sessions) -> Outcome:
+async def _doctor(options: argparse.Namespace, sessions: Sessions) -> CommandOutput:
     report = await sessions.doctor(repair=options.repair)
-    return Outcome(report, listing.health_lines(report), 0 if report.ok else 1)
+    return CommandOutput(report, listing.health_lines(report), 0 if report.ok else 1)
 
 
 def _prune_lines(done: PruneReport) -> Iterator[str]:

@@ -174,7 +174,7 @@ def blocking_host() -> BlockingHost:
 # At the end of the process everything is tried once, all of it at the same time and within a bound. What is left then
 # is named in the log, and the process ends.
 
-Finish: TypeAlias = Callable[[float], Awaitable[str | None]]
+FinishAtExit: TypeAlias = Callable[[float], Awaitable[str | None]]
 """Does it, within the time that is left until a time of the event loop's clock. Returns why some of it is not done, and
 None when all of it is.
 """
@@ -189,7 +189,7 @@ class Unfinished:
     session_id: str | None
     """None when the conversation is kept nowhere."""
     agent_id: str
-    finish: Finish
+    finish: FinishAtExit
     of_memory: bool = False
     """Whether it may hold a conversation that is kept nowhere else."""
 
@@ -214,7 +214,7 @@ _spent_s = 0.0
 """How much of `EXIT_S` is used up."""
 
 
-def watch_state(state: AgentState, store: Finish, of: tuple[str, str]) -> None:
+def watch_state(state: AgentState, store: FinishAtExit, of: tuple[str, str]) -> None:
     """Store what is set in the state from now on at the end of the process, unless it is stored before. `of`: session
     and agent.
     """

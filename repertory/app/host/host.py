@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import anyio
 from anyio.lowlevel import RunVar
 
-from repertory.actors.backlog import Backlog, Backlogs
+from repertory.actors.backlog import CommitBuffer, CommitBuffers
 from repertory.actors.call import deadline as caller_deadline
 from repertory.actors.leases import Durable
-from repertory.actors.memory_journal import MemoryJournal
+from repertory.actors.memory_journal import InMemoryJournal
 from repertory.actors.session import session_spec
 from repertory.app.host.session import ActiveSession, active_session
 from repertory.app.host.shared import OpenStores, ServerUse, ToolServers, reason_of
@@ -29,7 +29,7 @@ from repertory.app.memory.open_memories import OpenMemories
 from repertory.core.outage import DEFAULT_PATIENCE, StorePatience
 from repertory.errors import StartFailed, Unavailable
 from repertory.runtime.actor import Actor
-from repertory.runtime.drain import Phase
+from repertory.runtime.drain import DrainPhase
 from repertory.runtime.message import Next, carry_on
 from repertory.runtime.spec import ChildSpec, Strategy, SupervisorSettings
 from repertory.runtime.system import ActorSystem, OnFatal, SystemSettings
@@ -87,12 +87,12 @@ class _Place:
     servers: list[ServerUse] = field(default_factory=list[ServerUse])
     """The tool servers that the session uses."""
     users: int = 0
-    memory: MemoryJournal | None = None
+    memory: InMemoryJournal | None = None
     """What a session in memory goes on from."""
     idle_since: float = 0.0
     by: float = -math.inf
     """The last deadline of those who have used it since it was put to rest by the last of them."""
-    backlog: Backlog | None = None
+    backlog: CommitBuffer | None = None
     """What the session has accepted and its store has not, while it is active."""
 
     @property
@@ -115,7 +115,7 @@ class Host:
                 on_fatal=settings.on_fatal,
             )
         )
-        self.backlogs = Backlogs(settings.patience)
+        self.backlogs = CommitBuffers(settings.patience)
         """What sessions have accepted and their stores have not."""
         self._stores = OpenStores(self.system, self.backlogs, self._yield if settings.idle_timeout_s > 0 else None)
         self.servers = ToolServers(self.system)
@@ -239,7 +239,7 @@ class Host:
         name = place.name = self._name_for(spec)
         supervisor: ActorRef[object] | None = None
         refs: dict[str, ActorRef[Any]] = {}
-        keeper: Durable | MemoryJournal
+        keeper: Durable | InMemoryJournal
         try:
             if spec.sessions is not None:
                 keeper = await self._stores.enter(spec.sessions)
@@ -270,7 +270,9 @@ class Host:
             spec.opened(active)
         return active
 
-    async def _members(self, place: _Place, spec: SessionSpec, keeper: Durable | MemoryJournal) -> Sequence[ChildSpec]:
+    async def _members(
+        self, place: _Place, spec: SessionSpec, keeper: Durable | InMemoryJournal
+    ) -> Sequence[ChildSpec]:
         """What the session consists of, with the tool servers and the memory stores that it uses."""
         if spec.parts is not None:
             self._models[id(spec.parts.model)] = spec.parts.model
@@ -473,7 +475,7 @@ def idle_watch_spec(period_s: float, look: Callable[[], Awaitable[None]]) -> Chi
 REFUSE, TURNS, MEMORY, COMMIT, CLOSE = "refuse", "turns", "memory", "commit", "close"
 
 
-_ALONE = Phase(name=COMMIT, timeout_s=20.0, reserve_s=5.0, stops_actors=True)
+_ALONE = DrainPhase(name=COMMIT, timeout_s=20.0, reserve_s=5.0, stops_actors=True)
 """The only phase of a host that lives for one agent: its turns have ended before."""
 
 
@@ -481,12 +483,12 @@ _TOGETHER = SupervisorSettings(strategy=Strategy.REST_FOR_ONE)
 """Of such a host: the session's actors stand under the root, behind those that they need."""
 
 
-def drain_phases(total_s: float) -> tuple[Phase, ...]:
+def drain_phases(total_s: float) -> tuple[DrainPhase, ...]:
     """The phases within `total_s` seconds. Committing and closing have their share whatever the turns take."""
     return (
-        Phase(name=REFUSE, timeout_s=total_s * 0.04),
-        Phase(name=TURNS, timeout_s=total_s * 0.60),
-        Phase(name=MEMORY, timeout_s=total_s * 0.12),
-        Phase(name=COMMIT, timeout_s=total_s * 0.20, reserve_s=total_s * 0.16, stops_actors=True),
-        Phase(name=CLOSE, timeout_s=total_s * 0.08, reserve_s=total_s * 0.04),
+        DrainPhase(name=REFUSE, timeout_s=total_s * 0.04),
+        DrainPhase(name=TURNS, timeout_s=total_s * 0.60),
+        DrainPhase(name=MEMORY, timeout_s=total_s * 0.12),
+        DrainPhase(name=COMMIT, timeout_s=total_s * 0.20, reserve_s=total_s * 0.16, stops_actors=True),
+        DrainPhase(name=CLOSE, timeout_s=total_s * 0.08, reserve_s=total_s * 0.04),
     )

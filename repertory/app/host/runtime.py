@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 import anyio
 from anyio.abc import TaskStatus
 
-from repertory.actors.backlog import Backlogs, NotStored
+from repertory.actors.backlog import CommitBuffers, NotStored
 from repertory.actors.tool_registry import ToolRegistry
 from repertory.app.agent.agent import Agent, given_manager, with_memory
 from repertory.app.agent.call_options import CallOptions, read_call
@@ -36,7 +36,7 @@ from repertory.core.outage import DEFAULT_PATIENCE, StorePatience
 from repertory.core.retry import DEFAULT_RETRY
 from repertory.core.state import agent_state
 from repertory.errors import Invalid
-from repertory.runtime.drain import DrainReport as ActorsReport
+from repertory.runtime.drain import ActorsReport
 from repertory.runtime.host_task import HostTask
 from repertory.runtime.lifecycle import SystemStats
 
@@ -276,7 +276,7 @@ class RuntimeStats(SystemStats):
     """Agents in sessions whose store does not take their records now."""
 
 
-def runtime_stats(actors: SystemStats, backlogs: Backlogs) -> RuntimeStats:
+def runtime_stats(actors: SystemStats, backlogs: CommitBuffers) -> RuntimeStats:
     """The counters of the actors, with those of the backlogs."""
     said = {field.name: getattr(actors, field.name) for field in fields(SystemStats)}
     counts = [(backlog.count, backlog.error is not None) for backlog in backlogs]

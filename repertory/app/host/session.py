@@ -26,15 +26,15 @@ from repertory.actors.call import (
     ShowSnapshot,
 )
 from repertory.actors.call import deadline as caller_deadline
-from repertory.actors.context import StopWish
+from repertory.actors.context import StopRequest
 from repertory.actors.ledger import LATE_S
 from repertory.actors.memory.consumer import FinishMemory, FlushMemory, MemoryMessage
-from repertory.actors.mirror import Mirror
-from repertory.actors.persister import Hurry, PersisterMessage, ReadHistory, ReadImage, ReadSaid
+from repertory.actors.mirror import ReadModel
+from repertory.actors.persister import PersisterMessage, ReadHistory, ReadImage, ReadSaid, ShortenTimeouts
 from repertory.actors.said import History
 from repertory.actors.tool_registry import ToolRegistry
 from repertory.core.state import AgentState
-from repertory.core.turn import CANCELLED, Stop
+from repertory.core.turn import CANCELLED, StopReason
 from repertory.errors import ActorDead, AgentBusy
 from repertory.forking import forget_in_children
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from repertory.actors.leases import Durable
     from repertory.actors.memory.consumer import MemoryParts
     from repertory.actors.memory.store import MemoryStoreMessage
-    from repertory.actors.memory_journal import MemoryJournal
+    from repertory.actors.memory_journal import InMemoryJournal
     from repertory.actors.orchestrator.orchestrator import OrchestratorMessage
     from repertory.app.sessions.sessions import SessionPlace
     from repertory.core.journal.editing import MessagesEdit
@@ -124,7 +124,7 @@ class SessionSpec(ABC):
     """What it remembers with across conversations."""
     sessions: SessionPlace | None = None
     """Where the session is kept; None keeps it in `memory` only."""
-    memory: MemoryJournal
+    memory: InMemoryJournal
     own: bool = False
     """Whether the journal is its alone: nobody else can find it, and the object that users hold keeps it."""
     takeover: bool = False
@@ -159,7 +159,7 @@ class SessionSpec(ABC):
     @abstractmethod
     async def members(
         self,
-        keeper: Durable | MemoryJournal,
+        keeper: Durable | InMemoryJournal,
         memories: Mapping[str, ActorRef[MemoryStoreMessage]],
         host: SessionHost,
     ) -> Sequence[ChildSpec]:
@@ -178,11 +178,11 @@ class ActiveSession:
     """The same as `agent`, when it is an orchestrator."""
     memory: ActorRef[MemoryMessage] | None = None
     """None when the agent remembers nothing across conversations."""
-    mirror: Mirror = field(default_factory=Mirror)
+    mirror: ReadModel = field(default_factory=ReadModel)
     state: AgentState = field(default_factory=AgentState)
     tools: ToolRegistry = field(default_factory=ToolRegistry)
     """What the agent may call, with what tool servers offer."""
-    wish: StopWish = field(default_factory=StopWish)
+    wish: StopRequest = field(default_factory=StopRequest)
 
     @property
     def in_a_turn(self) -> bool:
@@ -208,7 +208,7 @@ class ActiveSession:
         async with self.agent.stream(InvokeStreaming(invocation=invocation), timeout_s=math.inf) as events:
             yield events
 
-    def cancel(self, stop: Stop = CANCELLED, *, after_tools: bool = False) -> None:
+    def cancel(self, stop: StopReason = CANCELLED, *, after_tools: bool = False) -> None:
         """End the running turn early, from any thread."""
         self.wish.ask(stop, after_tools=after_tools)
         self.agent.tell_threadsafe(CancelTurn())
@@ -243,7 +243,7 @@ class ActiveSession:
 
     def hurry(self, wait_s: float) -> None:
         """Let nobody wait for the store any longer than this."""
-        self.persister.tell(Hurry(wait_s=wait_s))
+        self.persister.tell(ShortenTimeouts(wait_s=wait_s))
 
     async def show(self, wanted: SnapshotFields | MessagesEdit) -> None:
         """Go on from a snapshot or an edit of the messages; returns when that is durable. Errors: `Invalid`, and those

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import anyio
 from anyio.lowlevel import RunVar
 
-from repertory.actors.leases import Durable, Leases
+from repertory.actors.leases import Durable, SessionLeases
 from repertory.actors.tool_server import ServerLink, tool_server_spec
 from repertory.actors.writer import StoreWriter, WriterSettings, keeper_spec
 from repertory.errors import RepertoryError, Retryable, StartFailed
@@ -19,7 +19,7 @@ from repertory.runtime.mailbox import MailboxSettings
 from repertory.runtime.spec import ChildSpec
 
 if TYPE_CHECKING:
-    from repertory.actors.backlog import Backlogs
+    from repertory.actors.backlog import CommitBuffers
     from repertory.app.sessions.sessions import SessionPlace
     from repertory.backends.ports import ToolSource
     from repertory.runtime.ref import ActorRef
@@ -175,7 +175,7 @@ class OpenStores:
     """One store and one writer per database, whoever asks."""
 
     def __init__(
-        self, system: ActorSystem, backlogs: Backlogs, give_up: Callable[[str, str], Awaitable[None]] | None
+        self, system: ActorSystem, backlogs: CommitBuffers, give_up: Callable[[str, str], Awaitable[None]] | None
     ) -> None:
         """`give_up` is called with the key of a store and a session in it that another process asks for; None: nobody
         is heard.
@@ -237,7 +237,7 @@ class OpenStores:
         self._started += 1
         spec = ChildSpec(name=f"writer {self._started}", factory=writer, mailbox=_MAILBOX)
         ref = await self._system.start(spec)
-        leases = Leases(store, busy_s=self._backlogs.patience.busy_s)
+        leases = SessionLeases(store, busy_s=self._backlogs.patience.busy_s)
         durable = Durable(store=store, leases=leases, writer=ref, backlogs=self._backlogs)
         return _OpenStore(durable, self._started, ref)
 

@@ -12,14 +12,14 @@ from repertory.backends.aws_clients import AwsSettings, LendingClient
 from repertory.backends.memory.bedrock import (
     AccessControlEntry,
     CustomSource,
-    Kind,
+    KnowledgeBaseKind,
     KnowledgeBaseMemory,
     KnowledgeBaseSettings,
     S3Source,
     ScoreBounds,
-    check_count,
+    check_result_count,
 )
-from repertory.backends.patience import Patience
+from repertory.backends.patience import RetryPolicy
 from repertory.core.ids import check_id
 from repertory.core.memory.options import Options, read_options
 from repertory.errors import Invalid
@@ -60,7 +60,7 @@ class BedrockKnowledgeBaseConfig(Options):
 
     knowledge_base_id: str | None = None
     """Must be given."""
-    knowledge_base_type: Kind | None = None
+    knowledge_base_type: KnowledgeBaseKind | None = None
     """`VECTOR`, `MANAGED`, `KENDRA` or `SQL`; None asks the service, once."""
     data_source_type: DataSourceType | None = None
     """`CUSTOM` or `S3` for a store that is written to; `OTHER` is only read."""
@@ -125,14 +125,14 @@ class BedrockKnowledgeBaseStore(KnowledgeBaseMemory):
         _one_of(connection.data_source_type, DataSourceType, "data_source_type")
         if min_score is not None and max_score is not None:
             raise Invalid("min_score and max_score exclude each other", min_score=min_score, max_score=max_score)
-        patience = Patience(timeout_s=timeout_s, first_delay_s=0.2)
+        patience = RetryPolicy(timeout_s=timeout_s, first_delay_s=0.2)
         settings = KnowledgeBaseSettings(
             name=check_id(name, "store name"),
             description=description,
-            max_search_results=None if max_search_results is None else check_count(max_search_results),
+            max_search_results=None if max_search_results is None else check_result_count(max_search_results),
             extraction=extraction,
             knowledge_base_id=_knowledge_base_id(connection),
-            kind=_one_of(connection.knowledge_base_type, Kind, "knowledge_base_type"),
+            kind=_one_of(connection.knowledge_base_type, KnowledgeBaseKind, "knowledge_base_type"),
             source=_source(connection, patience) if writable else None,
             scope=scope or None,
             scope_key=connection.scope_metadata_key or "namespace",
@@ -158,7 +158,7 @@ def _one_of(given: T, allowed: object, what: str) -> T:
     return given
 
 
-def _source(config: BedrockKnowledgeBaseConfig, patience: Patience) -> CustomSource | S3Source:
+def _source(config: BedrockKnowledgeBaseConfig, patience: RetryPolicy) -> CustomSource | S3Source:
     kind = config.data_source_type
     if kind not in ("CUSTOM", "S3"):
         raise Invalid(_READ_ONLY, data_source_type=kind)
@@ -179,7 +179,7 @@ def _source(config: BedrockKnowledgeBaseConfig, patience: Patience) -> CustomSou
 
 
 def _open_objects(
-    s3: BedrockKnowledgeBaseS3Config, config: BedrockKnowledgeBaseConfig, patience: Patience
+    s3: BedrockKnowledgeBaseS3Config, config: BedrockKnowledgeBaseConfig, patience: RetryPolicy
 ) -> ObjectStore:
     from repertory.backends.objects.s3 import S3ObjectStore  # loaded when used
 

@@ -8,12 +8,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
-from repertory.actors.model_call import Request, call_until_answered
+from repertory.actors.model_call import ModelRequest, call_until_answered
 from repertory.app.agent.model_choice import default_model
 from repertory.backends.worker_threads import run_foreign
 from repertory.core.answer import LIMITED
 from repertory.core.memory.extracting import (
-    DEFAULT_PROMPT,
+    EXTRACTION_PROMPT,
     FORM,
     PART_TOKENS_MAX,
     ExtractionResult,
@@ -246,7 +246,7 @@ class ModelExtractor:
 
     def __init__(self, model: Model | str | None = None, system_prompt: str | None = None) -> None:
         self._model = None if model is None else default_model(model)
-        self._system_prompt = f"{system_prompt or DEFAULT_PROMPT}\n\n{FORM}"
+        self._system_prompt = f"{system_prompt or EXTRACTION_PROMPT}\n\n{FORM}"
 
     async def extract(self, messages: Sequence[Message], context: object = None) -> list[ExtractionResult]:
         """The facts, each once. What fails for a while is tried again. `context`: an `ExtractionContext`.
@@ -284,7 +284,7 @@ class ModelExtractor:
 
     async def _ask(self, model: Model, question: str, who: str) -> list[ExtractionResult]:
         messages: list[Message] = [{"role": "user", "content": [{"text": question}]}]
-        request = Request(messages=messages, tool_specs=(), system_prompt=self._system_prompt)
+        request = ModelRequest(messages=messages, tool_specs=(), system_prompt=self._system_prompt)
         answer = await call_until_answered(model, request, DEFAULT_RETRY, who)
         if answer.stop_reason in LIMITED:
             raise MaxTokensReachedException("the facts were cut off", stop_reason=answer.stop_reason)

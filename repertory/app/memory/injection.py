@@ -41,7 +41,7 @@ class InjectionFormatContext:
     """The best first."""
 
 
-Query: TypeAlias = "Callable[[InjectionContext], str | Awaitable[str | None] | None]"
+InjectionQuery: TypeAlias = "Callable[[InjectionContext], str | Awaitable[str | None] | None]"
 Format: TypeAlias = "Callable[[InjectionFormatContext], str | Awaitable[str]]"
 
 
@@ -61,7 +61,7 @@ class MemoryInjectionConfig(Options):
 
     trigger: Occasion | InjectionPredicate = "userTurn"
     max_entries: int = MAX_ENTRIES
-    query: Query | None = None
+    query: InjectionQuery | None = None
     format: Format | None = None
     timeout_s: float = TIMEOUT_S
     max_tokens: int = MAX_TOKENS

@@ -20,7 +20,7 @@ import anyio
 
 from repertory.actors.hooks.events import MessageAddedEvent
 from repertory.actors.memory.consumer import AcceptMemories, MemoryLink, MemoryParts, MemorySource
-from repertory.actors.memory.store import AddMemory, ClientSettings, MemoryStoreClient, SearchMemory, ask_store
+from repertory.actors.memory.store import AddMemory, MemoryStoreClient, MemoryStoreSettings, SearchMemory, ask_store
 from repertory.app.agent.plugins import Plugin
 from repertory.app.host.edge import short_errors
 from repertory.app.host.host import ambient_host
@@ -40,12 +40,12 @@ from repertory.core.ids import check_id
 from repertory.core.memory.merging import merged
 from repertory.core.memory.options import (
     AddMessagesContext,
+    EntryMetadata,
     MemoryAddOptions,
     MemoryAddToolConfig,
     MemoryEntry,
     MemorySearchOptions,
     MemoryToolConfig,
-    Metadata,
     read_options,
 )
 from repertory.core.memory.progress import FlushReport, StoreFlush, together
@@ -89,7 +89,7 @@ class MemoryManager(Plugin):
         add_tool_config: MemoryAddToolConfig | Mapping[str, object] | bool = False,
         injection: MemoryInjectionConfig | Mapping[str, object] | bool = True,
     ) -> None:
-        self.managed = managed_stores(stores, ClientSettings())
+        self.managed = managed_stores(stores, MemoryStoreSettings())
         """The stores, and what each can do."""
         self._injection = read_injection(injection)
         own = [search_tool(self, search_tool_config), add_tool(self, add_tool_config)]
@@ -240,7 +240,7 @@ class MemoryManager(Plugin):
         self,
         stores: Sequence[ManagedStore],
         contents: Sequence[str],
-        metadata: Metadata | None,
+        metadata: EntryMetadata | None,
         key: str | None,
         agent: Any,
     ) -> list[tuple[str, RepertoryError]]:
@@ -473,7 +473,7 @@ class ManagedStore:
         return list(give()) if callable(give) else ()
 
 
-def managed_stores(given: object, settings: ClientSettings) -> tuple[ManagedStore, ...]:
+def managed_stores(given: object, settings: MemoryStoreSettings) -> tuple[ManagedStore, ...]:
     """The stores. Errors: `Invalid`, a ValueError, for one that cannot do what it says, and for two of one name."""
     if isinstance(given, str) or not isinstance(given, list | tuple):
         given = [given]
@@ -487,7 +487,7 @@ def managed_stores(given: object, settings: ClientSettings) -> tuple[ManagedStor
     return tuple(stores)
 
 
-def _managed(store: object, settings: ClientSettings) -> ManagedStore:
+def _managed(store: object, settings: MemoryStoreSettings) -> ManagedStore:
     if not callable(getattr(store, "search", None)):
         raise Invalid("MemoryManager: a store has a method search(query, options)", got=type(store).__name__)
     missing = [field for field in _FIELDS if not hasattr(store, field)]

@@ -11,24 +11,24 @@ from typing import TYPE_CHECKING
 from anyio.lowlevel import checkpoint
 
 from repertory.app.operations.reading import (
-    Made,
-    Position,
+    PositionLike,
+    RecordStamp,
     agent_there,
     ancestry_of,
-    aside,
     chosen_agent,
-    commit,
+    commit_rows,
+    in_thread_when_many,
     info_of,
-    journal_of,
     last_of,
     moment_and_end_of,
     moment_to_fork,
     owned,
     position_of,
+    read_journal,
     rows_of,
     sound_info_of,
 )
-from repertory.backends.line_files import lines_of
+from repertory.backends.line_files import read_lines
 from repertory.core.ids import check_id
 from repertory.core.journal.export_lines import (
     End,
@@ -40,7 +40,7 @@ from repertory.core.journal.export_lines import (
     row_line,
 )
 from repertory.core.journal.history.compare import Compared, Difference, Placed, compare
-from repertory.core.journal.history.fork import Fork, Lineage, told
+from repertory.core.journal.history.fork import Fork, Lineage, conversation_at
 from repertory.core.journal.history.fork import fork as fork_journal
 from repertory.core.journal.history.rewind import go_back, without_summary
 from repertory.core.journal.restore import restore
@@ -49,7 +49,7 @@ from repertory.errors import AlreadyExists, NotFound
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from repertory.backends.line_files import Write
+    from repertory.backends.line_files import WriteChunk
     from repertory.backends.ports import SessionStore
     from repertory.core.journal.rows import Row
 
@@ -78,8 +78,8 @@ class RewindReport:
     """The last position before. Rewinding to it undoes this."""
 
 
-async def fork(
-    store: SessionStore, session_id: str, new_id: str, at: Position, agent_id: str | None, made: Made
+async def fork_session(
+    store: SessionStore, session_id: str, new_id: str, at: PositionLike, agent_id: str | None, made: RecordStamp
 ) -> ForkReport:
     """Make a session of what another one was at a position."""
     check_id(new_id, "session id")
@@ -91,38 +91,38 @@ async def fork(
         then = await moment_to_fork(store, session_id, each, position)
         forks[each] = fork_journal(then, at=made.at, entropy=made.entropy)
     async with owned(store, new_id, takeover=False) as lease:  # Rows that do not begin the session are refused.
-        await commit(store, lease, [row for fork in forks.values() for row in fork.rows])
+        await commit_rows(store, lease, [row for fork in forks.values() for row in fork.rows])
     count = sum(fork.messages for fork in forks.values())
     return ForkReport(session_id=new_id, source=session_id, positions=positions, messages=count)
 
 
-async def rewind(
-    store: SessionStore, session_id: str, to: int | str, agent_id: str | None, made: Made, *, takeover: bool
+async def rewind_session(
+    store: SessionStore, session_id: str, to: int | str, agent_id: str | None, made: RecordStamp, *, takeover: bool
 ) -> RewindReport:
     """Go back to a position, on the record. What is read is what opening reads, there and at the end."""
     agent_id = await agent_there(store, session_id, agent_id)
     async with owned(store, session_id, takeover=takeover) as lease:
         then, now = await moment_and_end_of(store, session_id, agent_id, to)
         was = now.fold.last_seq
-        await commit(store, lease, go_back(then, now, at=made.at, entropy=made.entropy))
+        await commit_rows(store, lease, go_back(then, now, at=made.at, entropy=made.entropy))
     return RewindReport(session_id=session_id, agent_id=agent_id, position=then.position, was=was)
 
 
 async def drop_summary(
-    store: SessionStore, session_id: str, agent_id: str | None, made: Made, *, takeover: bool
+    store: SessionStore, session_id: str, agent_id: str | None, made: RecordStamp, *, takeover: bool
 ) -> RewindReport:
     """Show again what the summary stands for, on the record."""
     agent_id = await agent_there(store, session_id, agent_id)
     async with owned(store, session_id, takeover=takeover) as lease:
-        journal = await journal_of(store, session_id, agent_id)
+        journal = await read_journal(store, session_id, agent_id)
         size = len(journal.rows)
-        rows = await aside(partial(without_summary, journal, at=made.at, entropy=made.entropy), size)
-        await commit(store, lease, rows)
+        rows = await in_thread_when_many(partial(without_summary, journal, at=made.at, entropy=made.entropy), size)
+        await commit_rows(store, lease, rows)
     return RewindReport(session_id=session_id, agent_id=agent_id, position=journal.last_seq, was=journal.last_seq)
 
 
 async def diff(
-    store: SessionStore, first: tuple[str, Position], second: tuple[str, Position], agent_id: str | None
+    store: SessionStore, first: tuple[str, PositionLike], second: tuple[str, PositionLike], agent_id: str | None
 ) -> Difference:
     """What differs between two sessions, each at a position."""
     (ours, our_position), (theirs, their_position) = [
@@ -132,11 +132,11 @@ async def diff(
     def compared() -> Difference:
         return compare(_compared(ours, our_position), _compared(theirs, their_position))
 
-    return await aside(compared, sum(len(journal.rows) for journal in (*ours, *theirs)))
+    return await in_thread_when_many(compared, sum(len(journal.rows) for journal in (*ours, *theirs)))
 
 
-async def _lineage(store: SessionStore, session_id: str, at: Position, agent_id: str | None) -> tuple[Lineage, int]:
-    journal = await journal_of(store, session_id, await chosen_agent(store, session_id, agent_id))
+async def _lineage(store: SessionStore, session_id: str, at: PositionLike, agent_id: str | None) -> tuple[Lineage, int]:
+    journal = await read_journal(store, session_id, await chosen_agent(store, session_id, agent_id))
     return (await ancestry_of(store, journal)).lineage, journal.position(at)
 
 
@@ -145,14 +145,15 @@ def _compared(lineage: Lineage, position: int) -> Compared:
     fold = lineage[0].fold_at(position)
     return Compared(
         said=[
-            Placed(seq=each.seq, message=each.record.message, source=each.source) for each in told(lineage, position)
+            Placed(seq=each.seq, message=each.record.message, source=each.source)
+            for each in conversation_at(lineage, position)
         ],
         shown=[Placed(seq=seq, message=message) for seq, message in fold.shown],
         state=fold.state,
     )
 
 
-async def _positions(store: SessionStore, session_id: str, at: Position, agent_id: str | None) -> dict[str, int]:
+async def _positions(store: SessionStore, session_id: str, at: PositionLike, agent_id: str | None) -> dict[str, int]:
     """Agent id to position, for the journals that a position means: one that is named, or the only one; of several
     those that have the label, or all of them as they are now.
     """
@@ -192,7 +193,7 @@ class CopyReport:
     """Rows that were written. Fewer than there are when a copy was completed that had been cut off."""
 
 
-async def export(store: SessionStore, session_id: str, write: Write, at: float) -> CopyReport:
+async def export(store: SessionStore, session_id: str, write: WriteChunk, at: float) -> CopyReport:
     """Write the lines of a session, one agent after the other."""
     info = await sound_info_of(store, session_id)
     opening = first_line(session_id, at)
@@ -214,13 +215,13 @@ async def read_export(path: Path) -> Exported:
     """The session in a file, proved. Errors: `CorruptJournal` naming file and line, those of the file."""
     reader = ExportReader(str(path))
     number = 0
-    async with aclosing(lines_of(path)) as lines:
+    async with aclosing(read_lines(path)) as lines:
         async for line in lines:
             reader.take(line)
             number += 1
             if not number % _LINES_AT_ONCE:
                 await checkpoint()
-    return await aside(reader.finish, number)
+    return await in_thread_when_many(reader.finish, number)
 
 
 async def store_session(
@@ -230,7 +231,7 @@ async def store_session(
     check_id(session_id, "session id")
     missing = missing_rows(session_id, journals, await _there(store, session_id))
     async with owned(store, session_id, takeover=takeover) as lease:
-        await commit(store, lease, missing)
+        await commit_rows(store, lease, missing)
     ends = {agent_id: rows[-1].seq for agent_id, rows in journals.items() if rows}
     return CopyReport(session_id=session_id, agents=ends, added=len(missing))
 
@@ -241,7 +242,7 @@ async def read_session(store: SessionStore, session_id: str) -> Mapping[str, Seq
     journals: dict[str, Sequence[Row]] = {}
     for agent_id in sorted(info.agents):
         rows = await rows_of(store, session_id, agent_id)
-        await aside(partial(restore, rows, session_id=session_id), len(rows))
+        await in_thread_when_many(partial(restore, rows, session_id=session_id), len(rows))
         journals[agent_id] = rows
     return journals
 

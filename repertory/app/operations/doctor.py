@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from repertory.app.operations.reading import aside, owned
-from repertory.backends.ports import Damage, Salvage
+from repertory.app.operations.reading import in_thread_when_many, owned
+from repertory.backends.ports import Corruption, SalvagedRows
 from repertory.core.journal.examination import Examined, examine, repaired
 from repertory.core.journal.restore import restore
 from repertory.core.journal.rows import verify
 from repertory.errors import Corrupt, Invalid, RepertoryError
 
 if TYPE_CHECKING:
-    from repertory.app.operations.reading import Made
+    from repertory.app.operations.reading import RecordStamp
     from repertory.backends.ports import SessionInfo, SessionStore
     from repertory.core.journal.rows import Row
 
@@ -53,7 +53,7 @@ class DoctorReport:
 
     place: str
     sessions: Sequence[SessionHealth]
-    damages: Sequence[Damage]
+    damages: Sequence[Corruption]
     """What is wrong with the place as a whole."""
     strays: Sequence[str]
     """What lies among the sessions and belongs to none. It does no harm and is left alone."""
@@ -68,7 +68,7 @@ class DoctorReport:
         return (not self.damages or self.rebuilt_from is not None) and all(session.ok for session in self.sessions)
 
 
-async def examine_place(store: SessionStore, made: Made, *, repair: bool) -> DoctorReport:
+async def examine_place(store: SessionStore, made: RecordStamp, *, repair: bool) -> DoctorReport:
     """Examine everything; with `repair`, set aside what is damaged."""
     inspection = await store.inspect()
     damages = list(inspection.damages)
@@ -79,7 +79,7 @@ async def examine_place(store: SessionStore, made: Made, *, repair: bool) -> Doc
         try:
             rebuilt_from = await store.rebuild(partial(_sound, made))
         except Corrupt as error:
-            damages.append(Damage(where=store.name, what=str(error)))
+            damages.append(Corruption(where=store.name, what=str(error)))
         else:
             sessions += [_lost(name, rebuilt_from) for name in sorted(before - await _names(store))]
     try:
@@ -87,7 +87,7 @@ async def examine_place(store: SessionStore, made: Made, *, repair: bool) -> Doc
     except Corrupt as error:
         infos = ()
         if not damages:
-            damages.append(Damage(where=store.name, what=str(error)))
+            damages.append(Corruption(where=store.name, what=str(error)))
     for info in infos:
         problems = await _problems(store, info)
         if problems and info.owner is not None:  # It may have been changed while it was read.
@@ -131,7 +131,9 @@ async def _problems(store: SessionStore, info: SessionInfo) -> list[str]:
             continue
         forgotten = store.capabilities.forgets_the_oldest and bool(rows) and rows[0].seq > 1
         problem_of = _problem_of_the_rest if forgotten else _problem
-        problem = await aside(partial(problem_of, agent_id, rows, opened, info.agents[agent_id]), len(rows))
+        problem = await in_thread_when_many(
+            partial(problem_of, agent_id, rows, opened, info.agents[agent_id]), len(rows)
+        )
         problems += [] if problem is None else [problem]
     found = [f"{damage.where}: {damage.what}" for damage in await store.examine(info.session_id)]
     problems += [each for each in found if not any(each.partition(": ")[0] in problem for problem in problems)]
@@ -173,7 +175,7 @@ def _problem_of_the_rest(agent_id: str, rows: Sequence[Row], opened: Sequence[Ro
     return None
 
 
-async def _repaired(store: SessionStore, health: SessionHealth, made: Made) -> SessionHealth:
+async def _repaired(store: SessionStore, health: SessionHealth, made: RecordStamp) -> SessionHealth:
     """What became of a damaged session."""
     if not store.capabilities.quarantines:
         return replace(health, not_repaired="nothing can be set aside in this store")
@@ -187,9 +189,9 @@ async def _repaired(store: SessionStore, health: SessionHealth, made: Made) -> S
         return replace(health, not_repaired=str(error))
 
 
-async def _set_aside(store: SessionStore, health: SessionHealth, made: Made) -> SessionHealth:
+async def _set_aside(store: SessionStore, health: SessionHealth, made: RecordStamp) -> SessionHealth:
     salvage = await store.salvage(health.session_id)
-    examined, keep = await aside(partial(_kept, salvage, health.problems[0], made), len(salvage.rows))
+    examined, keep = await in_thread_when_many(partial(_kept, salvage, health.problems[0], made), len(salvage.rows))
     moved_to = await store.set_aside(health.session_id, keep)
     kept = {each.agent_id: each.usable[-1].seq for each in examined if each.usable}
     found = [f"{damage.where}: {damage.what}" for damage in salvage.damages]
@@ -200,13 +202,13 @@ async def _set_aside(store: SessionStore, health: SessionHealth, made: Made) -> 
     )
 
 
-def _sound(made: Made, salvage: Salvage) -> Sequence[Row]:
+def _sound(made: RecordStamp, salvage: SalvagedRows) -> Sequence[Row]:
     """The rows of a session to go on with, when only some sessions of a damaged place are damaged themselves."""
     why = salvage.damages[0].what if salvage.damages else None
     return _kept(salvage, why, made)[1]
 
 
-def _kept(salvage: Salvage, why: str | None, made: Made) -> tuple[list[Examined], list[Row]]:
+def _kept(salvage: SalvagedRows, why: str | None, made: RecordStamp) -> tuple[list[Examined], list[Row]]:
     """What was found of each agent, and the rows to go on with. `why` says that something is wrong in any case."""
     by_agent: dict[str, list[Row]] = {}
     for row in salvage.rows:

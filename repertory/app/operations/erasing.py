@@ -10,22 +10,30 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from repertory.actors.memory.store import ForgetMemories, ask_store
-from repertory.app.operations.reading import agent_there, aside, commit, info_of, journal_of, owned
+from repertory.app.operations.reading import agent_there, commit_rows, in_thread_when_many, info_of, owned, read_journal
 from repertory.core.journal.appender import Appender
 from repertory.core.journal.history.fork import copies_end, origin_of
-from repertory.core.journal.history.redact import Copy, Redaction, Texts, copies_in, copies_in_force, only_in, redacted
+from repertory.core.journal.history.redact import (
+    Copy,
+    Redaction,
+    Texts,
+    copies_in,
+    copies_in_force,
+    only_in,
+    without_text,
+)
 from repertory.core.journal.history.redact import redact as redact_journal
 from repertory.core.journal.history.redact_text import Words
 from repertory.core.journal.history.redact_text import redact_text as redact_journal_text
 from repertory.core.journal.records import CursorMoved, MessageAdded
-from repertory.core.journal.rows import Kind
+from repertory.core.journal.rows import RecordKind
 from repertory.core.memory.progress import forgetting
 from repertory.core.messages import Message
 from repertory.errors import Corrupt, Failed, Gone, Invalid, NotFound, RepertoryError, SessionBusy
 
 if TYPE_CHECKING:
     from repertory.actors.memory.store import MemoryStoreClient
-    from repertory.app.operations.reading import Made
+    from repertory.app.operations.reading import RecordStamp
     from repertory.backends.ports import SessionInfo, SessionStore
     from repertory.core.journal.rows import Row
     from repertory.core.journal.whole_journal import WholeJournal
@@ -136,11 +144,11 @@ class ExpiryReport:
     skipped: Sequence[Skipped]
 
 
-async def redact(
+async def redact_message(
     store: SessionStore,
     target: tuple[str, str | None, int],
     replacement: str,
-    made: Made,
+    made: RecordStamp,
     memories: Sequence[MemoryStoreClient],
     *,
     takeover: bool,
@@ -149,18 +157,18 @@ async def redact(
     session_id, agent_id, seq = target
     agent_id = await agent_there(store, session_id, agent_id)
     async with owned(store, session_id, takeover=takeover) as lease:
-        journal = await journal_of(store, session_id, agent_id)
+        journal = await read_journal(store, session_id, agent_id)
         original = _message_at(journal, seq)
-        instead = redacted(original, replacement)
+        instead = without_text(original, replacement)
         elsewhere: Sequence[Copy] = ()
         quarantined: Sequence[str] = ()
         with suppress(Invalid):  # A place that cannot list tells nothing of other agents.
             elsewhere = await _elsewhere(store, session_id, agent_id, Texts(only_in(original, instead)))
             quarantined = await store.quarantined(session_id)
-        done = await aside(partial(_redaction, journal, seq, instead, made), len(journal.rows))
+        done = await in_thread_when_many(partial(_redaction, journal, seq, instead, made), len(journal.rows))
         # Memory first: a caller who is interrupted between the two calls again and finds the message still there.
         forgotten = await _forget(session_id, {agent_id: (seq,)}, _readers(journal, (seq,)), memories)
-        await commit(store, lease, done.rows, [(agent_id, each) for each in done.erase])
+        await commit_rows(store, lease, done.rows, [(agent_id, each) for each in done.erase])
         source, source_seq = _copied_from(journal, seq)
     return RedactionReport(
         session_id=session_id,
@@ -168,19 +176,19 @@ async def redact(
         seq=seq,
         erased=done.erase,
         left=(*done.left, *elsewhere),
-        quarantined=(*quarantined, *await store.wrecks()),
+        quarantined=(*quarantined, *await store.corrupt_files()),
         source=source,
         source_seq=source_seq,
         memories=forgotten,
     )
 
 
-async def redact_text(
+async def redact_session_text(
     store: SessionStore,
     session_id: str,
     agent_id: str | None,
     words: Words,
-    made: Made,
+    made: RecordStamp,
     memories: Sequence[MemoryStoreClient],
     *,
     takeover: bool,
@@ -194,9 +202,9 @@ async def redact_text(
     async with owned(store, session_id, takeover=takeover) as lease:
         names = [agent_id] if agent_id is not None else sorted((await info_of(store, session_id)).agents)
         for name in names:
-            journal = await journal_of(store, session_id, await agent_there(store, session_id, name))
+            journal = await read_journal(store, session_id, await agent_there(store, session_id, name))
             work = partial(_text_redaction, journal, words, made)
-            done, messages = await aside(work, len(journal.rows))
+            done, messages = await in_thread_when_many(work, len(journal.rows))
             left += done.left
             if done.rows or done.erase:
                 agents[name] = RedactedAgent(messages=messages, erased=done.erase)
@@ -206,7 +214,7 @@ async def redact_text(
         seqs = {name: agent.messages for name, agent in agents.items()}
         forgotten = await _forget(session_id, seqs, readers, memories)
         if rows or erase:
-            await commit(store, lease, rows, erase)
+            await commit_rows(store, lease, rows, erase)
         quarantined: Sequence[str] = ()
         with suppress(Invalid):  # A place that cannot list sets nothing aside.
             quarantined = await store.quarantined(session_id)
@@ -214,7 +222,7 @@ async def redact_text(
         session_id=session_id,
         agents=agents,
         left=left,
-        quarantined=(*quarantined, *await store.wrecks()),
+        quarantined=(*quarantined, *await store.corrupt_files()),
         memories=forgotten,
     )
 
@@ -289,17 +297,17 @@ async def _delete(store: SessionStore, session_id: str, info: SessionInfo | None
         agents=agents,
         deleted_at=at,
         looked_for=looked_for,
-        wrecks=await store.wrecks(),
+        wrecks=await store.corrupt_files(),
     )
 
 
-def _redaction(journal: WholeJournal, seq: int, instead: Message, made: Made) -> Redaction:
+def _redaction(journal: WholeJournal, seq: int, instead: Message, made: RecordStamp) -> Redaction:
     appender = _appender(journal, made)
     done = redact_journal(appender, journal.rows, seq, instead, made.at)
     return _with_memories(journal, appender, done, (seq,), made.at)
 
 
-def _text_redaction(journal: WholeJournal, words: Words, made: Made) -> tuple[Redaction, tuple[int, ...]]:
+def _text_redaction(journal: WholeJournal, words: Words, made: RecordStamp) -> tuple[Redaction, tuple[int, ...]]:
     appender = _appender(journal, made)
     done, messages = redact_journal_text(appender, journal.rows, words, made.at)
     return _with_memories(journal, appender, done, messages, made.at), messages
@@ -314,11 +322,11 @@ def _with_memories(
         return done
     row = appender.append(record)
     # Where the text was replaced just now, the row that says so is erased with those before it.
-    stated = [each.without_content() if each.kind == Kind.CURSOR else each for each in done.rows]
+    stated = [each.without_content() if each.kind == RecordKind.CURSOR else each for each in done.rows]
     return replace(done, rows=(*stated, row), erase=tuple(sorted({*done.erase, *erase})))
 
 
-def _appender(journal: WholeJournal, made: Made) -> Appender:
+def _appender(journal: WholeJournal, made: RecordStamp) -> Appender:
     link = journal.rows[-1].link if journal.rows else None
     return Appender(journal.agent_id, journal.fold_at(journal.last_seq), link, made.entropy)
 
@@ -371,7 +379,7 @@ async def _elsewhere(store: SessionStore, session_id: str, agent_id: str, texts:
     found: list[Copy] = []
     for other in sorted((await info_of(store, session_id)).agents.keys() - {agent_id}):
         with suppress(Gone):
-            journal = await journal_of(store, session_id, other)
+            journal = await read_journal(store, session_id, other)
             found += copies_in_force(other, journal.fold_at(journal.last_seq), texts)
             found += copies_in(journal.rows, texts)
     return found

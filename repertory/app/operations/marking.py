@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from repertory.app.operations.reading import (
     agent_there,
-    aside,
-    commit,
-    journal_of,
-    marks_of,
+    commit_rows,
+    in_thread_when_many,
     moment_at,
     opening_of,
     owned,
+    read_journal,
+    read_marks,
 )
 from repertory.core.journal.appender import Appender
 from repertory.core.journal.history.prune import PrunePolicy, Pruning
@@ -23,11 +23,11 @@ from repertory.core.journal.history.prune import prune as prune_journal
 from repertory.core.journal.history.timeline import Mark, mark_rows
 from repertory.core.journal.records import CursorMoved
 from repertory.core.journal.whole_journal import position_named
-from repertory.core.memory.progress import DeadLetter, Progress, kept_of, read_progress
+from repertory.core.memory.progress import MemoryDeadLetter, Progress, kept_of, read_progress
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:
-    from repertory.app.operations.reading import Made
+    from repertory.app.operations.reading import RecordStamp
     from repertory.backends.ports import SessionStore
     from repertory.core.journal.fold import Fold
     from repertory.core.journal.rows import Row
@@ -65,7 +65,7 @@ async def marks(store: SessionStore, session_id: str, agent_id: str | None) -> S
             metadata=taken.metadata,
             digest=taken.digest,
         )
-        for seq, taken in await marks_of(store, session_id, agent_id)
+        for seq, taken in await read_marks(store, session_id, agent_id)
     ]
 
 
@@ -74,7 +74,7 @@ async def mark(
     session_id: str,
     wanted: Sequence[Mark],
     agent_id: str | None,
-    made: Made,
+    made: RecordStamp,
     *,
     takeover: bool,
 ) -> Sequence[StoredMark]:
@@ -94,7 +94,7 @@ async def mark(
         rows = mark_rows(Appender(agent_id, now.fold, now.link, made.entropy), wanted, links, made.at)
         links[last] = now.link or b""
         if rows:
-            await commit(store, lease, rows)
+            await commit_rows(store, lease, rows)
     return [
         StoredMark(
             label=each.label,
@@ -129,26 +129,26 @@ class PruneReport:
     """How much content that was. What says that a message is gone takes about 100 bytes for each."""
 
 
-async def prune(
+async def prune_session(
     store: SessionStore,
     session_id: str,
     policy: PrunePolicy,
     agent_id: str | None,
-    made: Made,
+    made: RecordStamp,
     *,
     dry_run: bool,
 ) -> PruneReport:
     """Destroy what a policy lets go of, in one commit."""
     agent_id = await agent_there(store, session_id, agent_id)
     if dry_run:
-        found = await _found(await journal_of(store, session_id, agent_id), policy, made)
+        found = await _found(await read_journal(store, session_id, agent_id), policy, made)
     else:
         async with owned(store, session_id, takeover=False) as lease:
-            journal = await journal_of(store, session_id, agent_id)
+            journal = await read_journal(store, session_id, agent_id)
             found = await _found(journal, policy, made)
             if found.erase:
-                rows = await aside(partial(_rows, journal, found, made), len(journal.rows))
-                await commit(store, lease, rows, [(agent_id, seq) for seq in found.erase])
+                rows = await in_thread_when_many(partial(_rows, journal, found, made), len(journal.rows))
+                await commit_rows(store, lease, rows, [(agent_id, seq) for seq in found.erase])
     return PruneReport(
         session_id=session_id,
         agent_id=agent_id,
@@ -160,11 +160,11 @@ async def prune(
     )
 
 
-async def _found(journal: WholeJournal, policy: PrunePolicy, made: Made) -> Pruning:
-    return await aside(partial(prune_journal, journal, policy, made.at), len(journal.rows))
+async def _found(journal: WholeJournal, policy: PrunePolicy, made: RecordStamp) -> Pruning:
+    return await in_thread_when_many(partial(prune_journal, journal, policy, made.at), len(journal.rows))
 
 
-def _rows(journal: WholeJournal, found: Pruning, made: Made) -> Sequence[Row]:
+def _rows(journal: WholeJournal, found: Pruning, made: RecordStamp) -> Sequence[Row]:
     appender = Appender(journal.agent_id, journal.fold_at(journal.last_seq), journal.rows[-1].link, made.entropy)
     return [*appender.append_all(found.redactions), *appender.restate(made.at)]
 
@@ -180,7 +180,7 @@ class StoredLetter:
     agent_id: str
     store: str
     """The memory store that should have it."""
-    letter: DeadLetter
+    letter: MemoryDeadLetter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,8 +207,14 @@ async def dead_letters(store: SessionStore, session_id: str | None) -> Sequence[
     return found
 
 
-async def replay(
-    store: SessionStore, session_id: str, memory_store: str | None, agent_id: str | None, made: Made, *, takeover: bool
+async def replay_dead_letters(
+    store: SessionStore,
+    session_id: str,
+    memory_store: str | None,
+    agent_id: str | None,
+    made: RecordStamp,
+    *,
+    takeover: bool,
 ) -> ReplayReport:
     """Have letters tried again by the next agent that opens the session with the memory store. On the record."""
     agent_id = await agent_there(store, session_id, agent_id)
@@ -223,7 +229,7 @@ async def replay(
             kept = {name: said for name, said in spelled.items() if said is not None}
             record = CursorMoved(at=made.at, positions=dict(now.fold.cursors), kept=kept)
             appender = Appender(agent_id, now.fold, now.link, made.entropy)
-            await commit(store, lease, [appender.append(record), *appender.restate(made.at)])
+            await commit_rows(store, lease, [appender.append(record), *appender.restate(made.at)])
     return ReplayReport(session_id=session_id, agent_id=agent_id, letters=letters)
 
 

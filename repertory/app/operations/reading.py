@@ -17,9 +17,9 @@ from repertory.core.journal.fold import Fold
 from repertory.core.journal.history.fork import Lineage, before_fork, is_source, origin_of, tells_enough
 from repertory.core.journal.records import MessageAdded, SnapshotTaken
 from repertory.core.journal.restore import Restored, restore
-from repertory.core.journal.rows import Kind, verify, verify_whole
+from repertory.core.journal.rows import RecordKind, verify, verify_whole
 from repertory.core.journal.whole_journal import (
-    Moment,
+    PointInTime,
     WholeJournal,
     labelled,
     moment_and_end,
@@ -43,14 +43,14 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Made:
+class RecordStamp:
     """What new records need: when, and random bytes."""
 
     at: float
     entropy: Callable[[int], bytes]
 
 
-async def aside(work: Callable[[], T], rows: int) -> T:
+async def in_thread_when_many(work: Callable[[], T], rows: int) -> T:
     """What `work` gives, which looks at that many rows."""
     return work() if rows <= ROWS_AT_ONCE_MAX else await run_in_thread(work)
 
@@ -86,22 +86,22 @@ async def chosen_agent(store: SessionStore, session_id: str, agent_id: str | Non
 async def rows_of(store: SessionStore, session_id: str, agent_id: str) -> Sequence[Row]:
     """Every row of an agent, proved. Errors: `CorruptJournal`."""
     rows = await store.load(session_id, agent_id, whole=True)
-    await aside(partial(verify_whole, rows, session_id=session_id), len(rows))
+    await in_thread_when_many(partial(verify_whole, rows, session_id=session_id), len(rows))
     return rows
 
 
-async def journal_of(store: SessionStore, session_id: str, agent_id: str) -> WholeJournal:
+async def read_journal(store: SessionStore, session_id: str, agent_id: str) -> WholeJournal:
     """The whole journal of an agent. Errors: `NotFound`, `CorruptJournal`."""
     rows = await store.load(session_id, agent_id, whole=True)
     if not rows:
         raise await _no_such_agent(store, session_id, agent_id)
-    return await aside(partial(read_whole, rows, session_id=session_id, agent_id=agent_id), len(rows))
+    return await in_thread_when_many(partial(read_whole, rows, session_id=session_id, agent_id=agent_id), len(rows))
 
 
 async def opening_of(store: SessionStore, session_id: str, agent_id: str) -> Restored:
     """What an agent amounts to now, from what opening it reads. Errors: `CorruptJournal`."""
     rows = await store.load(session_id, agent_id)
-    return await aside(partial(restore, rows, session_id=session_id), len(rows))
+    return await in_thread_when_many(partial(restore, rows, session_id=session_id), len(rows))
 
 
 async def agent_there(store: SessionStore, session_id: str, agent_id: str | None) -> str:
@@ -173,7 +173,9 @@ async def owned(store: SessionStore, session_id: str, *, takeover: bool) -> Asyn
             await store.release(lease)
 
 
-async def commit(store: SessionStore, lease: Lease, rows: Sequence[Row], erase: Sequence[tuple[str, int]] = ()) -> None:
+async def commit_rows(
+    store: SessionStore, lease: Lease, rows: Sequence[Row], erase: Sequence[tuple[str, int]] = ()
+) -> None:
     """Store rows and destroy contents, all or nothing, and be sure of having owned the session until that was done.
 
     Errors: `LeaseLost`, those of the store.
@@ -215,18 +217,18 @@ async def ancestry_of(store: SessionStore, journal: WholeJournal) -> Ancestry:
 async def _journal_at(store: SessionStore, name: str) -> WholeJournal | None:
     session_id, _, agent_id = name.partition("/")
     try:
-        return await journal_of(store, session_id, agent_id)
+        return await read_journal(store, session_id, agent_id)
     except (Gone, Corrupt, Invalid):
         return None
 
 
 # Positions: which one is meant, and what stood there, read from as few rows as that takes.
 
-Position = int | str | None
+PositionLike = int | str | None
 """A sequence number, a label, or None: the end."""
 
 
-async def position_of(store: SessionStore, session_id: str, agent_id: str, at: Position, last: int) -> int:
+async def position_of(store: SessionStore, session_id: str, agent_id: str, at: PositionLike, last: int) -> int:
     """The number of a position, in a journal whose last row has the number `last`.
 
     A label is looked up among the marks alone where the store can do that; else in what opening reads, and when it is
@@ -238,42 +240,44 @@ async def position_of(store: SessionStore, session_id: str, agent_id: str, at: P
         marks: list[tuple[int, SnapshotTaken]] = []
         if not store.capabilities.finds_labels:
             rows = await store.load(session_id, agent_id)
-            await aside(partial(verify, rows, session_id=session_id), len(rows))
+            await in_thread_when_many(partial(verify, rows, session_id=session_id), len(rows))
             marks = _marks_in(rows)
         if all(mark.label != at for _, mark in marks):
-            marks = await marks_of(store, session_id, agent_id)
+            marks = await read_marks(store, session_id, agent_id)
         return labelled(marks, at, session_id=session_id, agent_id=agent_id)
     if not 0 <= at <= last:
         raise Invalid("no such position", at=at, last=last, session=session_id, agent=agent_id)
     return at
 
 
-async def marks_of(store: SessionStore, session_id: str, agent_id: str) -> list[tuple[int, SnapshotTaken]]:
+async def read_marks(store: SessionStore, session_id: str, agent_id: str) -> list[tuple[int, SnapshotTaken]]:
     """Sequence number and record of each mark."""
     if not store.capabilities.finds_labels:
-        return (await journal_of(store, session_id, agent_id)).snapshots()
+        return (await read_journal(store, session_id, agent_id)).snapshots()
     return _marks_in(await store.labels(session_id, agent_id))
 
 
-async def moment_at(store: SessionStore, session_id: str, agent_id: str, position: int) -> Moment:
+async def moment_at(store: SessionStore, session_id: str, agent_id: str, position: int) -> PointInTime:
     """What stood at a position, and nothing else. Errors: `Invalid` when some of it was erased since;
     `CorruptJournal`.
     """
     if not position:
-        return Moment(session_id=session_id, agent_id=agent_id, position=0, link=None, fold=Fold(), said={})
+        return PointInTime(session_id=session_id, agent_id=agent_id, position=0, link=None, fold=Fold(), said={})
     if store.capabilities.reads_positions:
         rows = await store.load_at(session_id, agent_id, position)
         if rows:
-            found = await aside(partial(moment_of, rows, session_id=session_id, agent_id=agent_id), len(rows))
+            found = await in_thread_when_many(
+                partial(moment_of, rows, session_id=session_id, agent_id=agent_id), len(rows)
+            )
             if found is not None:
                 return found
-    journal = await journal_of(store, session_id, agent_id)
-    return await aside(partial(journal.moment, position), len(journal.rows))
+    journal = await read_journal(store, session_id, agent_id)
+    return await in_thread_when_many(partial(journal.moment, position), len(journal.rows))
 
 
 async def moment_and_end_of(
-    store: SessionStore, session_id: str, agent_id: str, to: Position
-) -> tuple[Moment, Restored]:
+    store: SessionStore, session_id: str, agent_id: str, to: PositionLike
+) -> tuple[PointInTime, Restored]:
     """What stood at a position, and what an agent amounts to now. Where what opening reads there and at the end lies
     together, it is read and replayed but once.
 
@@ -284,10 +288,10 @@ async def moment_and_end_of(
     if rows and store.capabilities.reads_positions and not tells(rows, position):
         rows = _joined(await store.load_at(session_id, agent_id, position), rows)
     both = partial(moment_and_end, rows, position, session_id=session_id, agent_id=agent_id)
-    found = await aside(both, len(rows))
+    found = await in_thread_when_many(both, len(rows))
     if found is not None:
         return found
-    now = await aside(partial(restore, rows, session_id=session_id), len(rows))
+    now = await in_thread_when_many(partial(restore, rows, session_id=session_id), len(rows))
     return await moment_at(store, session_id, agent_id, position), now
 
 
@@ -298,7 +302,7 @@ def _joined(older: Sequence[Row], newer: Sequence[Row]) -> Sequence[Row]:
     return [*older, *newer[older[-1].seq + 1 - newer[0].seq :]]
 
 
-async def moment_to_fork(store: SessionStore, session_id: str, agent_id: str, position: int) -> Moment:
+async def moment_to_fork(store: SessionStore, session_id: str, agent_id: str, position: int) -> PointInTime:
     """The same, with all messages that a fork takes. A message that is pinned costs one look-up."""
     moment = await moment_at(store, session_id, agent_id, position)
     if store.capabilities.reads_positions and moment.missing:
@@ -308,13 +312,13 @@ async def moment_to_fork(store: SessionStore, session_id: str, agent_id: str, po
         moment = moment.knowing({found[-1].seq: record for found in rows if (record := _said_in(found)) is not None})
     if tells_enough(moment):
         return moment
-    journal = await journal_of(store, session_id, agent_id)
-    return await aside(partial(journal.moment, position), len(journal.rows))
+    journal = await read_journal(store, session_id, agent_id)
+    return await in_thread_when_many(partial(journal.moment, position), len(journal.rows))
 
 
 def _marks_in(rows: Sequence[Row]) -> list[tuple[int, SnapshotTaken]]:
     """Sequence number and record of each mark among these rows."""
-    marks = [row for row in rows if row.kind == Kind.SNAPSHOT and not row.erased]
+    marks = [row for row in rows if row.kind == RecordKind.SNAPSHOT and not row.erased]
     records = [(row.seq, decode(row.kind, row.version, row.body)) for row in marks]
     return [(seq, record) for seq, record in records if isinstance(record, SnapshotTaken)]
 
@@ -343,11 +347,11 @@ async def _before(place: SessionPlace, session_id: str, agent_id: str) -> tuple[
     """What was said before the fork, and how many of the fork's own messages say some of that again."""
     store = place.open_store()
     try:
-        journal = await journal_of(store, session_id, agent_id)
+        journal = await read_journal(store, session_id, agent_id)
         origin, lineage = origin_of(journal), (await ancestry_of(store, journal)).lineage
         if origin is None or len(lineage) == 1:
             return [], 0
-        told = await aside(partial(before_fork, lineage), sum(len(each.rows) for each in lineage))
+        told = await in_thread_when_many(partial(before_fork, lineage), sum(len(each.rows) for each in lineage))
         return [copy_message(each.record.message) for each in told], len(origin.copied)
     finally:
         with anyio.CancelScope(shield=True):

@@ -9,11 +9,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar, cast
 
-from repertory.actors.memory.store import ClientSettings
+from repertory.actors.memory.store import MemoryStoreSettings
 from repertory.app.host.edge import short_errors
 from repertory.app.memory.memory_manager import managed_stores
 from repertory.app.operations import branching, doctor, erasing, marking, showing
-from repertory.app.operations.reading import Made, opened
+from repertory.app.operations.reading import RecordStamp, opened
 from repertory.backends.line_files import new_file
 from repertory.core.ids import check_id
 from repertory.core.journal.history.prune import PrunePolicy
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from repertory.app.operations.doctor import DoctorReport
     from repertory.app.operations.erasing import DeletionProof, ExpiryReport, RedactionReport, TextRedactionReport
     from repertory.app.operations.marking import PruneReport, ReplayReport, StoredLetter, StoredMark
-    from repertory.app.operations.reading import Position
+    from repertory.app.operations.reading import PositionLike
     from repertory.app.operations.showing import SearchResult, StoredHistory, StoredSession
     from repertory.app.sessions.sessions import SessionPlace
-    from repertory.backends.line_files import Write
+    from repertory.backends.line_files import WriteChunk
     from repertory.backends.ports import SessionInfo, SessionStore
     from repertory.core.journal.history.compare import Difference
     from repertory.core.messages import Json
@@ -141,7 +141,9 @@ class Sessions:
         made = self._made()
         before = None if seconds is None else made.at - seconds
         policy = PrunePolicy(keep=keep, before=before, beyond=beyond_rewinds)
-        return await self._on(lambda store: marking.prune(store, session_id, policy, agent, made, dry_run=dry_run))
+        return await self._on(
+            lambda store: marking.prune_session(store, session_id, policy, agent, made, dry_run=dry_run)
+        )
 
     async def search(self, text: str, *, session_id: str | None = None, hits_max: int = 100) -> SearchResult:
         """The messages that have every word of `text`, in any case and order, as part of a word or whole.
@@ -163,7 +165,7 @@ class Sessions:
             return await self.write_export(session_id, write)
         raise AssertionError
 
-    async def write_export(self, session_id: str, write: Write) -> CopyReport:
+    async def write_export(self, session_id: str, write: WriteChunk) -> CopyReport:
         """The same to whatever takes bytes: `await write(piece)`."""
         return await self._on(lambda store: branching.export(store, session_id, write, self._wall()))
 
@@ -193,7 +195,9 @@ class Sessions:
         target = Sessions(to, wall=self._wall)
         return await target._on(lambda store: branching.store_session(store, name, journals, takeover=takeover))
 
-    async def fork(self, session_id: str, new_id: str, *, at: Position = None, agent: str | None = None) -> ForkReport:
+    async def fork(
+        self, session_id: str, new_id: str, *, at: PositionLike = None, agent: str | None = None
+    ) -> ForkReport:
         """A new session that goes on from a position of another one; None means from its end.
 
         It shows the model the same, with the same state, and holds nothing but that: the messages that are shown, and
@@ -201,15 +205,15 @@ class Sessions:
         the source, as long as that is there; it may be deleted. With several agents, None takes all of them, a label
         those that have it, and a number needs `agent`. Errors: `AlreadyExists` for an id that is taken.
         """
-        return await self._on(lambda store: branching.fork(store, session_id, new_id, at, agent, self._made()))
+        return await self._on(lambda store: branching.fork_session(store, session_id, new_id, at, agent, self._made()))
 
     async def diff(
         self,
         session_id: str,
         other_id: str,
         *,
-        at: Position = None,
-        other_at: Position = None,
+        at: PositionLike = None,
+        other_at: PositionLike = None,
         agent: str | None = None,
     ) -> Difference:
         """What differs between two conversations, as they stand or stood: messages, state, what the model is shown, and
@@ -229,7 +233,9 @@ class Sessions:
         under way at that position, or when what was shown then has been redacted since.
         """
         made = self._made()
-        return await self._on(lambda store: branching.rewind(store, session_id, to, agent, made, takeover=takeover))
+        return await self._on(
+            lambda store: branching.rewind_session(store, session_id, to, agent, made, takeover=takeover)
+        )
 
     async def drop_summary(self, session_id: str, *, agent: str | None = None, takeover: bool = False) -> RewindReport:
         """Show the model again what a summary stands for. A manager that summarises writes a new one when it is time.
@@ -265,7 +271,9 @@ class Sessions:
             raise Invalid("say what stands there instead: models take no empty text", got=replacement)
         target, made = (session_id, agent, seq), self._made()
         stores = _desks(memory)
-        return await self._on(lambda store: erasing.redact(store, target, replacement, made, stores, takeover=takeover))
+        return await self._on(
+            lambda store: erasing.redact_message(store, target, replacement, made, stores, takeover=takeover)
+        )
 
     async def redact_text(
         self,
@@ -291,7 +299,7 @@ class Sessions:
         """
         words, made, stores = Words(text, replacement), self._made(), _desks(memory)
         return await self._on(
-            lambda store: erasing.redact_text(store, session_id, agent, words, made, stores, takeover=takeover)
+            lambda store: erasing.redact_session_text(store, session_id, agent, words, made, stores, takeover=takeover)
         )
 
     async def delete(self, session_id: str, *, takeover: bool = False) -> DeletionProof:
@@ -327,7 +335,7 @@ class Sessions:
         """
         made = self._made()
         return await self._on(
-            lambda store: marking.replay(store, session_id, memory_store, agent, made, takeover=takeover)
+            lambda store: marking.replay_dead_letters(store, session_id, memory_store, agent, made, takeover=takeover)
         )
 
     async def doctor(self, *, repair: bool = False) -> DoctorReport:
@@ -347,15 +355,15 @@ class Sessions:
             return await work(store)
         raise AssertionError
 
-    def _made(self) -> Made:
-        return Made(at=self._wall(), entropy=os.urandom)
+    def _made(self) -> RecordStamp:
+        return RecordStamp(at=self._wall(), entropy=os.urandom)
 
 
 def _desks(memory: MemoryManager | Sequence[object]) -> Sequence[MemoryStoreClient]:
     """The memory stores that were given. Errors: `Invalid` for what is neither a manager nor stores."""
     if isinstance(memory, list | tuple):
         stores = cast("Sequence[object]", memory)
-        return [each.client for each in managed_stores(stores, ClientSettings())] if stores else ()
+        return [each.client for each in managed_stores(stores, MemoryStoreSettings())] if stores else ()
     managed: Sequence[ManagedStore] | None = getattr(memory, "managed", None)
     if managed is None:
         raise Invalid("memory is a MemoryManager, or a list of memory stores", got=type(memory).__name__)

@@ -10,16 +10,23 @@ from typing import TYPE_CHECKING
 from repertory.app.operations.reading import (
     Ancestry,
     ancestry_of,
-    aside,
     chosen_agent,
+    in_thread_when_many,
     info_of,
-    journal_of,
+    read_journal,
     sound_info_of,
 )
 from repertory.core.interrupts import Interrupt
-from repertory.core.journal.history.fork import Lineage, Told, before_fork, copies_end, origin_of, told
+from repertory.core.journal.history.fork import (
+    Lineage,
+    SpokenMessage,
+    before_fork,
+    conversation_at,
+    copies_end,
+    origin_of,
+)
 from repertory.core.journal.history.redact import texts_of
-from repertory.core.journal.history.timeline import Happening, timeline
+from repertory.core.journal.history.timeline import TimelineEntry, timeline
 from repertory.core.journal.records import MessageAdded
 from repertory.core.journal.whole_journal import position_named
 from repertory.core.messages import Json, Message
@@ -107,7 +114,7 @@ class StoredHistory:
     agent_id: str
     last_seq: int
     """The last position of its journal."""
-    happenings: Sequence[Happening]
+    happenings: Sequence[TimelineEntry]
     """In order. A fork begins with what led to it in its source."""
     lost_source: str | None
     """`session/agent` that is gone, so that nothing before the fork is here."""
@@ -115,14 +122,14 @@ class StoredHistory:
 
 async def history(store: SessionStore, session_id: str, agent_id: str | None) -> StoredHistory:
     """The positions of an agent, with what happened there."""
-    journal = await journal_of(store, session_id, await chosen_agent(store, session_id, agent_id))
+    journal = await read_journal(store, session_id, await chosen_agent(store, session_id, agent_id))
     ancestry = await ancestry_of(store, journal)
     rows = sum(len(each.rows) for each in ancestry.lineage)
     return StoredHistory(
         session_id=session_id,
         agent_id=journal.agent_id,
         last_seq=journal.last_seq,
-        happenings=await aside(partial(timeline, ancestry.lineage), rows),
+        happenings=await in_thread_when_many(partial(timeline, ancestry.lineage), rows),
         lost_source=ancestry.lost,
     )
 
@@ -133,9 +140,9 @@ async def show(store: SessionStore, session_id: str, agent_id: str | None) -> St
     agents = sorted(info.agents) if agent_id is None else [agent_id]
     found: dict[str, StoredAgent] = {}
     for each in agents:
-        ancestry = await ancestry_of(store, await journal_of(store, session_id, each))
+        ancestry = await ancestry_of(store, await read_journal(store, session_id, each))
         rows = sum(len(journal.rows) for journal in ancestry.lineage)
-        found[each] = await aside(partial(_agent, ancestry), rows)
+        found[each] = await in_thread_when_many(partial(_agent, ancestry), rows)
     return StoredSession(
         session_id=info.session_id,
         agents=found,
@@ -176,10 +183,10 @@ def _run(journal: str, fold: Fold) -> Mapping[str, object] | None:
 def _messages(lineage: Lineage, shown: Collection[int]) -> list[StoredMessage]:
     """Everything that was said, on ways that were left as well; of sources, what led to the fork."""
     journal = lineage[0]
-    standing = {(each.source, each.seq) for each in told(lineage, journal.last_seq)}
+    standing = {(each.source, each.seq) for each in conversation_at(lineage, journal.last_seq)}
     begins = copies_end(journal)
     after = [
-        Told(seq=seq, source=None, record=record, redacted=False)
+        SpokenMessage(seq=seq, source=None, record=record, redacted=False)
         for seq, record in journal.records
         if isinstance(record, MessageAdded) and seq > begins
     ]
@@ -236,7 +243,7 @@ async def search(store: SessionStore, text: str, session_id: str | None, hits_ma
             unreadable[info.session_id] = "some of it is damaged"
         for agent_id in sorted(info.agents):
             try:
-                journal = await journal_of(store, info.session_id, agent_id)
+                journal = await read_journal(store, info.session_id, agent_id)
             except (Corrupt, Invalid) as error:  # damage may leave a name that none can have
                 unreadable[info.session_id] = str(error)
                 continue
@@ -244,7 +251,7 @@ async def search(store: SessionStore, text: str, session_id: str | None, hits_ma
                 continue
             # A search in everything finds what was said before a fork where it was said.
             lineage = [journal] if session_id is None else (await ancestry_of(store, journal)).lineage
-            hits += await aside(partial(_hits, lineage, words), sum(len(each.rows) for each in lineage))
+            hits += await in_thread_when_many(partial(_hits, lineage, words), sum(len(each.rows) for each in lineage))
             if len(hits) > hits_max:
                 return SearchResult(hits=hits[:hits_max], more=True, unreadable=unreadable)
     return SearchResult(hits=hits, more=False, unreadable=unreadable)
@@ -257,7 +264,7 @@ def _hits(lineage: Lineage, words: Sequence[str]) -> list[SearchHit]:
     said += [(here, seq, record) for seq, record in journal.records if isinstance(record, MessageAdded)]
     found: list[SearchHit] = []
     for where, seq, record in said:
-        excerpt = found_in(record.message, words)
+        excerpt = excerpt_of(record.message, words)
         if excerpt is not None:
             session_id, _, agent_id = where.partition("/")
             found.append(
@@ -284,7 +291,7 @@ def words_of(text: str) -> list[str]:
     return words
 
 
-def found_in(message: Message, words: Sequence[str]) -> str | None:
+def excerpt_of(message: Message, words: Sequence[str]) -> str | None:
     """Part of what the message says, around the first word; None unless it has all of them, as parts of words or as
     whole ones, in any order, whatever their case.
     """

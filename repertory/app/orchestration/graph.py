@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from repertory.actors.orchestrator.run_driver import NodePolicy, OnFailure
 from repertory.app.orchestration.nodes import RunnerSettings, node_of
-from repertory.app.orchestration.orchestrator import Orchestrator, RunState, count, list_of, mapping_of, seconds, switch
+from repertory.app.orchestration.orchestrator import (
+    Orchestrator,
+    RunState,
+    checked_count,
+    list_of,
+    mapping_of,
+    seconds,
+    switch,
+)
 from repertory.core.orchestration.plan import Edge, GraphPlan, in_a_row, shape_of
 from repertory.core.orchestration.results import MultiAgentResult, Status
 from repertory.errors import HookFailed, Invalid
@@ -24,7 +32,7 @@ if TYPE_CHECKING:
     from repertory.app.orchestration.nodes import NodePlace
     from repertory.app.orchestration.orchestrator import MultiAgentPlugin
     from repertory.app.sessions.sessions import SessionPlacement
-    from repertory.core.orchestration.plan import Condition
+    from repertory.core.orchestration.plan import EdgePredicate
     from repertory.core.orchestration.run import Run
 
 NO_SESSIONS = "Session persistence is not supported for Graph agents yet."
@@ -212,7 +220,7 @@ class Graph(Orchestrator[GraphResult]):
         self.node_timeout = None if node_timeout is None else seconds(node_timeout, "node_timeout")
         self.execution_timeout = None if execution_timeout is None else seconds(execution_timeout, "execution_timeout")
         most = max_node_executions
-        self.max_node_executions = None if most is None else count(most, "max_node_executions")
+        self.max_node_executions = None if most is None else checked_count(most, "max_node_executions")
         self.reset_on_revisit = switch(reset_on_revisit, "reset_on_revisit")
         self._loops = shape.loops
         self._plan = GraphPlan(
@@ -262,7 +270,7 @@ class Graph(Orchestrator[GraphResult]):
             once=not self._loops,
         )
 
-    def _condition(self, edge: GraphEdge) -> Condition:
+    def _condition(self, edge: GraphEdge) -> EdgePredicate:
         condition = cast("EdgeCondition", edge.condition)
         takes_state = _takes_invocation_state(condition)
 
@@ -358,7 +366,9 @@ class GraphBuilder:
         if on_failure not in ("fail", "skip"):
             raise Invalid("on_failure is 'fail' or 'skip'", got=on_failure)
         bound_s = None if timeout_s is None else seconds(timeout_s, "timeout_s")
-        policy = NodePolicy(timeout_s=bound_s, retries=count(retries, "retries", least=0), on_failure=on_failure)
+        policy = NodePolicy(
+            timeout_s=bound_s, retries=checked_count(retries, "retries", least=0), on_failure=on_failure
+        )
         node = self.nodes[node_id] = GraphNode(node_id=node_id, executor=executor, policy=policy)
         return node
 

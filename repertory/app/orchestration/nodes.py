@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from repertory.actors.context import AgentParts
     from repertory.actors.leases import Durable
     from repertory.actors.memory.store import MemoryStoreMessage
-    from repertory.actors.memory_journal import MemoryJournal
+    from repertory.actors.memory_journal import InMemoryJournal
     from repertory.actors.orchestrator.orchestrator import Finished
     from repertory.actors.orchestrator.run_driver import NameOf, OrchestratorParts, VisitOf
     from repertory.app.agent.call_options import CallbackHandler
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from repertory.backends.ports import OutputForm, Tool
     from repertory.core.journal.image import Image
     from repertory.core.messages import Json, Message
-    from repertory.core.orchestration.results import Outcome
+    from repertory.core.orchestration.results import NodeOutcome
     from repertory.core.snapshots.portable import NodeFields
     from repertory.runtime.ref import ActorRef
 
@@ -91,7 +91,7 @@ class NodePlace:
 class ChoosingPlace(Protocol):
     """What a `SessionPlace` has besides when it takes snapshots of runs."""
 
-    def choose_for_run(self, session_id: str, journal: str, keeper: Durable | MemoryJournal) -> None:
+    def choose_for_run(self, session_id: str, journal: str, keeper: Durable | InMemoryJournal) -> None:
         """Say how the snapshot of a graph or swarm is wanted that is about to come to life."""
         ...
 
@@ -118,7 +118,7 @@ class RunSessionSpec(SessionSpec):
 
     async def members(
         self,
-        keeper: Durable | MemoryJournal,
+        keeper: Durable | InMemoryJournal,
         memories: Mapping[str, ActorRef[MemoryStoreMessage]],
         host: SessionHost,
     ) -> Sequence[ChildSpec]:
@@ -424,7 +424,7 @@ async def _followed(
     raise AssertionError("a stream ends with its result or an error")
 
 
-async def _asked(node: Askable, call: NodeCall) -> Outcome:
+async def _asked(node: Askable, call: NodeCall) -> NodeOutcome:
     """What somebody else's agent says. Whatever it raises is the outcome, also a cancellation that nobody asked for."""
     try:
         return _checked(await node.invoke_async(call.prompt, invocation_state=call.invocation_state), call.node)
@@ -438,7 +438,7 @@ async def _asked(node: Askable, call: NodeCall) -> Outcome:
         return failure
 
 
-def _checked(result: object, node: str) -> Outcome:
+def _checked(result: object, node: str) -> NodeOutcome:
     """What a node of another library gave. Errors: `Invalid` for what a run cannot use, or keep."""
     if isinstance(result, str):
         return AgentResult(stop_reason="end_turn", message={"role": "assistant", "content": [{"text": result}]})

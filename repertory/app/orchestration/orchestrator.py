@@ -21,7 +21,7 @@ from repertory.actors.context import AgentSettings
 from repertory.actors.hooks.calls import fire_built, fire_sync
 from repertory.actors.hooks.events import AfterSnapshotEvent, BeforeSnapshotEvent
 from repertory.actors.hooks.registry import HookProvider, HookRegistry
-from repertory.actors.memory_journal import MemoryJournal
+from repertory.actors.memory_journal import InMemoryJournal
 from repertory.actors.orchestrator.events import MultiAgentInitializedEvent
 from repertory.actors.orchestrator.run_driver import OrchestratorParts
 from repertory.app.agent.call_options import read_call
@@ -34,7 +34,7 @@ from repertory.app.host.session import ActivationLock
 from repertory.app.orchestration.nodes import CustomNode, NodePlace, RunSessionSpec, SessionNodeRunner
 from repertory.app.sessions.sessions import check_placement
 from repertory.core.ids import check_id
-from repertory.core.orchestration.journals import journal_of, node_journal
+from repertory.core.orchestration.journals import journal_name, node_journal
 from repertory.core.orchestration.results import FilledIn, MultiAgentResult, NodeResult, Status
 from repertory.core.orchestration.run import Run
 from repertory.core.result import AgentResult
@@ -43,7 +43,7 @@ from repertory.core.snapshots.portable import (
     RunFields,
     RunShape,
     Snapshot,
-    check_shape,
+    check_orchestrator,
     read_orchestrator,
     snapshot_of,
     token_of,
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from repertory.core.budget import Budget
     from repertory.core.messages import Prompt, Usage
     from repertory.core.orchestration.plan import Plan
-    from repertory.core.orchestration.run import Kind, Task
+    from repertory.core.orchestration.run import OrchestratorKind, Task
     from repertory.core.result import TurnEvent
     from repertory.core.snapshots.fields import SnapshotFields
     from repertory.core.snapshots.portable import NodeFields
@@ -118,7 +118,7 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
     """
 
     kind = "multiagent"
-    kind_of_run: Kind
+    kind_of_run: OrchestratorKind
     _plan: Plan
     handler = None
 
@@ -148,7 +148,7 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
         self._node_map = dict(nodes)
         _check_apart(self._node_map)
         self._run, self._worked_on = Run(), False
-        self._memory = MemoryJournal()
+        self._memory = InMemoryJournal()
         self._unsaved_id = f"unsaved-{secrets.token_hex(8)}"
         self._lock = ActivationLock()
         self._life = SessionLife(f"orchestrator {self.id}", lambda: self.blueprint(None), keeps_host=True)
@@ -256,7 +256,7 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
                 text = f"Snapshot orchestrator id mismatch: expected {self.id!r}, got {fields.orchestrator_id!r}"
                 raise SnapshotException(text)
             shape = self.shape
-            check_shape(self.id, fields, shape)
+            check_orchestrator(self.id, fields, shape)
             async with self._life.session() as session:
                 if session.in_a_turn:
                     raise AgentBusy("a run is worked on: load the snapshot when it is over", orchestrator=self.id)
@@ -314,7 +314,7 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
         return RunSessionSpec(
             agent=AgentSettings(
                 session_id=where.session_id,
-                agent_id=check_id(journal_of(where.agent_id), "orchestrator id"),
+                agent_id=check_id(journal_name(where.agent_id), "orchestrator id"),
                 durable=where.sessions is not None,
             ),
             parts_on=lambda host: self._parts(where.agent_id, SessionNodeRunner(host, self._runner(place_of))),
@@ -445,7 +445,7 @@ def seconds(value: object, what: str) -> float:
     return float(value)
 
 
-def count(value: object, what: str, *, least: int = 1) -> int:
+def checked_count(value: object, what: str, *, least: int = 1) -> int:
     """The same, known to be a whole number, `least` or more. Errors: `Invalid`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise Invalid(f"{what} is a whole number, {least} or more", got=value)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from repertory.actors.orchestrator.run_driver import NodePolicy
 from repertory.app.agent.agent import Agent
 from repertory.app.orchestration.nodes import AgentNode, RunnerSettings, check_no_calls_of_its_own
-from repertory.app.orchestration.orchestrator import Orchestrator, RunState, count, list_of, seconds
+from repertory.app.orchestration.orchestrator import Orchestrator, RunState, checked_count, list_of, seconds
 from repertory.backends.tools.function_tool import tool
 from repertory.core.messages import error_result
 from repertory.core.orchestration.plan import HANDOFF, SwarmPlan, handoff_in
@@ -133,13 +133,15 @@ class Swarm(Orchestrator[SwarmResult]):
         named = _named(list_of(object, agents if nodes is None else nodes, "agents"))
         self.nodes = {name: SwarmNode(node_id=name, executor=agent) for name, agent in named.items()}
         self.entry_point = entry_point
-        self.max_handoffs = count(max_handoffs, "max_handoffs")
-        self.max_iterations = count(max_iterations, "max_iterations")
+        self.max_handoffs = checked_count(max_handoffs, "max_handoffs")
+        self.max_iterations = checked_count(max_iterations, "max_iterations")
         self.execution_timeout = seconds(execution_timeout, "execution_timeout")
         self.node_timeout = seconds(node_timeout, "node_timeout")
         window, least = repetitive_handoff_detection_window, repetitive_handoff_min_unique_agents
-        self.repetitive_handoff_detection_window = count(window, "repetitive_handoff_detection_window", least=0)
-        self.repetitive_handoff_min_unique_agents = count(least, "repetitive_handoff_min_unique_agents", least=0)
+        self.repetitive_handoff_detection_window = checked_count(window, "repetitive_handoff_detection_window", least=0)
+        self.repetitive_handoff_min_unique_agents = checked_count(
+            least, "repetitive_handoff_min_unique_agents", least=0
+        )
         first = next(iter(named), None)
         if first is None:
             raise Invalid("a swarm has at least one agent")

@@ -21,7 +21,7 @@ from repertory.app.sessions.sessions import new_owner
 from repertory.backends.ports import Condition, Create, ObjectInfo, StoredObject, Update
 from repertory.core.ids import check_id
 from repertory.core.message_tree.documents import OURS
-from repertory.core.message_tree.spelling import epoch, parsed, read, spelled, written
+from repertory.core.message_tree.spelling import epoch, json_file, parsed, read, to_file
 from repertory.errors import AlreadyExists, Invalid, NotFound, PreconditionFailed, RepertoryError, StoreFailed
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 #
 # Source: the documented session layout; names, fields and defaults are those of the SDK whose users we serve.
 
-Made = TypeVar("Made")
+Created = TypeVar("Created")
 
 
 class SessionType(StrEnum):
@@ -183,7 +183,7 @@ class SessionRepository:
         return Invalid(f"a session repository has a method {method}", repository=type(self).__name__)
 
 
-def _from_mapping(made: type[Made], values: Mapping[str, Any]) -> Made:
+def _from_mapping(made: type[Created], values: Mapping[str, Any]) -> Created:
     names = {each.name for each in fields(made)}  # type: ignore[arg-type]
     return made(**{name: value for name, value in values.items() if name in names})
 
@@ -381,7 +381,7 @@ class RepositoryObjects:
         if found is None:
             return None
         session = cast("Session", found)
-        return spelled({"session_id": session.session_id, "created_at": session.created_at})
+        return to_file({"session_id": session.session_id, "created_at": session.created_at})
 
     async def _write(self, key: str, body: bytes, *, new: bool) -> None:
         run = run_place(key)
@@ -475,7 +475,7 @@ def _agent_body(record: SessionAgent) -> bytes:
     ours = record.internal_state.get(OURS)
     marker = cast("dict[str, Any]", ours).get("agent") if isinstance(ours, dict) else None
     said: dict[str, Any] = {name: getattr(record, name) for name in _FIELDS}
-    return spelled({**said, "_internal_state": internal} | ({} if marker is None else {OURS: marker}))
+    return to_file({**said, "_internal_state": internal} | ({} if marker is None else {OURS: marker}))
 
 
 def _message_record(body: bytes) -> SessionMessage:
@@ -513,7 +513,7 @@ def _message_body(record: SessionMessage) -> bytes:
         if hidden is not None:
             said[name] = _without_hidden(said[name], hidden)
             said[OURS] = hidden["rows"]
-    return spelled(said)
+    return to_file(said)
 
 
 def _hidden_in(message: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
@@ -633,4 +633,4 @@ def _document(state: dict[str, Any]) -> bytes:
     internal = cast("dict[str, Any]", state.get("_internal_state") or {})
     made = {**state, "_internal_state": {name: value for name, value in internal.items() if name != OURS}}
     mark = _hidden(state).get("document")
-    return written(made if mark is None else {**made, OURS: mark})
+    return json_file(made if mark is None else {**made, OURS: mark})

@@ -17,7 +17,7 @@ from repertory.errors import Invalid
 if TYPE_CHECKING:
     from repertory.backends.aws_clients import AwsSettings
     from repertory.backends.ports import SessionInfo, SessionStore
-    from repertory.backends.sessions.sqlite.file import Alongside
+    from repertory.backends.sessions.sqlite.file import CommitHook
 
 
 class SessionPlace(Protocol):
@@ -117,7 +117,7 @@ class SQLiteSessions:
     @property
     def key(self) -> str:
         """The same for every object that names the same database and remembers the same."""
-        return str(self.path) if self.remember is False else f"{self.path}, remembering {spelled(self.remember)}"
+        return str(self.path) if self.remember is False else f"{self.path}, remembering {remembered_id(self.remember)}"
 
     def open_store(self) -> SessionStore:
         """A store on this database. The caller closes it."""
@@ -158,7 +158,7 @@ class SQLiteSessionManager:
         return SQLiteSessions(self.path, remember=self.remember)
 
 
-def _memory_beside(rule: Rule | None, path: Path) -> Alongside:
+def _memory_beside(rule: Rule | None, path: Path) -> CommitHook:
     from repertory.backends.memory.sqlite.remembering import SessionMemory  # loads sqlite3, with the first use
 
     return SessionMemory(path, rule)
@@ -192,7 +192,7 @@ def rule_of(remember: Remember) -> Rule | None:
     return lambda _: scope
 
 
-def spelled(remember: Remember) -> str:
+def remembered_id(remember: Remember) -> str:
     """The same for the same, and never for another one that is in use."""
     return f"rule {id(remember):x}" if callable(remember) else repr(remember)
 

@@ -38,7 +38,7 @@ from repertory.errors import Invalid
 
 if TYPE_CHECKING:
     from repertory.actors.context import MarkTurn
-    from repertory.actors.memory_journal import MemoryJournal
+    from repertory.actors.memory_journal import InMemoryJournal
     from repertory.app.agent.session import AgentSessionSpec
     from repertory.app.sessions.storages import Storage
     from repertory.backends.ports import SessionInfo, SessionStore
@@ -79,11 +79,11 @@ class SnapshotSessions:
         """A store on this storage. The caller closes it. Errors: `ImportError` naming what to install."""
         return self._open()
 
-    def marker(self, spec: AgentSessionSpec, keeper: Durable | MemoryJournal) -> MarkTurn | None:
+    def marker(self, spec: AgentSessionSpec, keeper: Durable | InMemoryJournal) -> MarkTurn | None:
         """What is asked at the end of each turn of a session that is about to come to life."""
         return triggered_by(self.choices, self.snapshot_trigger, spec, keeper)
 
-    def choose_for_run(self, session_id: str, journal: str, keeper: Durable | MemoryJournal) -> None:
+    def choose_for_run(self, session_id: str, journal: str, keeper: Durable | InMemoryJournal) -> None:
         """Say how the snapshot of an orchestrator is wanted that is about to come to life."""
         choose_for_run(self.choices, (session_id, journal), keeper)
 
@@ -249,7 +249,7 @@ _log = logging.getLogger("repertory.sessions")
 
 
 def triggered_by(
-    choices: SnapshotChoices, trigger: Trigger | None, spec: AgentSessionSpec, keeper: Durable | MemoryJournal
+    choices: SnapshotChoices, trigger: Trigger | None, spec: AgentSessionSpec, keeper: Durable | InMemoryJournal
 ) -> MarkTurn | None:
     """What is asked after each turn of a session that is about to come to life; None without a trigger.
 
@@ -263,7 +263,7 @@ def triggered_by(
     return None if trigger is None else _TriggeredSnapshots(store, key, trigger)
 
 
-def choose_for_run(choices: SnapshotChoices, key: tuple[str, str], keeper: Durable | MemoryJournal) -> None:
+def choose_for_run(choices: SnapshotChoices, key: tuple[str, str], keeper: Durable | InMemoryJournal) -> None:
     """Say how the snapshot of an orchestrator is wanted that is about to come to life. `key`: its session and journal.
 
     A storage of the user's own saves it with every commit. Errors: `Invalid` for an earlier one that is to be loaded.

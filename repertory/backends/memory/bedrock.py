@@ -13,11 +13,11 @@ from hashlib import blake2b
 from typing import Any, Literal, TypeAlias, TypeVar, cast
 
 from repertory.backends.aws_clients import AwsService, AwsSettings, aws_clients
-from repertory.backends.aws_errors import EXPIRED, UNKNOWN_KEY, WRONG_SIGNATURE, AwsErrors, Refusal, foreign_errors
+from repertory.backends.aws_errors import EXPIRED, UNKNOWN_KEY, WRONG_SIGNATURE, AwsErrors, Refusal, aws_client_errors
 from repertory.backends.loop_clients import LoopClients
-from repertory.backends.patience import Patience, patiently
+from repertory.backends.patience import RetryPolicy, with_retries
 from repertory.backends.ports import ObjectStore, Overwrite
-from repertory.core.memory.options import AddMessagesContext, MemoryEntry, Metadata, SearchOptions, read_options
+from repertory.core.memory.options import AddMessagesContext, EntryMetadata, MemoryEntry, SearchOptions, read_options
 from repertory.core.messages import Json
 from repertory.errors import Failed, Invalid, LimitReached, NotFound, RepertoryError, Unavailable
 
@@ -32,7 +32,7 @@ _USUAL_KIND = "VECTOR"
 
 _log = logging.getLogger("repertory.memory")
 
-Kind = Literal["MANAGED", "VECTOR", "KENDRA", "SQL"]
+KnowledgeBaseKind = Literal["MANAGED", "VECTOR", "KENDRA", "SQL"]
 T = TypeVar("T")
 
 
@@ -63,7 +63,7 @@ class KnowledgeBaseSettings:
     max_search_results: int | None
     extraction: Any
     knowledge_base_id: str
-    kind: Kind | None
+    kind: KnowledgeBaseKind | None
     """None: the service is asked."""
     source: CustomSource | S3Source | None
     """What is written to; None for a store that is only read."""
@@ -75,7 +75,7 @@ class KnowledgeBaseSettings:
     bounds: ScoreBounds
     retrieving: AwsSettings
     managing: AwsSettings
-    patience: Patience
+    patience: RetryPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ class KnowledgeBaseMemory:
         """
         given = read_options(SearchOptions, options, "options").max_search_results
         wanted = next((number for number in (given, self.max_search_results) if number is not None), RESULTS)
-        limit = check_count(wanted)
+        limit = check_result_count(wanted)
         if not query.strip():
             return []
         request = retrieval(query, limit, await self._known_kind(), self._results_filter())
@@ -168,7 +168,7 @@ class KnowledgeBaseMemory:
         return found
 
     async def add(
-        self, content: str, metadata: Metadata | None = None, *, context: AddMessagesContext | None = None
+        self, content: str, metadata: EntryMetadata | None = None, *, context: AddMessagesContext | None = None
     ) -> BedrockKnowledgeBaseAddResult:
         """Remember that. On return the service has it, and will index it.
 
@@ -235,7 +235,7 @@ class KnowledgeBaseMemory:
             return self._entropy(16).hex()
         return document_id([self.name, self._settings.scope], context.idempotency_key)
 
-    async def _stored(self, source: S3Source, name: str, content: str, attributes: Attributes) -> Document:
+    async def _stored(self, source: S3Source, name: str, content: str, attributes: Attributes) -> ServiceDocument:
         """Put the objects of a memory. What says its scope comes first, so that it is never found without."""
         objects = self._objects
         assert objects is not None, "an S3 source has objects"
@@ -259,7 +259,7 @@ class KnowledgeBaseMemory:
                 client = await clients.get()
                 return await getattr(client, operation)(knowledgeBaseId=self._settings.knowledge_base_id, **request)
 
-        return await self._noted(lambda: patiently(attempt, self._settings.patience, self._jitter))
+        return await self._noted(lambda: with_retries(attempt, self._settings.patience, self._jitter))
 
     async def _connect(self) -> None:
         with self._mapped("connect"):
@@ -270,7 +270,7 @@ class KnowledgeBaseMemory:
         """Turn what botocore says into errors of ours."""
         try:
             yield
-        except foreign_errors() as error:
+        except aws_client_errors() as error:
             raise KNOWLEDGE_BASE_ERRORS.from_foreign(error, {**self._where, "operation": operation}) from error
 
     async def _noted(self, call: Callable[[], Awaitable[T]]) -> T:
@@ -295,7 +295,7 @@ class KnowledgeBaseMemory:
         return source.open_objects() if isinstance(source, S3Source) else None
 
 
-def check_count(count: object) -> int:
+def check_result_count(count: object) -> int:
     """A number of results. Errors: `Invalid` for anything but a positive whole number."""
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
         raise Invalid("max_search_results is a positive number", got=count)
@@ -367,7 +367,7 @@ CONTENT_CHARS_MAX = 5_242_880
 
 Attributes: TypeAlias = Mapping[str, Mapping[str, Any]]
 """Key to value as the service spells it."""
-Document: TypeAlias = dict[str, Any]
+ServiceDocument: TypeAlias = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,12 +385,14 @@ def document_id(scope: Sequence[str | None], idempotency_key: str) -> str:
     return blake2b(json.dumps([*scope, idempotency_key]).encode(), digest_size=16).hexdigest()
 
 
-def client_token(document: Document, content: str) -> str:
+def client_token(document: ServiceDocument, content: str) -> str:
     """The same for every attempt at this document with this content, which it may only name the place of."""
     return blake2b(json.dumps([document, content], sort_keys=True).encode(), digest_size=32).hexdigest()
 
 
-def attributes_of(metadata: Metadata | None, context: AddMessagesContext, scope: tuple[str, str] | None) -> Attributes:
+def attributes_of(
+    metadata: EntryMetadata | None, context: AddMessagesContext, scope: tuple[str, str] | None
+) -> Attributes:
     """What stands beside a memory: its metadata, where it comes from, and its scope, which nothing can replace.
 
     What JSON nests is kept as its text; what says nothing is left out. Errors: `Invalid` for what is too much, or no
@@ -418,9 +420,11 @@ def check_content(content: str) -> str:
     return content
 
 
-def inline_document(name: str, content: str, attributes: Attributes, access: Sequence[AccessControlEntry]) -> Document:
+def inline_document(
+    name: str, content: str, attributes: Attributes, access: Sequence[AccessControlEntry]
+) -> ServiceDocument:
     """A document for a CUSTOM data source. Errors: `Invalid` for an access control list without an attribute."""
-    document: Document = {
+    document: ServiceDocument = {
         "content": {
             "dataSourceType": "CUSTOM",
             "custom": {
@@ -455,9 +459,9 @@ def sidecar(attributes: Attributes, access: Sequence[AccessControlEntry]) -> byt
     return json.dumps(said, ensure_ascii=False).encode() if attributes or access else None
 
 
-def stored_document(uri: str, sidecar_uri: str | None) -> Document:
+def stored_document(uri: str, sidecar_uri: str | None) -> ServiceDocument:
     """A document for an S3 data source."""
-    document: Document = {"content": {"dataSourceType": "S3", "s3": {"s3Location": {"uri": uri}}}}
+    document: ServiceDocument = {"content": {"dataSourceType": "S3", "s3": {"s3Location": {"uri": uri}}}}
     if sidecar_uri is not None:
         document["metadata"] = {"type": "S3_LOCATION", "s3Location": {"uri": sidecar_uri}}
     return document

@@ -7,11 +7,19 @@ import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 
-from repertory.backends.models.content import BLANK_TEXT, cannot_take, document_in, image_in, input_of, kind_of, text_in
+from repertory.backends.models.content import (
+    BLANK_TEXT,
+    block_kind,
+    cannot_take,
+    document_in,
+    image_in,
+    input_of,
+    text_in,
+)
 from repertory.backends.models.provider import (
-    CallOptions,
+    ModelCallOptions,
     SystemBlocks,
-    system_blocks,
+    system_prompt_blocks,
 )
 from repertory.backends.models.sdk import (
     ClientSettings,
@@ -22,7 +30,7 @@ from repertory.backends.models.sdk import (
     with_params,
 )
 from repertory.backends.ports import StreamEvent
-from repertory.core.answer import count, filled, is_mapping, malformed, mapping
+from repertory.core.answer import count_field, filled, is_mapping, malformed, mapping_field
 from repertory.errors import ModelStreamBroken
 
 if TYPE_CHECKING:
@@ -116,7 +124,7 @@ class AnthropicModel(SDKModel):
         messages: Sequence[Message],
         tool_specs: Sequence[ToolSpec] | None,
         system_prompt: str | None,
-        options: CallOptions,
+        options: ModelCallOptions,
     ) -> AsyncGenerator[StreamEvent]:
         return self._ask(messages_arguments(config, messages, tool_specs, system_prompt, options), MessagesReader())
 
@@ -126,7 +134,7 @@ class AnthropicModel(SDKModel):
         messages: Sequence[Message],
         tool_specs: Sequence[ToolSpec] | None,
         system_prompt: str | None,
-        options: CallOptions,
+        options: ModelCallOptions,
     ) -> Callable[[], Awaitable[int]]:
         arguments = counting_arguments(config, messages, tool_specs, system_prompt, options.system_prompt_content)
 
@@ -134,8 +142,8 @@ class AnthropicModel(SDKModel):
             return await (await self._clients.get()).messages.count_tokens(**arguments)
 
         async def counted() -> int:
-            answer = mapping(as_plain(await ask(ANTHROPIC, call)), "count_tokens", "answer")
-            return count(answer.get("input_tokens"), "count_tokens", "input_tokens")
+            answer = mapping_field(as_plain(await ask(ANTHROPIC, call)), "count_tokens", "answer")
+            return count_field(answer.get("input_tokens"), "count_tokens", "input_tokens")
 
         return counted
 
@@ -162,7 +170,7 @@ def messages_arguments(
     messages: Sequence[Message],
     tool_specs: Sequence[ToolSpec] | None,
     system_prompt: str | None,
-    options: CallOptions,
+    options: ModelCallOptions,
 ) -> dict[str, Any]:
     """The arguments of one call. Errors: `Invalid` for a block that the service cannot take."""
     arguments = _conversation(config, messages, tool_specs, system_prompt, options.system_prompt_content)
@@ -244,7 +252,7 @@ def _shown(block: Mapping[str, Any]) -> list[dict[str, Any]]:
         return [{"type": "image", "source": {"type": "base64", "media_type": image.media_type, "data": image.data}}]
     if "document" in block:
         return [_document(block)]
-    raise cannot_take(kind_of(block), _SERVICE, "it has no such blocks", sorted(block))
+    raise cannot_take(block_kind(block), _SERVICE, "it has no such blocks", sorted(block))
 
 
 def _document(block: Mapping[str, Any]) -> dict[str, Any]:
@@ -287,7 +295,7 @@ def _system(
     marks = _point(config.get("cache_prompt"))
     if content is None and not marks:
         return system_prompt if system_prompt and system_prompt.strip() else None
-    return _marked([*system_blocks(system_prompt, content), *marks]) or None
+    return _marked([*system_prompt_blocks(system_prompt, content), *marks]) or None
 
 
 def _tools(
@@ -367,7 +375,7 @@ class MessagesReader:
         """The events that the next event of the service amounts to."""
         match event.get("type"):
             case "message_start":
-                self._count(mapping(event.get("message"), "message_start", "message").get("usage"))
+                self._count(mapping_field(event.get("message"), "message_start", "message").get("usage"))
                 yield {"messageStart": {"role": "assistant"}}
             case "content_block_start":
                 yield from self._block_start(event)
@@ -377,7 +385,7 @@ class MessagesReader:
                 yield from self._block_stop(_index(event))
             case "message_delta":
                 self._count(event.get("usage"))
-                reason = mapping(event.get("delta"), "message_delta", "delta").get("stop_reason")
+                reason = mapping_field(event.get("delta"), "message_delta", "delta").get("stop_reason")
                 self._stop_reason = (
                     self._stop_reason if reason is None else filled(reason, "message_delta", "stop_reason")
                 )
@@ -409,7 +417,7 @@ class MessagesReader:
 
     def _block_start(self, event: Mapping[str, object]) -> Iterator[StreamEvent]:
         index, name = _index(event), "content_block_start"
-        block = mapping(event.get("content_block"), name, "content_block")
+        block = mapping_field(event.get("content_block"), name, "content_block")
         match block.get("type"):
             case "tool_use":
                 use = {
@@ -436,7 +444,7 @@ class MessagesReader:
         index, name = _index(event), "content_block_delta"
         if index not in self._open:
             return
-        delta = mapping(event.get("delta"), name, "delta")
+        delta = mapping_field(event.get("delta"), name, "delta")
         match delta.get("type"):
             case "input_json_delta":
                 piece = delta.get("partial_json")
@@ -444,7 +452,7 @@ class MessagesReader:
                     self._inputs.pop(index, None)
                 yield _delta(index, {"toolUse": {"input": piece or ""}})
             case "citations_delta":
-                yield _delta(index, {"citation": _citation(mapping(delta.get("citation"), name, "citation"))})
+                yield _delta(index, {"citation": _citation(mapping_field(delta.get("citation"), name, "citation"))})
             case "text_delta" | "thinking_delta" | "signature_delta":
                 yield from _spoken(index, delta)
             case _:
@@ -463,11 +471,11 @@ class MessagesReader:
         if is_mapping(usage):
             for key, name in _COUNTS.items():
                 if usage.get(key) is not None:
-                    self._usage[name] = count(usage[key], "usage", key)
+                    self._usage[name] = count_field(usage[key], "usage", key)
 
 
 def _index(event: Mapping[str, object]) -> int:
-    return count(event.get("index"), str(event.get("type")), "index")
+    return count_field(event.get("index"), str(event.get("type")), "index")
 
 
 def _spoken(index: int, piece: Mapping[str, object]) -> Iterator[StreamEvent]:
@@ -479,7 +487,7 @@ def _spoken(index: int, piece: Mapping[str, object]) -> Iterator[StreamEvent]:
     if piece.get("signature"):
         yield _delta(index, {"reasoningContent": {"signature": piece["signature"]}})
     for citation in cast("Sequence[object]", piece.get("citations") or ()):
-        yield _delta(index, {"citation": _citation(mapping(citation, "content_block_start", "citations"))})
+        yield _delta(index, {"citation": _citation(mapping_field(citation, "content_block_start", "citations"))})
 
 
 def _delta(index: int, delta: Mapping[str, object]) -> StreamEvent:

@@ -12,13 +12,13 @@ from repertory.backends.models.content import BLANK_TEXT, input_of
 from repertory.backends.models.message_events import message_events
 from repertory.backends.models.provider import (
     NONSENSE,
-    CallOptions,
+    ModelCallOptions,
     ProviderModel,
     SystemBlocks,
     is_overflow,
     release,
     retry_after_s,
-    system_blocks,
+    system_prompt_blocks,
 )
 from repertory.backends.ports import StreamEvent
 from repertory.errors import (
@@ -131,7 +131,7 @@ class BedrockModel(ProviderModel):
         messages: Sequence[Message],
         tool_specs: Sequence[ToolSpec] | None,
         system_prompt: str | None,
-        options: CallOptions,
+        options: ModelCallOptions,
     ) -> AsyncGenerator[StreamEvent]:
         request = converse_request(config, messages, tool_specs, system_prompt, options)
         stop_reason: str | None = None
@@ -148,8 +148,8 @@ class BedrockModel(ProviderModel):
                             yield verdict
                 if not judged and (verdict := redaction(config, stop_reason, {})):
                     yield verdict
-        except foreign_errors() as error:
-            raise from_foreign(error) from error
+        except bedrock_errors() as error:
+            raise from_bedrock_error(error) from error
 
     def _counting(
         self,
@@ -157,15 +157,15 @@ class BedrockModel(ProviderModel):
         messages: Sequence[Message],
         tool_specs: Sequence[ToolSpec] | None,
         system_prompt: str | None,
-        options: CallOptions,
+        options: ModelCallOptions,
     ) -> Callable[[], Awaitable[int]]:
         request = counting_request(converse_request(config, messages, tool_specs, system_prompt, options))
 
         async def counted() -> int:
             try:
                 return int((await (await self._clients.get()).count_tokens(**request))["inputTokens"])
-            except (*foreign_errors(), *NONSENSE) as error:
-                raise from_foreign(error) from error
+            except (*bedrock_errors(), *NONSENSE) as error:
+                raise from_bedrock_error(error) from error
 
         return counted
 
@@ -252,7 +252,7 @@ async def converse_events(stream: Any) -> AsyncGenerator[StreamEvent, None]:
                 if event:
                     yield event
     finally:
-        await release(chunks, response.aclose, foreign_errors())
+        await release(chunks, response.aclose, bedrock_errors())
     if not stopped:
         raise ModelStreamBroken("Bedrock ended the stream in the middle of an answer")
 
@@ -335,7 +335,7 @@ def service_error(code: str, status: int, message: str, retry_after_s: float | N
     return ModelFailed(f"{hint} ({message})" if hint else f"Bedrock refused the request: {message}", **fields)
 
 
-def foreign_errors() -> tuple[type[Exception], ...]:
+def bedrock_errors() -> tuple[type[Exception], ...]:
     """The classes that `from_foreign` knows. An `except` clause evaluates this only when something was raised."""
     import httpx2
 
@@ -345,7 +345,7 @@ def foreign_errors() -> tuple[type[Exception], ...]:
     return (*ours, httpx2.HTTPError, httpx2.StreamError)
 
 
-def from_foreign(error: Exception) -> RepertoryError:
+def from_bedrock_error(error: Exception) -> RepertoryError:
     """The error of ours for one of `foreign_errors`. Raise it `from` the original."""
     import httpx2
 
@@ -405,7 +405,7 @@ def converse_request(
     messages: Sequence[Message],
     tool_specs: Sequence[ToolSpec] | None,
     system_prompt: str | None,
-    options: CallOptions,
+    options: ModelCallOptions,
 ) -> dict[str, Any]:
     """The parameters of one call."""
     values: Mapping[str, Any] = config
@@ -438,7 +438,7 @@ def counting_request(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _system(config: BedrockConfig, system_prompt: str | None, content: SystemBlocks | None) -> list[Mapping[str, Any]]:
-    blocks = system_blocks(system_prompt, content)
+    blocks = system_prompt_blocks(system_prompt, content)
     return [*blocks, *_cache_point(config.get("cache_prompt"))] if blocks else []
 
 

@@ -21,7 +21,7 @@ _TEXT_FORMATS = frozenset(("txt", "md", "csv", "html"))
 
 
 @dataclass(frozen=True, slots=True)
-class Image:
+class ImageBlock:
     """A picture: its media type and its bytes as base64."""
 
     media_type: str
@@ -29,7 +29,7 @@ class Image:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Document:
+class DocumentBlock:
     """A document: either a PDF as base64, or texts."""
 
     name: str
@@ -56,29 +56,29 @@ def input_of(tool_use: Mapping[str, Any]) -> dict[str, Any]:
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {"input": value}
 
 
-def image_in(block: Mapping[str, Any], service: str) -> Image:
+def image_in(block: Mapping[str, Any], service: str) -> ImageBlock:
     """The picture of an `image` block."""
     image = block["image"]
     kind = _IMAGE_FORMATS.get(image.get("format", ""))
     if kind is None:
         raise cannot_take("image", service, "a format other than png, jpeg, gif and webp", image.get("format"))
-    return Image(f"image/{kind}", _base64(_bytes_of("image", image, service)))
+    return ImageBlock(f"image/{kind}", _base64(_bytes_of("image", image, service)))
 
 
-def document_in(block: Mapping[str, Any], service: str) -> Document:
+def document_in(block: Mapping[str, Any], service: str) -> DocumentBlock:
     """The document of a `document` block: PDF, plain text of any kind, or text blocks."""
     document = block["document"]
     name, kind, source = document.get("name") or "document", document.get("format"), document.get("source", {})
     if "text" in source:
-        return Document(name=name, texts=(source["text"],))
+        return DocumentBlock(name=name, texts=(source["text"],))
     if "content" in source:
-        return Document(name=name, texts=tuple(text_in(part) or "" for part in source["content"]))
+        return DocumentBlock(name=name, texts=tuple(text_in(part) or "" for part in source["content"]))
     if kind == "pdf":
-        return Document(name=name, pdf=_base64(_bytes_of("document", document, service)))
+        return DocumentBlock(name=name, pdf=_base64(_bytes_of("document", document, service)))
     if kind not in _TEXT_FORMATS:
         raise cannot_take("document", service, "a format other than pdf, txt, md, csv and html", kind)
     try:
-        return Document(name=name, texts=(_bytes_of("document", document, service).decode(),))
+        return DocumentBlock(name=name, texts=(_bytes_of("document", document, service).decode(),))
     except UnicodeDecodeError as error:
         raise cannot_take("document", service, "text that is not UTF-8", name) from error
 
@@ -88,7 +88,7 @@ def cannot_take(block: str, service: str, what: str, got: object) -> Invalid:
     return Invalid(f"{service} cannot take this {block} block: {what}", block=block, service=service, got=got)
 
 
-def kind_of(block: Mapping[str, Any]) -> str:
+def block_kind(block: Mapping[str, Any]) -> str:
     """The name of a block's kind."""
     return next(iter(block), "empty")
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 import anyio
 
 from repertory.backends.aws_clients import AwsService, AwsSettings, aws_clients
-from repertory.backends.models.bedrock import foreign_errors, from_foreign
+from repertory.backends.models.bedrock import bedrock_errors, from_bedrock_error
 from repertory.backends.models.provider import NONSENSE
 from repertory.backends.models.sdk import ClientSettings, Service, ask, sdk_clients
 from repertory.errors import Invalid, ModelFailed
@@ -76,7 +76,7 @@ class BedrockEmbedder:
             async with limit:
                 try:
                     found[index] = await self._vector(texts[index])
-                except (*foreign_errors(), *NONSENSE) as error:
+                except (*bedrock_errors(), *NONSENSE) as error:
                     failed.append(error)
                     tasks.cancel_scope.cancel()
 
@@ -84,7 +84,7 @@ class BedrockEmbedder:
             for index in range(len(texts)):
                 tasks.start_soon(one, index)
         if failed:
-            raise from_foreign(failed[0]) from failed[0]
+            raise from_bedrock_error(failed[0]) from failed[0]
         return [found[index] for index in range(len(texts))]
 
     async def aclose(self) -> None:

@@ -17,7 +17,7 @@ from repertory.core.tokens import estimate_tokens
 if TYPE_CHECKING:
     from repertory.core.messages import ContentBlock, Message, ToolResult, ToolSpec
 
-LABEL = "[offline] "
+OFFLINE_LABEL = "[offline] "
 """What every answer begins with, so that nobody takes it for a language model's."""
 
 _SENTENCES = {
@@ -57,12 +57,12 @@ class OfflineModel(Model):
 
 def _answer(messages: Sequence[Message], tools: Sequence[str]) -> ContentBlock:
     if messages and (results := list(tool_results(messages[-1]))):
-        return {"text": LABEL + " ".join(_result_sentences(messages, results))}
-    said = [text for message in messages if (text := text_of(message)) and not text.startswith(LABEL)]
+        return {"text": OFFLINE_LABEL + " ".join(_result_sentences(messages, results))}
+    said = [text for message in messages if (text := text_of(message)) and not text.startswith(OFFLINE_LABEL)]
     text = text_of(messages[-1]).strip() if messages else ""
     match decide(Situation(text=text, said=said, tools=tools)):
         case Say(text):
-            return {"text": LABEL + text}
+            return {"text": OFFLINE_LABEL + text}
         case Use(name, arguments):
             return {"toolUse": {"toolUseId": _use_id(messages), "name": name, "input": dict(arguments)}}
 
@@ -116,7 +116,7 @@ class Use:
     arguments: dict[str, str] = field(default_factory=dict[str, str])
 
 
-Decision: TypeAlias = "Say | Use"
+OfflineReply: TypeAlias = "Say | Use"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +131,7 @@ class Situation:
     """Names of the tools that may be called."""
 
 
-def decide(situation: Situation) -> Decision:
+def decide(situation: Situation) -> OfflineReply:
     """What to do about what the user said last. Of a long text only what it asks to be saved is understood: the time
     that the other rules take may grow with the square of its length.
     """
@@ -147,13 +147,13 @@ def facts(texts: Sequence[str]) -> dict[str, str]:
     return {subject: value for text in texts for subject, value in _facts_in(text)}
 
 
-def _callable_or_sorry(decision: Decision, tools: Collection[str]) -> Decision:
+def _callable_or_sorry(decision: OfflineReply, tools: Collection[str]) -> OfflineReply:
     if isinstance(decision, Use) and decision.name not in tools:
         return Say(f"That takes the tool {decision.name}, which I was not given.")
     return decision
 
 
-def _save_file(situation: Situation) -> Decision | None:
+def _save_file(situation: Situation) -> OfflineReply | None:
     said = rf"(?:please )?(save|write|append|add)\b{_FILE}:\s*(.+)"
     found = re.match(said, situation.text, re.IGNORECASE | re.DOTALL)
     if found is None:
@@ -163,17 +163,17 @@ def _save_file(situation: Situation) -> Decision | None:
     return Use(tool, {"path": _path(path), "text": text.strip()})
 
 
-def _read_file(situation: Situation) -> Decision | None:
+def _read_file(situation: Situation) -> OfflineReply | None:
     found = re.match(rf"(?:please )?(?:read|open|show(?: me)?)\b{_FILE}[.?!]*$", situation.text, re.IGNORECASE)
     return Use("read_file", {"path": _path(found.group(1))}) if found else None
 
 
-def _list_files(situation: Situation) -> Decision | None:
+def _list_files(situation: Situation) -> OfflineReply | None:
     wanted = r"\b(?:list|show|which|what)\b[^.?!]*\b(?:files|notes)\b"
     return Use("list_files") if re.search(wanted, situation.text, re.IGNORECASE) else None
 
 
-def _summarise(situation: Situation) -> Decision | None:
+def _summarise(situation: Situation) -> OfflineReply | None:
     if not re.search(r"\bsummari[sz]e|\bsummary\b", situation.text, re.IGNORECASE):
         return None
     known = [f"{subject} is {value}" for subject, value in facts(situation.said).items()]
@@ -181,7 +181,7 @@ def _summarise(situation: Situation) -> Decision | None:
     return Say("Summary. Facts: " + ("; ".join(known) or "none") + ". Said: " + (" | ".join(heard) or "nothing") + ".")
 
 
-def _recall(situation: Situation) -> Decision | None:
+def _recall(situation: Situation) -> OfflineReply | None:
     found = re.search(
         r"\b(?:what(?:'s| is| was| are)|who is|do you (?:know|remember|recall)|tell me) my ([\w ]+?)\s*\?*$",
         situation.text,
@@ -194,12 +194,12 @@ def _recall(situation: Situation) -> Decision | None:
     return Say(f"Your {subject} is {value}." if value else f"You have not told me what your {subject} is.")
 
 
-def _remember(situation: Situation) -> Decision | None:
+def _remember(situation: Situation) -> OfflineReply | None:
     new = [f"your {subject} is {value}" for subject, value in _facts_in(situation.text)]
     return Say(f"Noted: {', and '.join(new)}.") if new else None
 
 
-def _calculate(situation: Situation) -> Decision | None:
+def _calculate(situation: Situation) -> OfflineReply | None:
     text = situation.text.lower()
     for word, sign in (("plus", "+"), ("minus", "-"), ("times", "*"), ("divided by", "/"), ("x", "*"), ("\u00d7", "*")):
         text = re.sub(rf"(?<=[\d)])\s*{word}\s*(?=[\d(])", sign, text)
@@ -208,12 +208,12 @@ def _calculate(situation: Situation) -> Decision | None:
     return Use("calculator", {"expression": " ".join(found.group().split())}) if found else None
 
 
-def _tell_time(situation: Situation) -> Decision | None:
+def _tell_time(situation: Situation) -> OfflineReply | None:
     asked = r"\bwhat(?:'s| is)? (?:the )?(?:current )?(?:time|date|day)\b|\b(?:time|date|day) is it\b|\btoday's date\b"
     return Use("current_time") if re.search(asked, situation.text, re.IGNORECASE) else None
 
 
-def _introduce(situation: Situation) -> Decision | None:
+def _introduce(situation: Situation) -> OfflineReply | None:
     greeted = r"^(?:hello|hi|hey|good (?:morning|evening))\b|\bwhat can you do\b|^help\b"
     if not re.search(greeted, situation.text, re.IGNORECASE):
         return None
@@ -226,7 +226,7 @@ def _echo(situation: Situation) -> Say:
     return Say(f'I understood: "{_shortened(situation.text, 200)}". I have no rule for that. Facts known: {known}.')
 
 
-_RULES: tuple[Callable[[Situation], Decision | None], ...] = (
+_RULES: tuple[Callable[[Situation], OfflineReply | None], ...] = (
     _save_file,
     _read_file,
     _list_files,

@@ -8,8 +8,16 @@ from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, cast
 
-from repertory.backends.models.content import BLANK_TEXT, cannot_take, document_in, image_in, input_of, kind_of, text_in
-from repertory.backends.models.provider import CallOptions, system_text
+from repertory.backends.models.content import (
+    BLANK_TEXT,
+    block_kind,
+    cannot_take,
+    document_in,
+    image_in,
+    input_of,
+    text_in,
+)
+from repertory.backends.models.provider import ModelCallOptions, system_prompt_text
 from repertory.backends.models.sdk import (
     ClientSettings,
     SDKModel,
@@ -17,7 +25,7 @@ from repertory.backends.models.sdk import (
     with_params,
 )
 from repertory.backends.ports import StreamEvent
-from repertory.core.answer import filled, is_mapping, malformed, mapping
+from repertory.core.answer import filled, is_mapping, malformed, mapping_field
 from repertory.errors import ModelFailed, ModelStreamBroken
 
 if TYPE_CHECKING:
@@ -107,7 +115,7 @@ class OpenAIModel(SDKModel):
         messages: Sequence[Message],
         tool_specs: Sequence[ToolSpec] | None,
         system_prompt: str | None,
-        options: CallOptions,
+        options: ModelCallOptions,
     ) -> AsyncGenerator[StreamEvent]:
         return self._ask(completion_arguments(config, messages, tool_specs, system_prompt, options), CompletionReader())
 
@@ -130,10 +138,10 @@ def completion_arguments(
     messages: Sequence[Message],
     tool_specs: Sequence[ToolSpec] | None,
     system_prompt: str | None,
-    options: CallOptions,
+    options: ModelCallOptions,
 ) -> dict[str, Any]:
     """The arguments of one call. Errors: `Invalid` for a block that the service cannot take."""
-    system = system_text(system_prompt, options.system_prompt_content)
+    system = system_prompt_text(system_prompt, options.system_prompt_content)
     sent: list[dict[str, Any]] = [{"role": "system", "content": system}] if system else []
     for message in messages:
         sent += _user(message) if message["role"] == "user" else [_assistant(message, config.get("reasoning_field"))]
@@ -184,7 +192,7 @@ def _assistant(message: Message, reasoning_field: str | None) -> dict[str, Any]:
         elif text is not None:
             texts.append(text)
         elif "cachePoint" not in block:
-            raise cannot_take(kind_of(block), _SERVICE, "an assistant message holds only text there", sorted(block))
+            raise cannot_take(block_kind(block), _SERVICE, "an assistant message holds only text there", sorted(block))
     said = "\n".join(text for text in texts if text.strip())
     sent: dict[str, Any] = {"role": "assistant", "content": said or (None if calls else BLANK_TEXT)}
     if calls:
@@ -222,11 +230,11 @@ def _parts(block: Mapping[str, Any]) -> list[dict[str, Any]]:
         return [_document(block)]
     if "cachePoint" in block:
         return []
-    raise cannot_take(kind_of(block), _SERVICE, "it has no such blocks", sorted(block))
+    raise cannot_take(block_kind(block), _SERVICE, "it has no such blocks", sorted(block))
 
 
 def _document(block: Mapping[str, Any]) -> dict[str, Any]:
-    """A PDF as a file; text as text, since the service takes no other files."""
+    """A PDF as a file; text, since the service takes no other files."""
     document = document_in(block, _SERVICE)
     if document.pdf is None:
         return {"type": "text", "text": "\n".join([f"Document {document.name!r}:", *document.texts])}
@@ -299,7 +307,9 @@ class CompletionReader:
             self._usage = usage
         for choice in _mappings(chunk, "choices"):
             if not choice.get("index"):
-                yield from self._on_delta(mapping(choice.get("delta") or {}, "chunk", "delta"), str(chunk.get("id")))
+                yield from self._on_delta(
+                    mapping_field(choice.get("delta") or {}, "chunk", "delta"), str(chunk.get("id"))
+                )
                 if choice.get("finish_reason"):
                     self._finish = filled(choice["finish_reason"], "chunk", "finish_reason")
 
@@ -381,7 +391,7 @@ def _mappings(holder: Mapping[str, object], name: str) -> Sequence[Mapping[str, 
     listed = holder.get(name) or ()
     if not isinstance(listed, list | tuple):
         malformed("chunk", f"a list under '{name}'", listed)
-    return [mapping(item, "chunk", name) for item in cast("Sequence[object]", listed)]
+    return [mapping_field(item, "chunk", name) for item in cast("Sequence[object]", listed)]
 
 
 def _counted(usage: Mapping[str, object]) -> dict[str, int]:
@@ -443,7 +453,7 @@ class ToolCalls:
 
     def take(self, part: Mapping[str, object]) -> ToolCall:
         """The call that a piece belongs to, with the piece added to it."""
-        function = mapping(part.get("function") or {}, "tool_calls", "function")
+        function = mapping_field(part.get("function") or {}, "tool_calls", "function")
         given_id, name = _text(part.get("id")), _text(function.get("name"))
         call = self._call_of(part.get("index"), given_id, name)
         call.given_id = call.given_id or given_id

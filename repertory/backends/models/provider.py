@@ -35,7 +35,7 @@ SystemBlocks = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CallOptions:
+class ModelCallOptions:
     """The options that every provider knows, and the settings for this call only."""
 
     tool_choice: Mapping[str, Any] | None
@@ -45,7 +45,7 @@ class CallOptions:
     settings: Mapping[str, Any]
 
 
-def call_options(options: Mapping[str, Any]) -> CallOptions:
+def call_options(options: Mapping[str, Any]) -> ModelCallOptions:
     """The options of one call. `invocation_state` is for hooks and tools: no provider is told.
 
     Errors: `Invalid` for a tool choice that is none of the three.
@@ -57,7 +57,7 @@ def call_options(options: Mapping[str, Any]) -> CallOptions:
             pass
         case _:
             raise Invalid('tool_choice is {"auto": {}}, {"any": {}} or {"tool": {"name": ...}}', got=repr(choice)[:200])
-    return CallOptions(
+    return ModelCallOptions(
         tool_choice=choice,
         system_prompt_content=options.get("system_prompt_content"),
         settings={key: value for key, value in options.items() if key not in known},
@@ -86,7 +86,7 @@ class ProviderModel(Model):
 
     def update_config(self, **settings: Any) -> None:
         """Change settings for later calls. `TypeError` names the ones that do not exist."""
-        self._config = changed(type(self), self._known, self._config, settings)
+        self._config = changed_settings(type(self), self._known, self._config, settings)
 
     async def stream(
         self,
@@ -97,7 +97,7 @@ class ProviderModel(Model):
     ) -> AsyncIterator[StreamEvent]:
         """Ask the model. `options`: see `call_options`, and settings for this call only."""
         asked = call_options(options)
-        config = changed(type(self), self._known, self._config, asked.settings)
+        config = changed_settings(type(self), self._known, self._config, asked.settings)
         async with aclosing(self._answer(config, messages, tool_specs, system_prompt, asked)) as events:
             async for event in events:
                 yield event
@@ -120,7 +120,7 @@ class ProviderModel(Model):
                 return await counting()
             except RepertoryError as error:
                 _log.info("tokens not counted but estimated", exc_info=error, extra={"service": self._service})
-        return estimate_tokens(messages, tool_specs, system_text(system_prompt, system_prompt_content))
+        return estimate_tokens(messages, tool_specs, system_prompt_text(system_prompt, system_prompt_content))
 
     async def aclose(self) -> None:
         """Release the connections of the running event loop."""
@@ -132,7 +132,7 @@ class ProviderModel(Model):
         messages: Sequence[Message],
         tool_specs: Sequence[ToolSpec] | None,
         system_prompt: str | None,
-        options: CallOptions,
+        options: ModelCallOptions,
     ) -> AsyncGenerator[StreamEvent]:
         """The events of one answer. Closing the generator releases the connection."""
         raise NotImplementedError
@@ -143,7 +143,7 @@ class ProviderModel(Model):
         messages: Sequence[Message],
         tool_specs: Sequence[ToolSpec] | None,
         system_prompt: str | None,
-        options: CallOptions,
+        options: ModelCallOptions,
     ) -> Callable[[], Awaitable[int]]:
         """Asks the service to count. Only for providers with a setting `use_native_token_count`."""
         raise NotImplementedError
@@ -159,7 +159,7 @@ _MEANT = {
 """What somebody who names such a setting should write."""
 
 
-def changed(
+def changed_settings(
     owner: type[object], known: type[Mapping[str, Any]], config: Mapping[str, Any], changes: Mapping[str, Any]
 ) -> Mapping[str, Any]:
     """The settings after a change. `TypeError` names those that `owner` does not have, and the ones it has."""
@@ -176,15 +176,15 @@ def changed(
     return {**config, **changes}
 
 
-def system_blocks(system_prompt: str | None, content: SystemBlocks | None) -> SystemBlocks:
+def system_prompt_blocks(system_prompt: str | None, content: SystemBlocks | None) -> SystemBlocks:
     """The system prompt as blocks; blank texts are left out, since services refuse them."""
     blocks: SystemBlocks = [{"text": system_prompt or ""}] if content is None else content
     return [block for block in blocks if "text" not in block or block["text"].strip()]
 
 
-def system_text(system_prompt: str | None, content: SystemBlocks | None) -> str:
+def system_prompt_text(system_prompt: str | None, content: SystemBlocks | None) -> str:
     """The system prompt as one text."""
-    texts = [text_in(block) for block in system_blocks(system_prompt, content)]
+    texts = [text_in(block) for block in system_prompt_blocks(system_prompt, content)]
     return "\n".join(text for text in texts if text)
 
 

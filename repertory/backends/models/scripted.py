@@ -14,14 +14,14 @@ from repertory.errors import Invalid, LimitReached
 if TYPE_CHECKING:
     from repertory.core.messages import ContentBlock, Message, ToolSpec
 
-Reply: TypeAlias = (
+ScriptedReply: TypeAlias = (
     "str | dict[str, Any] | Sequence[dict[str, Any]] | BaseException | type[BaseException] | ReplyFunction"
 )
 """Text, one content block, several content blocks, an error to raise, or a function that decides.
 
 In a tool use block `toolUseId` and `input` may be left out.
 """
-ReplyFunction: TypeAlias = "Callable[[Sequence[Message], Sequence[ToolSpec] | None, str | None], Reply]"
+ReplyFunction: TypeAlias = "Callable[[Sequence[Message], Sequence[ToolSpec] | None, str | None], ScriptedReply]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class ScriptedModel(Model):
 
     def __init__(
         self,
-        replies: Sequence[Reply] | str,
+        replies: Sequence[ScriptedReply] | str,
         *,
         delay_s: float = 0.0,
         chunk: int | None = None,
@@ -54,7 +54,7 @@ class ScriptedModel(Model):
         """Pause `delay_s` before each event, say `chunk` characters per delta (None: all), `loop` the last reply."""
         if chunk is not None and chunk < 1:
             raise Invalid("chunk is a number of characters, at least 1, or None", chunk=chunk)
-        self._replies: Sequence[Reply] = [replies] if isinstance(replies, str) else list(replies)
+        self._replies: Sequence[ScriptedReply] = [replies] if isinstance(replies, str) else list(replies)
         self._delay_s = delay_s
         self._split = _split_by(chunk)
         self._loop = loop

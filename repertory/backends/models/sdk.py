@@ -21,7 +21,7 @@ import anyio.to_thread
 
 from repertory.backends.loop_clients import LoopClients
 from repertory.backends.models.provider import NONSENSE, ProviderModel, is_overflow, release, retry_after_s
-from repertory.core.answer import is_mapping, mapping
+from repertory.core.answer import is_mapping, mapping_field
 from repertory.errors import (
     ContextWindowOverflowException,
     ModelFailed,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from repertory.backends.ports import StreamEvent
 
-Call = Callable[[], Awaitable[Any]]
+ApiCall = Callable[[], Awaitable[Any]]
 
 
 class AnswerReader(Protocol):
@@ -73,43 +73,43 @@ class SDKModel(ProviderModel):
         return events(self._sdk, call, reader)
 
 
-async def ask(service: Service, call: Call) -> Any:
+async def ask(service: Service, call: ApiCall) -> Any:
     """What the SDK answers. Errors are ours."""
     try:
         return await call()
-    except foreign_errors(service) as error:
-        raise from_foreign(service, error, answering=False) from error
+    except sdk_errors(service) as error:
+        raise from_sdk_error(service, error, answering=False) from error
 
 
-async def whole_events(service: Service, call: Call, reader: AnswerReader) -> AsyncGenerator[StreamEvent, None]:
+async def whole_events(service: Service, call: ApiCall, reader: AnswerReader) -> AsyncGenerator[StreamEvent, None]:
     """The events of a call that is answered at once."""
     answer = await ask(service, call)
-    for event in reader.whole(mapping(as_plain(answer), "answer", "answer")):
+    for event in reader.whole(mapping_field(as_plain(answer), "answer", "answer")):
         yield event
     for event in reader.finish():
         yield event
 
 
-async def streamed_events(service: Service, call: Call, reader: AnswerReader) -> AsyncGenerator[StreamEvent, None]:
+async def streamed_events(service: Service, call: ApiCall, reader: AnswerReader) -> AsyncGenerator[StreamEvent, None]:
     """The events of a call that is answered by a stream. Closing the generator releases the connection."""
     stream = await ask(service, call)
     try:
         async with aclosing(_pieces(service, stream)) as pieces:
             async for piece in pieces:
-                said = mapping(as_plain(piece), "stream", "piece")
+                said = mapping_field(as_plain(piece), "stream", "piece")
                 if is_error(said):
                     raise told_error(service, said)
                 for event in reader.feed(said):
                     yield event
-    except foreign_errors(service) as error:
-        raise from_foreign(service, error, answering=True) from error
+    except sdk_errors(service) as error:
+        raise from_sdk_error(service, error, answering=True) from error
     for event in reader.finish():
         yield event
 
 
 def _pieces(service: Service, stream: Any) -> AsyncGenerator[object, None]:
     """The SDK's own stream is read from its response; one that somebody has wrapped is left to its wrapper."""
-    errors = foreign_errors(service)
+    errors = sdk_errors(service)
     if type(stream) is import_module(service.package).AsyncStream:
         return server_sent(stream.response, errors)
     return _wrapped(stream, errors)
@@ -146,7 +146,9 @@ _UNAVAILABLE = frozenset(("api_error", "overloaded_error", "server_error", "serv
 _TRY_AGAIN = frozenset((408, 409, 425))
 
 
-def refusal(service: Service, status: int, message: str, *codes: str, wait_s: float | None = None) -> RepertoryError:
+def refusal_error(
+    service: Service, status: int, message: str, *codes: str, wait_s: float | None = None
+) -> RepertoryError:
     """An answer that says no. `status` is 0 when it came inside a stream; `codes` are the service's own words."""
     names = {code.lower() for code in codes}
     fields: dict[str, object] = {**({"status": status} if status else {}), **({"code": codes[0]} if codes else {})}
@@ -178,7 +180,7 @@ def _key_advice(service: Service) -> str:
     return f"set {service.key_variable}, or pass client_args={{'api_key': ...}}"
 
 
-def foreign_errors(service: Service) -> tuple[type[Exception], ...]:
+def sdk_errors(service: Service) -> tuple[type[Exception], ...]:
     """The classes that `from_foreign` knows. The SDK must be installed, and is loaded by this."""
     import httpx2
 
@@ -187,7 +189,7 @@ def foreign_errors(service: Service) -> tuple[type[Exception], ...]:
     return (getattr(sdk, service.root_error), *connection, *NONSENSE)
 
 
-def from_foreign(service: Service, error: Exception, *, answering: bool) -> RepertoryError:
+def from_sdk_error(service: Service, error: Exception, *, answering: bool) -> RepertoryError:
     """The error of ours for one of `foreign_errors`. Raise it `from` the original.
 
     `answering` says whether an answer had begun, so that a lost connection means a broken answer.
@@ -201,7 +203,7 @@ def from_foreign(service: Service, error: Exception, *, answering: bool) -> Repe
         case sdk.APIConnectionError() | httpx2.HTTPError() | httpx2.StreamError() | anyio.EndOfStream() | OSError():
             return _from_connection(service, error, answering=answering)
         case sdk.APIError():
-            return refusal(service, 0, *_told(error.body, str(error)))
+            return refusal_error(service, 0, *_told(error.body, str(error)))
         case _ if "api_key" in str(error):
             return ModelFailed(f"no key for {service.name} was found: {_key_advice(service)}")
         case _ if answering:
@@ -217,13 +219,13 @@ def is_error(piece: Mapping[str, object]) -> bool:
 
 def told_error(service: Service, piece: Mapping[str, object]) -> RepertoryError:
     """The error of ours for such a piece."""
-    return refusal(service, 0, *_told(piece, f"{service.name} ended the answer with an error"))
+    return refusal_error(service, 0, *_told(piece, f"{service.name} ended the answer with an error"))
 
 
 def _from_status(service: Service, error: Any) -> RepertoryError:
     status = error.status_code if error.status_code >= 400 else 0
     message, *codes = _told(error.body, str(error))
-    return refusal(service, status, message, *codes, wait_s=retry_after_s(error.response.headers))
+    return refusal_error(service, status, message, *codes, wait_s=retry_after_s(error.response.headers))
 
 
 def _from_connection(service: Service, error: Exception, *, answering: bool) -> RepertoryError:

@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeVar
 
 import anyio
 
-from repertory.backends.line_files import content_of
+from repertory.backends.line_files import read_rest
 from repertory.backends.objects.file_folders import (
     FILE,
     check_spelling,
@@ -84,7 +84,7 @@ class FileObjectStore:
             if isinstance(found, StoredObject):
                 return found
             with self._tree.mapped(key):
-                body = await content_of(found)
+                body = await read_rest(found)
         return StoredObject(body=body, version=await run_in_thread(partial(_version, body)))
 
     async def put(self, key: str, body: bytes, condition: Condition) -> str:
@@ -117,7 +117,7 @@ class FileObjectStore:
         while True:
             try:
                 return await run_in_thread(partial(_unforked, work))
-            except Busy:
+            except WriterBusy:
                 if anyio.current_time() >= deadline:
                     raise
             await anyio.sleep(wait_s)
@@ -187,7 +187,7 @@ class FileTree:
                     case Overwrite():
                         self._overwrite(key, body)
         except NotFound as error:
-            raise Busy("somebody removed the folder meanwhile", key=key) from error
+            raise WriterBusy("somebody removed the folder meanwhile", key=key) from error
         return _version(body)
 
     def list(self, prefix: str, start_after: str) -> Sequence[ObjectInfo]:
@@ -212,12 +212,12 @@ class FileTree:
     def _create(self, key: str, body: bytes) -> None:
         with self._place(key, create=True) as place:
             _refuse_what_is_there(place)
-            with written(body, place.folder) as new:
+            with write_new_file(body, place.folder) as new:
                 try:
                     os.link(new, place.name, src_dir_fd=place.folder, dst_dir_fd=place.folder, follow_symlinks=False)
                 except FileExistsError:
                     _refuse_what_is_there(place)
-                    raise Busy("another writer is creating the object", key=key) from None
+                    raise WriterBusy("another writer is creating the object", key=key) from None
                 except OSError as error:
                     if error.errno in _NO_LINKS:
                         msg = "this file system has no hard links, which creating an object takes"
@@ -242,7 +242,7 @@ class FileTree:
             try:
                 self._create(key, body)
             except AlreadyExists as error:
-                raise Busy("another writer was quicker", key=key) from error
+                raise WriterBusy("another writer was quicker", key=key) from error
 
     def _collect(self, folder: int, above: str, beginning: str, after: str, found: dict[str, ObjectInfo]) -> None:
         """Add what lies in a folder and below. `above` is what the keys of its files begin with."""
@@ -297,7 +297,7 @@ def _replace(place: _Place, body: bytes, expected: str | None) -> None:
         if found != expected:
             msg = "the object is not the one to update"
             raise PreconditionFailed(msg, key=place.key, wanted=expected, found=found)
-        with written(body, place.folder) as new:
+        with write_new_file(body, place.folder) as new:
             os.rename(new, place.name, src_dir_fd=place.folder, dst_dir_fd=place.folder)
     os.fsync(place.folder)
 
@@ -339,12 +339,12 @@ _NAMES_TRIED = 100
 _numbers = count()
 
 
-class Busy(StoreUnavailable):
+class WriterBusy(StoreUnavailable):
     """Another writer is in the way for a moment: the store tries again before anyone hears of it."""
 
 
 @contextmanager
-def written(body: bytes, folder: int) -> Generator[str]:
+def write_new_file(body: bytes, folder: int) -> Generator[str]:
     """The name of a new file in `folder` with this content, on stable storage.
 
     The block gives it another name; when it raises, the file is gone.
@@ -377,9 +377,9 @@ def lock_current(descriptor: int, name: str, folder: int) -> None:
     locked, or has just replaced it.
     """
     if not _lock(descriptor):
-        raise Busy("another writer holds the object", part=name)
+        raise WriterBusy("another writer holds the object", part=name)
     if not os.path.samestat(os.fstat(descriptor), os.stat(name, dir_fd=folder, follow_symlinks=False)):
-        raise Busy("another writer was quicker", part=name)
+        raise WriterBusy("another writer was quicker", part=name)
 
 
 def remove_abandoned(name: str, folder: int) -> None:
@@ -408,7 +408,7 @@ def _new_file(folder: int) -> tuple[str, int]:
             os.close(descriptor)
             raise
         os.close(descriptor)
-    raise Busy("no name was free for a new file")
+    raise WriterBusy("no name was free for a new file")
 
 
 def _lock(descriptor: int) -> bool:

@@ -18,9 +18,9 @@ from repertory.backends.aws_errors import (
     AwsErrors,
     PageTokens,
     Refusal,
-    foreign_errors,
+    aws_client_errors,
 )
-from repertory.backends.patience import Patience, patiently
+from repertory.backends.patience import RetryPolicy, with_retries
 from repertory.backends.ports import Condition, Create, ObjectInfo, Overwrite, StoredObject, Update
 from repertory.core.ids import KEY_BYTES_MAX, check_id, check_key, check_prefix, is_key
 from repertory.errors import (
@@ -75,7 +75,7 @@ class S3ObjectStore:
         *,
         writer: str,
         aws: AwsSettings | None = None,
-        patience: Patience | None = None,
+        patience: RetryPolicy | None = None,
         content_type: str = "application/json",
     ) -> None:
         """`prefix` stands before every key, with a slash between; slashes at its ends mean nothing.
@@ -90,7 +90,7 @@ class S3ObjectStore:
         self._prefix = f"{check_key(below)}/" if below else ""
         self._writer = blake2b(check_id(writer, "writer").encode(), digest_size=16)
         self._aws = aws or AwsSettings(connect_timeout_s=5.0, read_timeout_s=20.0)
-        self._patience = replace(patience or Patience(), unavailable=StoreUnavailable)
+        self._patience = replace(patience or RetryPolicy(), unavailable=StoreUnavailable)
         self._content_type = content_type
         self._clients = aws_clients(_SERVICE, self._aws)
         self._numbers = count(1)
@@ -192,7 +192,7 @@ class S3ObjectStore:
     async def _patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
         if self._closed:
             raise Invalid("this was closed before", name=self.name)
-        return await patiently(attempt, self._patience, self._jitter)
+        return await with_retries(attempt, self._patience, self._jitter)
 
     def _jitter(self) -> float:
         """The next number of a sequence that is this writer's own."""
@@ -211,7 +211,7 @@ class S3ObjectStore:
         """Turn what botocore says into errors of ours."""
         try:
             yield
-        except foreign_errors() as error:
+        except aws_client_errors() as error:
             raise S3_ERRORS.from_foreign(error, {"bucket": self._bucket, "key": key}) from error
 
 

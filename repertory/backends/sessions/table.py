@@ -22,7 +22,7 @@ from repertory.core.journal.rows import Row
 from repertory.core.outage import own_errors
 from repertory.errors import Invalid, LeaseLost, RepertoryError, SessionBusy
 
-Outcome: TypeAlias = Position | RepertoryError
+CommitOutcome: TypeAlias = Position | RepertoryError
 E = TypeVar("E")
 
 # Who may write.
@@ -109,15 +109,15 @@ def check_agents(batches: Sequence[Batch]) -> None:
 async def append_apart(
     batches: Sequence[Batch],
     locked: Callable[[str], AbstractAsyncContextManager[E]],
-    append: Callable[[E, Batch], Awaitable[Outcome]],
-) -> list[Outcome]:
+    append: Callable[[E, Batch], Awaitable[CommitOutcome]],
+) -> list[CommitOutcome]:
     """Append the batches of different sessions side by side, those of one session each after the one before, with
     `locked` held; one outcome per batch, in order. Cancellation waits for all of it.
 
     Errors: those of `locked`. Whatever `append` raises is the outcome of its batch.
     """
     check_agents(batches)
-    outcomes: dict[int, Outcome] = {}
+    outcomes: dict[int, CommitOutcome] = {}
     by_session: dict[str, list[int]] = {}
     for place, batch in enumerate(batches):
         by_session.setdefault(batch.lease.session_id, []).append(place)
@@ -163,7 +163,7 @@ J = TypeVar("J")
 
 
 @dataclass(slots=True)
-class Entry(Generic[H, J]):
+class SessionEntry(Generic[H, J]):
     """What a store knows of one session."""
 
     lock: anyio.Lock = field(default_factory=anyio.Lock)
@@ -184,7 +184,7 @@ class SessionTable(Generic[H, J]):
     def __init__(self, name: Callable[[], str]) -> None:
         """`name`: of the store, for who calls it when it is closed."""
         self._name = name
-        self._entries: dict[str, Entry[H, J]] = {}
+        self._entries: dict[str, SessionEntry[H, J]] = {}
         self.closed = False
 
     def refuse_closed(self) -> None:
@@ -193,10 +193,10 @@ class SessionTable(Generic[H, J]):
             raise Invalid("this was closed before", name=self._name())
 
     @asynccontextmanager
-    async def locked(self, session_id: str) -> AsyncGenerator[Entry[H, J]]:
+    async def locked(self, session_id: str) -> AsyncGenerator[SessionEntry[H, J]]:
         """The session, for this call alone; forgotten when nobody needs it any more. Errors: `Invalid`."""
         self.refuse_closed()
-        entry = self._entries.setdefault(session_id, Entry[H, J]())
+        entry = self._entries.setdefault(session_id, SessionEntry[H, J]())
         entry.users += 1
         try:
             async with entry.lock:
@@ -210,14 +210,14 @@ class SessionTable(Generic[H, J]):
         """The sessions that are held, by id."""
         return {name: entry.held for name, entry in self._entries.items() if entry.held is not None}
 
-    async def release(self, lease: Lease, give_up: Callable[[Entry[H, J]], Awaitable[None]]) -> None:
+    async def release(self, lease: Lease, give_up: Callable[[SessionEntry[H, J]], Awaitable[None]]) -> None:
         """Give a session up, unless the lease is no longer current. Cancellation waits for it."""
         with anyio.CancelScope(shield=True):
             async with self.locked(lease.session_id) as entry:
                 if entry.held is not None and entry.held.lease == lease:
                     await give_up(entry)
 
-    async def close(self, give_up: Callable[[Entry[H, J]], Awaitable[None]]) -> bool:
+    async def close(self, give_up: Callable[[SessionEntry[H, J]], Awaitable[None]]) -> bool:
         """Refuse every later call, and give up what is held; whether there was anything to close. The caller shields
         it.
         """

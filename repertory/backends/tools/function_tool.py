@@ -275,7 +275,7 @@ def _indent(line: str) -> int | None:
     return len(line) - len(line.lstrip()) if line.strip() else None
 
 
-Injected = Literal["agent", "context"]
+InjectedParameter = Literal["agent", "context"]
 
 _CONTEXT_ANNOTATION = re.compile(r"(?:Optional\[)?(?:\w+\.)*ToolContext\]?(?:\s*\|\s*None)?")
 _UNSUPPORTED = {
@@ -291,7 +291,7 @@ class Parameters:
 
     visible: tuple[inspect.Parameter, ...]
     """In the order of the signature; annotations as written, perhaps strings."""
-    injected: Mapping[str, Injected]
+    injected: Mapping[str, InjectedParameter]
     """Parameter name to what the runtime passes for it."""
     receiver: str | None
     """`self` or `cls` of a method that is not bound yet: it runs only when taken from an instance."""
@@ -305,7 +305,9 @@ def read_parameters(function: Callable[..., Any], context_name: str | None = Non
     """
     parameters = list(inspect.signature(function).parameters.values())
     receiver = parameters.pop(0).name if parameters and parameters[0].name in ("self", "cls") else None
-    injected: dict[str, Injected] = {each.name: what for each in parameters if (what := _injected(each, context_name))}
+    injected: dict[str, InjectedParameter] = {
+        each.name: what for each in parameters if (what := _injected(each, context_name))
+    }
     if context_name is not None and context_name not in injected:
         raise TypeError(f"context={context_name!r} names no parameter of {_name_of(function)}")
     for each in parameters:
@@ -316,7 +318,7 @@ def read_parameters(function: Callable[..., Any], context_name: str | None = Non
     return Parameters(visible=visible, injected=injected, receiver=receiver)
 
 
-def _injected(parameter: inspect.Parameter, context_name: str | None) -> Injected | None:
+def _injected(parameter: inspect.Parameter, context_name: str | None) -> InjectedParameter | None:
     if parameter.name in ("tool_context", context_name) or _says_context(parameter.annotation):
         return "context"
     return "agent" if parameter.name == "agent" else None

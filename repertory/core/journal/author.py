@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from repertory.core.journal.records import Record, ViewChanged
     from repertory.core.messages import Message
 
-Gathered: TypeAlias = "Row | Redaction"
+GatheredWrite: TypeAlias = "Row | Redaction"
 """What an author has made: rows, and what is to be destroyed with the rows behind it, in order."""
 
 
@@ -45,8 +45,8 @@ class JournalAuthor:
         self._appender = appender
         self._turn_rows = list(rows)
         """Those of the running turn, or of the last one."""
-        self._gathered: list[Gathered] = []
-        self._handed: list[Gathered] = []
+        self._gathered: list[GatheredWrite] = []
+        self._handed: list[GatheredWrite] = []
         self.handed_seq = appender.fold.last_seq
         """Everything up to here was handed over, or was there before."""
         self._open: _Open | None = None
@@ -116,7 +116,7 @@ class JournalAuthor:
         self._gathered = []
         self.handed_seq = self.fold.last_seq
 
-    def take(self) -> list[Gathered]:
+    def take(self) -> list[GatheredWrite]:
         """What was handed over since this was last asked, for whoever stores it."""
         handed, self._handed = self._handed, []
         return handed

@@ -34,9 +34,9 @@ from repertory.core.journal.records import (
     View,
     ViewChanged,
 )
-from repertory.core.journal.rows import VERSION, Kind, Row
+from repertory.core.journal.rows import VERSION, RecordKind, Row
 from repertory.core.limits import RECORD_DEPTH_MAX, is_too_deep
-from repertory.core.messages import Message, is_plainly_sound, read_message, read_result
+from repertory.core.messages import Message, is_plainly_sound, read_result, repair_stored_message
 from repertory.errors import CorruptJournal, Invalid
 
 _Fields: TypeAlias = dict[str, object]
@@ -113,7 +113,7 @@ def decode_messages(rows: Sequence[Row]) -> list[Message] | None:
         said: object = value["message"]
         try:
             plain = type(said) is dict and is_plainly_sound(cast("_Fields", said))
-            messages.append(cast("Message", said) if plain else read_message(said))
+            messages.append(cast("Message", said) if plain else repair_stored_message(said))
         except Invalid:
             return None
     return messages
@@ -187,7 +187,7 @@ def _checked_message(said: _Fields) -> _Fields:
     message = said["message"]
     if type(message) is dict and is_plainly_sound(cast("_Fields", message)):
         return said
-    mended = read_message(cast("object", message))
+    mended = repair_stored_message(cast("object", message))
     return said if mended is message else {**said, "message": mended, "repaired": MENDED}
 
 
@@ -256,13 +256,13 @@ def _read_branch(said: _Fields) -> _Fields:
 
 def _read_message(said: _Fields) -> _Fields:
     read = _read_view(said) if "view" in said else said
-    message = read_message(read.get("message"))
+    message = repair_stored_message(read.get("message"))
     return read if message is read["message"] else {**read, "message": message, "repaired": MENDED}
 
 
 def _read_redaction(said: _Fields) -> _Fields:
     read = _read_view(said) if "view" in said else said
-    return {**read, "message": read_message(read.get("message"))}
+    return {**read, "message": repair_stored_message(read.get("message"))}
 
 
 def _read_finished(said: _Fields) -> _Fields:
@@ -282,9 +282,9 @@ def _view_read(said: object) -> View:
     for name in ("pinned", "replaced"):
         if name in view:
             pairs = cast("list[tuple[int, object]]", view[name])
-            view[name] = {seq: read_message(message) for seq, message in pairs}
+            view[name] = {seq: repair_stored_message(message) for seq, message in pairs}
     if "summary" in view:
-        view["summary"] = read_message(view["summary"])
+        view["summary"] = repair_stored_message(view["summary"])
     if "hidden" in view:
         view["hidden"] = tuple((first, last) for first, last in cast("list[tuple[int, int]]", view["hidden"]))
     return _build(View, view)
@@ -317,21 +317,21 @@ def _read_node(said: _Fields) -> _Fields:
 
 
 _CLASSES: Mapping[int, type[Record]] = {
-    Kind.MESSAGE: MessageAdded,
-    Kind.TOOL_STARTED: ToolStarted,
-    Kind.TOOL_FINISHED: ToolFinished,
-    Kind.VIEW: ViewChanged,
-    Kind.STATE: StateChanged,
-    Kind.REDACTION: Redacted,
-    Kind.INTERRUPT: Interrupted,
-    Kind.RESUME: Resumed,
-    Kind.NODE: NodeChanged,
-    Kind.SNAPSHOT: SnapshotTaken,
-    Kind.BRANCH: Branched,
-    Kind.CURSOR: CursorMoved,
-    Kind.OWNER: OwnerChanged,
+    RecordKind.MESSAGE: MessageAdded,
+    RecordKind.TOOL_STARTED: ToolStarted,
+    RecordKind.TOOL_FINISHED: ToolFinished,
+    RecordKind.VIEW: ViewChanged,
+    RecordKind.STATE: StateChanged,
+    RecordKind.REDACTION: Redacted,
+    RecordKind.INTERRUPT: Interrupted,
+    RecordKind.RESUME: Resumed,
+    RecordKind.NODE: NodeChanged,
+    RecordKind.SNAPSHOT: SnapshotTaken,
+    RecordKind.BRANCH: Branched,
+    RecordKind.CURSOR: CursorMoved,
+    RecordKind.OWNER: OwnerChanged,
 }
-_MESSAGE = int(Kind.MESSAGE)
+_MESSAGE = int(RecordKind.MESSAGE)
 _MESSAGE_SHAPES = frozenset(
     ("at", "message", "turn", "index", *more)
     for count in range(4)
@@ -342,21 +342,21 @@ _USUAL_FIELDS = 4
 _LIGHT_VIEW = ("first_shown", "manager", "manager_state")
 _KINDS: Mapping[type, int] = {made: int(kind) for kind, made in _CLASSES.items()}
 _SPELL: Mapping[int, Callable[[object], _Fields]] = {
-    Kind.MESSAGE: _spell_view,
-    Kind.REDACTION: _spell_view,
-    Kind.VIEW: _spell_view,
-    Kind.BRANCH: _spell_view,
-    Kind.INTERRUPT: _spell_interrupts,
+    RecordKind.MESSAGE: _spell_view,
+    RecordKind.REDACTION: _spell_view,
+    RecordKind.VIEW: _spell_view,
+    RecordKind.BRANCH: _spell_view,
+    RecordKind.INTERRUPT: _spell_interrupts,
 }
 _READ: Mapping[int, Callable[[_Fields], _Fields]] = {
-    Kind.MESSAGE: _read_message,
-    Kind.REDACTION: _read_redaction,
-    Kind.TOOL_FINISHED: _read_finished,
-    Kind.VIEW: _read_view,
-    Kind.BRANCH: _read_branch,
-    Kind.INTERRUPT: _read_interrupts,
-    Kind.STATE: _read_state,
-    Kind.NODE: _read_node,
+    RecordKind.MESSAGE: _read_message,
+    RecordKind.REDACTION: _read_redaction,
+    RecordKind.TOOL_FINISHED: _read_finished,
+    RecordKind.VIEW: _read_view,
+    RecordKind.BRANCH: _read_branch,
+    RecordKind.INTERRUPT: _read_interrupts,
+    RecordKind.STATE: _read_state,
+    RecordKind.NODE: _read_node,
 }
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from repertory.core.journal.fold import is_answer
 from repertory.core.journal.records import MessageAdded, Record
-from repertory.core.journal.view import Shown, view_change
+from repertory.core.journal.view import VisibleMessages, view_change
 from repertory.core.messages import NO_ANSWER_TEXT, tool_results
 from repertory.core.tokens import estimate_tokens
 from repertory.core.window.decision import DEFAULT_MANAGER, apply_plan, is_summary
@@ -50,7 +50,7 @@ def editing(image: Image, edit: MessagesEdit, at: float) -> list[Record]:
     shown = [message for _, message in image.shown]
     if shown != list(edit.shown):
         raise Invalid("the conversation has gone on since agent.messages was edited: read it and edit it again")
-    plan, window = edit.plan, Shown(image.view, iter(image.recent))
+    plan, window = edit.plan, VisibleMessages(image.view, iter(image.recent))
     last, last_seq, index = image.last_message, image.last_seq, image.message_count
     records: list[Record] = []
     hides_last = plan.drop == len(shown) and len(shown) - 1 not in plan.pinned

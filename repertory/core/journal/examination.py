@@ -11,7 +11,7 @@ from repertory.core.journal.restore import restore
 from repertory.core.journal.rows import Row, fault, first_link
 from repertory.errors import CorruptJournal
 
-LABEL = "repaired"
+REPAIRED_LABEL = "repaired"
 """Of the snapshot that stands where the rest of a journal was set aside."""
 
 
@@ -51,7 +51,7 @@ def repaired(examined: Examined, why: str | None, *, at: float, entropy: Entropy
     kept = rows[-1].seq
     said = SnapshotTaken(
         at=at,
-        label=LABEL,
+        label=REPAIRED_LABEL,
         metadata={"why": why, "kept": kept, "set_aside": max(0, examined.last_seq - kept)},
     )
     return [*rows, appender.append(said)]

@@ -35,7 +35,7 @@ from repertory.core.journal.records import (
     View,
     ViewChanged,
 )
-from repertory.core.journal.view import Shown, shown_at
+from repertory.core.journal.view import VisibleMessages, shown_at
 from repertory.core.messages import Json, Message, ToolResult, check_next, is_filler, tool_uses
 from repertory.core.turn import is_whole
 from repertory.errors import Invalid
@@ -57,7 +57,7 @@ class Fold:
         self._last_seq = image.last_seq
         self._message_count = image.message_count
         self._turns: int = image.turns
-        self._shown = Shown(image.view, iter(image.recent))
+        self._shown = VisibleMessages(image.view, iter(image.recent))
         self._last_message = image.last_message
         self._last_message_seq = image.last_message_seq
         self._state = dict(image.state)
@@ -102,7 +102,7 @@ class Fold:
         return self._turns
 
     @property
-    def shown(self) -> Shown:
+    def shown(self) -> VisibleMessages:
         """What the model is shown."""
         return self._shown
 

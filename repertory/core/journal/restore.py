@@ -9,7 +9,7 @@ from repertory.core.journal.codec import MENDED, decode, decode_all, decode_mess
 from repertory.core.journal.fold import Fold
 from repertory.core.journal.image import Image
 from repertory.core.journal.records import Branched, MessageAdded, Record, Redacted
-from repertory.core.journal.rows import Kind, Row, verify
+from repertory.core.journal.rows import RecordKind, Row, verify
 from repertory.core.messages import Message
 from repertory.errors import CorruptJournal, Invalid
 
@@ -59,7 +59,7 @@ def prove(rows: Sequence[Row], *, session_id: str = "") -> None:
     last, view = rows[-1], fold.shown.view
     where: dict[str, object] = {"session": session_id, "agent": last.agent_id, "seq": last.seq}
     beyond = view.first_shown > last.seq + 1 or any(end > last.seq for _, end in view.hidden)
-    said = {row.seq for row in rows if row.kind == Kind.MESSAGE}
+    said = {row.seq for row in rows if row.kind == RecordKind.MESSAGE}
     if beyond or not said.issuperset((*view.pinned, *view.replaced)):
         raise CorruptJournal("what is shown depends on rows that are not there", **where)
     opened = restore(rows[last.low - 1 :], session_id=session_id).fold.image()
@@ -126,9 +126,9 @@ def replay(
 
 
 def _skip(fold: Fold, row: Row) -> None:
-    if row.kind == Kind.MESSAGE:
+    if row.kind == RecordKind.MESSAGE:
         raise Invalid("a message was erased and nothing says what took its place")
-    fold.skip(row.seq, branch=row.kind == Kind.BRANCH)
+    fold.skip(row.seq, branch=row.kind == RecordKind.BRANCH)
 
 
 def _decoded_at_once(rows: Sequence[Row]) -> list[tuple[int, Record | None]] | None:

@@ -29,7 +29,7 @@ DIGEST_BYTES = 32
 _HEADER = struct.Struct(">QBBQ")
 
 
-class Kind(IntEnum):
+class RecordKind(IntEnum):
     """The kinds of records, as rows number them. Numbers are never used again."""
 
     MESSAGE = 1

@@ -56,10 +56,10 @@ def _nodes(fold: Fold) -> Iterator[NodeChanged]:
         yield replace(node, frontier=fold.frontier, data=data if ready is None else {**data, "ready": ready})
 
 
-def standing_of(at: Fold | Image) -> Standing:
+def pending_tools_of(at: Fold | Image) -> PendingTools:
     """Where the conversation stands among the tools of its last message."""
     starts = {**at.open_tools, **at.parked}
-    return Standing(
+    return PendingTools(
         last=at.last_message,
         started=frozenset(at.open_tools),
         finished=dict(at.finished_tools),
@@ -79,7 +79,7 @@ class Start(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class PendingTools:
     """Where a conversation stands. Everything but `last` is about the tool uses of the last message."""
 
     last: Message | None
@@ -108,11 +108,11 @@ class Standing:
         known = self.responses
         return {key: value for key, value in responses.items() if key not in known or known[key] != value}
 
-    def answered(self, responses: Mapping[str, Json]) -> Standing:
+    def answered(self, responses: Mapping[str, Json]) -> PendingTools:
         """The standing when these answers have come as well."""
         return replace(self, responses={**self.responses, **responses})
 
-    def ended(self, results: Mapping[str, ToolResult]) -> Standing:
+    def ended(self, results: Mapping[str, ToolResult]) -> PendingTools:
         """The standing when these tools have ended as well, by tool use id."""
         if not results:
             return self

@@ -22,7 +22,7 @@ SUMMARY_SEQ = 0
 """The sequence number under which a summary is shown: it has no row of its own."""
 
 
-class Shown:
+class VisibleMessages:
     """A `View` applied to messages: the summary, then the pinned messages, then the recent ones.
 
     Iterating gives (sequence number, message) exactly as the model is shown them.
@@ -150,14 +150,14 @@ class Shown:
             self._replaced = {seq: message for seq, message in self._replaced.items() if seq >= first}
 
 
-def shown_at(view: View, history: Mapping[int, Message], last: int) -> Shown:
+def shown_at(view: View, history: Mapping[int, Message], last: int) -> VisibleMessages:
     """The view applied afresh to a history (sequence number to message, in order) up to and with `last`."""
     recent = (
         (seq, view.replaced.get(seq, message))
         for seq, message in history.items()
         if view.first_shown <= seq <= last and not any(first <= seq <= end for first, end in view.hidden)
     )
-    return Shown(view, recent)
+    return VisibleMessages(view, recent)
 
 
 def _check_same_tools(original: Message, message: Message) -> None:
@@ -169,7 +169,7 @@ def _check_same_tools(original: Message, message: Message) -> None:
         raise UnpairedTools("a redaction keeps the tool uses and tool results of the original, with other contents")
 
 
-def shown_messages(shown: Shown) -> dict[int, Message]:
+def shown_messages(shown: VisibleMessages) -> dict[int, Message]:
     """Sequence number to message as it is shown, in order, without a summary."""
     return {seq: message for seq, message in shown if seq != SUMMARY_SEQ}
 
@@ -178,7 +178,7 @@ def shown_messages(shown: Shown) -> dict[int, Message]:
 
 
 def view_change(
-    shown: Shown,
+    shown: VisibleMessages,
     last_seq: int,
     plan: WindowPlan,
     *,
@@ -232,7 +232,9 @@ def message_with_view(added: MessageAdded, change: ViewChanged) -> MessageAdded 
     return replace(added, view=view)
 
 
-def _at(shown: Shown, in_front: Sequence[tuple[int, Message]], position: int, plan: WindowPlan) -> tuple[int, Message]:
+def _at(
+    shown: VisibleMessages, in_front: Sequence[tuple[int, Message]], position: int, plan: WindowPlan
+) -> tuple[int, Message]:
     """What stands at a position of everything shown, as the plan leaves it."""
     if position < len(in_front):
         seq, message = in_front[position]

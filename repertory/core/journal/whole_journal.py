@@ -23,13 +23,18 @@ from repertory.core.journal.records import (
     ViewChanged,
 )
 from repertory.core.journal.restore import Restored, records_of, replay
-from repertory.core.journal.rows import Kind, Row, verify, verify_whole
+from repertory.core.journal.rows import RecordKind, Row, verify, verify_whole
 from repertory.core.journal.view import SUMMARY_SEQ
 from repertory.errors import CorruptJournal, Invalid, NotFound
 
 _SHOWN, _STATE, _WAY = "what was shown", "the state", "where the conversation had gone back to"
 _RUN = "what the run had come to"
-_ERASED: Mapping[int, str] = {Kind.VIEW: _SHOWN, Kind.STATE: _STATE, Kind.BRANCH: _WAY, Kind.NODE: _RUN}
+_ERASED: Mapping[int, str] = {
+    RecordKind.VIEW: _SHOWN,
+    RecordKind.STATE: _STATE,
+    RecordKind.BRANCH: _WAY,
+    RecordKind.NODE: _RUN,
+}
 """What is unknown after a row of this kind whose content is gone."""
 
 
@@ -79,9 +84,9 @@ class WholeJournal:
         replay(fold, self.rows[stretch], self.records[stretch], session_id=self.session_id)
         return fold
 
-    def moment(self, position: int) -> Moment:
+    def moment(self, position: int) -> PointInTime:
         """What going on from a position needs. Errors: as `fold_at`."""
-        return Moment(
+        return PointInTime(
             session_id=self.session_id,
             agent_id=self.agent_id,
             position=position,
@@ -169,7 +174,7 @@ def read_whole(rows: Sequence[Row], *, session_id: str, agent_id: str) -> WholeJ
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moment:
+class PointInTime:
     """An agent at a position."""
 
     session_id: str
@@ -187,12 +192,12 @@ class Moment:
         wanted = {seq for seq, _ in self.fold.shown if seq != SUMMARY_SEQ} | ({self.fold.last_message_seq} - {0})
         return sorted(wanted - self.said.keys())
 
-    def knowing(self, said: Mapping[int, MessageAdded]) -> Moment:
+    def knowing(self, said: Mapping[int, MessageAdded]) -> PointInTime:
         """The same with more records of messages."""
         return replace(self, said=dict(sorted({**self.said, **said}.items())))
 
 
-def moment_of(rows: Sequence[Row], *, session_id: str, agent_id: str) -> Moment | None:
+def moment_of(rows: Sequence[Row], *, session_id: str, agent_id: str) -> PointInTime | None:
     """The agent at the last of these rows, which are those from its `low` on; None when one of them was erased since,
     so that only the whole journal can tell.
 
@@ -214,7 +219,7 @@ def tells(rows: Sequence[Row], position: int) -> bool:
 
 def moment_and_end(
     rows: Sequence[Row], position: int, *, session_id: str, agent_id: str
-) -> tuple[Moment, Restored] | None:
+) -> tuple[PointInTime, Restored] | None:
     """The agent at a position and at the last of these rows, for which they are read but once; None when they cannot
     tell both: they begin after the first one that the position needs, or one of them was erased since.
 
@@ -249,7 +254,7 @@ def _stretch_of(rows: Sequence[Row], session_id: str) -> _Stretch | None:
     return _Stretch(fold, folded, records_of(folded, session_id=session_id))
 
 
-def _moment(last: Row, fold: Fold, records: Sequence[tuple[int, Record | None]], of: tuple[str, str]) -> Moment:
+def _moment(last: Row, fold: Fold, records: Sequence[tuple[int, Record | None]], of: tuple[str, str]) -> PointInTime:
     hidden = fold.shown.view.hidden
     said = {
         seq: record
@@ -257,4 +262,6 @@ def _moment(last: Row, fold: Fold, records: Sequence[tuple[int, Record | None]],
         if isinstance(record, MessageAdded) and not any(start <= seq <= end for start, end in hidden)
     }
     session_id, agent_id = of
-    return Moment(session_id=session_id, agent_id=agent_id, position=last.seq, link=last.link, fold=fold, said=said)
+    return PointInTime(
+        session_id=session_id, agent_id=agent_id, position=last.seq, link=last.link, fold=fold, said=said
+    )

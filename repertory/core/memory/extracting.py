@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NoReturn, cast
 
-from repertory.core.memory.options import Metadata
+from repertory.core.memory.options import EntryMetadata
 from repertory.core.messages import Message
 from repertory.core.tokens import estimate_tokens
 from repertory.core.window.transcript import line_of
@@ -21,7 +21,7 @@ from repertory.errors import ExtractionFailed
 
 PART_TOKENS_MAX = (24_000, 6_000, 1_500)
 """How long a part of the transcript may be: tried in turn while the model says that it is too long."""
-DEFAULT_PROMPT = """\
+EXTRACTION_PROMPT = """\
 You read a stretch of a conversation between a user and an assistant, and write down what will still matter in later \
 conversations: who the user is, what they prefer, have decided and plan, the people and things in their life, and what \
 was settled about their work.
@@ -35,7 +35,7 @@ is one message, as JSON: who said it stands in "role", and what a text says of r
 
 Answer with a JSON array and nothing else, each element an object {"content": "one fact"}. When there is nothing worth \
 remembering, answer []."""
-REQUEST = "Write down what is worth remembering.\n\n<conversation>\n{}\n</conversation>"
+EXTRACTION_REQUEST = "Write down what is worth remembering.\n\n<conversation>\n{}\n</conversation>"
 
 _ARRAY_OR_OBJECT = re.compile(r"[\[{]")
 _LIKE_JSON = re.compile(r'[\[{]\s*[\[{"]')
@@ -49,7 +49,7 @@ class ExtractionResult:
     """Something worth remembering. `metadata` goes into the store beside it."""
 
     content: str
-    metadata: Metadata | None = None
+    metadata: EntryMetadata | None = None
 
 
 def requests(
@@ -70,7 +70,7 @@ def requests(
             room = part_tokens_max
         parts[-1].append(text)
         room -= tokens
-    return [REQUEST.format("\n".join(part)) for part in parts]
+    return [EXTRACTION_REQUEST.format("\n".join(part)) for part in parts]
 
 
 def facts_in(answer: str) -> list[ExtractionResult]:
@@ -143,7 +143,9 @@ def _fact(value: object) -> ExtractionResult | None:
     match value:
         case {"content": str(content)}:
             metadata = cast("dict[str, object]", value).get("metadata")
-            return ExtractionResult(_whole(content), cast("Metadata", metadata) if isinstance(metadata, dict) else None)
+            return ExtractionResult(
+                _whole(content), cast("EntryMetadata", metadata) if isinstance(metadata, dict) else None
+            )
         case _:
             return None
 
@@ -174,7 +176,7 @@ def _result(given: object) -> ExtractionResult:
         raise ExtractionFailed(
             "a result of an extractor has a content, a text", got=type(cast("object", given)).__name__
         )
-    return ExtractionResult(content, cast("Metadata | None", metadata))
+    return ExtractionResult(content, cast("EntryMetadata | None", metadata))
 
 
 def _refuse(answer: str, why: str) -> NoReturn:

@@ -19,15 +19,15 @@ def merged(found: Sequence[Sequence[MemoryEntry]]) -> list[MemoryEntry]:
     in_turn = (entry for rank in zip_longest(*found) for entry in rank if entry is not None)
     first: dict[str, MemoryEntry] = {}
     for entry in in_turn:
-        first.setdefault(plain(entry.content), entry)
+        first.setdefault(normalized_text(entry.content), entry)
     first.pop("", None)
     return list(first.values())
 
 
 def unsaid(entries: Iterable[MemoryEntry], shown: Sequence[Message]) -> list[MemoryEntry]:
     """The entries that the model is not shown anyway, as whole words within a message."""
-    said = "\n".join(plain(text) for message in shown for text in _texts(message))
-    return [entry for entry in entries if not _stands_in(plain(entry.content), said)]
+    said = "\n".join(normalized_text(text) for message in shown for text in _texts(message))
+    return [entry for entry in entries if not _stands_in(normalized_text(entry.content), said)]
 
 
 def within_budget(entries: Iterable[MemoryEntry], entries_max: int, tokens_max: int) -> list[MemoryEntry]:
@@ -44,7 +44,7 @@ def within_budget(entries: Iterable[MemoryEntry], entries_max: int, tokens_max: 
     return chosen
 
 
-def plain(text: str) -> str:
+def normalized_text(text: str) -> str:
     """The text without what makes no difference in meaning: capitals, and how words are spaced."""
     return " ".join(text.split()).casefold()
 

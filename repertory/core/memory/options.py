@@ -68,7 +68,7 @@ class MemorySearchOptions(SearchOptions):
 class MemoryAddOptions(Options):
     """What a manager is told with a write. `stores`: the names of those to write to; None for all that are writable."""
 
-    metadata: Metadata | None = None
+    metadata: EntryMetadata | None = None
     stores: Sequence[str] | None = None
 
 
@@ -116,7 +116,7 @@ class AddMessagesContext(Options):
     again under its name has the same numbers, at other times."""
 
 
-Metadata: TypeAlias = Mapping[str, Json]
+EntryMetadata: TypeAlias = Mapping[str, Json]
 """What else is known of a memory: JSON."""
 
 
@@ -129,7 +129,7 @@ class MemoryEntry:
 
     content: str
     store_name: str | None = None
-    metadata: Metadata | None = None
+    metadata: EntryMetadata | None = None
 
 
 KINDS = tuple(ContentBlock.__annotations__)

@@ -27,7 +27,7 @@ LETTERS_MAX = 64
 """What was given up, at most; beyond it the oldest are forgotten. Each change of the progress writes all of them."""
 WHY_CHARS_MAX = 500
 
-Stretch: TypeAlias = tuple[int, int]
+SeqRange: TypeAlias = tuple[int, int]
 """First and last sequence number."""
 
 
@@ -48,7 +48,7 @@ class MemoryWrite:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeadLetter:
+class MemoryDeadLetter:
     """Something that a store, or the extraction for it, would not take however often it was tried."""
 
     at: float
@@ -56,7 +56,7 @@ class DeadLetter:
     why: str
     write: MemoryWrite | None = None
     """What the store refused; None when a stretch of the conversation could not be extracted."""
-    stretch: Stretch = (0, 0)
+    stretch: SeqRange = (0, 0)
     """The messages concerned."""
 
 
@@ -70,9 +70,9 @@ class Progress:
     """
     pending: tuple[MemoryWrite, ...] = ()
     """To be written, the oldest first."""
-    again: tuple[Stretch, ...] = ()
+    again: tuple[SeqRange, ...] = ()
     """Stretches up to `position` that are to be extracted: one that was claimed, and those of replayed letters."""
-    letters: tuple[DeadLetter, ...] = ()
+    letters: tuple[MemoryDeadLetter, ...] = ()
     """The oldest first."""
 
     @property
@@ -84,7 +84,7 @@ class Progress:
         """What follows the position, up to `last`, is to be extracted, as one stretch."""
         return replace(self, position=last, again=(*self.again, (self.position + 1, last)))
 
-    def extracted(self, stretch: Stretch, writes: Sequence[MemoryWrite]) -> Progress:
+    def extracted(self, stretch: SeqRange, writes: Sequence[MemoryWrite]) -> Progress:
         """A stretch has been extracted; this is to be written."""
         return replace(
             self,
@@ -105,13 +105,13 @@ class Progress:
     def refused(self, key: str, why: str, at: float) -> Progress:
         """The store will not take that one."""
         letters = [
-            DeadLetter(at=at, why=why[:WHY_CHARS_MAX], write=write) for write in self.pending if write.key == key
+            MemoryDeadLetter(at=at, why=why[:WHY_CHARS_MAX], write=write) for write in self.pending if write.key == key
         ]
         return replace(self.landed(key), letters=(*self.letters, *letters)[-LETTERS_MAX:])
 
-    def given_up(self, stretch: Stretch, why: str, at: float) -> Progress:
+    def given_up(self, stretch: SeqRange, why: str, at: float) -> Progress:
         """That stretch cannot be extracted."""
-        letter = DeadLetter(at=at, why=why[:WHY_CHARS_MAX], stretch=stretch)
+        letter = MemoryDeadLetter(at=at, why=why[:WHY_CHARS_MAX], stretch=stretch)
         return replace(self.extracted(stretch, ()), letters=(*self.letters, letter)[-LETTERS_MAX:])
 
     def without(self, seqs: Collection[int]) -> Progress:
@@ -201,7 +201,7 @@ def _spell_write(write: MemoryWrite) -> dict[str, Json]:
     return said
 
 
-def _spell_letter(letter: DeadLetter) -> dict[str, Json]:
+def _spell_letter(letter: MemoryDeadLetter) -> dict[str, Json]:
     what: dict[str, Json] = (
         {"stretch": list(letter.stretch)} if letter.write is None else {"write": _spell_write(letter.write)}
     )
@@ -216,7 +216,7 @@ def _list(value: Json) -> Sequence[Json]:
     return cast("Sequence[Json]", value)
 
 
-def _read_stretch(value: Json) -> Stretch:
+def _read_stretch(value: Json) -> SeqRange:
     first, last = _list(value)
     if not isinstance(first, int) or not isinstance(last, int):
         raise TypeError
@@ -242,14 +242,14 @@ def _read_write(value: Json) -> MemoryWrite:
     )
 
 
-def _read_letter(value: Json) -> DeadLetter:
+def _read_letter(value: Json) -> MemoryDeadLetter:
     said = cast("Mapping[str, Json]", value)
     at, why, write = said.get("at"), said.get("why"), said.get("write")
     if not (isinstance(at, float | int) and isinstance(why, str)):
         raise TypeError
     if write is None:
-        return DeadLetter(at=at, why=why, stretch=_read_stretch(said.get("stretch")))
-    return DeadLetter(at=at, why=why, write=_read_write(write))
+        return MemoryDeadLetter(at=at, why=why, stretch=_read_stretch(said.get("stretch")))
+    return MemoryDeadLetter(at=at, why=why, write=_read_write(write))
 
 
 class StoreFlush(NamedTuple):

@@ -14,21 +14,21 @@ from typing import NamedTuple
 
 from repertory.core.journal.codec import decode
 from repertory.core.journal.records import Redacted
-from repertory.core.journal.rows import Kind, Row
+from repertory.core.journal.rows import RecordKind, Row
 from repertory.core.message_tree.documents import Read
-from repertory.core.message_tree.kept_rows import Kept, Line, content
+from repertory.core.message_tree.kept_rows import KeptRow, Line, content
 from repertory.core.messages import Message
 from repertory.errors import CorruptJournal
 
 
-class Source(NamedTuple):
+class DocumentSource(NamedTuple):
     """Where a document is: the number of a message, or the first sequence number of rows without one."""
 
     number: int | None
     first: int | None = None
 
 
-class Fault(NamedTuple):
+class DamagedContent(NamedTuple):
     """A message whose content is not what was written."""
 
     row: Row
@@ -50,10 +50,10 @@ class Assembled:
     """The last ones, without gaps."""
     begins: int = 0
     """The first sequence number that could be told; rows before it need documents that were not read."""
-    faults: Sequence[Fault] = ()
+    faults: Sequence[DamagedContent] = ()
     lost: Sequence[int] = ()
     """Rows other than messages whose content is not what was written, or whose document is lost."""
-    torn: Sequence[Source] = ()
+    torn: Sequence[DocumentSource] = ()
     """What is left of a commit that was cut off; in the order in which it was written."""
     added: Sequence[tuple[int, Read]] = ()
     """What others have added at the end, or what cannot be read there: number and document, in order."""
@@ -65,7 +65,7 @@ class Assembled:
     """Rows whose content was to be destroyed when somebody was cut off."""
 
 
-def assemble(agent_id: str, documents: Mapping[Source, Read], unread: Collection[int | None] = ()) -> Assembled:
+def assemble(agent_id: str, documents: Mapping[DocumentSource, Read], unread: Collection[int | None] = ()) -> Assembled:
     """Put the rows together. `unread`: the documents that are there and were not read yet, by their message's number;
     None stands for those without a message.
     """
@@ -98,7 +98,7 @@ def assemble(agent_id: str, documents: Mapping[Source, Read], unread: Collection
         rows=rows,
         begins=seq + 1 if rows else 0,
         faults=_faults(rows, behind.found),
-        lost=[row.seq for row in rows if row.kind != Kind.MESSAGE and behind.found.get(row.seq, ("",) * 3)[2]],
+        lost=[row.seq for row in rows if row.kind != RecordKind.MESSAGE and behind.found.get(row.seq, ("",) * 3)[2]],
         torn=torn,
         added=added,
         numbers=behind.numbers,
@@ -121,12 +121,12 @@ def check_chain(assembled: Assembled, places: Mapping[int, str], session_id: str
         )
 
 
-def standing_rows(documents: Mapping[Source, Read]) -> dict[int, tuple[Source, Kept]]:
+def standing_rows(documents: Mapping[DocumentSource, Read]) -> dict[int, tuple[DocumentSource, KeptRow]]:
     """Every row that a document keeps, but for those of an owner that was fenced and wrote all the same: such a
     document says what a later owner has said otherwise, or follows what a later owner has said. A message in it is
     one that was added.
     """
-    kept: dict[int, tuple[Source, Kept]] = {}
+    kept: dict[int, tuple[DocumentSource, KeptRow]] = {}
     latest_first = sorted(documents.items(), key=lambda item: item[1].generation, reverse=True)
     begins: int | None = None
     generation = -1
@@ -142,8 +142,10 @@ def standing_rows(documents: Mapping[Source, Read]) -> dict[int, tuple[Source, K
 
 
 def _torn(
-    kept: Mapping[int, tuple[Source, Kept]], documents: Mapping[Source, Read], by_number: Mapping[int | None, Read]
-) -> list[Source]:
+    kept: Mapping[int, tuple[DocumentSource, KeptRow]],
+    documents: Mapping[DocumentSource, Read],
+    by_number: Mapping[int | None, Read],
+) -> list[DocumentSource]:
     """The documents of the last commit, when it was cut off and nobody has built on it."""
     if not kept:
         return []
@@ -151,7 +153,7 @@ def _torn(
     batch = documents[kept[last][0]].batch
     if batch is None or batch[1] <= last:
         return []
-    sources: list[Source] = []
+    sources: list[DocumentSource] = []
     for seq in sorted(seq for seq in kept if seq >= batch[0]):
         if kept[seq][0] not in sources:
             sources.append(kept[seq][0])
@@ -166,8 +168,8 @@ class _Behind:
     def __init__(
         self,
         agent_id: str,
-        kept: Mapping[int, tuple[Source, Kept]],
-        documents: Mapping[Source, Read],
+        kept: Mapping[int, tuple[DocumentSource, KeptRow]],
+        documents: Mapping[DocumentSource, Read],
         by_number: Mapping[int | None, Read],
     ) -> None:
         self._agent_id = agent_id
@@ -194,7 +196,7 @@ class _Behind:
             return self._lost(seq)
         source, row = self._kept[seq]
         number = row.file if row.file is not None else source.number
-        if row.line.kind == Kind.MESSAGE and number is not None:
+        if row.line.kind == RecordKind.MESSAGE and number is not None:
             self.numbers[seq] = number
         message = self._message(number)
         body = content(row, message)
@@ -219,11 +221,11 @@ class _Behind:
         return read.message if read is not None else None
 
 
-def _told(documents: Mapping[Source, Read]) -> dict[int, int]:
+def _told(documents: Mapping[DocumentSource, Read]) -> dict[int, int]:
     """The numbers of documents as the next ones imply them: one before their own."""
     told: dict[int, int] = {}
     for source, read in documents.items():
-        said = [line.seq for line in read.before if line.kind == Kind.MESSAGE]
+        said = [line.seq for line in read.before if line.kind == RecordKind.MESSAGE]
         if len(said) == 1:
             told[said[0]] = (read.next_number if source.number is None else source.number) - 1
     return told
@@ -234,26 +236,26 @@ def _sure(row: Row | None) -> Row:
     return row
 
 
-def _faults(rows: Iterable[Row], found: Mapping[int, tuple[Message | None, int | None, str]]) -> list[Fault]:
+def _faults(rows: Iterable[Row], found: Mapping[int, tuple[Message | None, int | None, str]]) -> list[DamagedContent]:
     """The messages among those that say something else than the last redaction of them, or that none explains."""
     said = _redactions(rows)
-    faults: list[Fault] = []
+    faults: list[DamagedContent] = []
     for row in rows:
-        if row.seq not in found or row.kind != Kind.MESSAGE:
+        if row.seq not in found or row.kind != RecordKind.MESSAGE:
             continue
         message, number, why = found[row.seq]
         explained = said.get(row.seq)
         if explained is None and why:
-            faults.append(Fault(row, message, number, why))
+            faults.append(DamagedContent(row, message, number, why))
         elif explained is not None and message is not None and _untracked(explained) != _untracked(message):
-            faults.append(Fault(row, message, number, "it was edited", redacted=True))
+            faults.append(DamagedContent(row, message, number, "it was edited", redacted=True))
     return faults
 
 
 def _redactions(rows: Iterable[Row]) -> dict[int, Message]:
     said: dict[int, Message] = {}
     for row in rows:
-        if row.kind == Kind.REDACTION and not row.erased:
+        if row.kind == RecordKind.REDACTION and not row.erased:
             record = decode(row.kind, row.version, row.body)
             if isinstance(record, Redacted):
                 said[record.target] = record.message

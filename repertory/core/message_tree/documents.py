@@ -22,10 +22,10 @@ from repertory.core.interrupt_state import documented_state
 from repertory.core.journal.codec import decode
 from repertory.core.journal.plain_json import dump
 from repertory.core.journal.records import Redacted
-from repertory.core.journal.rows import Kind, Row
-from repertory.core.journal.standing import standing_of
-from repertory.core.message_tree.kept_rows import Kept, Line, entry, message_in, read_entry, tracked
-from repertory.core.message_tree.spelling import decoded, encoded, epoch, iso, parsed, read, spelled, written
+from repertory.core.journal.rows import RecordKind, Row
+from repertory.core.journal.standing import pending_tools_of
+from repertory.core.message_tree.kept_rows import KeptRow, Line, entry, message_in, read_entry, tracked
+from repertory.core.message_tree.spelling import decoded, encoded, epoch, iso, json_file, parsed, read, to_file
 from repertory.core.messages import Json, Message, check_shape
 from repertory.core.window.decision import DEFAULT_MANAGER, own_state
 from repertory.errors import Invalid
@@ -62,7 +62,7 @@ class RecordGroup:
 class Read:
     """A document of rows or of a message, as it was found."""
 
-    kept: Sequence[Kept] = ()
+    kept: Sequence[KeptRow] = ()
     """Empty when somebody else wrote it."""
     message: Message | None = None
     """What it shows, redaction applied."""
@@ -105,12 +105,12 @@ class AgentFile:
 def session_document(session_id: str, at: float) -> bytes:
     """`session.json`."""
     when = iso(at)
-    return spelled({"session_id": session_id, "session_type": "AGENT", "created_at": when, "updated_at": when})
+    return to_file({"session_id": session_id, "session_type": "AGENT", "created_at": when, "updated_at": when})
 
 
 def message_document(number: int, message: Message, at: float, group: RecordGroup) -> bytes:
     """`message_<n>.json`, with one message among its rows."""
-    return sealed(message_fields(number, message, at, group))
+    return with_digest(message_fields(number, message, at, group))
 
 
 def message_fields(number: int, message: Message, at: float, group: RecordGroup) -> dict[str, object]:
@@ -131,7 +131,7 @@ def message_fields(number: int, message: Message, at: float, group: RecordGroup)
 
 def rows_document(group: RecordGroup, files: Mapping[int, tuple[int, Message]]) -> bytes:
     """`rows_<seq>.json`. `files`: sequence number of a row to the document that shows its message, and that message."""
-    return sealed(rows_fields(group, files))
+    return with_digest(rows_fields(group, files))
 
 
 def rows_fields(group: RecordGroup, files: Mapping[int, tuple[int, Message]]) -> dict[str, object]:
@@ -161,20 +161,23 @@ def agent_document(agent_id: str, fold: Fold, removed: int, found: AgentFile | N
         manager = {"summary_message": view.summary, **manager}
     manager |= own_state(view.manager_state)
     model_state = dict(found.model_state) if found is not None else {}
-    return sealed(
+    return with_digest(
         {
             "agent_id": agent_id,
             "state": state,
             "conversation_manager_state": manager,
-            "_internal_state": {"interrupt_state": documented_state(standing_of(fold)), "model_state": model_state},
+            "_internal_state": {
+                "interrupt_state": documented_state(pending_tools_of(fold)),
+                "model_state": model_state,
+            },
             "created_at": found.created_at if found is not None else iso(at),
             "updated_at": iso(at),
-            OURS: {"format": FORMAT, "state": _digest(_mapping(read(spelled({"state": state}))["state"]))},
+            OURS: {"format": FORMAT, "state": _digest(_mapping(read(to_file({"state": state}))["state"]))},
         }
     )
 
 
-def read_message(body: bytes) -> Read:
+def read_message_document(body: bytes) -> Read:
     """A message's document, whoever wrote it."""
     try:
         said = parsed(body)
@@ -249,7 +252,7 @@ def without_contents(body: bytes, wanted: Collection[int], shown: Message | None
     ours = fields.get(OURS, fields)
     had = isinstance(ours, dict) and DIGEST in cast("dict[str, object]", ours)
     made = without_content_fields(fields, wanted, shown, at)
-    return sealed(made) if had else spelled(made)
+    return with_digest(made) if had else to_file(made)
 
 
 def without_content_fields(
@@ -268,13 +271,13 @@ def without_content_fields(
     return fields
 
 
-def sealed(document: Mapping[str, object]) -> bytes:
+def with_digest(document: Mapping[str, object]) -> bytes:
     """The document as a file, with a digest of all else among what is ours in it."""
     said = encoded(document)
     ours = cast("dict[str, object]", said.get(OURS, said))
     ours.pop(DIGEST, None)
     ours[DIGEST] = digest_of_document(said)
-    return written(said)
+    return json_file(said)
 
 
 def is_altered(said: Mapping[str, object]) -> bool:
@@ -354,7 +357,7 @@ def parts_of(rows: Sequence[Row]) -> list[tuple[list[Row], Message | None]]:
     """The rows by document: one message each, what leads up to it and what follows it. A message that was erased
     before it was written is the one that took its place.
     """
-    instead = shown_instead(rows, [row.seq for row in rows if row.kind == Kind.MESSAGE and row.erased])
+    instead = shown_instead(rows, [row.seq for row in rows if row.kind == RecordKind.MESSAGE and row.erased])
     parts: list[tuple[list[Row], Message | None]] = []
     waiting: list[Row] = []
     for row in rows:
@@ -375,7 +378,7 @@ def shown_instead(rows: Sequence[Row], wanted: Collection[int]) -> dict[int, Mes
     """What is shown in the place of messages whose contents are to be erased, by sequence number."""
     redactions: dict[int, Message] = {}
     for row in rows:
-        if row.kind == Kind.REDACTION and not row.erased:
+        if row.kind == RecordKind.REDACTION and not row.erased:
             record = decode(row.kind, row.version, row.body)
             if isinstance(record, Redacted):
                 redactions[record.target] = record.message

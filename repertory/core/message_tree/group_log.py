@@ -15,11 +15,11 @@ from repertory.core.journal.codec import at_of, decode
 from repertory.core.journal.fold import Fold
 from repertory.core.journal.image import Image
 from repertory.core.journal.records import Branched, Record, View
-from repertory.core.journal.rows import Kind, Row
-from repertory.core.journal.standing import standing_of
+from repertory.core.journal.rows import RecordKind, Row
+from repertory.core.journal.standing import pending_tools_of
 from repertory.core.message_tree.documents import AgentFile, RecordGroup, agent_document, manager_named, parts_of
 from repertory.core.message_tree.kept_rows import Line
-from repertory.core.message_tree.opening import Opened, due_after, manager_in, outdated
+from repertory.core.message_tree.opening import OpenedTree, due_after, manager_in, outdated
 from repertory.core.messages import Message
 from repertory.core.window.decision import DEFAULT_MANAGER
 from repertory.errors import CorruptJournal
@@ -68,7 +68,7 @@ class GroupLog:
     asks: bool = False
     """Whether the agent's document says that the turn waits for a person."""
 
-    def open_with(self, opened: Opened, numbers: Mapping[int, int], *, known: bool = True) -> None:
+    def open_with(self, opened: OpenedTree, numbers: Mapping[int, int], *, known: bool = True) -> None:
         """The journal was opened, whatever was stored then or is yet to be. `numbers`: those of the messages found.
         `known`: whether there is no document of the agent where none was found.
         """
@@ -120,7 +120,7 @@ class GroupLog:
         rows = part.group.rows
         self.put(rows)
         if part.number is not None:
-            self.numbers[next(row.seq for row in rows if row.kind == Kind.MESSAGE)] = part.number
+            self.numbers[next(row.seq for row in rows if row.kind == RecordKind.MESSAGE)] = part.number
             self.next_number = part.number + 1
             self.messages += 1
         for row in rows:
@@ -163,7 +163,7 @@ class GroupLog:
         """That document is stored."""
         assert self.fold is not None
         self.state_due = self.view_due = False
-        self.asks = asks_somebody(standing_of(self.fold))
+        self.asks = asks_somebody(pending_tools_of(self.fold))
         self.manager = manager_named(self.fold.shown.view, self.agent)
 
 

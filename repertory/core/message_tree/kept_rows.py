@@ -17,9 +17,9 @@ from hashlib import sha256
 from typing import NamedTuple, cast
 
 from repertory.core.journal.plain_json import dump, load
-from repertory.core.journal.rows import DIGEST_BYTES, LINK_BYTES, SALT_BYTES, Kind, Row, digest_of
-from repertory.core.message_tree.spelling import read, spelled
-from repertory.core.messages import Message, read_message
+from repertory.core.journal.rows import DIGEST_BYTES, LINK_BYTES, SALT_BYTES, RecordKind, Row, digest_of
+from repertory.core.message_tree.spelling import read, to_file
+from repertory.core.messages import Message, repair_stored_message
 from repertory.errors import Invalid
 
 _TRACKING = "tracking_id"
@@ -83,7 +83,7 @@ class Line(NamedTuple):
         return Row(agent_id, self.seq, self.kind, self.version, self.low, self.link, self.salt, body)
 
 
-class Kept(NamedTuple):
+class KeptRow(NamedTuple):
     """A row as a document keeps it: its line, and where its content is."""
 
     line: Line
@@ -99,11 +99,11 @@ class Kept(NamedTuple):
 
 def message_in(row: Row) -> Message | None:
     """What a row says was said; None for every other row, and for one that this release cannot read."""
-    if row.kind != Kind.MESSAGE or row.erased:
+    if row.kind != RecordKind.MESSAGE or row.erased:
         return None
     try:
         value = load(row.body)
-        return read_message(value["message"]) if isinstance(value, dict) else None
+        return repair_stored_message(value["message"]) if isinstance(value, dict) else None
     except (ValueError, KeyError, Invalid):
         return None
 
@@ -133,7 +133,7 @@ def entry(row: Row, shown: Message | None = None, file: int | None = None) -> di
         return {**kept, "bytes": row.body}
 
 
-def read_entry(value: object) -> Kept:
+def read_entry(value: object) -> KeptRow:
     """The same back. Errors: `ValueError`."""
     if not isinstance(value, dict):
         raise ValueError("a row is an object")
@@ -141,15 +141,15 @@ def read_entry(value: object) -> Kept:
     line = Line.read(fields.get("row"))
     body, raw, rest, file = fields.get("body"), fields.get("bytes"), fields.get("record"), fields.get("file")
     if isinstance(body, str):
-        return Kept(line, body.encode("utf-8", "surrogatepass"))
+        return KeptRow(line, body.encode("utf-8", "surrogatepass"))
     if isinstance(raw, bytes):
-        return Kept(line, raw)
+        return KeptRow(line, raw)
     record = cast("dict[str, object]", rest) if isinstance(rest, dict) else None
     number = file if isinstance(file, int) else None
-    return Kept(line, None, record, number, fields.get("tracked") is not False)
+    return KeptRow(line, None, record, number, fields.get("tracked") is not False)
 
 
-def content(kept: Kept, message: Message | None) -> bytes | None:
+def content(kept: KeptRow, message: Message | None) -> bytes | None:
     """The content of a kept row, given the message of its document; None when there is none, or nobody can say it."""
     if kept.body is not None or kept.rest is None or message is None:
         return kept.body
@@ -173,7 +173,7 @@ def _beside(row: Row, shown: Message) -> dict[str, object] | None:
     if isinstance(message, dict) and _TRACKING not in message:
         beside["tracked"] = False
     # Both go through a file before anybody reads them again.
-    again = read(spelled({**beside, "row": str(Line.of(row)), "message": shown}))
+    again = read(to_file({**beside, "row": str(Line.of(row)), "message": shown}))
     said = cast("Message", again.pop("message"))
     return beside if content(read_entry(again), said) == row.body else None
 
@@ -185,7 +185,7 @@ def _beside(row: Row, shown: Message) -> dict[str, object] | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Head:
+class AgentHead:
     """An agent at rest."""
 
     rows: Sequence[Row]
@@ -213,14 +213,14 @@ class Head:
         }
 
 
-def read_head(agent_id: str, value: object) -> Head | None:
+def read_head(agent_id: str, value: object) -> AgentHead | None:
     """The head again; None when it cannot be read: then the documents say it all."""
     try:
         said = cast("dict[str, object]", value)
         kept = [read_entry(each) for each in cast("list[object]", said["rows"])]
         rows = [row for each in kept if (row := each.line.row(agent_id, each.body)) is not None]
         pairs = [str(text).split(" ") for text in cast("list[object]", said["numbers"])]
-        head = Head(
+        head = AgentHead(
             rows=rows,
             next_number=int(cast("int", said["next"])),
             messages=int(cast("int", said["messages"])),

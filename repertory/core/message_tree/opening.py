@@ -25,8 +25,8 @@ from repertory.core.journal.records import (
 )
 from repertory.core.journal.restore import restore
 from repertory.core.journal.rows import SALT_BYTES, VERSION, Row, digest_of, header_of, next_link
-from repertory.core.journal.standing import standing_of
-from repertory.core.message_tree.assembly import Assembled, Fault
+from repertory.core.journal.standing import pending_tools_of
+from repertory.core.message_tree.assembly import Assembled, DamagedContent
 from repertory.core.message_tree.documents import AgentFile, Read
 from repertory.core.message_tree.kept_rows import message_in
 from repertory.core.messages import (
@@ -37,18 +37,18 @@ from repertory.core.messages import (
     Message,
     check_next,
     error_result,
-    read_message,
     repair,
+    repair_stored_message,
     tool_results,
     tool_uses,
 )
-from repertory.core.messages import mended as well_formed
+from repertory.core.messages import repair_message as well_formed
 from repertory.core.window.decision import own_state
 from repertory.errors import Invalid, UnpairedTools
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Opened:
+class OpenedTree:
     """An agent's journal as it was found, and what follows from what others have written."""
 
     found: Sequence[Row]
@@ -104,7 +104,7 @@ def outdated(agent: AgentFile, fold: Fold) -> bool:
     """
     named = fold.shown.view.manager
     misnamed = bool(named) and agent.manager.get("__name__") != named
-    return misnamed or agent.asks != asks_somebody(standing_of(fold))
+    return misnamed or agent.asks != asks_somebody(pending_tools_of(fold))
 
 
 def needed_of(rows: Sequence[Row]) -> list[Row]:
@@ -119,7 +119,7 @@ def open_agent(
     agent: AgentFile | None,
     at: float,
     entropy: Entropy,
-) -> Opened:
+) -> OpenedTree:
     """Rows for edits, then for messages that were added, then for the agent's document.
 
     `names`: of the session and of the agent. `numbers`: of the documents of messages, in order, without those of a
@@ -128,7 +128,7 @@ def open_agent(
     """
     session_id, agent_id = names
     rows = [*found.rows]
-    made = mended(rows, found.faults, at, entropy)
+    made = redactions_for(rows, found.faults, at, entropy)
     rows += made
     needed = needed_of(rows)
     gone = bool(rows) and rows[0].seq > rows[-1].low
@@ -146,7 +146,7 @@ def open_agent(
         places = {**found.numbers, **{seq: number for seq, (number, _) in files}}
         shown_from = _shown_from(agent, numbers, places, fold.last_seq)
         made += adopt_agent(appender, agent, shown_from, at, first_turn=not found.rows)
-    return Opened(found=found.rows, made=made, files=adopted.files, fold=fold)
+    return OpenedTree(found=found.rows, made=made, files=adopted.files, fold=fold)
 
 
 def _fold_of(needed: Sequence[Row], gone: bool, session_id: str) -> Fold:
@@ -190,7 +190,7 @@ class Adopted:
     """Sequence number of a row to the number of the document that shows its message, and that message."""
 
 
-def mended(rows: Sequence[Row], faults: Sequence[Fault], at: float, entropy: Entropy) -> list[Row]:
+def redactions_for(rows: Sequence[Row], faults: Sequence[DamagedContent], at: float, entropy: Entropy) -> list[Row]:
     """The redactions that say what stands in the place of what was written, to follow `rows`.
 
     They are chained by hand: nothing can be folded before they are there.
@@ -242,7 +242,7 @@ def adopt_agent(
     view = fold.shown.view
     summary = found.manager.get("summary_message")
     try:
-        said = read_message(summary) if summary is not None else None
+        said = repair_stored_message(summary) if summary is not None else None
     except Invalid:
         said = None
     first = max(view.first_shown, shown_from or 0)
@@ -277,7 +277,7 @@ def adopt_questions(appender: Appender, found: Mapping[str, Json], at: float) ->
         wanted = read_state(found, fold.last_message)
     except Invalid:
         return []
-    return appender.append_all(list(records_between(standing_of(fold), wanted, at)))
+    return appender.append_all(list(records_between(pending_tools_of(fold), wanted, at)))
 
 
 def _added(appender: Appender, message: Message, why: str | None, at: float) -> Row | None:
@@ -333,7 +333,7 @@ def _place(rows: Sequence[Row], target: int) -> tuple[int, int]:
     return 1, position
 
 
-def _instead(rows: Sequence[Row], fault: Fault) -> Message:
+def _instead(rows: Sequence[Row], fault: DamagedContent) -> Message:
     """What a message is taken to be: what its document says if that fits between its neighbours, else a stand-in."""
     order = [row for row in rows if row.kind == 1]
     position = next(place for place, row in enumerate(order) if row.seq == fault.row.seq)

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, cast
 from repertory.core.journal.appender import Appender, Entropy
 from repertory.core.journal.restore import restore
 from repertory.core.message_tree.documents import FORMAT, OURS
-from repertory.core.message_tree.opening import Opened, needed_of
-from repertory.core.message_tree.spelling import decoded, parsed, spelled
+from repertory.core.message_tree.opening import OpenedTree, needed_of
+from repertory.core.message_tree.spelling import decoded, parsed, to_file
 from repertory.core.orchestration.document import document_of, records_from
 from repertory.core.orchestration.run import RUN, Run
 
@@ -45,8 +45,8 @@ class RunFile:
 def run_file(run: Run, orchestrator_id: str, seq: int) -> bytes:
     """The document. `seq`: the last row that it shows."""
     said = document_of(run, orchestrator_id)
-    ours = {"format": FORMAT, "seq": seq, "digest": _digest(parsed(spelled(said)))}
-    return spelled({**said, OURS: ours})
+    ours = {"format": FORMAT, "seq": seq, "digest": _digest(parsed(to_file(said)))}
+    return to_file({**said, OURS: ours})
 
 
 def read_run_file(body: bytes, orchestrator_id: str) -> RunFile:
@@ -78,7 +78,7 @@ _TAKEN_IN = "document"
 
 def open_run(
     names: tuple[str, str], found: Sequence[Row], document: RunFile | None, at: float, entropy: Entropy
-) -> Opened:
+) -> OpenedTree:
     """The journal of an orchestrator, with records for what others have written. `names`: of session and journal.
 
     Errors: `CorruptJournal` for the rows; `Corrupt` for a document that is none of a run.
@@ -91,7 +91,7 @@ def open_run(
         appender = Appender(journal, fold, restored.link, entropy)
         records = records_from(document.said, run_of(fold), at=at)
         made = appender.append_all(_marked(record, document) for record in records)
-    return Opened(found=found, made=made, files={}, fold=fold)
+    return OpenedTree(found=found, made=made, files={}, fold=fold)
 
 
 def run_of(fold: Fold) -> Run:

@@ -20,12 +20,12 @@ _ESCAPED = 1.0
 """What stands in the place of `true` in a dictionary that is none of bytes."""
 
 
-def spelled(document: Mapping[str, object], *, indent: int | None = 2) -> bytes:
+def to_file(document: Mapping[str, object], *, indent: int | None = 2) -> bytes:
     """The document as a file. Errors: `ValueError` or `TypeError` for what JSON cannot say."""
-    return written(encoded(document), indent=indent)
+    return json_file(encoded(document), indent=indent)
 
 
-def written(document: Mapping[str, object], *, indent: int | None = 2) -> bytes:
+def json_file(document: Mapping[str, object], *, indent: int | None = 2) -> bytes:
     """The same for values that JSON has, such as `encoded` or `parsed` give: to encode twice is to escape what is none
     of the user's.
     """

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import quote
 
 from repertory.core.interrupts import is_about_node, node_scope
-from repertory.core.opening import Answers, Said
+from repertory.core.opening import InterruptResponses, UserMessages
 from repertory.core.orchestration.results import MultiAgentResult, Status
 from repertory.errors import InterruptExpired, InterruptNotFound, InterruptsWaiting, Invalid, RunUnfinished
 
@@ -61,12 +61,17 @@ class Replay:
     """Its number."""
 
 
-Decision: TypeAlias = BeginRun | GoOn | Replay
+CallDecision: TypeAlias = BeginRun | GoOn | Replay
 
 
 def decide_call(
-    run: Run, said: Said | Answers, *, now: float, token: str | None = None, resume: bool | None = None
-) -> Decision:
+    run: Run,
+    said: UserMessages | InterruptResponses,
+    *,
+    now: float,
+    token: str | None = None,
+    resume: bool | None = None,
+) -> CallDecision:
     """What the call does; `now` in epoch seconds.
 
     Errors: `RunUnfinished` for another task while a run owes work, and for one that came with half a snapshot;
@@ -85,7 +90,7 @@ def decide_call(
     if token in run.earlier and resume is not False and not named:
         return Replay(run.earlier[token])
     new = None if token is None or named else token
-    if isinstance(said, Answers):
+    if isinstance(said, InterruptResponses):
         return GoOn(answers=_answers(run, said, now), expired=_expired(run, now), token=new)
     task = _task(said)
     if named:
@@ -140,7 +145,7 @@ def _expired(run: Run, now: float) -> frozenset[str]:
     return frozenset(node for node, asked in waiting(run).items() if all(each.is_over(now) for each in asked))
 
 
-def _answers(run: Run, said: Answers, now: float) -> dict[str, dict[str, Json]]:
+def _answers(run: Run, said: InterruptResponses, now: float) -> dict[str, dict[str, Json]]:
     asked = {interrupt.id: (node, interrupt) for node, asked in _questions(run).items() for interrupt in asked}
     found: dict[str, dict[str, Json]] = {}
     for said_id, response in said.responses.items():
@@ -171,7 +176,7 @@ def _meant(said_id: str, asked: Mapping[str, str]) -> str:
     return found[0]
 
 
-def _task(said: Said) -> Task | None:
+def _task(said: UserMessages) -> Task | None:
     """A task is one user message."""
     messages = list(said.messages)
     if not messages:

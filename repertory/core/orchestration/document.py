@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
 from repertory.core.interrupt_state import NO_INTERRUPTS, questions_in, read_state
-from repertory.core.messages import check_message, read_message, tool_results
+from repertory.core.messages import check_message, repair_stored_message, tool_results
 from repertory.core.orchestration.results import NodeResult, Status, node_result_of, sum_of
 from repertory.core.orchestration.run import RUN, Ended, KeptResult, NodeNote, Places, Run
 from repertory.core.result import AgentResult
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from repertory.core.interrupts import Interrupt
     from repertory.core.journal.records import NodeChanged
     from repertory.core.messages import Json, Message
-    from repertory.core.orchestration.run import Kind, Task
+    from repertory.core.orchestration.run import OrchestratorKind, Task
 
 ENDED_ELSEWHERE = "It ended where it was run last, before its work was done"
 """Why a run has failed that others have ended."""
@@ -87,7 +87,7 @@ def records_from(said: Mapping[str, Json], before: Run, *, at: float) -> list[No
 class _Told:
     """What a document says."""
 
-    kind: Kind
+    kind: OrchestratorKind
     status: Status
     task: Task
     results: Mapping[str, NodeResult]
@@ -103,7 +103,7 @@ class _Told:
 
 
 def _read(said: Mapping[str, Json]) -> _Told:
-    kind: Kind = "swarm" if said["type"] == "swarm" else "graph"
+    kind: OrchestratorKind = "swarm" if said["type"] == "swarm" else "graph"
     if said["type"] != kind:
         raise ValueError(said["type"])
     status, task = Status(said["status"]), said["current_task"]
@@ -367,7 +367,7 @@ def left_waiting(state: Json, visits: Mapping[str, int]) -> dict[str, LeftWaitin
 
 def _agent(kept: Mapping[str, Json], visit: int) -> Mapping[str, Json] | None:
     """What is kept of an agent that waits among its tools; None when it does not."""
-    messages = [read_message(each) for each in cast("list[object]", kept.get("messages") or [])]
+    messages = [repair_stored_message(each) for each in cast("list[object]", kept.get("messages") or [])]
     state = _fields(kept.get("interrupt_state"))
     if not read_state(state, messages[-1] if messages else None).waiting:
         return None

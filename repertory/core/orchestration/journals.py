@@ -12,7 +12,7 @@ ORCHESTRATORS = "multi_agent."
 """How the names of orchestrators' journals begin. An agent of such a name would be taken for one."""
 
 
-def journal_of(orchestrator: str) -> str:
+def journal_name(orchestrator: str) -> str:
     """The journal of an orchestrator, by its name in its session."""
     return f"{ORCHESTRATORS}{orchestrator}"
 

@@ -16,14 +16,14 @@ from repertory.errors import Invalid
 
 if TYPE_CHECKING:
     from repertory.core.messages import Message
-    from repertory.core.orchestration.run import Kind, Run, Task
+    from repertory.core.orchestration.run import OrchestratorKind, Run, Task
 
 
 class Plan(Protocol):
     """How one kind of orchestrator goes on. It keeps nothing: everything that it needs to know stands in the run."""
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> OrchestratorKind:
         """Which kind that is."""
         ...
 
@@ -61,7 +61,7 @@ class Plan(Protocol):
         ...
 
 
-Condition: TypeAlias = "Callable[[Run, Mapping[str, object]], bool]"
+EdgePredicate: TypeAlias = "Callable[[Run, Mapping[str, object]], bool]"
 """Whether an edge is followed, by what the run knows and by the caller's invocation state. Asked when the node that it
 leaves has ended, and again when the input of the node that it leads to is put together."""
 
@@ -71,13 +71,13 @@ class GraphPlan:
     """A shape with conditions and limits."""
 
     shape: GraphShape
-    conditions: Mapping[int, Condition] = field(default_factory=dict[int, "Condition"])
+    conditions: Mapping[int, EdgePredicate] = field(default_factory=dict[int, "EdgePredicate"])
     """By the place of the edge in the shape; the others are always followed."""
     executions_max: int | None = None
     time_max_s: float = math.inf
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> OrchestratorKind:
         return "graph"
 
     @property
@@ -134,7 +134,7 @@ class SwarmPlan:
     """How many different agents must be among them."""
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> OrchestratorKind:
         return "swarm"
 
     @property

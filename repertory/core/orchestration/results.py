@@ -17,7 +17,7 @@ from typing import Never, Self, TypeAlias, TypedDict, cast
 from repertory.core.budget import Spent
 from repertory.core.interrupts import Interrupt
 from repertory.core.limits import is_too_deep
-from repertory.core.messages import Json, Usage, copy_message, read_message
+from repertory.core.messages import Json, Usage, copy_message, repair_stored_message
 from repertory.core.result import AgentResult, StepMetrics, ToolMetrics, TurnMetrics
 from repertory.core.state import plain_value
 from repertory.errors import Corrupt, Failed
@@ -169,10 +169,10 @@ class MultiAgentResult:
         return "\n".join(f"{node}: {text}" for node, text in texts.items() if text)
 
 
-Outcome: TypeAlias = AgentResult | MultiAgentResult | Exception
+NodeOutcome: TypeAlias = AgentResult | MultiAgentResult | Exception
 
 
-def node_result_of(outcome: Outcome, execution_time: int) -> NodeResult:
+def node_result_of(outcome: NodeOutcome, execution_time: int) -> NodeResult:
     """The result of a node that came to this."""
     if isinstance(outcome, MultiAgentResult):
         return NodeResult(
@@ -236,7 +236,7 @@ def _metrics_in(said: Mapping[str, Json]) -> Mapping[str, Json]:
     return json_object(json_object(said["result"]).get("metrics") or {})
 
 
-def _said(outcome: Outcome) -> dict[str, Json]:
+def _said(outcome: NodeOutcome) -> dict[str, Json]:
     if isinstance(outcome, MultiAgentResult):
         return outcome.to_dict()
     if isinstance(outcome, Exception):
@@ -320,13 +320,13 @@ def _node_result(said: _Fields) -> NodeResult:
     )
 
 
-def _outcome(said: _Fields, interrupts: tuple[Interrupt, ...]) -> Outcome:
+def _outcome(said: _Fields, interrupts: tuple[Interrupt, ...]) -> NodeOutcome:
     match said["type"]:
         case "agent_result":
             filled = said.get("structured_output")
             return AgentResult(
                 stop_reason=str(said["stop_reason"]),
-                message=read_message(said["message"]) if said["message"] is not None else None,
+                message=repair_stored_message(said["message"]) if said["message"] is not None else None,
                 metrics=_sums(said),
                 state=dict(json_object(said.get("state") or {})),
                 interrupts=interrupts,

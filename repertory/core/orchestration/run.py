@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, cast
 
 from repertory.core.journal.paths import paths_to, within
 from repertory.core.journal.records import NodeChanged
-from repertory.core.messages import read_message
+from repertory.core.messages import repair_stored_message
 from repertory.core.orchestration.results import (
     NO_USAGE,
     NodeResult,
@@ -124,7 +124,7 @@ class Places:
 _NOWHERE = Places()
 
 
-Kind = Literal["graph", "swarm"]
+OrchestratorKind = Literal["graph", "swarm"]
 """What an orchestrator is, by the name that documents have for it."""
 Task: TypeAlias = "str | Sequence[ContentBlock]"
 """What a run is about: text, or content blocks."""
@@ -260,7 +260,7 @@ class Run:
         """From 1; 0 before the first one."""
         self.begun_at = 0.0
         """Epoch seconds. With the number it tells the run from any other one."""
-        self.kind: Kind = "graph"
+        self.kind: OrchestratorKind = "graph"
         """Of the orchestrator that it is a run of."""
         self.task: Task = ""
         self.tokens: tuple[str, ...] = ()
@@ -357,7 +357,7 @@ class Run:
         return tuple(node for node, note in self.notes.items() if note.status is status)
 
     def begun(
-        self, task: Task, entries: tuple[str, ...], *, at: float, kind: Kind, tokens: tuple[str, ...] = ()
+        self, task: Task, entries: tuple[str, ...], *, at: float, kind: OrchestratorKind, tokens: tuple[str, ...] = ()
     ) -> NodeChanged:
         """The record of a new run after this one."""
         said = _said(task, kind, tokens, self.named_so_far, at)
@@ -498,7 +498,7 @@ def earlier_in(record: NodeChanged) -> dict[str, int]:
 
 
 def _said(
-    task: Task, kind: Kind, tokens: tuple[str, ...], earlier: Mapping[str, int], begun_at: float
+    task: Task, kind: OrchestratorKind, tokens: tuple[str, ...], earlier: Mapping[str, int], begun_at: float
 ) -> dict[str, Json]:
     """What every record of the run itself says."""
     told = cast("Json", task if isinstance(task, str) else list(task))
@@ -532,7 +532,7 @@ def _note(record: NodeChanged, result: NodeResult | None) -> NodeNote:
 
 
 def _blocks(task: Json) -> list[ContentBlock]:
-    return read_message({"role": "user", "content": task})["content"]
+    return repair_stored_message({"role": "user", "content": task})["content"]
 
 
 def _whole(value: object) -> int:
@@ -574,7 +574,7 @@ def past_run(records: Sequence[tuple[int, Record | None]], number: int) -> Run |
     return run if run.number == number and run.over else None
 
 
-class Told(NamedTuple):
+class NodeNotice(NamedTuple):
     """What one record tells."""
 
     text: str
@@ -583,17 +583,17 @@ class Told(NamedTuple):
     """What a node took that time; None when it does not say so."""
 
 
-def told_by(record: NodeChanged) -> Told | None:
+def told_by(record: NodeChanged) -> NodeNotice | None:
     """None for a record that only says something once more. Errors: `Corrupt` for a result that nobody can read."""
     if record.node:
         result = NodeResult.from_dict(cast("Mapping[str, Json]", record.result))
         asked = ", ".join(each.name for each in result.interrupts)
         text = asked if result.status is Status.INTERRUPTED else str(result)
-        return Told(text, result.accumulated_usage.get("totalTokens") or None)
+        return NodeNotice(text, result.accumulated_usage.get("totalTokens") or None)
     if record.status == "failed":
-        return Told(str(record.data.get("reason")))
+        return NodeNotice(str(record.data.get("reason")))
     again = "responses" in record.data and not record.data.get("loading")  # One that is loaded begins here.
-    return None if again else Told(_words_of(record.data.get("task")))
+    return None if again else NodeNotice(_words_of(record.data.get("task")))
 
 
 def _words_of(task: Json) -> str:

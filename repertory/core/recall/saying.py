@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal, cast
 
-from repertory.core.memory.options import AddMessagesContext, Metadata
+from repertory.core.memory.options import AddMessagesContext, EntryMetadata
 from repertory.core.messages import Json, Message
 from repertory.errors import Invalid
 
-Kind = Literal["turn", "fact"]
+RecalledKind = Literal["turn", "fact"]
 """A turn is what was said, as it was said; a fact is what somebody made of it."""
 
 _SPEAKERS = ("speaker", "name")
@@ -30,7 +30,7 @@ _LONE_SURROGATES = re.compile("[\ud800-\udfff]")
 class Saying:
     """Something to remember, as a store keeps it."""
 
-    kind: Kind
+    kind: RecalledKind
     content: str
     heading: str = ""
     """What is found besides the content: who spoke, and the day."""
@@ -119,7 +119,7 @@ def saying_of(content: object, metadata: object, context: AddMessagesContext) ->
         raise Invalid("a memory is a text that is not empty", got=type(content).__name__)
     if metadata is not None and not isinstance(metadata, Mapping):
         raise Invalid("metadata is a mapping", got=type(metadata).__name__)
-    known = cast("Metadata", metadata or {})
+    known = cast("EntryMetadata", metadata or {})
     speaker, role = _text(known, _SPEAKERS), _text(known, ("role",))
     session_id = context.session_id or _text(known, _SESSIONS)
     times = [value for key in _TIMES if (value := known.get(key)) is not None]
@@ -189,7 +189,7 @@ def _text(known: Mapping[str, Json], keys: Sequence[str]) -> str | None:
     return None
 
 
-def _json(known: Metadata) -> str | None:
+def _json(known: EntryMetadata) -> str | None:
     if not known:
         return None
     try:

@@ -17,11 +17,11 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, cast
 
 from repertory.core.interrupt_state import NO_INTERRUPTS, documented_state
-from repertory.core.journal.standing import standing_of
+from repertory.core.journal.standing import pending_tools_of
 from repertory.core.message_tree.documents import OURS
 from repertory.core.message_tree.runs import RunFile, open_run, run_of
 from repertory.core.message_tree.spelling import decoded, encoded, epoch, zulu
-from repertory.core.messages import Json, Message, check_shape, mended
+from repertory.core.messages import Json, Message, check_shape, repair_message
 from repertory.core.orchestration.document import document_of, records_from
 from repertory.core.orchestration.run import Run
 from repertory.core.snapshots.location import AGENT_SCOPE, RUN_SCOPE
@@ -54,7 +54,7 @@ class SnapshotContent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class JournalPosition:
     """Where in our journal a snapshot stands."""
 
     seq: int
@@ -74,11 +74,13 @@ class ReadSnapshot:
     content: SnapshotContent
     created_at: float
     """Epoch seconds; 0.0 when nobody can tell."""
-    standing: Standing | None
+    standing: JournalPosition | None
     """None: somebody else has written it."""
 
 
-def snapshot_document(content: SnapshotContent, at: float, standing: Standing | None = None) -> dict[str, object]:
+def snapshot_document(
+    content: SnapshotContent, at: float, standing: JournalPosition | None = None
+) -> dict[str, object]:
     """The document, in values that JSON has. Errors: `Invalid` for what JSON cannot say."""
     data = {
         "messages": content.messages,
@@ -92,7 +94,7 @@ def snapshot_document(content: SnapshotContent, at: float, standing: Standing | 
 
 
 def enveloped(
-    scope: str, data: Mapping[str, object], app_data: Mapping[str, Json], at: float, standing: Standing | None
+    scope: str, data: Mapping[str, object], app_data: Mapping[str, Json], at: float, standing: JournalPosition | None
 ) -> dict[str, object]:
     """A document of that scope, in values that JSON has. Errors: `Invalid` for what JSON cannot say."""
     when, said, others = zulu(at), encoded(data), encoded(app_data)
@@ -132,7 +134,7 @@ def read_snapshot(document: object) -> ReadSnapshot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Envelope:
+class SnapshotHeader:
     """What every snapshot says, whatever it is of."""
 
     data: Mapping[str, object]
@@ -140,11 +142,11 @@ class Envelope:
     app_data: Mapping[str, Json]
     created_at: float
     """Epoch seconds; 0.0 when nobody can tell."""
-    standing: Standing | None
+    standing: JournalPosition | None
     """None: somebody else has written it."""
 
 
-def open_envelope(document: object, scope: str) -> Envelope:
+def open_envelope(document: object, scope: str) -> SnapshotHeader:
     """What a document of that scope says, in either spelling. `document`: values that JSON has.
 
     Errors: `SnapshotException` saying what is wrong with it.
@@ -158,7 +160,7 @@ def open_envelope(document: object, scope: str) -> Envelope:
         app_data = decoded(_mapping(said, "app_data", "appData", missing={}))
     except ValueError as error:
         raise SnapshotException("what a snapshot holds cannot be read", cause=str(error)) from error
-    return Envelope(
+    return SnapshotHeader(
         data=data,
         app_data=cast("dict[str, Json]", app_data),
         created_at=epoch(said.get("created_at") or said.get("createdAt")),
@@ -185,7 +187,7 @@ def content_digest(content: Mapping[str, object]) -> str:
     return sha256(text.encode()).hexdigest()
 
 
-def content_of(fold: Fold, found: SnapshotContent | None, manager: str) -> SnapshotContent:
+def snapshot_content(fold: Fold, found: SnapshotContent | None, manager: str) -> SnapshotContent:
     """What a journal shows. `found` is the latest snapshot as it was read: what others keep in it stays. `manager`: the
     class name of the conversation manager.
     """
@@ -203,12 +205,12 @@ def content_of(fold: Fold, found: SnapshotContent | None, manager: str) -> Snaps
         state=dict(fold.state),
         manager=said,
         model_state=found.model_state if found is not None else {},
-        interrupt_state=documented_state(standing_of(fold)),
+        interrupt_state=documented_state(pending_tools_of(fold)),
         app_data=found.app_data if found is not None else {},
     )
 
 
-def _standing(said: Mapping[str, object]) -> Standing | None:
+def _standing(said: Mapping[str, object]) -> JournalPosition | None:
     ours = said.get(OURS)
     if not isinstance(ours, dict):
         return None
@@ -224,7 +226,7 @@ def _standing(said: Mapping[str, object]) -> Standing | None:
     if not (known and isinstance(seq, int) and isinstance(link, str) and isinstance(generation, int)):
         return None
     more = {name: value for name, value in kept.items() if name not in ("format", "seq", "link", "generation")}
-    return Standing(seq=seq, link=link, generation=generation, more=more)
+    return JournalPosition(seq=seq, link=link, generation=generation, more=more)
 
 
 def _mapping(
@@ -246,7 +248,7 @@ def _messages(found: object) -> list[Message]:
     messages: list[Message] = []
     for number, message in enumerate(cast("list[object]", found)):
         try:
-            messages.append(mended(check_shape(message)))
+            messages.append(repair_message(check_shape(message)))
         except Invalid as error:
             msg = "a message of a snapshot cannot be read"
             raise SnapshotException(msg, number=number, cause=str(error)) from error
@@ -261,7 +263,7 @@ def _messages(found: object) -> list[Message]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadRun:
+class FoundRun:
     """The snapshot of a run as it was found."""
 
     said: Mapping[str, Json]
@@ -269,7 +271,7 @@ class ReadRun:
     app_data: Mapping[str, Json]
     created_at: float
     """Epoch seconds; 0.0 when nobody can tell."""
-    standing: Standing | None
+    standing: JournalPosition | None
     """None: somebody else has written it."""
 
     @property
@@ -283,14 +285,14 @@ class ReadRun:
 
 
 def run_snapshot(
-    fold: Fold, orchestrator_id: str, at: float, standing: Standing, app_data: Mapping[str, Json]
+    fold: Fold, orchestrator_id: str, at: float, standing: JournalPosition, app_data: Mapping[str, Json]
 ) -> dict[str, object]:
     """The document of what an orchestrator's journal amounts to, in values that JSON has. `app_data`: of others."""
     data = {"orchestrator_id": orchestrator_id, "state": document_of(run_of(fold), orchestrator_id)}
     return enveloped(RUN_SCOPE, data, app_data, at, standing)
 
 
-def read_run_snapshot(document: object, orchestrator_id: str) -> ReadRun:
+def read_run_snapshot(document: object, orchestrator_id: str) -> FoundRun:
     """What a document says. `document`: values that JSON has.
 
     Errors: `SnapshotException` saying what is wrong with it: that it is no run, or one of another orchestrator.
@@ -301,7 +303,7 @@ def read_run_snapshot(document: object, orchestrator_id: str) -> ReadRun:
         raise SnapshotException("a snapshot of another orchestrator", got=found, expected=orchestrator_id)
     if not isinstance(said, dict):
         raise SnapshotException("the state of a snapshot is a JSON object", got=type(said).__name__)
-    run = ReadRun(
+    run = FoundRun(
         said=cast("dict[str, Json]", said),
         app_data=opened.app_data,
         created_at=opened.created_at,
@@ -316,7 +318,7 @@ def read_run_snapshot(document: object, orchestrator_id: str) -> ReadRun:
 
 
 def rows_for_run(
-    location: SnapshotLocation, rows: Sequence[Row], snapshot: ReadRun, at: float, entropy: Entropy
+    location: SnapshotLocation, rows: Sequence[Row], snapshot: FoundRun, at: float, entropy: Entropy
 ) -> list[Row]:
     """The rows that follow on `rows`, those from the last one's `low` on, so that the journal says what the snapshot
     says; none when it does, or was told once before. Errors: `CorruptJournal` for the rows.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 from repertory.core.interrupt_state import read_state, records_between
 from repertory.core.journal.editing import said_by_hand
 from repertory.core.journal.records import Branched, MessageAdded, Record, View
-from repertory.core.journal.standing import Standing
+from repertory.core.journal.standing import PendingTools
 from repertory.core.journal.view import SUMMARY_SEQ
 from repertory.core.messages import SystemPrompt, check_messages, check_system_prompt, repair
 from repertory.core.window.decision import is_summary
@@ -84,12 +84,12 @@ def fields_of(said: Mapping[str, Json], created_at: float) -> SnapshotFields:
     try:
         return SnapshotFields(
             messages=_messages(said["messages"]) if "messages" in said else None,
-            state=mapping(said, "state"),
-            manager=mapping(said, "conversation_manager_state"),
-            interrupts=mapping(said, "interrupt_state"),
+            state=object_field(said, "state"),
+            manager=object_field(said, "conversation_manager_state"),
+            interrupts=object_field(said, "interrupt_state"),
             system_prompt=check_system_prompt(cast("SystemPrompt", said.get("system_prompt"))),
             enabled_tools=_names(said.get("enabled_tools")),
-            components=mapping(said, "components") or {},
+            components=object_field(said, "components") or {},
             names=frozenset(said),
             created_at=created_at,
         )
@@ -99,7 +99,7 @@ def fields_of(said: Mapping[str, Json], created_at: float) -> SnapshotFields:
         raise SnapshotException("what a snapshot holds cannot be read", cause=str(error)) from error
 
 
-def mapping(said: Mapping[str, Json], name: str) -> Mapping[str, Json] | None:
+def object_field(said: Mapping[str, Json], name: str) -> Mapping[str, Json] | None:
     """One of them, known to be an object. Errors: `SnapshotException`."""
     value = said.get(name)
     if value is not None and not isinstance(value, dict):
@@ -155,7 +155,7 @@ def restoring(image: Image, wanted: SnapshotFields, at: float) -> list[Record]:
         added += _named_turn(image, added, messages[named:], wanted.turn.token, at)
     end = messages[-1] if messages else None
     standing = read_state(wanted.interrupts, end)
-    return [branched, *added, *records_between(Standing(last=end), standing, at)]
+    return [branched, *added, *records_between(PendingTools(last=end), standing, at)]
 
 
 def _in_common(image: Image, messages: Sequence[Message]) -> tuple[int, int]:

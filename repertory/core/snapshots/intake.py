@@ -19,7 +19,7 @@ from repertory.core.journal.view import SUMMARY_SEQ, view_change
 from repertory.core.message_tree.documents import OURS, Read
 from repertory.core.message_tree.opening import adopt, adopt_questions
 from repertory.core.message_tree.spelling import decoded, encoded
-from repertory.core.messages import INTERRUPTED_TEXT, Message, error_result, read_message, tool_uses
+from repertory.core.messages import INTERRUPTED_TEXT, Message, error_result, repair_stored_message, tool_uses
 from repertory.core.snapshots.document import content_digest
 from repertory.core.window.decision import WindowPlan, own_state
 from repertory.errors import Invalid
@@ -118,7 +118,7 @@ def _split_summary(found: SnapshotContent, ours: Message | None) -> tuple[Messag
         return None, ()
     first = identity(found.messages[0])
     try:
-        told = read_message(found.manager.get("summary_message"))
+        told = repair_stored_message(found.manager.get("summary_message"))
     except Invalid:
         told = None
     for summary in (ours, told):
@@ -211,7 +211,7 @@ def replacements(erased: Sequence[Row], added: Sequence[Row]) -> Replacements:
     return Replacements(messages, frozenset(state))
 
 
-def redacted(document: Mapping[str, object], instead: Replacements) -> dict[str, object] | None:
+def redact_snapshot(document: Mapping[str, object], instead: Replacements) -> dict[str, object] | None:
     """The document of a snapshot without what is to be gone; None when it has none of it."""
     data = document.get("data")
     if not isinstance(data, Mapping):
@@ -268,7 +268,7 @@ def _copies(view: View) -> dict[int, Message]:
 def _replaced(message: object, instead: Mapping[bytes, Message]) -> object:
     said = cast("dict[str, object]", message) if isinstance(message, dict) else {}
     try:
-        found = read_message(decoded(said))
+        found = repair_stored_message(decoded(said))
         wanted = instead.get(identity(found))
     except ValueError:
         return cast("object", message)

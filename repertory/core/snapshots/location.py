@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 from repertory.core.ids import check_id
 from repertory.core.message_tree.documents import ALTERED, DIGEST, OURS, digest_of_document, is_altered
 from repertory.core.message_tree.spelling import epoch, zulu
-from repertory.core.orchestration.journals import journal_of, orchestrator_in
+from repertory.core.orchestration.journals import journal_name, orchestrator_in
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class SnapshotLocation:
     @property
     def journal(self) -> str:
         """The name of the journal again."""
-        return journal_of(self.scope_id) if self.scope == RUN_SCOPE else self.scope_id
+        return journal_name(self.scope_id) if self.scope == RUN_SCOPE else self.scope_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ def file_name(snapshot_id: str) -> str:
     return f"snapshot_{snapshot_id if number is None else f'{number:05}'}.json"
 
 
-def id_in(name: str) -> str | None:
+def id_of_file(name: str) -> str | None:
     """The id again; None for another file."""
     match = _FILE.fullmatch(name)
     if match is None:

@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 from repertory.core.interrupt_state import snapshot_state
 from repertory.core.journal.plain_json import dump, load
 from repertory.core.journal.records import NodeChanged
-from repertory.core.journal.standing import standing_of
+from repertory.core.journal.standing import pending_tools_of
 from repertory.core.journal.view import SUMMARY_SEQ
 from repertory.core.limits import RECORD_DEPTH_MAX, is_too_deep
 from repertory.core.message_tree.spelling import decoded, encoded, epoch, zulu
 from repertory.core.orchestration.document import document_of, records_from
 from repertory.core.orchestration.results import json_object, json_texts
-from repertory.core.orchestration.run import Kind, Run
+from repertory.core.orchestration.run import OrchestratorKind, Run
 from repertory.core.snapshots.document import SCHEMA_VERSION, content_digest
-from repertory.core.snapshots.fields import ALL_FIELDS, NamedTurn, SnapshotFields, fields_of, mapping
-from repertory.core.state import as_json
+from repertory.core.snapshots.fields import ALL_FIELDS, NamedTurn, SnapshotFields, fields_of, object_field
+from repertory.core.state import json_copy
 from repertory.core.window.decision import DEFAULT_MANAGER
 from repertory.errors import Corrupt, Invalid, SnapshotException
 
@@ -104,7 +104,9 @@ def snapshot_of(
     state: Mapping[str, object], metadata: Mapping[str, object] | None, at: float, kind: str = AGENT
 ) -> Snapshot:
     """The snapshot that holds this. Copies everything. Errors: `Invalid` for what JSON cannot say."""
-    return Snapshot(sealed(kind, plain(state), cast("dict[str, Json]", as_json(dict(metadata or {}))), zulu(at)))
+    return Snapshot(
+        make_snapshot(kind, plain_json(state), cast("dict[str, Json]", json_copy(dict(metadata or {}))), zulu(at))
+    )
 
 
 def read_fields(document: object, overrides: Mapping[str, object] | None = None) -> SnapshotFields:
@@ -123,7 +125,7 @@ def read_orchestrator(document: object) -> RunFields:
     """What a snapshot of an orchestrator says, in either spelling. Errors: `SnapshotException`."""
     snapshot = _in_our_spelling(document, ORCHESTRATOR)
     check_seal(snapshot, ORCHESTRATOR)
-    return read_run(revived(snapshot.data), epoch(snapshot.created_at))
+    return read_run_state(revived(snapshot.data), epoch(snapshot.created_at))
 
 
 def _in_our_spelling(document: object, *expected: str) -> Snapshot:
@@ -141,7 +143,7 @@ def _in_our_spelling(document: object, *expected: str) -> Snapshot:
         raise SnapshotException("the data of a snapshot are a JSON object")
     digest, created_at = said.get("sha256"), str(said.get("created_at", ""))
     if digest is not None and digest != content_digest({"data": data, "app_data": app_data}):
-        raise changed()
+        raise digest_mismatch()
     try:
         fields = cast("dict[str, Json]", decoded(data))
     except ValueError as error:
@@ -150,7 +152,7 @@ def _in_our_spelling(document: object, *expected: str) -> Snapshot:
         state = run_from_documented(fields, epoch(created_at))
     else:
         state = {name: value for name, value in fields.items() if name in ALL_FIELDS}
-    return Snapshot(sealed(cast("str", kind), plain(state), app_data, created_at))
+    return Snapshot(make_snapshot(cast("str", kind), plain_json(state), app_data, created_at))
 
 
 def _overridden(said: dict[str, Json], overrides: Mapping[str, object]) -> dict[str, Json]:
@@ -159,10 +161,10 @@ def _overridden(said: dict[str, Json], overrides: Mapping[str, object]) -> dict[
             state = said.get("state")
             said["state"] = {
                 **(state if isinstance(state, dict) else {}),
-                name.removeprefix(_STATE_KEY): as_json(value),
+                name.removeprefix(_STATE_KEY): json_copy(value),
             }
         elif name in ALL_FIELDS:
-            said[name] = revived(plain({name: value}))[name]
+            said[name] = revived(plain_json({name: value}))[name]
         else:
             known = sorted((*ALL_FIELDS, f"{_STATE_KEY}KEY"))
             raise Invalid(f"Invalid snapshot field: {name!r}", known=known)
@@ -177,7 +179,9 @@ def _overridden(said: dict[str, Json], overrides: Mapping[str, object]) -> dict[
 _KEYS = frozenset(("type", "state", "metadata", "created_at", "schema_version", "sha256"))
 
 
-def sealed(kind: str, state: Mapping[str, Json], metadata: Mapping[str, Json], created_at: str) -> dict[str, Json]:
+def make_snapshot(
+    kind: str, state: Mapping[str, Json], metadata: Mapping[str, Json], created_at: str
+) -> dict[str, Json]:
     """The snapshot. `state` in JSON's values."""
     envelope: dict[str, Json] = {"type": kind, "state": dict(state), "created_at": created_at}
     envelope["schema_version"] = SCHEMA_VERSION
@@ -200,7 +204,7 @@ def check_seal(snapshot: Mapping[str, Json], kind: str) -> None:
     except Invalid as error:
         raise SnapshotException("what a snapshot holds is not JSON", cause=str(error)) from error
     if snapshot["sha256"] != digest:
-        raise changed()
+        raise digest_mismatch()
 
 
 def check_version(version: object) -> None:
@@ -209,12 +213,12 @@ def check_version(version: object) -> None:
         raise SnapshotException(f"Unsupported snapshot schema version: {version!r}. Current version: {SCHEMA_VERSION}")
 
 
-def changed() -> SnapshotException:
+def digest_mismatch() -> SnapshotException:
     """What to say of content that is not what was digested."""
     return SnapshotException("the snapshot was changed after it was taken: its digest does not fit; use `overrides`")
 
 
-def plain(fields: Mapping[str, object]) -> dict[str, Json]:
+def plain_json(fields: Mapping[str, object]) -> dict[str, Json]:
     """A copy in JSON's values, bytes marked. Errors: `Invalid`."""
     return cast("dict[str, Json]", json.loads(dump(dict(fields))))
 
@@ -272,7 +276,7 @@ class RunFields:
     """An orchestrator, checked."""
 
     orchestrator_id: str
-    kind: Kind
+    kind: OrchestratorKind
     records: Sequence[NodeChanged] = ()
     """The latest word on each node; none when there was no run."""
     frontier: tuple[str, ...] = ()
@@ -300,25 +304,27 @@ NodeFields: TypeAlias = AgentInRun | RunFields | OtherInRun
 class RunShape:
     """What an orchestrator, and each of its nodes, is."""
 
-    kind: Kind
+    kind: OrchestratorKind
     nodes: Mapping[str, RunShape | Literal["agent", "other"]]
 
 
-def check_shape(name: str, said: NodeFields, here: RunShape | Literal["agent", "other"]) -> None:
+def check_orchestrator(name: str, said: NodeFields, here: RunShape | Literal["agent", "other"]) -> None:
     """Errors: `SnapshotException` when it is something else here, or one of its nodes is."""
     match said, here:
         case RunFields(), RunShape(kind=kind, nodes=nodes):
             if said.kind != kind:
                 raise SnapshotException(f"the snapshot is that of a {said.kind}", orchestrator=name, expected=kind)
             for node in said.nodes.keys() & nodes.keys():
-                check_shape(node, said.nodes[node], nodes[node])
+                check_orchestrator(node, said.nodes[node], nodes[node])
         case (AgentInRun(), "agent") | (OtherInRun(), "other"):
             pass
         case _:
             raise SnapshotException("a node of the snapshot is something else here", node=name)
 
 
-def said_of_run(orchestrator_id: str, kind: Kind, run: Run, nodes: Mapping[str, object]) -> dict[str, object]:
+def said_of_run(
+    orchestrator_id: str, kind: OrchestratorKind, run: Run, nodes: Mapping[str, object]
+) -> dict[str, object]:
     """What a snapshot says of an orchestrator. `nodes`: what it says of each of them."""
     records = [
         {
@@ -354,7 +360,7 @@ def said_of_agent(image: Image) -> dict[str, object]:
         "messages": [message for _, message in image.shown],
         "state": dict(image.state),
         "conversation_manager_state": manager,
-        "interrupt_state": snapshot_state(standing_of(image)),
+        "interrupt_state": snapshot_state(pending_tools_of(image)),
         "model_state": {},
     }
 
@@ -372,7 +378,7 @@ def last_turn(image: Image) -> NamedTurn | None:
     return NamedTurn(token, messages) if messages else None
 
 
-def read_run(said: Mapping[str, Json], created_at: float) -> RunFields:
+def read_run_state(said: Mapping[str, Json], created_at: float) -> RunFields:
     """What it says of an orchestrator, bytes as bytes; `created_at` in epoch seconds. Errors: `SnapshotException`."""
     try:
         return _read(said, created_at)
@@ -382,7 +388,7 @@ def read_run(said: Mapping[str, Json], created_at: float) -> RunFields:
 
 def documented_run(state: Mapping[str, Json]) -> dict[str, Json]:
     """The same as the SDK has it, with ours beside it. Errors: `SnapshotException`."""
-    fields = read_run(state, 0.0)
+    fields = read_run_state(state, 0.0)
     document = cast("Json", document_of(fields.run(), fields.orchestrator_id))
     return {"orchestrator_id": fields.orchestrator_id, "state": document, OURS: cast("Json", dict(state))}
 
@@ -391,7 +397,7 @@ def run_from_documented(data: Mapping[str, Json], at: float) -> dict[str, object
     """What a snapshot of ours says, out of one in the SDK's words; `at` in epoch seconds. Where somebody else has
     written it, only nodes that wait for a person have conversations. Errors: `SnapshotException`.
     """
-    ours, document = mapping(data, OURS), mapping(data, "state")
+    ours, document = object_field(data, OURS), object_field(data, "state")
     if ours is not None:
         return dict(ours)
     if document is None:
@@ -401,7 +407,7 @@ def run_from_documented(data: Mapping[str, Json], at: float) -> dict[str, object
     except Corrupt as error:
         raise SnapshotException("the run of a snapshot cannot be read", cause=str(error)) from error
     run = Run.of(records, records[-1].frontier if records else ())
-    kind: Kind = "swarm" if document.get("type") == "swarm" else "graph"
+    kind: OrchestratorKind = "swarm" if document.get("type") == "swarm" else "graph"
     left = run.left
     run.taken_over()
     return said_of_run(str(data.get("orchestrator_id", "")), kind, run, left)

@@ -13,7 +13,7 @@ from repertory.errors import ContextWindowOverflowException, Invalid
 
 BLOCK_CHARS_MAX = (8_000, 2_000, 500)
 """How long a block of the transcript may be: tried in turn while the summarising model says that it is too long."""
-DEFAULT_PROMPT = """\
+SUMMARY_PROMPT = """\
 You write summaries of conversations between a user and an assistant. Another assistant goes on with nothing but your \
 summary, so what you leave out is lost.
 
@@ -52,7 +52,7 @@ class SummaryRequest:
     """What is shown up to and with the last message to be summarised."""
     pinned: tuple[int, ...] = ()
     """Positions among them that stay as they are and are not summarised."""
-    system_prompt: str = DEFAULT_PROMPT
+    system_prompt: str = SUMMARY_PROMPT
     agent: object = None
     """The `Agent` that writes the summary, with its own system prompt; None for a model."""
 
@@ -184,13 +184,13 @@ class WindowBudget:
 
 
 @dataclass(frozen=True, slots=True)
-class Edit:
+class CustomEdit:
     """Somebody's own code decides."""
 
     decide: Callable[[], Awaitable[WindowPlan]]
 
 
-Decision: TypeAlias = WindowPlan | SummaryRequest | Edit
+WindowDecision: TypeAlias = WindowPlan | SummaryRequest | CustomEdit
 
 Shorten: TypeAlias = Callable[[Sequence[Message], int], WindowPlan]
 """Takes what is shown and how many of the last messages are new; gives what to show instead of some of these."""
@@ -222,7 +222,7 @@ class WindowManager(Protocol):
         """Go on from what was kept."""
         ...
 
-    def manage(self, shown: Sequence[Message]) -> Decision:
+    def manage(self, shown: Sequence[Message]) -> WindowDecision:
         """After a turn (and between steps when `manages_before_call` says so): tidy up."""
         ...
 
@@ -230,7 +230,7 @@ class WindowManager(Protocol):
         """Whether to tidy up before the model call with this number, counted from 1 over the session's life."""
         ...
 
-    def reduce(self, shown: Sequence[Message], budget: WindowBudget) -> Decision:
+    def reduce(self, shown: Sequence[Message], budget: WindowBudget) -> WindowDecision:
         """The window is full (`budget.error` is what the model said), or nearly: hide something.
 
         Errors: `ContextWindowOverflowException` when nothing can be done.

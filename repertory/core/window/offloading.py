@@ -71,7 +71,7 @@ def read_reference(text: str) -> Reference:
     return Reference(use_id, digest, int(rest))
 
 
-def digest_of(content: Sequence[Mapping[str, object]]) -> str:
+def result_digest(content: Sequence[Mapping[str, object]]) -> str:
     """What tells the content of one tool result from all others."""
     return sha256(dump(list(content))).hexdigest()[:_DIGEST_CHARS]
 
@@ -96,7 +96,7 @@ def previewed(result: ToolResult, settings: OffloadSettings) -> ToolResult:
     """The result with a preview and references instead of its content. Blocks of unknown kinds stay behind it."""
     parts = [(at, part) for at, part in enumerate(result["content"]) if not _KINDS.isdisjoint(part)]
     rest = [part for part in result["content"] if _KINDS.isdisjoint(part)]
-    name = f"{result['toolUseId']}_{digest_of(result['content'])}"
+    name = f"{result['toolUseId']}_{result_digest(result['content'])}"
     lines = [f"{_BEGIN}{len(parts)} blocks, ~{tokens_of(result):,} tokens]"]
     lines += _beginning([part for _, part in parts], settings.preview_tokens * _BYTES_PER_TOKEN)
     lines.append(_LISTED)
@@ -134,7 +134,7 @@ def find_content(messages: Iterable[Message], reference: Reference) -> list[dict
     """The content that the reference was made for; None when no message holds it."""
     for message in messages:
         for result in tool_results(message):
-            if result["toolUseId"] == reference.tool_use_id and digest_of(result["content"]) == reference.digest:
+            if result["toolUseId"] == reference.tool_use_id and result_digest(result["content"]) == reference.digest:
                 return result["content"]
     return None
 
@@ -210,7 +210,7 @@ _NOTES_BYTES = 300
 """What is kept free for saying what is missing."""
 
 
-def lines_of(text: str) -> list[str]:
+def wrapped_lines(text: str) -> list[str]:
     """The lines, wrapped at `LINE_CHARS_MAX`; at least one."""
     lines: list[str] = []
     for line in text.splitlines() or [""]:
@@ -231,7 +231,7 @@ def whole_or_beginning(text: str, size_bytes: int) -> str:
     """The text as it is, when there is room for it, or its first lines."""
     if len(text.encode(errors="replace")) <= size_bytes:
         return text
-    lines = lines_of(text)
+    lines = wrapped_lines(text)
     return excerpt(lines, range(len(lines)), size_bytes)
 
 

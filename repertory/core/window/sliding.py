@@ -15,7 +15,7 @@ from typing import cast
 from repertory.core.messages import ContentBlock, Message, ToolResult, tool_results, tool_uses
 from repertory.core.tokens import estimate_tokens
 from repertory.core.window.decision import (
-    DEFAULT_PROMPT,
+    SUMMARY_PROMPT,
     SummaryRequest,
     WindowBudget,
     WindowPlan,
@@ -308,7 +308,7 @@ class Summarizing:
         return SummaryRequest(
             messages=tuple(shown[:end]),
             pinned=pinned,
-            system_prompt=self.system_prompt or DEFAULT_PROMPT,
+            system_prompt=self.system_prompt or SUMMARY_PROMPT,
             agent=self.agent,
         )
 

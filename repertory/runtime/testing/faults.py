@@ -21,7 +21,7 @@ class PlannedCrash(Exception):
     """The failure that a plan asked for."""
 
 
-class Fault(Enum):
+class InjectedFault(Enum):
     """What goes wrong with a message."""
 
     CRASH_BEFORE = "crash before"
@@ -46,13 +46,13 @@ class Chance(Protocol):
 class FaultPlan:
     """Which messages go wrong, by their number from 1, counted over all incarnations."""
 
-    faults: Mapping[int, Fault]
+    faults: Mapping[int, InjectedFault]
     delay_s: float = 0.05
 
     @classmethod
     def from_chance(cls, rng: Chance, messages: int, rate: float) -> FaultPlan:
         """About `rate` of the first `messages` go wrong, in ways that `rng` chooses."""
-        kinds = list(Fault)
+        kinds = list(InjectedFault)
         numbers = [number for number in range(1, messages + 1) if rng.random() < rate]
         return cls(faults={number: kinds[int(rng.random() * len(kinds))] for number in numbers})
 
@@ -75,7 +75,7 @@ class Saboteur:
         """A factory whose actors behave like those of `factory`, apart from the planned faults."""
         return lambda: cast("Actor[M]", _Sabotaged(factory(), self))
 
-    def next_fault(self) -> Fault | None:
+    def next_fault(self) -> InjectedFault | None:
         """What goes wrong with the next message."""
         self._count += 1
         return self._plan.faults.get(self._count)
@@ -95,14 +95,14 @@ class _Sabotaged(Actor[M]):
 
     async def handle(self, message: M) -> Next:
         match self._saboteur.next_fault():
-            case Fault.CRASH_BEFORE:
+            case InjectedFault.CRASH_BEFORE:
                 raise PlannedCrash("before the handler")
-            case Fault.CRASH_AFTER:
+            case InjectedFault.CRASH_AFTER:
                 await self._actor.handle(message)
                 raise PlannedCrash("after the handler")
-            case Fault.DELAY:
+            case InjectedFault.DELAY:
                 await anyio.sleep(self._saboteur.delay_s)
-            case Fault.KILL:
+            case InjectedFault.KILL:
                 self._saboteur.kill(self.context.self_ref)
             case None:
                 pass

@@ -18,7 +18,7 @@ from repertory.core.journal.appender import Appender
 from repertory.core.journal.codec import decode
 from repertory.core.journal.records import MessageAdded, Redacted
 from repertory.core.journal.restore import restore
-from repertory.core.journal.rows import Kind, Row
+from repertory.core.journal.rows import RecordKind, Row
 from repertory.core.messages import Message
 from repertory.testing.session_contract import grow
 
@@ -43,7 +43,7 @@ async def _change(store: SessionStore, session_id: str, rng: random.Random) -> N
         await store.release(lease)
         await store.delete(session_id)
         return
-    said = [row for row in rows if row.kind == Kind.MESSAGE and not row.erased]
+    said = [row for row in rows if row.kind == RecordKind.MESSAGE and not row.erased]
     if said and rng.random() < 0.3:
         await store.append([redaction(lease, rows, rng.choice(said))])
     else:

@@ -20,13 +20,13 @@ import anyio.to_thread
 import pytest
 
 from repertory import SearchOptions, SQLiteMemoryStore, SQLiteSessions
-from repertory.backends.memory.sqlite.database import open_database as open_memory
-from repertory.backends.ports import Batch, Salvage, SessionStore
+from repertory.backends.memory.sqlite.database import open_memory_database as open_memory
+from repertory.backends.ports import Batch, SalvagedRows, SessionStore
 from repertory.backends.sessions.sqlite.journals import Journals
 from repertory.backends.sessions.sqlite.store import SQLiteSessionStore
 from repertory.core.journal.codec import decode
 from repertory.core.journal.records import MessageAdded
-from repertory.core.journal.rows import Kind, Row
+from repertory.core.journal.rows import RecordKind, Row
 from repertory.core.messages import text_of
 from repertory.errors import Failed, Unavailable
 from repertory.testing.session_contract import grow
@@ -60,7 +60,7 @@ async def in_journals(store: SessionStore) -> set[Turn]:
     for info in await store.sessions():
         for agent_id in info.agents:
             for row in await store.load(info.session_id, agent_id, whole=True):
-                if row.kind == Kind.MESSAGE and not row.erased:
+                if row.kind == RecordKind.MESSAGE and not row.erased:
                     record = decode(row.kind, row.version, row.body)
                     assert isinstance(record, MessageAdded)
                     said.add((info.session_id, agent_id, row.seq, record.at, text_of(record.message)))
@@ -206,7 +206,7 @@ async def test_nothing_of_what_was_erased_or_deleted_is_left_in_the_files(path: 
 
 
 async def test_a_database_that_is_rebuilt_remembers_what_it_has(path: Path) -> None:
-    def sound(salvage: Salvage) -> list[Row]:
+    def sound(salvage: SalvagedRows) -> list[Row]:
         return list(salvage.rows)[:-1]
 
     async with opened(path) as store:

@@ -12,7 +12,7 @@ from repertory.backends.models.bedrock import (
     REDACTED_INPUT,
     REDACTED_OUTPUT,
     BedrockConfig,
-    from_foreign,
+    from_bedrock_error,
     redaction,
     service_error,
 )
@@ -78,7 +78,7 @@ def test_a_refusal_is_named_by_the_callers_next_move(
     ],
 )
 def test_client_errors_say_what_to_do(error: Exception, expected: type[RepertoryError], words: str) -> None:
-    found = from_foreign(error)
+    found = from_bedrock_error(error)
     assert type(found) is expected
     assert words in str(found)
 

@@ -13,7 +13,7 @@ import pytest
 from pydantic import BaseModel
 
 from repertory import Agent, Model, tool
-from repertory.actors.model_call import Request, call_model
+from repertory.actors.model_call import ModelRequest, call_model
 from repertory.core.messages import Message
 from repertory.errors import ModelFailed
 
@@ -93,7 +93,7 @@ async def test_the_options_of_a_call_reach_it_by_their_names() -> None:
     model = EchoModel()
     content = [{"text": "Listen."}]
     options = {"tool_choice": {"auto": {}}, "system_prompt_content": content}
-    request = Request(
+    request = ModelRequest(
         messages=[{"role": "user", "content": [{"text": "Hi"}]}],
         tool_specs=(),
         system_prompt="Listen.",
@@ -111,7 +111,7 @@ async def test_what_it_raises_is_the_cause() -> None:
             yield {"messageStart": {"role": "assistant"}}
             raise KeyError("choices")
 
-    request = Request(messages=HI, tool_specs=(), system_prompt=None)
+    request = ModelRequest(messages=HI, tool_specs=(), system_prompt=None)
     with pytest.raises(ModelFailed, match="Broken") as caught:
         await call_model(Broken(), request, None)
     assert isinstance(caught.value.__cause__, KeyError)

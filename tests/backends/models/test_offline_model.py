@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from repertory.backends.models.offline import LABEL, OfflineModel, Say, Situation, Use, decide
+from repertory.backends.models.offline import OFFLINE_LABEL, OfflineModel, Say, Situation, Use, decide
 from repertory.core.answer import Answer, Assembler, text_delta
 from repertory.core.messages import Message, ToolResult, ToolSpec, text_of
 
@@ -65,12 +65,12 @@ async def test_other_texts_call_no_tool(text: str) -> None:
 
 async def test_without_the_tool_the_model_says_what_it_lacks() -> None:
     answer = await ask([user("What is 12 * 7?")], None)
-    assert text_of(answer.message) == f"{LABEL}That takes the tool calculator, which I was not given."
+    assert text_of(answer.message) == f"{OFFLINE_LABEL}That takes the tool calculator, which I was not given."
 
 
 async def test_every_answer_is_labelled() -> None:
     for text in ("Hello", "My name is Ada", "What is my name?", "gibberish", ""):
-        assert text_of((await ask([user(text)])).message).startswith(LABEL)
+        assert text_of((await ask([user(text)])).message).startswith(OFFLINE_LABEL)
 
 
 @pytest.mark.parametrize(
@@ -85,12 +85,12 @@ async def test_every_answer_is_labelled() -> None:
 async def test_facts_are_remembered_from_the_conversation(told: str, asked: str, expected: str) -> None:
     noted = (await ask([user(told)])).message
     answer = await ask([user(told), noted, user(asked)])
-    assert text_of(answer.message) == LABEL + expected
+    assert text_of(answer.message) == OFFLINE_LABEL + expected
 
 
 async def test_the_latest_fact_wins() -> None:
     messages = [user("My name is Ada."), user("My name is Grace."), user("What is my name?")]
-    assert text_of((await ask(messages)).message) == f"{LABEL}Your name is Grace."
+    assert text_of((await ask(messages)).message) == f"{OFFLINE_LABEL}Your name is Grace."
 
 
 async def test_a_summary_keeps_the_facts() -> None:
@@ -115,7 +115,7 @@ async def test_tool_results_become_the_answer(name: str, result: dict[str, Any],
         {"role": "assistant", "content": [{"toolUse": {"toolUseId": "t1", "name": name, "input": {}}}]},
         {"role": "user", "content": [{"toolResult": finished}]},
     ]
-    assert text_of((await ask(messages)).message) == LABEL + expected
+    assert text_of((await ask(messages)).message) == OFFLINE_LABEL + expected
 
 
 async def test_a_tool_use_streams_like_any_models() -> None:
@@ -147,7 +147,7 @@ async def test_words_stream_one_by_one() -> None:
 
 
 async def test_an_empty_conversation_is_answered() -> None:
-    assert text_of((await ask([])).message).startswith(LABEL)
+    assert text_of((await ask([])).message).startswith(OFFLINE_LABEL)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
-from repertory.backends.models.scripted import Reply, ScriptedModel
+from repertory.backends.models.scripted import ScriptedModel, ScriptedReply
 from repertory.core.answer import Answer, Assembler, text_delta
 from repertory.core.messages import Message, ToolSpec
 from repertory.errors import Invalid, LimitReached, Throttled
@@ -83,7 +83,9 @@ async def test_an_error_class_is_raised_too() -> None:
 
 
 async def test_a_function_decides_by_what_it_is_asked() -> None:
-    def decide(messages: Sequence[Message], tool_specs: Sequence[ToolSpec] | None, system_prompt: str | None) -> Reply:
+    def decide(
+        messages: Sequence[Message], tool_specs: Sequence[ToolSpec] | None, system_prompt: str | None
+    ) -> ScriptedReply:
         return f"{len(messages)} {[spec['name'] for spec in tool_specs or ()]} {system_prompt}"
 
     assembler = Assembler()

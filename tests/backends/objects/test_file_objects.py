@@ -23,7 +23,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from repertory.backends.line_files import content_of
+from repertory.backends.line_files import read_rest
 from repertory.backends.objects import files
 from repertory.backends.objects.file_folders import check_spelling
 from repertory.backends.objects.files import LARGE_BYTES, FileObjectStore
@@ -512,7 +512,7 @@ async def test_a_large_object_is_read_by_pieces_and_is_one_object(
 
         async def replaced_meanwhile(descriptor: int) -> bytes:
             await store.put(KEY, second, Update(version))
-            return await content_of(descriptor)
+            return await read_rest(descriptor)
 
         monkeypatch.setattr(files, "content_of", replaced_meanwhile)
         assert (await store.get(KEY)).body == first

@@ -16,7 +16,7 @@ from repertory.backends.aws_clients import AwsSettings
 from repertory.backends.aws_errors import PageTokens
 from repertory.backends.objects import s3
 from repertory.backends.objects.s3 import S3ObjectStore
-from repertory.backends.patience import Patience
+from repertory.backends.patience import RetryPolicy
 from repertory.backends.ports import Condition, Create, Overwrite, Update
 from repertory.errors import (
     AlreadyExists,
@@ -38,8 +38,8 @@ SLOW_DOWN = Say(503, "SlowDown", "Please reduce your request rate.")
 BROKEN = Say(500, "InternalError", "We encountered an internal error.")
 BUSY = Say(503, "ServiceUnavailable")
 TWO_AT_ONCE = Say(409, "ConditionalRequestConflict")
-QUICK = Patience(timeout_s=10.0, first_delay_s=0.001)
-SHORT = Patience(timeout_s=0.05, first_delay_s=0.001, unavailable=StoreUnavailable)
+QUICK = RetryPolicy(timeout_s=10.0, first_delay_s=0.001)
+SHORT = RetryPolicy(timeout_s=0.05, first_delay_s=0.001, unavailable=StoreUnavailable)
 
 _prefixes = count()
 _writers = count()
@@ -58,7 +58,7 @@ def prefix() -> str:
     return f"rough-{next(_prefixes)}"
 
 
-def open_store(url: str, prefix: str, patience: Patience = QUICK) -> S3ObjectStore:
+def open_store(url: str, prefix: str, patience: RetryPolicy = QUICK) -> S3ObjectStore:
     aws = AwsSettings(endpoint_url=url)
     return S3ObjectStore(BUCKET, prefix, writer=f"writer-{next(_writers)}", aws=aws, patience=patience)
 
@@ -207,7 +207,7 @@ async def test_patience_has_an_end(rough: RoughS3, prefix: str, trouble: Plan, e
 
 
 async def test_a_service_that_is_not_there_is_unavailable(prefix: str) -> None:
-    store = open_store("http://127.0.0.1:9", prefix, Patience(timeout_s=0.5, first_delay_s=0.01))
+    store = open_store("http://127.0.0.1:9", prefix, RetryPolicy(timeout_s=0.5, first_delay_s=0.01))
     with pytest.raises(Unavailable) as caught:
         await store.get("key")
     assert caught.value.__cause__ is not None or "in time" in str(caught.value)
@@ -216,7 +216,7 @@ async def test_a_service_that_is_not_there_is_unavailable(prefix: str) -> None:
 
 @pytest.mark.parametrize("trouble", [Hang(), Hang(forward=True), SLOW_DOWN], ids=repr)
 async def test_cancellation_ends_requests_and_waits_at_once(rough: RoughS3, prefix: str, trouble: Plan) -> None:
-    store = open_store(rough.url, prefix, Patience(timeout_s=1_000.0, first_delay_s=500.0))
+    store = open_store(rough.url, prefix, RetryPolicy(timeout_s=1_000.0, first_delay_s=500.0))
     await store.put("other", b"", Create())
     rough.plan = lambda request: trouble
     async with anyio.create_task_group() as tasks:

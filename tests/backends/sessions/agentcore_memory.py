@@ -18,7 +18,7 @@ from typing import Any
 
 import anyio
 
-from repertory.backends.sessions.agentcore.events import Event, NewEvent, Page
+from repertory.backends.sessions.agentcore.events import ListedEvent, NewEvent, Page
 from repertory.errors import Failed, NotFound, RepertoryError, Throttled, Unavailable
 
 MEMORY = "memory-0123456789"
@@ -266,7 +266,7 @@ class DirectEvents:
         params: dict[str, Any] = {"sessionId": session, "includePayloads": payloads, "maxResults": 100}
         answer = await self._ask("ListEvents", params | ({"nextToken": token} if token else {}))
         events = [
-            Event(
+            ListedEvent(
                 event_id=each["eventId"],
                 at_ms=round(each["eventTimestamp"] * 1000),
                 metadata={key: value["stringValue"] for key, value in each.get("metadata", {}).items()},

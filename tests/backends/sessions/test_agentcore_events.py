@@ -11,8 +11,8 @@ import anyio.to_thread
 import pytest
 
 from repertory.backends.aws_clients import AwsSettings
-from repertory.backends.patience import Patience
-from repertory.backends.sessions.agentcore.events import AgentCoreEvents, Event, NewEvent
+from repertory.backends.patience import RetryPolicy
+from repertory.backends.sessions.agentcore.events import AgentCoreEvents, ListedEvent, NewEvent
 from repertory.errors import Failed, Invalid, LimitReached, NotFound, RepertoryError, Throttled, Unavailable, Unwritable
 from tests.backends.sessions.agentcore_memory import ACTOR, MEMORY
 from tests.backends.sessions.agentcore_server import Drop, Hang, MemoryServer, Plan, Say, agentcore_server
@@ -20,8 +20,8 @@ from tests.backends.sessions.agentcore_server import Drop, Hang, MemoryServer, P
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time, pytest.mark.usefixtures("aws_keys")]
 
 WAIT_S = 20.0
-QUICK = Patience(timeout_s=10.0, first_delay_s=0.001)
-SHORT = Patience(timeout_s=2.0, first_delay_s=0.001)
+QUICK = RetryPolicy(timeout_s=10.0, first_delay_s=0.001)
+SHORT = RetryPolicy(timeout_s=2.0, first_delay_s=0.001)
 THROTTLED = Say("ThrottledException", "Rate exceeded")
 BROKEN = Say("ServiceException", "Something went wrong")
 
@@ -47,7 +47,7 @@ def session() -> str:
     return f"session-{next(_names)}"
 
 
-def open_events(service: MemoryServer, patience: Patience = QUICK, memory: str = MEMORY) -> AgentCoreEvents:
+def open_events(service: MemoryServer, patience: RetryPolicy = QUICK, memory: str = MEMORY) -> AgentCoreEvents:
     return AgentCoreEvents(memory, ACTOR, writer="w", aws=AwsSettings(endpoint_url=service.url), patience=patience)
 
 
@@ -73,7 +73,7 @@ async def test_an_event_comes_back_as_it_was_created(events: AgentCoreEvents, se
     wanted = new(text, repertory="rows.1f.2.one", place="New York")
     event_id = await events.create(session, wanted)
     (found,) = (await events.page(session, None, payloads=True)).events
-    assert found == Event(
+    assert found == ListedEvent(
         event_id=event_id, at_ms=wanted.at_ms, metadata=wanted.metadata, payload=tuple(wanted.payload)
     )
     (found,) = (await events.page(session, None, payloads=False)).events
@@ -87,7 +87,7 @@ async def test_events_are_listed_newest_first_page_by_page(
         for number in range(230):
             tasks.start_soon(events.create, session, new(str(number), 1_700_000_000_000 + number))
     service.operations()
-    found: list[Event] = []
+    found: list[ListedEvent] = []
     token = None
     while True:
         page = await events.page(session, token, payloads=True)

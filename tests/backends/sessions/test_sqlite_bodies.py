@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from repertory.backends.ports import Batch
-from repertory.backends.sessions.sqlite.reading import PACKED_FROM_BYTES, packed, unpack, unpacked
+from repertory.backends.sessions.sqlite.reading import PACKED_FROM_BYTES, pack_rows, unpack_rows, unpacked
 from repertory.backends.sessions.sqlite.store import SQLiteSessionStore
 from repertory.core.journal.appender import Appender
 from repertory.core.journal.fold import Fold
@@ -65,9 +65,9 @@ def test_whatever_is_packed_is_unpacked_as_it_was(rng: random.Random) -> None:
     for _ in range(200):
         letters = rng.choice(["ab ", "abcdefghijklmnopqrstuvwxyz .,", "äöü€😀", '{"$bytes":"AAAA"}\\n'])
         (row,) = journal("".join(rng.choices(letters, k=rng.randrange(4000))))
-        (kept,) = packed([row])
+        (kept,) = pack_rows([row])
         assert unpacked(kept) == row
-        assert unpack([kept, row]) == [row, row]
+        assert unpack_rows([kept, row]) == [row, row]
         assert len(kept.body) <= len(row.body)
 
 
@@ -84,18 +84,18 @@ def test_what_the_first_release_packed_is_read_for_ever() -> None:
 
 def test_short_bodies_and_those_that_do_not_become_shorter_stay_as_they_are(rng: random.Random) -> None:
     short, noise = journal("short", rng.randbytes(3000).hex()[:3000])
-    assert packed([short]) == [short]
-    (row,) = packed([noise._replace(body=b"{" + rng.randbytes(3000))])
+    assert pack_rows([short]) == [short]
+    (row,) = pack_rows([noise._replace(body=b"{" + rng.randbytes(3000))])
     assert row.body[:1] == b"{"
     long, *_ = journal("long " * PACKED_FROM_BYTES)
-    assert len(packed([short, long])[1].body) < PACKED_FROM_BYTES
+    assert len(pack_rows([short, long])[1].body) < PACKED_FROM_BYTES
 
 
 def test_an_erased_row_is_never_unpacked() -> None:
     (row,) = journal("long " * PACKED_FROM_BYTES)
     erased = row.without_content()._replace(body=b"\x01" + bytes(31))
     assert unpacked(erased) == erased
-    assert packed([erased]) == [erased]
+    assert pack_rows([erased]) == [erased]
 
 
 async def test_a_long_body_is_packed_in_the_file_and_whole_in_every_answer(tmp_path: Path) -> None:

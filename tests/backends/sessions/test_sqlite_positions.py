@@ -11,7 +11,7 @@ import pytest
 
 from repertory.backends.ports import Batch
 from repertory.backends.sessions.sqlite.store import SQLiteSessionStore
-from repertory.core.journal.rows import Kind
+from repertory.core.journal.rows import RecordKind
 from repertory.testing.session_contract import grow, windowed
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
@@ -41,7 +41,7 @@ async def test_a_database_of_an_earlier_release_gets_its_index_of_labels(tmp_pat
     with closing(sqlite3.connect(tmp_path / "a.db")) as connection:
         connection.execute("DROP INDEX labels")
     again = SQLiteSessionStore(tmp_path / "a.db", owner="two")
-    assert list(await again.labels("s", "default")) == [row for row in rows if row.kind == Kind.SNAPSHOT]
+    assert list(await again.labels("s", "default")) == [row for row in rows if row.kind == RecordKind.SNAPSHOT]
     await again.aclose()
     with closing(sqlite3.connect(tmp_path / "a.db")) as connection:
         found = connection.execute("SELECT tbl_name FROM sqlite_schema WHERE name = 'labels'").fetchall()

@@ -25,14 +25,23 @@ from repertory.backends.memory.sqlite.entries import (
     supersede,
     take_key,
 )
-from repertory.backends.memory.sqlite.recall import Pending, Sought, VectorMatrix, claim, packed, pending, recall, store
+from repertory.backends.memory.sqlite.recall import (
+    Pending,
+    Sought,
+    VectorMatrix,
+    claim,
+    pack_vectors,
+    pending,
+    recall,
+    store,
+)
 from repertory.backends.sqlite_files import MEMORY_ID, SESSIONS_ID, UNUSABLE_VALUES, DatabaseKind, read_marks, use_wal
 from repertory.core.memory.options import MemoryEntry
 from repertory.core.messages import Json
 from repertory.core.recall.saying import Saying
 from repertory.errors import Corrupt, NotFound, RepertoryError, Unavailable
 
-Source: TypeAlias = tuple[int, float | None]
+EntrySource: TypeAlias = tuple[int, float | None]
 """A turn that something was taken from: its sequence number, and when it was said."""
 
 _SHOWN = (
@@ -51,7 +60,7 @@ class MemoryDatabase:
         self._name = str(path)
         self._scope = scope
         self._busy_timeout_s = busy_timeout_s
-        self._connection = open_database(path, busy_timeout_s=busy_timeout_s)
+        self._connection = open_memory_database(path, busy_timeout_s=busy_timeout_s)
         self._inode = os.stat(path).st_ino
         self._erased_in_log = False
         self._vectors = VectorMatrix(self._connection, scope)
@@ -63,7 +72,7 @@ class MemoryDatabase:
                 return []
             return insert_turns(self._connection, self._scope, turns, now=now)
 
-    def add(self, saying: Saying, sources: Sequence[Source], key: str | None, *, now: float) -> str | None:
+    def add(self, saying: Saying, sources: Sequence[EntrySource], key: str | None, *, now: float) -> str | None:
         """Store one memory. Returns its id, or None when that key was taken before, or what it comes from forgotten."""
         with self._writing():
             if not take_key(self._connection, self._scope, key):
@@ -71,7 +80,7 @@ class MemoryDatabase:
             return self._id(self._inserted(saying, sources, now))
 
     def supersede(
-        self, old: str, saying: Saying, sources: Sequence[Source], key: str | None, *, now: float
+        self, old: str, saying: Saying, sources: Sequence[EntrySource], key: str | None, *, now: float
     ) -> str | None:
         """Store what holds instead of `old`. Errors: `NotFound`."""
         with self._writing():
@@ -156,7 +165,7 @@ class MemoryDatabase:
 
     def packed_vectors(self, vectors: Sequence[Sequence[float]], texts: int, dimensions: int) -> list[bytes]:
         """Vectors as they are stored. Errors: `Failed` for others than were asked for."""
-        return packed(vectors, texts, dimensions)
+        return pack_vectors(vectors, texts, dimensions)
 
     def store_vectors(self, made: Sequence[tuple[int, bytes]]) -> None:
         """Store vectors of entries."""
@@ -165,7 +174,7 @@ class MemoryDatabase:
 
     # Within a transaction.
 
-    def _inserted(self, saying: Saying, sources: Sequence[Source], now: float) -> int | None:
+    def _inserted(self, saying: Saying, sources: Sequence[EntrySource], now: float) -> int | None:
         if saying.kind == "fact":
             return insert_fact(self._connection, self._scope, saying, sources, now=now)
         (key,) = insert_turns(self._connection, self._scope, [saying], now=now)
@@ -267,7 +276,7 @@ _KIND = DatabaseKind(name="memory database", entry="a memory")
 mapped_errors, mapped_error = _KIND.mapped_errors, _KIND.mapped_error
 
 
-def open_database(path: Path, *, busy_timeout_s: float) -> sqlite3.Connection:
+def open_memory_database(path: Path, *, busy_timeout_s: float) -> sqlite3.Connection:
     """A connection of this thread to the database, created with mode 0600 (its folder with 0700) if it is not there. It
     may be one of sessions: then it is one of both.
 

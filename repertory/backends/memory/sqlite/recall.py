@@ -343,7 +343,7 @@ def store(connection: sqlite3.Connection, made: Iterable[tuple[int, bytes]]) -> 
     )
 
 
-def packed(vectors: Sequence[Sequence[float]], texts: int, dimensions: int) -> list[bytes]:
+def pack_vectors(vectors: Sequence[Sequence[float]], texts: int, dimensions: int) -> list[bytes]:
     """Vectors as they are stored. Errors: `Failed` when the embedder gave others than were asked for."""
     np: Any = import_module("numpy")
 

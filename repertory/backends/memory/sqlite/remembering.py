@@ -21,7 +21,7 @@ from repertory.backends.memory.sqlite.entries import (
 )
 from repertory.core.journal.codec import decode
 from repertory.core.journal.records import MessageAdded
-from repertory.core.journal.rows import Kind, Row
+from repertory.core.journal.rows import RecordKind, Row
 from repertory.core.memory.options import AddMessagesContext
 from repertory.core.memory.progress import SaidMessage
 from repertory.core.recall.saying import sayings_of
@@ -97,7 +97,7 @@ class SessionMemory:
 
 def _said(rows: Iterator[Row]) -> Iterator[SaidMessage]:
     for row in rows:
-        if row.kind != Kind.MESSAGE or row.erased:
+        if row.kind != RecordKind.MESSAGE or row.erased:
             continue
         try:
             record = decode(row.kind, row.version, row.body)

@@ -29,7 +29,7 @@ from repertory.forking import forget_in_children
 if TYPE_CHECKING:
     from repertory.backends.memory.sqlite.database import MemoryDatabase
     from repertory.backends.memory_ports import Embedder
-    from repertory.core.memory.options import MemoryEntry, Metadata
+    from repertory.core.memory.options import EntryMetadata, MemoryEntry
     from repertory.core.messages import Message
 
 
@@ -242,7 +242,7 @@ class SQLiteMemory:
         return await self._opened.run_if_there(lambda database: database.search(sought, vector), [])
 
     async def add(
-        self, content: str, metadata: Metadata | None = None, *, context: AddMessagesContext | None = None
+        self, content: str, metadata: EntryMetadata | None = None, *, context: AddMessagesContext | None = None
     ) -> str | None:
         """Remember that. Returns its id. On return it is stored, and found.
 
@@ -281,7 +281,7 @@ class SQLiteMemory:
         self,
         memory_id: str,
         content: str,
-        metadata: Metadata | None = None,
+        metadata: EntryMetadata | None = None,
         *,
         context: AddMessagesContext | None = None,
     ) -> str | None:

@@ -21,9 +21,9 @@ from repertory.backends.aws_errors import (
     AwsErrors,
     PageTokens,
     Refusal,
-    foreign_errors,
+    aws_client_errors,
 )
-from repertory.backends.patience import Patience, patiently
+from repertory.backends.patience import RetryPolicy, with_retries
 from repertory.errors import (
     Invalid,
     NotFound,
@@ -59,7 +59,7 @@ class NewEvent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class ListedEvent:
     """An event as it was listed."""
 
     event_id: str
@@ -73,7 +73,7 @@ class Event:
 class Page:
     """A part of a listing, newest first."""
 
-    events: Sequence[Event]
+    events: Sequence[ListedEvent]
     next_token: str | None
     """None on the last page."""
 
@@ -125,14 +125,14 @@ class AgentCoreEvents:
         *,
         writer: str,
         aws: AwsSettings | None = None,
-        patience: Patience | None = None,
+        patience: RetryPolicy | None = None,
     ) -> None:
         """`writer` must be unique to this object: by it the waits of many differ."""
         self._memory_id = memory_id
         self._actor_id = actor_id
         self._writer = writer
         self._aws = aws or AwsSettings(connect_timeout_s=5.0, read_timeout_s=20.0)
-        self._patience = replace(patience or Patience(first_delay_s=0.2), unavailable=StoreUnavailable)
+        self._patience = replace(patience or RetryPolicy(first_delay_s=0.2), unavailable=StoreUnavailable)
         self._clients = aws_clients(_SERVICE, self._aws)
         self._numbers = count(1)
         self._closed = False
@@ -204,14 +204,14 @@ class AgentCoreEvents:
                 ask = getattr(client, operation)
                 answer = await ask(memoryId=self._memory_id, actorId=self._actor_id, **request)
                 return cast("Mapping[str, Any]", answer)
-            except foreign_errors() as error:
+            except aws_client_errors() as error:
                 where = {"memory_id": self._memory_id, "actor_id": self._actor_id, "session": request.get("sessionId")}
                 raise AGENTCORE_ERRORS.from_foreign(error, where) from error
 
         return await self._patiently(attempt)
 
     async def _patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        return await patiently(attempt, self._patience, self._jitter)
+        return await with_retries(attempt, self._patience, self._jitter)
 
     def _jitter(self) -> float:
         """The next number of a sequence that is this writer's own."""
@@ -219,9 +219,9 @@ class AgentCoreEvents:
         return int.from_bytes(digest) / 2**32
 
 
-def _event(said: Mapping[str, Any]) -> Event:
+def _event(said: Mapping[str, Any]) -> ListedEvent:
     metadata = cast("Mapping[str, Mapping[str, object]]", said.get("metadata") or {})
-    return Event(
+    return ListedEvent(
         event_id=str(said["eventId"]),
         at_ms=(said["eventTimestamp"] - _BEGINNING) // _MS,
         metadata={key: str(value.get("stringValue", "")) for key, value in metadata.items()},

@@ -21,16 +21,22 @@ from repertory.backends.sessions.agentcore.layout import (
     message_items,
     rows_item,
 )
-from repertory.backends.sessions.agentcore.ownership import REQUESTS_AT_ONCE, Means, OwnedSession, until_settled
-from repertory.backends.sessions.agentcore.reading import EventLog, Reading, check_undamaged, find_agent, read_agent_log
+from repertory.backends.sessions.agentcore.ownership import REQUESTS_AT_ONCE, OwnedSession, SharedParts, until_settled
+from repertory.backends.sessions.agentcore.reading import (
+    EventLog,
+    EventReading,
+    check_events,
+    find_agent,
+    read_agent_log,
+)
 from repertory.backends.sessions.requests import side_by_side
 from repertory.core.journal.codec import at_of
 from repertory.core.journal.restore import restore
 from repertory.core.journal.rows import Row
 from repertory.core.message_tree.documents import OURS, RecordGroup, shown_instead
 from repertory.core.message_tree.group_log import GroupLog, Part
-from repertory.core.message_tree.opening import Opened, needed_of, open_agent
-from repertory.core.message_tree.spelling import read, spelled
+from repertory.core.message_tree.opening import OpenedTree, needed_of, open_agent
+from repertory.core.message_tree.spelling import read, to_file
 from repertory.core.messages import Message
 from repertory.core.orchestration.journals import orchestrator_in
 from repertory.errors import StoreUnavailable
@@ -41,14 +47,14 @@ ROWS_MAX = 100
 _log = logging.getLogger("repertory.sessions")
 
 
-class Looked(NamedTuple):
+class RowsFound(NamedTuple):
     """An agent's rows as somebody finds them who only looks, and when the first of all was made (0.0: unknown)."""
 
     rows: list[Row]
     began: float
 
 
-async def look_at(means: Means, log: EventLog, names: tuple[str, str], *, whole: bool = False) -> Looked:
+async def look_at(means: SharedParts, log: EventLog, names: tuple[str, str], *, whole: bool = False) -> RowsFound:
     """The rows from the last one's `low` on, or all of them. Nothing is written.
 
     `names`: of the session and of the agent.
@@ -57,24 +63,24 @@ async def look_at(means: Means, log: EventLog, names: tuple[str, str], *, whole:
     reading = await read_agent_log(log, names[1], means.wall(), first=first)
     if reading.missing and not reading.altered:
 
-        async def again() -> Reading | None:
+        async def again() -> EventReading | None:
             found = await read_agent_log(log.anew(), names[1], means.wall(), first=first)
             return None if found.missing else found
 
         reading = await until_settled(again, means.settings.settle_s) or reading
-    check_undamaged(names, reading)
+    check_events(names, reading)
     opened = opened_of(means, names, reading)
-    return Looked([*opened.found, *opened.made] if whole else opened.needed(), _began_in(reading))
+    return RowsFound([*opened.found, *opened.made] if whole else opened.needed(), _began_in(reading))
 
 
-def _began_in(reading: Reading) -> float:
+def _began_in(reading: EventReading) -> float:
     rows = reading.assembled.rows
     if reading.began or not rows or rows[0].erased:
         return reading.began
     return at_of(rows[0].body) or 0.0
 
 
-def opened_of(means: Means, names: tuple[str, str], reading: Reading) -> Opened:
+def opened_of(means: SharedParts, names: tuple[str, str], reading: EventReading) -> OpenedTree:
     """The journal as it was found, and what follows from what others have written. Errors: `CorruptJournal`."""
     first = reading.first_number if reading.complete else 0
     numbers = range(first, reading.next_number)
@@ -120,7 +126,7 @@ class AgentCoreJournal:
         """
         reading = await self._settled(self._owned.tails.get(self._agent_id, 0))
         self._owned.opened = True
-        check_undamaged(self._names, reading)
+        check_events(self._names, reading)
         self._complain(reading)
         self._owned.superseded += reading.superseded
         found, opened = reading.assembled, opened_of(self._means, self._names, reading)
@@ -142,13 +148,13 @@ class AgentCoreJournal:
         """The rows as they are stored. Errors: `Unavailable` when the memory does not show all of them."""
         reading = await self._settled(self._log.last_seq, first=1 if whole else None)
         if reading.altered:
-            check_undamaged(self._names, reading)
+            check_events(self._names, reading)
         rows = list(reading.assembled.rows)
         if self._log.last_seq > (rows[-1].seq if rows else 0):
             session_id, agent_id = self._names
             msg = "the memory does not show its newest events; try again"
             raise StoreUnavailable(msg, session=session_id, agent=agent_id, seq=self._log.last_seq)
-        check_undamaged(self._names, reading)
+        check_events(self._names, reading)
         return rows if whole else needed_of(rows)
 
     # Writing.
@@ -195,7 +201,7 @@ class AgentCoreJournal:
         log.told()
 
     async def _put_record(self, body: bytes) -> None:
-        payload: list[PayloadItem] = [{"blob": spelled(read(body), indent=None).decode()}]
+        payload: list[PayloadItem] = [{"blob": to_file(read(body), indent=None).decode()}]
         metadata = {STATE_TYPE: "AGENT", AGENT_ID: agent_value(self._agent_id)}
         event_id = await self._owned.create("agent", payload, metadata)
         if self._agent_event is not None:
@@ -217,11 +223,11 @@ class AgentCoreJournal:
         session_id = self._names[0]
         return Whose(self._agent_id, began, session_id if session_id != self._owned.name else None)
 
-    async def _settled(self, last_seq: int, *, first: int | None = None) -> Reading:
+    async def _settled(self, last_seq: int, *, first: int | None = None) -> EventReading:
         """A reading that has everything there must be, or the last one when that does not come."""
-        newest: list[Reading] = []
+        newest: list[EventReading] = []
 
-        async def look() -> Reading | None:
+        async def look() -> EventReading | None:
             log, self._owned.log = (
                 self._owned.log or EventLog(self._means.events, self._owned.name, self._names[0]),
                 None,
@@ -236,7 +242,7 @@ class AgentCoreJournal:
 
         return await until_settled(look, self._means.settings.settle_s) or newest[0]
 
-    async def _keep_made(self, opened: Opened, reading: Reading) -> None:
+    async def _keep_made(self, opened: OpenedTree, reading: EventReading) -> None:
         """Store the rows that follow from what others have written, and which messages of theirs that was: also those
         that were mended, whose rows have them by value.
         """
@@ -261,7 +267,7 @@ class AgentCoreJournal:
             self._log.put(rows)
             self._note_stored()
 
-    def _complain(self, reading: Reading) -> None:
+    def _complain(self, reading: EventReading) -> None:
         session_id, agent_id = self._names
         for fault in reading.assembled.faults:
             _log.warning("a message is lost session=%r agent=%r seq=%r", session_id, agent_id, fault.row.seq)

@@ -22,8 +22,8 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b, sha256
 from typing import NamedTuple, cast
 
-from repertory.backends.sessions.agentcore.events import Event, PayloadItem
-from repertory.core.message_tree.assembly import Source
+from repertory.backends.sessions.agentcore.events import ListedEvent, PayloadItem
+from repertory.core.message_tree.assembly import DocumentSource
 from repertory.core.message_tree.documents import (
     ALTERED,
     DIGEST,
@@ -39,7 +39,7 @@ from repertory.core.message_tree.documents import (
     session_document,
     without_content_fields,
 )
-from repertory.core.message_tree.spelling import read, spelled
+from repertory.core.message_tree.spelling import read, to_file
 from repertory.core.messages import Message, check_message
 from repertory.errors import Invalid
 
@@ -60,7 +60,7 @@ _UNREADABLE = "it cannot be read"
 _ROLES = {"USER": "user", "ASSISTANT": "assistant"}
 
 
-class Mark(NamedTuple):
+class EventMark(NamedTuple):
     """What the metadata of our events says."""
 
     kind: str
@@ -76,11 +76,11 @@ class Mark(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class FoundGroup:
     """A record group of ours in an event."""
 
     agent_id: str
-    source: Source
+    source: DocumentSource
     read: Read
     ref: str
     """Its place, as that of `Said`."""
@@ -92,7 +92,7 @@ class Found:
     """Number of a message that others have added to its place."""
 
 
-class Said(NamedTuple):
+class ForeignMessage(NamedTuple):
     """A message that others have added."""
 
     ref: str
@@ -104,15 +104,15 @@ class Said(NamedTuple):
 class Seen:
     """An event, read."""
 
-    event: Event
-    mark: Mark | None
+    event: ListedEvent
+    mark: EventMark | None
     """None when somebody else has written it."""
     fault: str | None = None
     """Why it is not what one of ours has written. What it still says is for salvage."""
     record_fault: str | None = None
     """The same of an agent's or a session's record, which opening does not need."""
-    found: Sequence[Found] = ()
-    said: Sequence[Said] = ()
+    found: Sequence[FoundGroup] = ()
+    said: Sequence[ForeignMessage] = ()
     agent: tuple[str, AgentFile] | None = None
     tails: Mapping[str, int] | None = None
     """Agent id to its last sequence number, as whoever wrote the event knew them; None when it does not say."""
@@ -205,18 +205,18 @@ def lease_item(session_id: str, tails: Mapping[str, int] | None, committed_at: f
 
 def session_item(session_id: str, at: float) -> PayloadItem:
     """The session's record."""
-    return {"blob": spelled(read(session_document(session_id, at)), indent=None).decode()}
+    return {"blob": to_file(read(session_document(session_id, at)), indent=None).decode()}
 
 
 def _text_item(fields: Mapping[str, object], role: str) -> PayloadItem:
-    text = spelled(fields, indent=None).decode()
+    text = to_file(fields, indent=None).decode()
     if len(text) + len(role) >= TEXT_CHARACTERS_MAX:
         return {"blob": json.dumps([text, role])}
     return {"conversational": {"content": {"text": text}, "role": role.upper()}}
 
 
 def _ours(fields: Mapping[str, object]) -> PayloadItem:
-    return {"blob": spelled({OURS: fields}, indent=None).decode()}
+    return {"blob": to_file({OURS: fields}, indent=None).decode()}
 
 
 def sealed_items(mark: str, payload: Sequence[PayloadItem]) -> list[PayloadItem]:
@@ -241,7 +241,7 @@ def _digest_of(mark: str, items: Sequence[PayloadItem]) -> str:
     return sha256(json.dumps([mark, items], sort_keys=True, default=str).encode()).hexdigest()[:32]
 
 
-def _is_altered(event: Event) -> bool:
+def _is_altered(event: ListedEvent) -> bool:
     """Whether an event is not as it was sealed. One that was never sealed is not."""
     items = list(event.payload)
     place = _first_of_ours(items)
@@ -255,7 +255,7 @@ def _is_altered(event: Event) -> bool:
     return seal[1] != _digest_of(event.metadata[OURS], items)
 
 
-def size_of(item: PayloadItem) -> int:
+def item_bytes(item: PayloadItem) -> int:
     """About how many bytes an item takes."""
     blob = item.get("blob")
     return len(blob) if isinstance(blob, str) else len(item["conversational"]["content"]["text"])
@@ -264,15 +264,15 @@ def size_of(item: PayloadItem) -> int:
 # Reading.
 
 
-def read_mark(metadata: Mapping[str, str]) -> Mark | None:
+def read_mark(metadata: Mapping[str, str]) -> EventMark | None:
     """The mark of an event of ours."""
     found = _MARK.fullmatch(metadata.get(OURS, ""))
     if found is None:
         return None
-    return Mark(found[1], int(found[2], 16), int(found[3], 16) / 1000, found[4])
+    return EventMark(found[1], int(found[2], 16), int(found[3], 16) / 1000, found[4])
 
 
-def read_event(event: Event) -> Seen:
+def read_event(event: ListedEvent) -> Seen:
     """Everything that an event says. What nobody can read is left out, and named when it is ours."""
     mark = read_mark(event.metadata)
     kind = event.metadata.get(STATE_TYPE)
@@ -295,10 +295,10 @@ def read_event(event: Event) -> Seen:
     return _read_items(event, mark)
 
 
-def _read_items(event: Event, mark: Mark | None) -> Seen:
+def _read_items(event: ListedEvent, mark: EventMark | None) -> Seen:
     """An event with messages, rows or a lease."""
-    found: list[Found] = []
-    said: list[Said] = []
+    found: list[FoundGroup] = []
+    said: list[ForeignMessage] = []
     tails: dict[str, int] | None = None
     session_id: str | None = None
     committed_at = 0.0
@@ -308,7 +308,7 @@ def _read_items(event: Event, mark: Mark | None) -> Seen:
     for unit in units:
         ours = unit.ours or {}
         if unit.text is not None and "number" not in ours:
-            said.append(Said(unit.ref, _message_said(unit.text, event.at_ms / 1000)))
+            said.append(ForeignMessage(unit.ref, _message_said(unit.text, event.at_ms / 1000)))
         elif "session" in ours:
             known = ours.get("tails")
             try:
@@ -361,7 +361,7 @@ class _Unit(NamedTuple):
     ours: dict[str, object] | None
 
 
-def _units(event: Event) -> list[_Unit]:
+def _units(event: ListedEvent) -> list[_Unit]:
     units: list[_Unit] = []
     place = 0
     while place < len(event.payload):
@@ -413,18 +413,18 @@ def _ours_in(item: PayloadItem) -> dict[str, object] | None:
     return {name: value for name, value in cast("dict[str, object]", ours).items() if name != DIGEST}
 
 
-def _group_in(ref: str, ours: dict[str, object], text: _Text | None) -> Found:
+def _group_in(ref: str, ours: dict[str, object], text: _Text | None) -> FoundGroup:
     """Errors: `ValueError`, `TypeError`, `KeyError` and the like, for what somebody has edited."""
     number = ours.get("number")
     if isinstance(number, int) and text is not None:
-        source, group = Source(number), read_message_fields({**(_fields_of(text) or {}), OURS: ours})
+        source, group = DocumentSource(number), read_message_fields({**(_fields_of(text) or {}), OURS: ours})
     else:
         group = read_rows_fields(ours)
-        source = Source(None, group.kept[0].line.seq if group.kept else 0)
+        source = DocumentSource(None, group.kept[0].line.seq if group.kept else 0)
     if group.fault is not None or not group.kept:
         raise ValueError(group.fault or "it has no rows")
     events = cast("dict[str, object]", ours.get("events") or {})
-    return Found(
+    return FoundGroup(
         agent_id=str(ours["agent"]),
         source=source,
         read=group,
@@ -456,7 +456,7 @@ def _message_said(text: _Text, at: float) -> Read:
         return Read(fault=str(error))
 
 
-def _agent_in(event: Event) -> tuple[str, AgentFile] | None:
+def _agent_in(event: ListedEvent) -> tuple[str, AgentFile] | None:
     """The agent's record: the last one, when the package has gathered several."""
     blob = event.payload[-1].get("blob") if event.payload else None
     if not isinstance(blob, str):
@@ -472,7 +472,7 @@ def _agent_in(event: Event) -> tuple[str, AgentFile] | None:
     return (agent_id, found) if named in (agent_id, agent_value(agent_id)) else None
 
 
-def _session_in(event: Event) -> str | None:
+def _session_in(event: ListedEvent) -> str | None:
     """The session's id, as its record has it."""
     blob = event.payload[-1].get("blob") if event.payload else None
     try:

@@ -20,8 +20,8 @@ import anyio
 
 from repertory.backends.aws_errors import PageTokens
 from repertory.backends.ports import Lease
-from repertory.backends.sessions.agentcore.events import Event, MemoryEvents, NewEvent, PayloadItem
-from repertory.backends.sessions.agentcore.layout import STATE_TYPE, Mark, lease_item, read_mark, sealed_items
+from repertory.backends.sessions.agentcore.events import ListedEvent, MemoryEvents, NewEvent, PayloadItem
+from repertory.backends.sessions.agentcore.layout import STATE_TYPE, EventMark, lease_item, read_mark, sealed_items
 from repertory.backends.sessions.agentcore.reading import EventLog
 from repertory.backends.sessions.liveness import TimeToLive
 from repertory.backends.sessions.requests import side_by_side
@@ -58,7 +58,7 @@ class AgentCoreSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class OwnerFound:
     """Whose a session is, as far as a listing says."""
 
     generation: int = 0
@@ -68,25 +68,25 @@ class Standing:
     """When the owner wrote its last event, by its clock."""
 
 
-def marks_of(events: Sequence[Event]) -> list[Mark]:
+def event_marks(events: Sequence[ListedEvent]) -> list[EventMark]:
     """The marks of those events that are ours."""
     return [mark for event in events if (mark := read_mark(event.metadata)) is not None]
 
 
-def standing_of(events: Sequence[Event]) -> Standing:
+def owner_in(events: Sequence[ListedEvent]) -> OwnerFound:
     """What the newest events of a session say of its owner."""
-    marks = [mark for mark in marks_of(events) if mark.kind != "asked"]
+    marks = [mark for mark in event_marks(events) if mark.kind != "asked"]
     top = max((mark.generation for mark in marks), default=0)
     newest = [mark for mark in marks if mark.generation == top]
     if not newest:
-        return Standing()
+        return OwnerFound()
     free = any(mark.kind == "free" for mark in newest)
     proved_at = max(mark.wall for mark in newest)
-    return Standing(generation=top, owner=None if free else newest[0].owner, proved_at=proved_at)
+    return OwnerFound(generation=top, owner=None if free else newest[0].owner, proved_at=proved_at)
 
 
 @dataclass(slots=True, kw_only=True)
-class Means:
+class SharedParts:
     """What owners of one store share."""
 
     events: MemoryEvents
@@ -110,7 +110,7 @@ class _Pending(NamedTuple):
 class OwnedSession:
     """A session that is owned, and what its owner has seen and written."""
 
-    means: Means
+    means: SharedParts
     lease: Lease
     name: str
     """As the service calls it."""
@@ -179,7 +179,7 @@ class OwnedSession:
         means, now = self.means, self.means.wall()
         if at_ms is None:
             at_ms = self.last_ms = max(int(now * 1000), self.last_ms + 1)
-        mark = Mark(kind, self.lease.generation, now, "" if kind == "free" else means.owner)
+        mark = EventMark(kind, self.lease.generation, now, "" if kind == "free" else means.owner)
         token = f"{means.owner} {self.lease.generation} {next(means.tokens)}"
         token = blake2b(token.encode(), digest_size=20).hexdigest()
         items = sealed_items(str(mark), payload)
@@ -210,9 +210,9 @@ class OwnedSession:
         newest: int | None = None
         while True:
             page = await self.means.events.page(self.name, token, payloads=False)
-            if token is None and standing_of(page.events).generation != self.lease.generation:
+            if token is None and owner_in(page.events).generation != self.lease.generation:
                 return lost(self.lease)
-            asked = [mark.generation for mark in marks_of(page.events) if mark.kind == "asked"]
+            asked = [mark.generation for mark in event_marks(page.events) if mark.kind == "asked"]
             self.wanted = self.wanted or self.lease.generation in asked
             for event in page.events:
                 if self._is_news(event):
@@ -271,7 +271,7 @@ class OwnedSession:
     def _lease_item(self) -> PayloadItem:
         return lease_item(self.lease.session_id, self.tails, self.committed_at)
 
-    def _is_news(self, event: Event) -> bool:
+    def _is_news(self, event: ListedEvent) -> bool:
         """Whether an event is something that was said, and that we do not know."""
         if event.event_id in self._known or event.at_ms < self._first_known_ms:
             return False
@@ -282,7 +282,7 @@ class OwnedSession:
 class SessionRace:
     """Becoming the owner of sessions."""
 
-    def __init__(self, means: Means) -> None:
+    def __init__(self, means: SharedParts) -> None:
         self._means = means
         self._life = TimeToLive(means.wall, means.settings.lease_s)
         self._floors: dict[str, int] = {}
@@ -293,10 +293,10 @@ class SessionRace:
     async def acquire(self, session_id: str, name: str, *, takeover: bool) -> OwnedSession:
         """Own the session. Errors: `SessionBusy`, and as `MemoryEvents`."""
         means = self._means
-        looked, standing = False, Standing()
+        looked, standing = False, OwnerFound()
         for _ in range(_TRIES):
             page = await means.events.page(name, None, payloads=False)
-            standing = standing_of(page.events)
+            standing = owner_in(page.events)
             if self.in_other_hands(standing) and not takeover:
                 if looked:
                     await self._ask_for(name, standing, page.events)
@@ -314,30 +314,30 @@ class SessionRace:
                 with suppress(RepertoryError):
                     await owned.delete(owned.held_event)
                 raise
-            if standing_of([seen.event for seen in log.seen]).generation == owned.lease.generation:
+            if owner_in([seen.event for seen in log.seen]).generation == owned.lease.generation:
                 owned.begin(log)
                 return owned
             with suppress(RepertoryError):
                 await owned.delete(owned.held_event)
         raise busy(session_id, standing.owner)
 
-    async def _ask_for(self, name: str, standing: Standing, events: Sequence[Event]) -> None:
+    async def _ask_for(self, name: str, standing: OwnerFound, events: Sequence[ListedEvent]) -> None:
         """Ask the owner to give the session up, once. Errors: as `MemoryEvents`."""
         means, asked = self._means, (name, standing.generation)
         if self._asked == asked:
             return
-        mark = Mark("asked", standing.generation, means.wall(), means.owner)
+        mark = EventMark("asked", standing.generation, means.wall(), means.owner)
         token = blake2b(f"{means.owner} asks {standing.generation} {name}".encode(), digest_size=20).hexdigest()
         at_ms = max(int(means.wall() * 1000), _newest_ms(events) + 1)
         new = NewEvent(at_ms=at_ms, payload=[], metadata={OURS: str(mark)}, token=token)
         await means.events.create(name, new)
         self._asked = asked
 
-    def in_other_hands(self, standing: Standing) -> bool:
+    def in_other_hands(self, standing: OwnerFound) -> bool:
         """Whether a live owner other than this one has it."""
         return rival(standing, self._means.owner) is not None and self.alive(standing) is not None
 
-    def alive(self, standing: Standing) -> str | None:
+    def alive(self, standing: OwnerFound) -> str | None:
         """The owner, if there is one that counts as alive."""
         owner = standing.owner
         return owner if owner is not None and self._life.counts(owner, standing.proved_at) else None
@@ -346,7 +346,7 @@ class SessionRace:
         """The session is deleted. The next generation is higher all the same."""
         self._floors[name] = max(generation, self._floors.get(name, 0))
 
-    def _lease(self, session_id: str, name: str, standing: Standing) -> Lease:
+    def _lease(self, session_id: str, name: str, standing: OwnerFound) -> Lease:
         above = max(standing.generation, self._floors.get(name, 0)) >> _CHANCE_BITS
         count = max(above + 1, int(self._means.wall() * 1000))
         chance = int.from_bytes(self._means.entropy(4)) >> (32 - _CHANCE_BITS)
@@ -371,7 +371,7 @@ class SessionRace:
         return log
 
 
-def _newest_ms(events: Sequence[Event]) -> int:
+def _newest_ms(events: Sequence[ListedEvent]) -> int:
     return max((event.at_ms for event in events), default=0)
 
 

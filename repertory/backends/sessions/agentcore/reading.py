@@ -10,11 +10,18 @@ from typing import NamedTuple
 from anyio.lowlevel import checkpoint
 
 from repertory.backends.aws_errors import PageTokens
-from repertory.backends.ports import Damage
+from repertory.backends.ports import Corruption
 from repertory.backends.sessions.agentcore.events import MemoryEvents
-from repertory.backends.sessions.agentcore.layout import AGENT_ID, Found, Said, Seen, agent_value, read_event
+from repertory.backends.sessions.agentcore.layout import (
+    AGENT_ID,
+    ForeignMessage,
+    FoundGroup,
+    Seen,
+    agent_value,
+    read_event,
+)
 from repertory.backends.worker_threads import run_in_thread
-from repertory.core.message_tree.assembly import Assembled, Source, assemble, standing_rows
+from repertory.core.message_tree.assembly import Assembled, DocumentSource, assemble, standing_rows
 from repertory.core.message_tree.documents import AgentFile, Read
 from repertory.core.orchestration.journals import orchestrator_in
 from repertory.errors import CorruptJournal, Invalid
@@ -81,11 +88,11 @@ class EventLog:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class EventReading:
     """What was found of an agent."""
 
     assembled: Assembled
-    documents: Mapping[Source, Read]
+    documents: Mapping[DocumentSource, Read]
     first_number: int = 0
     """The number of the first message that is there, as far as was read."""
     next_number: int = 0
@@ -99,9 +106,9 @@ class Reading:
     """The places of messages of others that nobody can read."""
     superseded: Sequence[str] = ()
     """The ids of events of ours that were written anew, or whose agent's record was."""
-    altered: Sequence[Damage] = ()
+    altered: Sequence[Corruption] = ()
     """What is not as it was written."""
-    missing: Sequence[Damage] = ()
+    missing: Sequence[Corruption] = ()
     """What must be there and is not, unless it is only late to be listed."""
     torn: bool = False
     """Whether a commit was cut off, or is not seen whole yet. What it said counts as added."""
@@ -111,7 +118,7 @@ class Reading:
     """Whether there is nothing before what was read."""
 
     @property
-    def damages(self) -> Sequence[Damage]:
+    def damages(self) -> Sequence[Corruption]:
         """Everything that is wrong."""
         return [*self.altered, *self.missing]
 
@@ -122,7 +129,7 @@ class Reading:
         return not self.altered and (lost or self.torn or bool(self.missing))
 
 
-def check_undamaged(names: tuple[str, str], reading: Reading) -> None:
+def check_events(names: tuple[str, str], reading: EventReading) -> None:
     """Raise `CorruptJournal` naming the first place that is damaged, and saying what can be done. `names`: of the
     session and of the agent.
     """
@@ -132,7 +139,7 @@ def check_undamaged(names: tuple[str, str], reading: Reading) -> None:
         raise CorruptJournal(_DAMAGED, **where, damaged=len(reading.damages))
 
 
-async def read_agent_log(log: EventLog, agent_id: str, now: float, *, first: int | None = None) -> Reading:
+async def read_agent_log(log: EventLog, agent_id: str, now: float, *, first: int | None = None) -> EventReading:
     """The rows from `first` on, from the last row's `low` on when None, and what others have added behind them; and
     what is damaged of all that was read. `now` in epoch seconds: what is young has not expired.
 
@@ -160,23 +167,25 @@ async def read_agent_log(log: EventLog, agent_id: str, now: float, *, first: int
         pages *= 2
 
 
-def _altered(log: EventLog, gathered: Gathered, reading: Reading) -> list[Damage]:
+def _altered(log: EventLog, gathered: GatheredEvents, reading: EventReading) -> list[Corruption]:
     """Events of ours that are not as they were written, and messages of others that are not as they were taken in."""
-    altered = [Damage(where=seen.event.event_id, what=seen.fault) for seen in log.seen if seen.fault is not None]
+    altered = [Corruption(where=seen.event.event_id, what=seen.fault) for seen in log.seen if seen.fault is not None]
     there = {said.ref for seen in log.seen for said in seen.said}
     adopted = {ref for place in gathered.mine.values() for ref in place.found.events.values()}
     for fault in reading.assembled.faults:
         ref = reading.refs.get(fault.number) if fault.number is not None else None
         if ref is not None and not fault.redacted and (ref not in adopted or ref in there):
-            altered.append(Damage(where=ref, what=fault.why))
+            altered.append(Corruption(where=ref, what=fault.why))
     rows = reading.assembled.rows
     if rows and rows[0].seq > rows[-1].low and reading.agent is None:  # It is all that says what has expired.
         records = [seen for seen in log.seen if seen.record_fault is not None]
-        altered += [Damage(where=seen.event.event_id, what=str(seen.record_fault)) for seen in records]
+        altered += [Corruption(where=seen.event.event_id, what=str(seen.record_fault)) for seen in records]
     return altered
 
 
-def _missing(log: EventLog, agent_id: str, gathered: Gathered, reading: Reading, now: float) -> list[Damage]:
+def _missing(
+    log: EventLog, agent_id: str, gathered: GatheredEvents, reading: EventReading, now: float
+) -> list[Corruption]:
     """What must be there and is not: rows between others, the first ones of a journal that is too young for them to
     have expired, the last ones that an owner knew when it wrote down what there is.
     """
@@ -207,14 +216,14 @@ def _is_young(at: float, now: float) -> bool:
     return at > 0.0 and now - at < EXPIRY_S_MIN
 
 
-def _lost_messages(reading: Reading) -> list[int]:
+def _lost_messages(reading: EventReading) -> list[int]:
     """The rows of messages of ours that are not there any more. Others may delete what they have said."""
     faults = [fault for fault in reading.assembled.faults if fault.message is None]
     return [fault.row.seq for fault in faults if fault.number is None or fault.number not in reading.refs]
 
 
-def _row_damage(agent_id: str, seq: int, what: str) -> Damage:
-    return Damage(where=f"agent {agent_id} row {seq}", what=what)
+def _row_damage(agent_id: str, seq: int, what: str) -> Corruption:
+    return Corruption(where=f"agent {agent_id} row {seq}", what=what)
 
 
 async def find_agent(log: EventLog, agent_id: str) -> AgentFile | None:
@@ -231,25 +240,25 @@ async def find_agent(log: EventLog, agent_id: str) -> AgentFile | None:
 class _Place(NamedTuple):
     """A record group and the event that holds it."""
 
-    found: Found
+    found: FoundGroup
     seen: Seen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gathered:
+class GatheredEvents:
     """What the events say of one agent."""
 
-    mine: Mapping[Source, _Place]
-    said: Sequence[Said]
+    mine: Mapping[DocumentSource, _Place]
+    said: Sequence[ForeignMessage]
     """What others have added and what owners wrote that were fenced, oldest first."""
     agent: AgentFile | None
     agent_event: str | None
     superseded: Sequence[str]
 
 
-def gather(log: EventLog, agent_id: str) -> Gathered:
+def gather(log: EventLog, agent_id: str) -> GatheredEvents:
     """The groups of an agent, and the messages that nobody has a record group for."""
-    mine: dict[Source, _Place] = {}
+    mine: dict[DocumentSource, _Place] = {}
     superseded: dict[str, None] = {}
     agent: AgentFile | None = None
     agent_event: Seen | None = None
@@ -267,17 +276,17 @@ def gather(log: EventLog, agent_id: str) -> Gathered:
     mine = {source: mine[source] for source in dict.fromkeys(source for source, _ in standing.values())}
     instead = {said.ref for seen in log.seen if seen.mark is not None for said in seen.said}
     for_others = _for_others(log, agent_id)
-    said: list[Said] = []
+    said: list[ForeignMessage] = []
     for seen in reversed(log.seen):
         if seen.mark is None and any(each.ref in instead for each in seen.said):
             superseded[seen.event.event_id] = None
         if seen.event.event_id not in superseded:
             said += [each for each in _said_in(seen, agent_id, mine) if each.ref not in for_others]
     ours = agent_event.event.event_id if agent_event is not None and agent_event.mark is not None else None
-    return Gathered(mine=mine, said=said, agent=agent, agent_event=ours, superseded=tuple(superseded))
+    return GatheredEvents(mine=mine, said=said, agent=agent, agent_event=ours, superseded=tuple(superseded))
 
 
-def _put(mine: dict[Source, _Place], place: _Place, superseded: dict[str, None]) -> None:
+def _put(mine: dict[DocumentSource, _Place], place: _Place, superseded: dict[str, None]) -> None:
     """Of two groups for one place the later owner's stands, of two of one owner the one that was written anew, or
     written twice.
     """
@@ -293,7 +302,7 @@ def _put(mine: dict[Source, _Place], place: _Place, superseded: dict[str, None])
         superseded[(other if newer else place).seen.event.event_id] = None
 
 
-def _said_in(seen: Seen, agent_id: str, mine: Mapping[Source, _Place]) -> Iterator[Said]:
+def _said_in(seen: Seen, agent_id: str, mine: Mapping[DocumentSource, _Place]) -> Iterator[ForeignMessage]:
     """The messages in an event that are nobody's group: others', and those of groups that do not stand."""
     yield from seen.said if seen.fault is None else ()
     for found in seen.found:
@@ -303,9 +312,9 @@ def _said_in(seen: Seen, agent_id: str, mine: Mapping[Source, _Place]) -> Iterat
                 yield _bare(found)
 
 
-def _bare(found: Found) -> Said:
+def _bare(found: FoundGroup) -> ForeignMessage:
     """The message of a record group whose rows do not count."""
-    return Said(found.ref, Read(message=found.read.message, at=found.read.at))
+    return ForeignMessage(found.ref, Read(message=found.read.message, at=found.read.at))
 
 
 def everything_said(log: EventLog, agent_id: str) -> list[Read]:
@@ -323,7 +332,7 @@ def everything_said(log: EventLog, agent_id: str) -> list[Read]:
     return [read for read in said.values() if read.message is not None]
 
 
-def _link(found: Found) -> bytes:
+def _link(found: FoundGroup) -> bytes:
     return found.read.kept[0].line.link
 
 
@@ -344,7 +353,7 @@ def _for_others(log: EventLog, agent_id: str) -> set[str]:
     return found
 
 
-def _reading(gathered: Gathered, agent_id: str, *, complete: bool) -> Reading:
+def _reading(gathered: GatheredEvents, agent_id: str, *, complete: bool) -> EventReading:
     groups = {source: place.found for source, place in gathered.mine.items()}
     documents = {source: found.read for source, found in groups.items()}
     refs = {source.number: found.ref for source, found in groups.items() if source.number is not None}
@@ -352,16 +361,16 @@ def _reading(gathered: Gathered, agent_id: str, *, complete: bool) -> Reading:
     places = {said.ref: said.read for said in gathered.said}
     filed = [row.file for read in documents.values() for row in read.kept if row.file is not None]
     wanted = {number: ref for number, ref in events.items() if number in filed and ref in places}
-    documents |= {Source(number): places[ref] for number, ref in wanted.items()}
+    documents |= {DocumentSource(number): places[ref] for number, ref in wanted.items()}
     refs |= events
     nexts = [read.next_number - 1 for source, read in documents.items() if source.number is None]
     next_number = max([*refs, *filed, *nexts], default=-1) + 1
     taken = set(events.values())
     for said in gathered.said:
         if said.read.fault is None and said.ref not in taken:
-            documents[Source(next_number)], refs[next_number] = said.read, said.ref
+            documents[DocumentSource(next_number)], refs[next_number] = said.read, said.ref
             next_number += 1
-    unread = {None, *(number for number in filed if Source(number) not in documents)}
+    unread = {None, *(number for number in filed if DocumentSource(number) not in documents)}
     assembled = assemble(agent_id, documents, set() if complete else unread)
     if assembled.torn:
         mine = {source: place for source, place in gathered.mine.items() if source not in assembled.torn}
@@ -369,7 +378,7 @@ def _reading(gathered: Gathered, agent_id: str, *, complete: bool) -> Reading:
         said = [*gathered.said, *torn]
         return replace(_reading(replace(gathered, mine=mine, said=said), agent_id, complete=complete), torn=True)
     newest = max(groups.values(), key=lambda found: found.read.kept[-1].line.seq, default=None)
-    return Reading(
+    return EventReading(
         assembled=assembled,
         documents=documents,
         first_number=min((source.number for source in documents if source.number is not None), default=0),

@@ -20,38 +20,38 @@ from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 
 from repertory.backends.ports import (
     Batch,
-    Damage,
+    Corruption,
     Lease,
     Position,
-    Salvage,
+    SalvagedRows,
     SessionInfo,
     SessionStore,
     StoreCapabilities,
 )
-from repertory.backends.sessions.agentcore.events import Event, MemoryEvents, NewEvent, PayloadItem
+from repertory.backends.sessions.agentcore.events import ListedEvent, MemoryEvents, NewEvent, PayloadItem
 from repertory.backends.sessions.agentcore.journal import AgentCoreJournal, erase, look_at, opened_of
 from repertory.backends.sessions.agentcore.layout import (
     STATE_TYPE,
     aside_name,
+    item_bytes,
     may_be_shared,
     number_aside,
     session_item,
     session_name,
-    size_of,
 )
 from repertory.backends.sessions.agentcore.ownership import (
     REQUESTS_AT_ONCE,
     AgentCoreSettings,
-    Means,
     OwnedSession,
     SessionRace,
-    standing_of,
+    SharedParts,
+    owner_in,
 )
-from repertory.backends.sessions.agentcore.reading import EventLog, Reading, everything_said, read_agent_log
+from repertory.backends.sessions.agentcore.reading import EventLog, EventReading, everything_said, read_agent_log
 from repertory.backends.sessions.requests import side_by_side
 from repertory.backends.sessions.table import (
-    Entry,
-    Outcome,
+    CommitOutcome,
+    SessionEntry,
     SessionTable,
     append_apart,
     busy,
@@ -65,7 +65,7 @@ from repertory.core.ids import check_id
 from repertory.core.journal.appender import Entropy
 from repertory.core.journal.codec import at_of, decode
 from repertory.core.journal.records import MessageAdded
-from repertory.core.journal.rows import Kind, Row
+from repertory.core.journal.rows import RecordKind, Row
 from repertory.core.message_tree.assembly import Assembled
 from repertory.core.message_tree.group_log import Part
 from repertory.core.message_tree.opening import open_agent
@@ -77,7 +77,7 @@ FLUSH_DELAY_S = 10.0
 _SWEEPS_MAX = 5
 
 
-_Entry: TypeAlias = "Entry[OwnedSession, AgentCoreJournal]"
+_Entry: TypeAlias = "SessionEntry[OwnedSession, AgentCoreJournal]"
 
 
 def _end(session: _Entry) -> None:
@@ -114,7 +114,7 @@ class AgentCoreSessionStore(SessionStore):
         if not owner.replace("-", "").replace("_", "").isalnum() or not owner.isascii() or len(owner) > 64:
             raise Invalid("an owner is named by at most 64 letters, digits, hyphens and underscores", got=owner)
         self._events = events
-        self._means = Means(
+        self._means = SharedParts(
             events=events,
             owner=owner,
             wall=wall,
@@ -159,7 +159,7 @@ class AgentCoreSessionStore(SessionStore):
     async def release(self, lease: Lease) -> None:
         await self._table.release(lease, self._release)
 
-    async def append(self, batches: Sequence[Batch]) -> Sequence[Outcome]:
+    async def append(self, batches: Sequence[Batch]) -> Sequence[CommitOutcome]:
         """Commit one group, its sessions side by side, each batch an event; one outcome per batch, in order.
 
         What others have added meanwhile stands in no commit's way; a batch without rows is refused for it, so that a
@@ -208,15 +208,15 @@ class AgentCoreSessionStore(SessionStore):
                 found = await self._removable(session_id, name)
                 session.drop()
                 await self._remove(name, found)
-                for aside in await names_aside(self._events, name):
+                for aside in await event_copies(self._events, name):
                     await self._remove(aside, await self._listed(aside))
 
-    async def examine(self, session_id: str) -> Sequence[Damage]:
+    async def examine(self, session_id: str) -> Sequence[Corruption]:
         """Every event that is not as it was written, and what is missing."""
         self._table.refuse_closed()
         return await examine_events(self._means, check_id(session_id, "session id"))
 
-    async def salvage(self, session_id: str) -> Salvage:
+    async def salvage(self, session_id: str) -> SalvagedRows:
         """The rows of a session or, where they cannot be proved, new ones for every message that can be read."""
         self._table.refuse_closed()
         return await salvage_events(self._means, check_id(session_id, "session id"))
@@ -233,7 +233,7 @@ class AgentCoreSessionStore(SessionStore):
         with anyio.CancelScope(shield=True):
             async with self._table.locked(session_id) as session:
                 found = await self._removable(session_id, name)
-                moved_to = await copy_aside(self._means, name)
+                moved_to = await copy_events_aside(self._means, name)
                 session.drop()
                 await self._remove(name, found)
             await write_anew(self, session_id, keep)
@@ -242,7 +242,7 @@ class AgentCoreSessionStore(SessionStore):
     async def quarantined(self, session_id: str) -> Sequence[str]:
         """What was set aside of a session, as the service calls it, the oldest first."""
         self._table.refuse_closed()
-        return await names_aside(self._events, session_name(check_id(session_id, "session id")))
+        return await event_copies(self._events, session_name(check_id(session_id, "session id")))
 
     async def maintain(self) -> None:
         """See whether sessions that are held are still ours and whether anybody has asked for them; say of idle ones
@@ -341,7 +341,7 @@ class AgentCoreSessionStore(SessionStore):
         journals = {agent_id: session.journals[agent_id] for agent_id in parts}
         rows = {agent_id: part.rows for agent_id, part in parts.items() if part.rows}
         wanted = {agent_id: part.erase for agent_id, part in parts.items() if part.erase}
-        refusal = await commit(owned, journals, rows, wanted)
+        refusal = await commit_events(owned, journals, rows, wanted)
         if refusal is not None:
             return refusal
         if any(map(is_acted_on, batch.rows)):  # Nothing keeps a fenced owner from writing.
@@ -351,7 +351,7 @@ class AgentCoreSessionStore(SessionStore):
                 return refusal
         return position_after(batch, lambda agent_id: journals[agent_id].last_seq)
 
-    async def _removable(self, session_id: str, name: str) -> list[Event]:
+    async def _removable(self, session_id: str, name: str) -> list[ListedEvent]:
         """The events of a session that nobody else has. Errors: `NotFound`, `SessionBusy`, `Invalid` for another
         session's.
         """
@@ -360,13 +360,13 @@ class AgentCoreSessionStore(SessionStore):
             raise StoreNotFound("no such session", session=session_id)
         if may_be_shared(name):
             await EventLog(self._events, name, session_id).everything()
-        standing = standing_of(found)
+        standing = owner_in(found)
         if self._race.in_other_hands(standing):
             raise busy(session_id, standing.owner)
         self._race.forget(name, standing.generation)
         return found
 
-    async def _remove(self, name: str, found: list[Event]) -> None:
+    async def _remove(self, name: str, found: list[ListedEvent]) -> None:
         """Delete events, the oldest first, and those that are only seen then."""
         for _ in range(_SWEEPS_MAX):
             for start in range(0, len(found), REQUESTS_AT_ONCE):
@@ -376,9 +376,9 @@ class AgentCoreSessionStore(SessionStore):
             if not found:
                 break
 
-    async def _listed(self, name: str) -> list[Event]:
+    async def _listed(self, name: str) -> list[ListedEvent]:
         """All events of a session, newest first, without what they say."""
-        found: list[Event] = []
+        found: list[ListedEvent] = []
         token: str | None = None
         while True:
             page = await self._events.page(name, token, payloads=False)
@@ -410,7 +410,7 @@ class AgentCoreSessionStore(SessionStore):
         if not agents and not damaged:
             return None
         times = times or [seen.event.at_ms / 1000 for seen in log.seen]
-        owner = self._race.alive(standing_of([seen.event for seen in log.seen]))
+        owner = self._race.alive(owner_in([seen.event for seen in log.seen]))
         return SessionInfo(
             session_id=session_id,
             agents=agents,
@@ -433,7 +433,7 @@ class _Placed(NamedTuple):
     items: Sequence[PayloadItem]
 
 
-async def commit(
+async def commit_events(
     owned: OwnedSession,
     journals: Mapping[str, AgentCoreJournal],
     rows: Mapping[str, Sequence[Row]],
@@ -468,8 +468,8 @@ async def commit(
 
 def is_acted_on(row: Row) -> bool:
     """Whether something happens when this is stored: a tool starts, or somebody is given an answer."""
-    if row.kind != Kind.MESSAGE or row.erased:
-        return row.kind == Kind.TOOL_STARTED
+    if row.kind != RecordKind.MESSAGE or row.erased:
+        return row.kind == RecordKind.TOOL_STARTED
     record = decode(row.kind, row.version, row.body)
     return isinstance(record, MessageAdded) and record.message["role"] == "assistant"
 
@@ -533,7 +533,7 @@ def _events(owned: OwnedSession, placed: Sequence[_Placed]) -> list[list[_Placed
     events: list[list[_Placed]] = []
     items, size_bytes = 0, 0
     for each in placed:
-        more = sum(size_of(item) for item in each.items)
+        more = sum(item_bytes(item) for item in each.items)
         items, size_bytes = items + len(each.items), size_bytes + more
         if not events or items > ITEMS_MAX or size_bytes > owned.means.settings.event_bytes_max:
             events.append([])
@@ -548,27 +548,27 @@ def _events(owned: OwnedSession, placed: Sequence[_Placed]) -> list[list[_Placed
 # stand, and the agent's record.
 
 
-async def examine_events(means: Means, session_id: str) -> Sequence[Damage]:
+async def examine_events(means: SharedParts, session_id: str) -> Sequence[Corruption]:
     """Everything that is wrong with a session's events, each place once."""
     log = await _whole_log(means, session_id)
     damages = {seen.event.event_id: seen.fault or seen.record_fault for seen in log.seen}
-    found = [Damage(where=where, what=what) for where, what in damages.items() if what is not None]
+    found = [Corruption(where=where, what=what) for where, what in damages.items() if what is not None]
     for agent_id in log.agents:
         found += (await read_agent_log(log, agent_id, means.wall(), first=1)).damages
     return list({damage.where: damage for damage in found}.values())
 
 
-async def salvage_events(means: Means, session_id: str) -> Salvage:
+async def salvage_events(means: SharedParts, session_id: str) -> SalvagedRows:
     """Every row that can be proved or, when some cannot, new ones for all that can be read; and what is wrong."""
     log = await _whole_log(means, session_id)
     rows: list[Row] = []
     for agent_id in log.agents:
         reading = await read_agent_log(log, agent_id, means.wall(), first=1)
         rows += _mended_rows(means, log, (session_id, agent_id), reading)
-    return Salvage(rows=rows, damages=await examine_events(means, session_id))
+    return SalvagedRows(rows=rows, damages=await examine_events(means, session_id))
 
 
-def _mended_rows(means: Means, log: EventLog, names: tuple[str, str], reading: Reading) -> Sequence[Row]:
+def _mended_rows(means: SharedParts, log: EventLog, names: tuple[str, str], reading: EventReading) -> Sequence[Row]:
     """All rows of an agent, with a record for each message that is lost."""
     assembled, agent = reading.assembled, reading.agent
     theirs = replace(agent, foreign=True) if agent is not None else None
@@ -589,24 +589,24 @@ def _mended_rows(means: Means, log: EventLog, names: tuple[str, str], reading: R
     return open_agent(names, Assembled(added=said), numbers, theirs, means.wall(), means.entropy).made
 
 
-async def _whole_log(means: Means, session_id: str) -> EventLog:
+async def _whole_log(means: SharedParts, session_id: str) -> EventLog:
     log = EventLog(means.events, session_name(session_id), session_id)
     await log.everything()
     return log
 
 
-async def names_aside(events: MemoryEvents, name: str) -> list[str]:
+async def event_copies(events: MemoryEvents, name: str) -> list[str]:
     """What was set aside of a session, as the service calls it, the oldest first."""
     numbers = [number for each in await events.sessions() if (number := number_aside(each, name)) is not None]
     names = [aside_name(name, number) for number in sorted(numbers)]
     return [each for each in names if (await events.page(each, None, payloads=False)).events]
 
 
-async def copy_aside(means: Means, name: str) -> str:
+async def copy_events_aside(means: SharedParts, name: str) -> str:
     """Copy the events of a session, each as a blob that says all of it. The name of the copy."""
     log = EventLog(means.events, name)
     await log.everything()
-    before = [number_aside(each, name) or 0 for each in await names_aside(means.events, name)]
+    before = [number_aside(each, name) or 0 for each in await event_copies(means.events, name)]
     moved_to = aside_name(name, max(before, default=0) + 1)
     for start in range(0, len(log.seen), REQUESTS_AT_ONCE):
         some = log.seen[start : start + REQUESTS_AT_ONCE]
@@ -615,7 +615,7 @@ async def copy_aside(means: Means, name: str) -> str:
     return moved_to
 
 
-def _copy(event: Event, whose: str) -> NewEvent:
+def _copy(event: ListedEvent, whose: str) -> NewEvent:
     said = {"event": event.event_id, "at_ms": event.at_ms, "metadata": event.metadata, "payload": list(event.payload)}
     token = blake2b(f"{whose} {event.event_id}".encode(), digest_size=20).hexdigest()
     return NewEvent(at_ms=event.at_ms, payload=[{"blob": json.dumps(said, default=str)}], metadata={}, token=token)

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from repertory.backends.ports import Create, Damage, Overwrite
+from repertory.backends.ports import Corruption, Create, Overwrite
 from repertory.backends.sessions.documents.reading import (
+    DocumentReading,
     JournalPlace,
-    Reading,
-    check_undamaged,
+    check_documents,
     read_agent_file,
     read_journal,
 )
@@ -19,8 +19,8 @@ from repertory.backends.sessions.requests import find, side_by_side
 from repertory.core.journal.appender import Entropy
 from repertory.core.journal.records import View
 from repertory.core.journal.restore import restore
-from repertory.core.journal.rows import Kind, Row
-from repertory.core.message_tree.assembly import Fault, Source
+from repertory.core.journal.rows import RecordKind, Row
+from repertory.core.message_tree.assembly import DamagedContent, DocumentSource
 from repertory.core.message_tree.documents import (
     AgentFile,
     RecordGroup,
@@ -31,8 +31,8 @@ from repertory.core.message_tree.documents import (
     without_contents,
 )
 from repertory.core.message_tree.group_log import GroupLog, Part
-from repertory.core.message_tree.kept_rows import Head
-from repertory.core.message_tree.opening import Opened, needed_of, open_agent
+from repertory.core.message_tree.kept_rows import AgentHead
+from repertory.core.message_tree.opening import OpenedTree, needed_of, open_agent
 from repertory.errors import AlreadyExists, LeaseLost
 
 HEAD_BYTES_MAX = 1_000_000
@@ -77,7 +77,7 @@ async def seen_rows(
     document that is damaged.
     """
     reading = await read_journal(place, whole=whole)
-    check_undamaged(place, reading)
+    check_documents(place, reading)
     if owned:
         rows = list(reading.assembled.rows)
         return rows if whole else needed_of(rows)
@@ -87,7 +87,7 @@ async def seen_rows(
 
 async def mended_rows(
     place: JournalPlace, wall: Callable[[], float], entropy: Entropy
-) -> tuple[list[Row], Sequence[Damage]]:
+) -> tuple[list[Row], Sequence[Corruption]]:
     """All rows, with a record for each message that is damaged: what it says now, or that it was lost. And what is
     damaged. Errors: `CorruptJournal` when rows cannot be told any more.
     """
@@ -98,12 +98,12 @@ async def mended_rows(
     return [*opened.found, *opened.made], reading.damages
 
 
-def _derived(place: JournalPlace, reading: Reading, at: float, entropy: Entropy) -> Opened:
+def _derived(place: JournalPlace, reading: DocumentReading, at: float, entropy: Entropy) -> OpenedTree:
     names = (place.session_id, place.agent_id)
     return open_agent(names, reading.assembled, _numbers(reading), reading.agent, at, entropy)
 
 
-def _numbers(reading: Reading) -> list[int]:
+def _numbers(reading: DocumentReading) -> list[int]:
     """Of the documents of messages, in order, without those of a commit that was cut off."""
     torn = {source.number for source in reading.assembled.torn}
     return [number for number in reading.messages if number not in torn]
@@ -149,7 +149,7 @@ class TreeJournal:
     async def open(self) -> list[Row]:
         """Read, tidy up what a crash left, take in what others wrote. The rows that opening needs, from `low` on."""
         reading = await read_journal(self._place, whole=False)
-        check_undamaged(self._place, reading)
+        check_documents(self._place, reading)
         found = reading.assembled
         for source in reversed(found.torn):
             await self._objects.delete(self._names.key(source))
@@ -179,7 +179,7 @@ class TreeJournal:
                 next_number=number,
                 taken=0 if taken in filed else taken + 1,
             )
-            key = self._names.key(Source(None, group.rows[0].seq))
+            key = self._names.key(DocumentSource(None, group.rows[0].seq))
             await self._objects.put(key, rows_document(group, opened.files), Create())
             self._log.put(group.rows)
         rows = opened.needed()
@@ -188,7 +188,7 @@ class TreeJournal:
             rows = [row.without_content() if row.seq in found.erase else row for row in rows]
         return self._keep(rows)
 
-    async def open_at(self, head: Head | None) -> list[Row]:
+    async def open_at(self, head: AgentHead | None) -> list[Row]:
         """As `open`, from the head alone when nobody has written since it was made."""
         if head is None:
             return await self.open()
@@ -210,12 +210,12 @@ class TreeJournal:
         self._agent_version = found.version
         return self._keep(list(head.rows))
 
-    def head(self) -> Head | None:
+    def head(self) -> AgentHead | None:
         """What opening this needs the next time; None when it is too much, or not known."""
         log, rows = self._log, self._rows
         if not rows or self._agent_version is None or sum(len(row.body) for row in rows) > HEAD_BYTES_MAX:
             return None
-        return Head(
+        return AgentHead(
             rows=rows,
             next_number=log.next_number,
             messages=log.messages,
@@ -229,7 +229,7 @@ class TreeJournal:
         found = _Behind()
 
         async def look_at_message() -> None:
-            found.written = await find(self._objects, self._names.key(Source(number))) is not None
+            found.written = await find(self._objects, self._names.key(DocumentSource(number))) is not None
 
         async def look_at_agent() -> None:
             found.agent, found.version = await read_agent_file(self._place)
@@ -247,7 +247,9 @@ class TreeJournal:
         storage.
         """
         log = self._log
-        if any(row.kind == Kind.RESUME for row in rows):  # Tools run on these, which others may have run meanwhile.
+        if any(
+            row.kind == RecordKind.RESUME for row in rows
+        ):  # Tools run on these, which others may have run meanwhile.
             found = await self._look_behind(log.next_number)
             if found.written or found.version != self._agent_version:
                 return self._others_added(self._names.agent)
@@ -295,8 +297,8 @@ class TreeJournal:
 
     # Within.
 
-    def _key(self, fault: Fault) -> str | None:
-        return None if fault.number is None else self._names.key(Source(fault.number))
+    def _key(self, fault: DamagedContent) -> str | None:
+        return None if fault.number is None else self._names.key(DocumentSource(fault.number))
 
     async def _put_aside(self, body: bytes) -> None:
         """Keep an agent's document that is damaged, since it is to be written anew."""
@@ -307,10 +309,10 @@ class TreeJournal:
         """Destroy the contents of rows, in every document that holds them; last in the one that asks for it."""
         wanted = {seq for seq in seqs if 0 < seq <= self._log.last_seq}
         reading = await read_journal(self._place, whole=False)
-        check_undamaged(self._place, reading)
+        check_documents(self._place, reading)
         if wanted and reading.assembled.begins > min(wanted):
             reading = await read_journal(self._place, whole=True)
-            check_undamaged(self._place, reading)
+            check_documents(self._place, reading)
         numbers = reading.assembled.numbers
         instead = shown_instead(reading.assembled.rows, wanted)
         shown = {numbers[seq]: message for seq, message in instead.items() if seq in numbers}
@@ -338,8 +340,8 @@ class TreeJournal:
 
     async def _put_part(self, part: Part) -> None:
         if part.message is None or part.number is None:
-            key, body = Source(None, part.group.rows[0].seq), rows_document(part.group, {})
+            key, body = DocumentSource(None, part.group.rows[0].seq), rows_document(part.group, {})
         else:
             said_at = part.said_at(self._wall())
-            key, body = Source(part.number), message_document(part.number, part.message, said_at, part.group)
+            key, body = DocumentSource(part.number), message_document(part.number, part.message, said_at, part.group)
         await self._objects.put(self._names.key(key), body, Create())

@@ -16,7 +16,7 @@ from repertory.backends.ports import Create, Lease, Update
 from repertory.backends.sessions.documents.reading import SessionNames
 from repertory.backends.sessions.requests import find
 from repertory.backends.sessions.table import busy, is_current, lost, rival
-from repertory.core.message_tree.documents import ALTERED, is_altered, sealed, session_document
+from repertory.core.message_tree.documents import ALTERED, is_altered, session_document, with_digest
 from repertory.core.message_tree.spelling import parsed, read
 from repertory.errors import AlreadyExists, Corrupt, LeaseLost, PreconditionFailed
 
@@ -217,4 +217,4 @@ def _body(
     named = lease.owner if owner == "" else owner
     said: dict[str, object] = {"format": _FORMAT, "generation": lease.generation, "owner": named, "proved_at": at}
     said |= {"heads": dict(heads), "tails": dict(tails)} | ({"wanted": True} if wanted else {})
-    return sealed(said)
+    return with_digest(said)

@@ -10,16 +10,16 @@ from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, TypedDict
 
-from repertory.backends.ports import Damage
+from repertory.backends.ports import Corruption
 from repertory.backends.sessions.journal.format import QUARANTINE
 from repertory.backends.sessions.requests import find, side_by_side
 from repertory.backends.worker_threads import run_in_thread
 from repertory.core.ids import ID_BYTES_MAX
-from repertory.core.journal.rows import Kind
-from repertory.core.message_tree.assembly import Assembled, Source, assemble, check_chain
-from repertory.core.message_tree.documents import ALTERED, AgentFile, Read, read_agent, read_message, read_rows
+from repertory.core.journal.rows import RecordKind
+from repertory.core.message_tree.assembly import Assembled, DocumentSource, assemble, check_chain
+from repertory.core.message_tree.documents import ALTERED, AgentFile, Read, read_agent, read_message_document, read_rows
 from repertory.core.message_tree.spelling import parsed
-from repertory.core.orchestration.journals import journal_of, orchestrator_in
+from repertory.core.orchestration.journals import journal_name, orchestrator_in
 from repertory.errors import CorruptJournal, Invalid, NotFound
 
 if TYPE_CHECKING:
@@ -36,15 +36,15 @@ _FIRST_READ = 48
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class DocumentReading:
     """What was found of an agent."""
 
     assembled: Assembled = field(default_factory=Assembled)
-    documents: Mapping[Source, Read] = field(default_factory=dict[Source, Read])
+    documents: Mapping[DocumentSource, Read] = field(default_factory=dict[DocumentSource, Read])
     """What was read."""
     messages: Sequence[int] = ()
     """The numbers of all documents of messages, in order."""
-    damages: Sequence[Damage] = ()
+    damages: Sequence[Corruption] = ()
     """What is wrong with the documents that were read: what nobody can read, what is not as we have written it, what is
     lost. A document that somebody else has written anew is none.
     """
@@ -76,7 +76,7 @@ class JournalPlace:
     agent_id: str
 
 
-async def told(objects: ObjectStore, key: str, name: str) -> str | None:
+async def id_in_document(objects: ObjectStore, key: str, name: str) -> str | None:
     """An id as a document has it, whose folder's name may be shortened."""
     stored = await find(objects, key)
     value: object = None
@@ -89,9 +89,9 @@ async def check_told(objects: ObjectStore, names: SessionNames) -> None:
     """Raise `Invalid` when the session's folder is another one's: where names are shortened, two may be the same, and
     the document has the id.
     """
-    if id_in(names.folder.removesuffix("/"), SESSIONS) is not None:
+    if id_of_folder(names.folder.removesuffix("/"), SESSIONS) is not None:
         return
-    found = await told(objects, names.session, "session_id")
+    found = await id_in_document(objects, names.session, "session_id")
     if found is not None and found != names.session_id:
         msg = "another session has the folder that this one would have; choose another session id"
         raise Invalid(msg, session=names.session_id, folder=names.folder, belongs_to=found)
@@ -105,14 +105,14 @@ async def places_in(objects: ObjectStore, names: SessionNames, keys: Sequence[st
     for of_agent in names.journals_in(keys):
         journal = of_agent.journal
         if journal is None:
-            found = await told(objects, of_agent.agent, "id" if of_agent.orchestrator else "agent_id")
-            journal = journal_of(found) if of_agent.orchestrator and found is not None else found
+            found = await id_in_document(objects, of_agent.agent, "id" if of_agent.orchestrator else "agent_id")
+            journal = journal_name(found) if of_agent.orchestrator and found is not None else found
         if journal is not None:
             places.append(JournalPlace(objects, of_agent, names.session_id, journal))
     return places
 
 
-async def read_journal(place: JournalPlace, *, whole: bool) -> Reading:
+async def read_journal(place: JournalPlace, *, whole: bool) -> DocumentReading:
     """The rows from the last row's `low` on, or all of them, and what others have added behind them.
 
     Errors: `CorruptJournal` naming the document when rows that are needed cannot be had.
@@ -123,10 +123,10 @@ async def read_journal(place: JournalPlace, *, whole: bool) -> Reading:
     if not sources:
         of_others = await _told(place, keys)
         check_named(place, of_others["document"])
-        return Reading(**of_others)
+        return DocumentReading(**of_others)
     messages = [source for source in sources if source.number is not None]
     rows = sources[len(messages) :]
-    documents: dict[Source, Read] = {}
+    documents: dict[DocumentSource, Read] = {}
     take = len(sources) if whole else _FIRST_READ
     while True:
         messages, newest = messages[:-take], messages[-take:]
@@ -147,8 +147,8 @@ async def read_journal(place: JournalPlace, *, whole: bool) -> Reading:
     if names.orchestrator:
         _check_rows(place, documents)
     if not assembled.rows or assembled.begins > (1 if whole else assembled.rows[-1].low):
-        check_chain(assembled, {number: names.key(Source(number)) for number in numbers}, place.session_id)
-    return Reading(
+        check_chain(assembled, {number: names.key(DocumentSource(number)) for number in numbers}, place.session_id)
+    return DocumentReading(
         assembled=assembled,
         documents=documents,
         messages=numbers,
@@ -173,11 +173,11 @@ def check_named(place: JournalPlace, document: StoredObject | None) -> None:
         raise Invalid(msg, agent=place.agent_id, folder=place.names.folder, belongs_to=found)
 
 
-def _damages(place: JournalPlace, documents: Mapping[Source, Read], assembled: Assembled) -> list[Damage]:
+def _damages(place: JournalPlace, documents: Mapping[DocumentSource, Read], assembled: Assembled) -> list[Corruption]:
     wrong = {source: read.fault for source, read in documents.items() if read.fault is not None}
     wrong |= {source: ALTERED for source, read in documents.items() if read.altered}
     for fault in assembled.faults:
-        source = Source(fault.number)
+        source = DocumentSource(fault.number)
         read = documents.get(source)
         if read is None or (read.kept and not fault.redacted):  # Lost, or ours and not what its rows prove.
             wrong.setdefault(source, fault.why)
@@ -185,18 +185,18 @@ def _damages(place: JournalPlace, documents: Mapping[Source, Read], assembled: A
     for source, read in documents.items():
         if any(row.line.seq in lost for row in read.kept):
             wrong.setdefault(source, ALTERED)
-        if read.before and read.before[0].seq in lost and all(line.kind != Kind.MESSAGE for line in read.before):
-            wrong.setdefault(Source(None, read.before[0].seq), "it is lost")
+        if read.before and read.before[0].seq in lost and all(line.kind != RecordKind.MESSAGE for line in read.before):
+            wrong.setdefault(DocumentSource(None, read.before[0].seq), "it is lost")
     ordered = sorted(wrong.items(), key=lambda item: (item[0].number is None, item[0].number or item[0].first or 0))
-    return [Damage(where=_where(place, source), what=what) for source, what in ordered]
+    return [Corruption(where=_where(place, source), what=what) for source, what in ordered]
 
 
-def _where(place: JournalPlace, source: Source) -> str:
+def _where(place: JournalPlace, source: DocumentSource) -> str:
     known = source.number is not None or source.first is not None
     return place.names.key(source) if known else f"{place.names.folder}messages/"
 
 
-def check_undamaged(place: JournalPlace, reading: Reading) -> None:
+def check_documents(place: JournalPlace, reading: DocumentReading) -> None:
     """Raise `CorruptJournal` naming the first document that is damaged, and saying what can be done."""
     if reading.damages:
         first = reading.damages[0]
@@ -219,7 +219,7 @@ async def _told(place: JournalPlace, keys: Collection[str]) -> _Told:
     return _Told(document=document, agent=agent)
 
 
-def _check_rows(place: JournalPlace, documents: Mapping[Source, Read]) -> None:
+def _check_rows(place: JournalPlace, documents: Mapping[DocumentSource, Read]) -> None:
     """Raise `CorruptJournal` for a document of rows that cannot be read, where there is nothing else to go by."""
     for source, read in documents.items():
         fault = read.fault or (ALTERED if read.altered else None)
@@ -239,7 +239,9 @@ async def find_document(place: JournalPlace) -> StoredObject | None:
     return await find(place.objects, place.names.agent)
 
 
-async def _read_into(documents: dict[Source, Read], objects: ObjectStore, names: AgentNames, source: Source) -> None:
+async def _read_into(
+    documents: dict[DocumentSource, Read], objects: ObjectStore, names: AgentNames, source: DocumentSource
+) -> None:
     """One document; one that has gone meanwhile is left out, and one that is a link or worse cannot be read."""
     try:
         body = (await objects.get(names.key(source))).body
@@ -248,7 +250,7 @@ async def _read_into(documents: dict[Source, Read], objects: ObjectStore, names:
     except Invalid as error:
         documents[source] = Read(fault=str(error))
         return
-    documents[source] = read_message(body) if source.number is not None else read_rows(body)
+    documents[source] = read_message_document(body) if source.number is not None else read_rows(body)
 
 
 # The keys of the documented layout, and which keys there are somebody else's business.
@@ -272,7 +274,7 @@ def named(prefix: str, name: str) -> str:
     return f"{short}~{digest}"
 
 
-def id_in(folder: str, prefix: str) -> str | None:
+def id_of_folder(folder: str, prefix: str) -> str | None:
     """The id that a folder is named by; None when it may have been shortened, or the folder is none of these."""
     if not folder.startswith(prefix) or len(folder) == len(prefix):
         return None
@@ -297,15 +299,17 @@ class AgentNames:
         """The id that the folder is named by, of an agent or of an orchestrator's journal; None when the document must
         be asked.
         """
-        found = id_in(self.folder.split("/")[-2], (_ORCHESTRATORS if self.orchestrator else _AGENTS).split("/")[1])
-        return journal_of(found) if self.orchestrator and found is not None else found
+        found = id_of_folder(
+            self.folder.split("/")[-2], (_ORCHESTRATORS if self.orchestrator else _AGENTS).split("/")[1]
+        )
+        return journal_name(found) if self.orchestrator and found is not None else found
 
     @property
     def placeholder(self) -> str:
         """What keeps the folder of messages alive on a file system while there are none. Nobody reads it."""
         return f"{self.folder}messages/.keep"
 
-    def key(self, source: Source) -> str:
+    def key(self, source: DocumentSource) -> str:
         """Of a message's document, or of one with rows alone."""
         if source.number is not None:
             return f"{self.folder}messages/message_{source.number}.json"
@@ -321,15 +325,15 @@ class AgentNames:
         """Where a copy of the document goes that tells others how things stand, when it cannot be read."""
         return f"{self.unreadable}{self.agent.removeprefix(self.folder)}"
 
-    def sources(self, keys: Iterable[str]) -> list[Source]:
+    def sources(self, keys: Iterable[str]) -> list[DocumentSource]:
         """The documents among these keys, the messages by number and then the others; strays are left out."""
-        found: list[Source] = []
+        found: list[DocumentSource] = []
         for key in keys:
             rest = key.removeprefix(self.folder)
             if message := _MESSAGE.fullmatch(rest):
-                found.append(Source(int(message[1])))
+                found.append(DocumentSource(int(message[1])))
             elif rows := _ROWS.fullmatch(rest):
-                found.append(Source(None, int(rows[1])))
+                found.append(DocumentSource(None, int(rows[1])))
         return sorted(found, key=lambda source: (source.number is None, source.number or source.first or 0))
 
 

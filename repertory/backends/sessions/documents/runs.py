@@ -12,17 +12,17 @@ from collections.abc import Callable, Sequence
 
 from repertory.backends.ports import Create, Overwrite, Update
 from repertory.backends.sessions.documents.journal import HEAD_BYTES_MAX
-from repertory.backends.sessions.documents.reading import JournalPlace, Reading, find_document, read_journal
+from repertory.backends.sessions.documents.reading import DocumentReading, JournalPlace, find_document, read_journal
 from repertory.core.journal.appender import Entropy
 from repertory.core.journal.codec import decode
 from repertory.core.journal.fold import Fold
 from repertory.core.journal.records import Branched, NodeChanged
 from repertory.core.journal.restore import restore
-from repertory.core.journal.rows import Kind, Row
-from repertory.core.message_tree.assembly import Source
+from repertory.core.journal.rows import RecordKind, Row
+from repertory.core.message_tree.assembly import DocumentSource
 from repertory.core.message_tree.documents import RecordGroup, rows_document, without_contents
-from repertory.core.message_tree.kept_rows import Head, Line
-from repertory.core.message_tree.opening import Opened, needed_of
+from repertory.core.message_tree.kept_rows import AgentHead, Line
+from repertory.core.message_tree.opening import OpenedTree, needed_of
 from repertory.core.message_tree.runs import RunFile, open_run, read_run_file, run_file, run_of
 from repertory.core.orchestration.journals import orchestrator_in
 from repertory.core.orchestration.run import Run
@@ -105,7 +105,7 @@ class OrchestratorJournal:
         """The last row that is stored."""
         return self._fold.last_seq
 
-    async def open_at(self, head: Head | None) -> list[Row]:
+    async def open_at(self, head: AgentHead | None) -> list[Row]:
         """Read, and take in what others wrote. The rows that opening needs, from `low` on. With a head, from that alone
         when nobody has written since it was made.
         """
@@ -133,11 +133,11 @@ class OrchestratorJournal:
     async def close(self) -> None:
         """There is nothing left to tell."""
 
-    def head(self) -> Head | None:
+    def head(self) -> AgentHead | None:
         """What opening this needs the next time; None when it is too much, or there is nothing."""
         if not self._rows or self._version is None or sum(len(row.body) for row in self._rows) > HEAD_BYTES_MAX:
             return None
-        return Head(
+        return AgentHead(
             rows=self._rows, next_number=0, messages=0, numbers={}, tail=self._tail, agent_version=self._version
         )
 
@@ -168,10 +168,10 @@ class OrchestratorJournal:
         """Fold rows that are about to be stored. Errors: `Invalid` for those of a conversation."""
         for row in rows:
             record = None if row.erased else decode(row.kind, row.version, row.body)
-            if row.kind == Kind.MESSAGE:
+            if row.kind == RecordKind.MESSAGE:
                 raise Invalid("an orchestrator's journal holds no messages", agent=self._place.agent_id, seq=row.seq)
             if record is None:
-                self._fold.skip(row.seq, branch=row.kind == Kind.BRANCH)
+                self._fold.skip(row.seq, branch=row.kind == RecordKind.BRANCH)
             elif isinstance(record, Branched):
                 self._fold.rewind(row.seq, record, {})
                 self._run = run_of(self._fold)
@@ -206,7 +206,7 @@ class OrchestratorJournal:
 
     async def _put_rows(self, rows: Sequence[Row], erase: Sequence[int] = ()) -> LeaseLost | None:
         group = RecordGroup(rows=rows, generation=self._generation, before=self._tail, erase=erase)
-        key = self._names.key(Source(None, rows[0].seq))
+        key = self._names.key(DocumentSource(None, rows[0].seq))
         try:
             await self._objects.put(key, rows_document(group, {}), Create())
         except AlreadyExists:
@@ -240,7 +240,9 @@ def _orchestrator(place: JournalPlace) -> str:
     return found
 
 
-def _opened(place: JournalPlace, reading: Reading, at: float, entropy: Entropy) -> tuple[Opened, RunFile | None]:
+def _opened(
+    place: JournalPlace, reading: DocumentReading, at: float, entropy: Entropy
+) -> tuple[OpenedTree, RunFile | None]:
     """The journal, and the document when it could be read."""
     names, rows = (place.session_id, place.agent_id), reading.assembled.rows
     if reading.document is not None:

@@ -19,11 +19,11 @@ from anyio.lowlevel import checkpoint
 
 from repertory.backends.ports import (
     Batch,
+    Corruption,
     Create,
-    Damage,
     Inspection,
     Position,
-    Salvage,
+    SalvagedRows,
     SessionInfo,
     SessionStore,
     StoreCapabilities,
@@ -37,17 +37,17 @@ from repertory.backends.sessions.documents.reading import (
     SessionNames,
     check_tail,
     check_told,
-    id_in,
+    id_in_document,
+    id_of_folder,
     places_in,
     read_agent_file,
     read_journal,
-    told,
 )
 from repertory.backends.sessions.documents.runs import OrchestratorJournal, salvaged_run_rows, seen_run_rows
 from repertory.backends.sessions.requests import Requests, copy_aside, names_aside, remove_aside, side_by_side
 from repertory.backends.sessions.table import (
-    Entry,
-    Outcome,
+    CommitOutcome,
+    SessionEntry,
     SessionTable,
     append_apart,
     busy,
@@ -59,9 +59,9 @@ from repertory.backends.sessions.table import (
 )
 from repertory.core.ids import check_id
 from repertory.core.journal.codec import at_of
-from repertory.core.journal.rows import Kind
-from repertory.core.message_tree.assembly import Assembled, Source
-from repertory.core.message_tree.documents import Read, read_message
+from repertory.core.journal.rows import RecordKind
+from repertory.core.message_tree.assembly import Assembled, DocumentSource
+from repertory.core.message_tree.documents import Read, read_message_document
 from repertory.core.message_tree.kept_rows import read_head
 from repertory.core.message_tree.opening import open_agent
 from repertory.core.message_tree.runs import read_run_file
@@ -78,7 +78,7 @@ if TYPE_CHECKING:
 _Journal: TypeAlias = TreeJournal | OrchestratorJournal
 
 
-_Entry: TypeAlias = "Entry[HeldLease, _Journal]"
+_Entry: TypeAlias = "SessionEntry[HeldLease, _Journal]"
 
 
 class MessageTreeStore(SessionStore):
@@ -150,7 +150,7 @@ class MessageTreeStore(SessionStore):
     async def release(self, lease: Lease) -> None:
         await self._table.release(lease, self._release)
 
-    async def append(self, batches: Sequence[Batch]) -> Sequence[Outcome]:
+    async def append(self, batches: Sequence[Batch]) -> Sequence[CommitOutcome]:
         """Commit one group, its sessions side by side; one outcome per batch, in order."""
         return await append_apart(batches, self._table.locked, self._append)
 
@@ -208,7 +208,7 @@ class MessageTreeStore(SessionStore):
             listed.setdefault(info.key.split("/")[0], []).append(info.key)
         return Inspection(strays=[key for folder, keys in listed.items() for key in strays_in(folder, keys)])
 
-    async def examine(self, session_id: str) -> Sequence[Damage]:
+    async def examine(self, session_id: str) -> Sequence[Corruption]:
         """Every document of a session that is damaged, also where nobody who opens it would meet that."""
         self._table.refuse_closed()
         names = self._names(check_id(session_id, "session id"))
@@ -216,13 +216,13 @@ class MessageTreeStore(SessionStore):
         of_agents = [await examine_agent(place) for place in places]
         return [*await examine_session(self._objects, names), *(damage for found in of_agents for damage in found)]
 
-    async def salvage(self, session_id: str) -> Salvage:
+    async def salvage(self, session_id: str) -> SalvagedRows:
         """The rows of a session or, where they cannot be proved, new ones for every message that can be read."""
         self._table.refuse_closed()
         names = self._names(check_id(session_id, "session id"))
         await check_told(self._objects, names)
         rows: list[Row] = []
-        damages: list[Damage] = []
+        damages: list[Corruption] = []
         for place in await places_in(self._objects, names):
             had, wrong = await salvage_agent(place, self._wall, self._entropy)
             rows += had
@@ -230,8 +230,8 @@ class MessageTreeStore(SessionStore):
         try:
             await self._leases.read(names)
         except Corrupt as error:
-            damages.append(Damage(where=names.lease, what=str(error)))
-        return Salvage(rows=rows, damages=damages)
+            damages.append(Corruption(where=names.lease, what=str(error)))
+        return SalvagedRows(rows=rows, damages=damages)
 
     async def set_aside(self, session_id: str, keep: Sequence[Row]) -> str:
         """Copy the documents of a session to `quarantine/session_<id>/<number>/`, and write it anew with these rows.
@@ -354,7 +354,7 @@ class MessageTreeStore(SessionStore):
             return refusal
         try:
             outcome = await self._append_owned(session, held, batch)
-            if isinstance(outcome, Position) and any(row.kind == Kind.TOOL_STARTED for row in batch.rows):
+            if isinstance(outcome, Position) and any(row.kind == RecordKind.TOOL_STARTED for row in batch.rows):
                 # A proof counts for a while, and the process may have stood still since it looked. Asked behind the
                 # intents: whoever takes the session later finds them, and no tool starts for whoever lost it before.
                 refusal = await self._leases.look(names, held)
@@ -385,7 +385,9 @@ class MessageTreeStore(SessionStore):
 
     async def _info(self, folder: str, found: Sequence[ObjectInfo]) -> SessionInfo | None:
         keys = [info.key for info in found]
-        session_id = id_in(folder, SESSIONS) or await told(self._objects, f"{folder}/session.json", "session_id")
+        session_id = id_of_folder(folder, SESSIONS) or await id_in_document(
+            self._objects, f"{folder}/session.json", "session_id"
+        )
         if session_id is None:
             return None
         names = self._names(session_id)
@@ -432,7 +434,7 @@ class MessageTreeStore(SessionStore):
         if not sources or sources[0].number is None:
             return None
         try:
-            return read_message((await self._objects.get(names.key(sources[0]))).body).at
+            return read_message_document((await self._objects.get(names.key(sources[0]))).body).at
         except NotFound:
             return None
 
@@ -455,18 +457,18 @@ _OURS = ("session.json", "repertory.json")
 
 async def salvage_agent(
     place: JournalPlace, wall: Callable[[], float], entropy: Entropy
-) -> tuple[Sequence[Row], Sequence[Damage]]:
+) -> tuple[Sequence[Row], Sequence[Corruption]]:
     """Every row that can be proved or, when some cannot, new ones for all that can be read; and what is wrong."""
     if place.names.orchestrator:
         return await _salvage_orchestrator(place, wall, entropy)
     try:
         return await mended_rows(place, wall, entropy)
     except Corrupt as error:
-        damages = [Damage(where=place.names.folder, what=str(error))]
+        damages = [Corruption(where=place.names.folder, what=str(error))]
     documents = await _messages(place)
     for source, read in documents.items():
         if read.message is None:
-            damages.append(Damage(where=place.names.key(source), what=read.fault or "it says nothing"))
+            damages.append(Corruption(where=place.names.key(source), what=read.fault or "it says nothing"))
     said = [(source.number or 0, read) for source, read in sorted(documents.items()) if read.message is not None]
     agent, _ = await read_agent_file(place)
     theirs = replace(agent, foreign=True) if agent is not None else None
@@ -475,7 +477,7 @@ async def salvage_agent(
     return opened.made, damages
 
 
-async def examine_agent(place: JournalPlace) -> Sequence[Damage]:
+async def examine_agent(place: JournalPlace) -> Sequence[Corruption]:
     """What is wrong with the documents of a journal, but for what reading it says anyway."""
     try:
         reading = await read_journal(place, whole=True)
@@ -483,24 +485,28 @@ async def examine_agent(place: JournalPlace) -> Sequence[Damage]:
         return ()
     damages = list(reading.damages)
     if reading.document is not None and not place.names.orchestrator and reading.agent is None:
-        damages.append(Damage(where=place.names.agent, what="it cannot be read, or is not as it was written"))
+        damages.append(Corruption(where=place.names.agent, what="it cannot be read, or is not as it was written"))
     if reading.document is not None and place.names.orchestrator:
         try:
             read_run_file(reading.document.body, orchestrator_in(place.agent_id) or "")
         except ValueError as error:
-            damages.append(Damage(where=place.names.agent, what=str(error)))
+            damages.append(Corruption(where=place.names.agent, what=str(error)))
     return damages
 
 
-async def examine_session(objects: ObjectStore, names: SessionNames) -> list[Damage]:
+async def examine_session(objects: ObjectStore, names: SessionNames) -> list[Corruption]:
     """What is wrong with the document that says which session it is."""
     try:
         told = parsed((await objects.get(names.session)).body).get("session_id")
     except NotFound:
-        return [Damage(where=names.session, what="it is lost")]
+        return [Corruption(where=names.session, what="it is lost")]
     except (ValueError, Invalid) as error:
-        return [Damage(where=names.session, what=str(error) or "it is empty")]
-    return [] if told == names.session_id else [Damage(where=names.session, what=f"it names another session: {told!r}")]
+        return [Corruption(where=names.session, what=str(error) or "it is empty")]
+    return (
+        []
+        if told == names.session_id
+        else [Corruption(where=names.session, what=f"it names another session: {told!r}")]
+    )
 
 
 def strays_in(folder: str, keys: Sequence[str]) -> list[str]:
@@ -514,23 +520,23 @@ def strays_in(folder: str, keys: Sequence[str]) -> list[str]:
 
 async def _salvage_orchestrator(
     place: JournalPlace, wall: Callable[[], float], entropy: Entropy
-) -> tuple[Sequence[Row], Sequence[Damage]]:
+) -> tuple[Sequence[Row], Sequence[Corruption]]:
     try:
         return await seen_run_rows(place, wall, entropy, whole=True), ()
     except Corrupt as error:
-        damages = [Damage(where=place.names.folder, what=str(error))]
+        damages = [Corruption(where=place.names.folder, what=str(error))]
     with suppress(Corrupt, NotFound):
         return await salvaged_run_rows(place, wall, entropy), damages
     return (), damages
 
 
-async def _messages(place: JournalPlace) -> dict[Source, Read]:
+async def _messages(place: JournalPlace) -> dict[DocumentSource, Read]:
     """Every document of a message, whether it can be read or not."""
-    documents: dict[Source, Read] = {}
+    documents: dict[DocumentSource, Read] = {}
 
-    async def read(source: Source) -> None:
+    async def read(source: DocumentSource) -> None:
         try:
-            documents[source] = read_message((await place.objects.get(place.names.key(source))).body)
+            documents[source] = read_message_document((await place.objects.get(place.names.key(source))).body)
         except NotFound:
             return
         except Invalid as error:  # a link, or worse

@@ -130,7 +130,7 @@ ObjectKind = Literal["head", "segment", "chunk", "window"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Head:
+class HeadObject:
     """What the head says besides the rows that it may hold."""
 
     session: str
@@ -182,16 +182,16 @@ class HeadChanges(TypedDict, total=False):
     moved_to: str | None
 
 
-_DEFAULTS = {item.name: item.default for item in fields(Head) if item.name != "seqs"}
+_DEFAULTS = {item.name: item.default for item in fields(HeadObject) if item.name != "seqs"}
 
 
-def pack_head(head: Head, rows: Sequence[Row]) -> bytes:
+def pack_head(head: HeadObject, rows: Sequence[Row]) -> bytes:
     """The bytes of a head with these rows in it."""
     said = {name: getattr(head, name) for name in _DEFAULTS if getattr(head, name) != _DEFAULTS[name]}
     return pack({"kind": "head", **said, "seqs": dict(head.seqs)}, rows)
 
 
-def head_in(packed: Packed) -> Head:
+def head_in(packed: Packed) -> HeadObject:
     """The head that was packed. Errors: ValueError."""
     said = {name: value for name, value in packed.header.items() if name != "kind"}
     for name, value in said.items():
@@ -202,7 +202,7 @@ def head_in(packed: Packed) -> Head:
     said["seqs"] = {agent_id: whole_number(seq) for agent_id, seq in seqs.items()}
     said["erasing"] = erasing_in(said.get("erasing", []))
     made = cast("Mapping[str, str]", said)  # each is of its own type, as was just seen
-    return Head(**made)  # type: ignore[arg-type]
+    return HeadObject(**made)  # type: ignore[arg-type]
 
 
 def erasing_in(said: object) -> tuple[tuple[str, int], ...]:
@@ -352,7 +352,7 @@ BESIDE_SNAPSHOTS = Layout("", "/journal", "", "/quarantine", ROOT)
 """Journals among the snapshots: `<session>/journal/...`, so that all of a session lies below `<session>/`."""
 
 
-def number_in(key: str) -> int | None:
+def commit_of_key(key: str) -> int | None:
     """The commit that the key of a segment or chunk names; None for somebody else's object, such as one with a number
     that no session gets to.
     """
@@ -371,7 +371,7 @@ async def remove_session(requests: Requests, keys: SessionKeys, up_to: int | Non
     """
     found = [info for info in await requests.list(f"{keys.folder}/") if info.key != keys.head]
     if up_to is not None:
-        found = [info for info in found if (number_in(info.key) or 0) <= up_to]
+        found = [info for info in found if (commit_of_key(info.key) or 0) <= up_to]
     small = [info.key for info in found if info.key.startswith(keys.segments) and info.size_bytes <= _FENCE_BYTES_MAX]
     stored = await requests.find_all(small)
     fences = {key for key, item in zip(small, stored, strict=True) if item is not None and _is_fence(item.body)}

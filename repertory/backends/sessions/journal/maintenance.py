@@ -9,9 +9,9 @@ from functools import partial
 import anyio
 
 from repertory.backends.ports import Create, ObjectInfo, Update
-from repertory.backends.sessions.journal.format import number_in, pack, read_object
-from repertory.backends.sessions.journal.ownership import OwnedSession, packed_aside
-from repertory.backends.sessions.journal.reading import Changed, Segment, numbers_in, without
+from repertory.backends.sessions.journal.format import commit_of_key, pack, read_object
+from repertory.backends.sessions.journal.ownership import OwnedSegments, packed_aside
+from repertory.backends.sessions.journal.reading import Changed, Segment, commits_in_header, without
 from repertory.backends.sessions.liveness import Liveness
 from repertory.backends.sessions.requests import side_by_side
 from repertory.errors import (
@@ -31,14 +31,14 @@ _RETRY_S = 5.0
 class Maintenance:
     """Maintains the sessions in `owned`, whichever they are at the time."""
 
-    def __init__(self, owned: Mapping[str, OwnedSession], life: Liveness) -> None:
+    def __init__(self, owned: Mapping[str, OwnedSegments], life: Liveness) -> None:
         self._owned = owned
         self._life = life
-        self._due: dict[OwnedSession, float] = {}
+        self._due: dict[OwnedSegments, float] = {}
         """What to tidy, and not before when."""
         self._work = anyio.Event()
-        self._tidying: dict[OwnedSession, anyio.CancelScope] = {}
-        self._locks: dict[OwnedSession, anyio.Lock] = {}
+        self._tidying: dict[OwnedSegments, anyio.CancelScope] = {}
+        self._locks: dict[OwnedSegments, anyio.Lock] = {}
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -47,25 +47,25 @@ class Maintenance:
             if self._life.renew_every_s is not None:
                 tasks.start_soon(self._renew_all, self._life.renew_every_s)
 
-    def look_at(self, session: OwnedSession) -> None:
+    def look_at(self, session: OwnedSegments) -> None:
         """Something has changed: see soon whether there is anything to do."""
         if session not in self._due and session.lost is None and _is_due(session):
             self._due[session] = 0.0
             self._work.set()
 
-    async def stop(self, session: OwnedSession) -> None:
+    async def stop(self, session: OwnedSegments) -> None:
         """Break off whatever is being tidied in a session."""
         self._due.pop(session, None)
         async with self._exclusive(session):
             self._locks.pop(session, None)
 
-    async def finish_erasing(self, session: OwnedSession) -> None:
+    async def finish_erasing(self, session: OwnedSegments) -> None:
         """Destroy what is to be erased, now. Errors: as the function `finish_erasing`."""
         async with self._exclusive(session):
             if session.erasing:
                 await finish_erasing(session)
 
-    def _exclusive(self, session: OwnedSession) -> anyio.Lock:
+    def _exclusive(self, session: OwnedSegments) -> anyio.Lock:
         """The lock of who changes objects that were written before; merging gives way."""
         scope = self._tidying.get(session)
         if scope is not None:
@@ -83,7 +83,7 @@ class Maintenance:
             wait_s = min((session.signed_at + every_s - now for session in self._owned.values()), default=every_s)
             await anyio.sleep(max(wait_s, every_s / 10))
 
-    async def _renew(self, session: OwnedSession) -> None:
+    async def _renew(self, session: OwnedSegments) -> None:
         """What cannot be renewed is lost, or tried again in time. Idle sessions alone are asked for by others."""
         if session.lost is None:
             with suppress(RepertoryError):
@@ -102,7 +102,7 @@ class Maintenance:
                 with anyio.move_on_after(wait_s):
                     await self._work.wait()
 
-    async def _tidy(self, session: OwnedSession) -> None:
+    async def _tidy(self, session: OwnedSegments) -> None:
         self._due.pop(session, None)
         lock = self._locks.setdefault(session, anyio.Lock())
         with anyio.CancelScope() as scope:
@@ -120,7 +120,7 @@ class Maintenance:
                 self._tidying.pop(session, None)
 
 
-async def _look_for_wish(session: OwnedSession) -> None:
+async def _look_for_wish(session: OwnedSegments) -> None:
     """Whoever wants a session leaves the name of its owner there, when it looks what time it is."""
     found = await session.requests.find(session.keys.wanted)
     if found is not None and found.body == session.lease.owner.encode():
@@ -128,11 +128,11 @@ async def _look_for_wish(session: OwnedSession) -> None:
         session.note_wish()
 
 
-def _is_due(session: OwnedSession) -> bool:
+def _is_due(session: OwnedSegments) -> bool:
     return session.tidy and bool(session.erasing or session.head_due or merge_due(session))
 
 
-async def _tidy(session: OwnedSession) -> None:
+async def _tidy(session: OwnedSegments) -> None:
     if session.erasing:
         await finish_erasing(session)
     if session.head_due:
@@ -149,7 +149,7 @@ async def _tidy(session: OwnedSession) -> None:
 _TRIES_MAX = 8
 
 
-async def finish_erasing(session: OwnedSession) -> None:
+async def finish_erasing(session: OwnedSegments) -> None:
     """Destroy what is to be erased wherever it stands. Merging must not run.
 
     Errors: `LeaseLost`, `CorruptJournal`, those of the object store; the work is finished later then.
@@ -157,7 +157,7 @@ async def finish_erasing(session: OwnedSession) -> None:
     erasing = session.erasing
     keys = session.keys
     found = await session.requests.list(f"{keys.folder}/")
-    holders = [info for info in found if number_in(info.key) is not None]
+    holders = [info for info in found if commit_of_key(info.key) is not None]
     await side_by_side([partial(_erase_in, session, info, frozenset(erasing)) for info in holders])
     windows = [info.key for info in found if info.key.startswith(keys.windows)]
     async with session.head_lock:
@@ -167,7 +167,7 @@ async def finish_erasing(session: OwnedSession) -> None:
     await session.requests.delete_all([key for key in windows if key != current])
 
 
-async def _erase_in(session: OwnedSession, info: ObjectInfo, erasing: frozenset[tuple[str, int]]) -> None:
+async def _erase_in(session: OwnedSegments, info: ObjectInfo, erasing: frozenset[tuple[str, int]]) -> None:
     key = info.key
     kind = "chunk" if key.startswith(session.keys.chunks) else "segment"
     for _ in range(_TRIES_MAX):
@@ -199,7 +199,7 @@ _AT_ONCE = 8
 """Requests side by side: commits go first."""
 
 
-def merge_due(session: OwnedSession) -> bool:
+def merge_due(session: OwnedSegments) -> bool:
     """Whether there are enough segments for a chunk, or some of those that were merged are still there.
 
     What is to be erased is not copied: it goes first.
@@ -208,7 +208,7 @@ def merge_due(session: OwnedSession) -> bool:
     return not session.erasing and (session.commit - head.merged >= SEGMENTS_MERGED or head.tidied < head.merged)
 
 
-async def merge(session: OwnedSession) -> None:
+async def merge(session: OwnedSegments) -> None:
     """Make one chunk, and remove what is in chunks. Errors: `LeaseLost`, `CorruptJournal`, the object store's."""
     await _remove_merged(session)
     if session.erasing or session.commit - session.head.merged < SEGMENTS_MERGED:
@@ -227,7 +227,7 @@ async def merge(session: OwnedSession) -> None:
     await _remove_merged(session)
 
 
-async def _put_chunk(session: OwnedSession, segments: list[Segment]) -> None:
+async def _put_chunk(session: OwnedSegments, segments: list[Segment]) -> None:
     """Put the chunk. One that is there already does not count: somebody ended before the head said so."""
     first, last = segments[0].commit, segments[-1].commit
     kept = [segment.commit for segment in segments if segment.size_bytes >= _KEPT_BYTES]
@@ -255,7 +255,7 @@ async def _put_chunk(session: OwnedSession, segments: list[Segment]) -> None:
         await session.requests.put(key, body, Update(found.version))
 
 
-async def _remove_merged(session: OwnedSession) -> None:
+async def _remove_merged(session: OwnedSegments) -> None:
     """Remove segments that stand in chunks. What is removed already costs nothing."""
     head = session.head
     if head.tidied >= head.merged:
@@ -268,14 +268,14 @@ async def _remove_merged(session: OwnedSession) -> None:
         if found is None:
             raise CorruptJournal("a chunk is missing", session=session.lease.session_id, key=key)
         header, _ = session.reader.read(found, "chunk", key)
-        staying |= {*numbers_in(header, "kept"), *numbers_in(header, "fences")}
+        staying |= {*commits_in_header(header, "kept"), *commits_in_header(header, "fences")}
         last = header.get("last")
         if not isinstance(last, int) or last < first:
             raise CorruptJournal("a chunk ends before it begins", session=session.lease.session_id, key=key)
         first = last + 1
     start = session.keys.segment(head.tidied) if head.tidied else None
     listed = await session.requests.list(session.keys.segments, start)
-    numbers = {number_in(info.key): info.key for info in listed}
+    numbers = {commit_of_key(info.key): info.key for info in listed}
     gone = [key for number, key in numbers.items() if number and number <= head.merged and number not in staying]
     await session.requests.delete_all(gone, _AT_ONCE)
     session.note_tidied(head.merged)

@@ -14,7 +14,7 @@ import anyio
 import anyio.to_thread
 
 from repertory.backends.ports import Batch, Condition, Create, Lease, Overwrite, Position, Update
-from repertory.backends.sessions.journal.format import Head, HeadChanges, SessionKeys, pack, pack_head
+from repertory.backends.sessions.journal.format import HeadChanges, HeadObject, SessionKeys, pack, pack_head
 from repertory.backends.sessions.journal.reading import Changed, SessionReader, StoredHead, Window, seqs_after, without
 from repertory.backends.sessions.requests import Requests, side_by_side
 from repertory.backends.sessions.table import is_current, lost, parts_by_agent, position_after, refuse_gaps
@@ -41,10 +41,10 @@ _ASIDE_BYTES = 64 * 1024
 _TRIES_MAX = 8
 
 
-class OwnedSession:
+class OwnedSegments:
     """A session under a lease of ours. After `LeaseLost` it is of no use any more."""
 
-    def __init__(self, requests: Requests, keys: SessionKeys, lease: Lease, head: Head) -> None:
+    def __init__(self, requests: Requests, keys: SessionKeys, lease: Lease, head: HeadObject) -> None:
         """`head` is the one that makes us the owner; `begin` puts it."""
         self.lease = lease
         self.keys = keys
@@ -310,7 +310,7 @@ class OwnedSession:
         """Say that the session is deleted. Errors: `LeaseLost`, and those of the object store."""
         async with self.committing, self.head_lock:
             lease = self.lease
-            gone = Head(session=lease.session_id, generation=lease.generation, edition=self.head.edition)
+            gone = HeadObject(session=lease.session_id, generation=lease.generation, edition=self.head.edition)
             self.head = replace(gone, owner=lease.owner, commit=self.commit)
             await self._replace_head({"owner": None, "orderly": True, "deleted": True}, ())
             self.lose()
@@ -382,7 +382,7 @@ class OwnedSession:
             self._stale_windows.add(self.head.window)
         self.head, self._version = stored.head, stored.version
 
-    def _ours(self, head: Head) -> bool:
+    def _ours(self, head: HeadObject) -> bool:
         return is_current(head, self.lease)
 
     def note_tidied(self, commit: int) -> None:

@@ -11,13 +11,13 @@ from typing import NamedTuple, cast
 
 from repertory.backends.ports import ObjectInfo, StoredObject
 from repertory.backends.sessions.journal.format import (
-    Head,
+    HeadObject,
     ObjectKind,
     Packed,
     SessionKeys,
+    commit_of_key,
     erasing_in,
     head_in,
-    number_in,
     read_object,
     whole_number,
 )
@@ -33,7 +33,7 @@ _READINGS_MAX = 4
 class StoredHead(NamedTuple):
     """A head as it was read."""
 
-    head: Head
+    head: HeadObject
     rows: list[Row]
     """What stands in the head itself."""
     version: str
@@ -80,15 +80,15 @@ class SessionReader:
         stored = await self._requests.find(self._keys.head)
         return None if stored is None else self._head(stored)
 
-    async def headless(self) -> Head:
+    async def headless(self) -> HeadObject:
         """What is known of a session that has no head: that it was never there, or was removed and left its fences.
 
         Raises `Changed` when it has one by now. Errors: `CorruptJournal` when the head was lost: a session that was
         there must not begin anew.
         """
         found = await self._requests.list(f"{self._keys.folder}/")
-        numbers = [number_in(info.key) or 0 for info in found if info.key.startswith(self._keys.segments)]
-        chunks = any(info.key.startswith(self._keys.chunks) and number_in(info.key) for info in found)
+        numbers = [commit_of_key(info.key) or 0 for info in found if info.key.startswith(self._keys.segments)]
+        chunks = any(info.key.startswith(self._keys.chunks) and commit_of_key(info.key) for info in found)
         try:
             segments = await self.segments([number for number in numbers if number])
         except Changed:  # Somebody is removing it.
@@ -100,7 +100,7 @@ class SessionReader:
             raise CorruptJournal(text, session=self._session_id, key=self._keys.head)
         end = max((segment.commit for segment in segments), default=0)
         generation = max((segment.generation for segment in segments), default=0)
-        return Head(session=self._session_id, generation=generation, commit=end, deleted=bool(end))
+        return HeadObject(session=self._session_id, generation=generation, commit=end, deleted=bool(end))
 
     async def window(self, stored: StoredHead) -> list[Row]:
         """The rows that opening needs as of the head. Raises `Changed` when the head was replaced meanwhile."""
@@ -112,7 +112,7 @@ class SessionReader:
             raise Changed(key)
         return self._as_of_head(stored.head, self.read(found, "window", key).rows, key)
 
-    def _as_of_head(self, head: Head, rows: list[Row], key: str) -> list[Row]:
+    def _as_of_head(self, head: HeadObject, rows: list[Row], key: str) -> list[Row]:
         """The rows, if they end where the head says. Errors: `CorruptJournal`."""
         if Window(rows).seqs != dict(head.seqs):
             raise CorruptJournal("the window is not the head's", session=self._session_id, key=key)
@@ -125,7 +125,9 @@ class SessionReader:
 
     async def segments_in(self, found: Sequence[ObjectInfo], commit: int) -> list[Segment]:
         """The segments after `commit` among these objects. Raises `Changed` when one is not there."""
-        numbers = sorted({number for info in found if (number := number_in(info.key)) is not None and number > commit})
+        numbers = sorted(
+            {number for info in found if (number := commit_of_key(info.key)) is not None and number > commit}
+        )
         for expected, number in enumerate(numbers, commit + 1):
             if number != expected:
                 raise Changed(self._keys.segment(expected))
@@ -157,7 +159,7 @@ class SessionReader:
         return self.grown(window, stored.head, segments)
 
     def grown(
-        self, window: Window, head: Head, segments: Sequence[Segment]
+        self, window: Window, head: HeadObject, segments: Sequence[Segment]
     ) -> tuple[Window, int, tuple[tuple[str, int], ...]]:
         """The same, from what was read."""
         erasing = head.erasing
@@ -228,11 +230,11 @@ class SessionReader:
             self._check_unbroken(agent_id, near, last, low)
         return without([row for row in near if low is None or row.seq >= low], erasing)
 
-    async def _parts(self, head: Head, agent_id: str) -> Parts:
+    async def _parts(self, head: HeadObject, agent_id: str) -> Parts:
         """What was committed up to the head, part by part."""
         found = await self._requests.list(f"{self._keys.folder}/")
         chunks, segments = self._sorted(found, head)
-        keys = {number: key for key in chunks if (number := number_in(key)) is not None}
+        keys = {number: key for key in chunks if (number := commit_of_key(key)) is not None}
         keys |= {number: key for number, key in segments.items() if number <= head.commit}
         commits = sorted(keys)
 
@@ -243,7 +245,7 @@ class SessionReader:
                 rows = self.segment(number, stored).rows
             else:
                 chunk = self._chunk(keys[number], stored)
-                kept = [each for each in numbers_in(chunk.header, "kept") if each <= head.merged]
+                kept = [each for each in commits_in_header(chunk.header, "kept") if each <= head.merged]
                 rows = [*chunk.rows, *(row for each in await self.segments(kept) for row in each.rows)]
             return sorted((row for row in rows if row.agent_id == agent_id), key=lambda row: row.seq)
 
@@ -266,7 +268,7 @@ class SessionReader:
                 self._last_missed = str(change)
         raise self._missing()
 
-    async def _everything(self, head: Head) -> list[Row]:
+    async def _everything(self, head: HeadObject) -> list[Row]:
         found = await self._requests.list(f"{self._keys.folder}/")
         chunk_keys, segment_keys = self._sorted(found, head)
         stored = await self._requests.find_all([*chunk_keys, *segment_keys.values()])
@@ -279,12 +281,12 @@ class SessionReader:
         rows = [row for part in (*chunks, *kept, *segments) for row in part.rows]
         return without(rows, erasing)
 
-    def _sorted(self, found: Sequence[ObjectInfo], head: Head) -> tuple[list[str], dict[int, str]]:
+    def _sorted(self, found: Sequence[ObjectInfo], head: HeadObject) -> tuple[list[str], dict[int, str]]:
         """The keys of the chunks that count, and of the segments that are in none of them."""
         chunks: list[str] = []
         segments: dict[int, str] = {}
         for info in found:
-            number = number_in(info.key)
+            number = commit_of_key(info.key)
             if number is None:
                 continue
             if info.key.startswith(self._keys.chunks) and head.base < number <= head.merged:
@@ -306,7 +308,7 @@ class SessionReader:
             raise Changed(key)
         return self.read(found, "chunk", key)
 
-    def _kept(self, chunks: Sequence[Packed], head: Head) -> list[int]:
+    def _kept(self, chunks: Sequence[Packed], head: HeadObject) -> list[int]:
         """Segments that were left as they are when their neighbours were merged. Checks that chunks follow."""
         kept: list[int] = []
         end = head.base
@@ -315,7 +317,7 @@ class SessionReader:
             if header.get("first") != end + 1 or not isinstance(last, int) or last <= end:
                 break
             end = last
-            kept += [number for number in numbers_in(header, "kept") if number <= head.merged]
+            kept += [number for number in commits_in_header(header, "kept") if number <= head.merged]
         if end != head.merged:
             raise Changed(self._keys.chunk(end + 1))
         return kept
@@ -357,7 +359,7 @@ class SessionReader:
         return CorruptJournal("an object is missing", session=self._session_id, key=self._last_missed)
 
 
-def numbers_in(header: Mapping[str, object], name: str) -> list[int]:
+def commits_in_header(header: Mapping[str, object], name: str) -> list[int]:
     """Commits that a chunk's header names; what is no number names none."""
     found = header.get(name)
     named = cast("list[object]", found) if isinstance(found, list) else []

@@ -17,28 +17,28 @@ from anyio.lowlevel import checkpoint_if_cancelled
 
 from repertory.backends.ports import (
     Batch,
+    Corruption,
     Create,
-    Damage,
     Inspection,
     Lease,
     ObjectInfo,
     ObjectStore,
     Overwrite,
     Position,
-    Salvage,
+    SalvagedRows,
     SessionInfo,
     SessionStore,
     StoreCapabilities,
 )
 from repertory.backends.sessions.journal.format import (
     JOURNALS,
-    Head,
+    HeadObject,
     Layout,
     ObjectKind,
     SessionKeys,
+    commit_of_key,
     erasing_in,
     head_in,
-    number_in,
     pack,
     pack_head,
     read_object,
@@ -46,11 +46,11 @@ from repertory.backends.sessions.journal.format import (
     unpack,
 )
 from repertory.backends.sessions.journal.maintenance import Maintenance
-from repertory.backends.sessions.journal.ownership import OwnedSession
+from repertory.backends.sessions.journal.ownership import OwnedSegments
 from repertory.backends.sessions.journal.reading import Changed, SessionReader, StoredHead, Window, seqs_after, without
 from repertory.backends.sessions.liveness import Liveness
 from repertory.backends.sessions.requests import Requests, copy_aside, names_aside, remove_aside, side_by_side
-from repertory.backends.sessions.table import Outcome, busy, check_agents, lost, rival
+from repertory.backends.sessions.table import CommitOutcome, busy, check_agents, lost, rival
 from repertory.core.ids import check_id
 from repertory.core.journal.rows import Row
 from repertory.core.outage import own_errors
@@ -89,7 +89,7 @@ class ObjectSessionStore(SessionStore):
         self._owner = check_id(owner, "owner")
         self._life = life
         self._requests = Requests(objects)
-        self._owned: dict[str, OwnedSession] = {}
+        self._owned: dict[str, OwnedSegments] = {}
         self._maintenance = Maintenance(self._owned, life)
         self._closed = False
 
@@ -143,15 +143,15 @@ class ObjectSessionStore(SessionStore):
             await self._maintenance.stop(owned)
             await owned.release()
 
-    async def append(self, batches: Sequence[Batch]) -> Sequence[Outcome]:
+    async def append(self, batches: Sequence[Batch]) -> Sequence[CommitOutcome]:
         """Commit a group, each session on its own; one outcome per batch, in order. Cancellation waits for the puts.
 
         Errors: see the class, when nothing of the group is known to be stored.
         """
         self._check_open()
         check_agents(batches)
-        groups: dict[OwnedSession, list[int]] = {}
-        outcomes: list[Outcome | None] = [None] * len(batches)
+        groups: dict[OwnedSegments, list[int]] = {}
+        outcomes: list[CommitOutcome | None] = [None] * len(batches)
         for number, batch in enumerate(batches):
             owned = self._owned.get(batch.lease.session_id)
             if owned is None or owned.lease != batch.lease:
@@ -207,7 +207,7 @@ class ObjectSessionStore(SessionStore):
         self._check_open()
         return await inspect_sessions(self._requests, self._layout)
 
-    async def salvage(self, session_id: str) -> Salvage:
+    async def salvage(self, session_id: str) -> SalvagedRows:
         """The rows in every object of a session that can be read."""
         return (await salvage_session(self._requests, await self._where(session_id), session_id)).salvage
 
@@ -245,12 +245,12 @@ class ObjectSessionStore(SessionStore):
             await self._life.end()
             await self._objects.aclose()
 
-    async def _give_up(self, owned: OwnedSession) -> None:
+    async def _give_up(self, owned: OwnedSegments) -> None:
         with suppress(RepertoryError):
             await self._maintenance.stop(owned)
             await owned.release()
 
-    async def _acquire(self, session_id: str, keys: SessionKeys, takeover: bool) -> OwnedSession:
+    async def _acquire(self, session_id: str, keys: SessionKeys, takeover: bool) -> OwnedSegments:
         before_us = self._owned.pop(session_id, None)
         if before_us is not None:
             before_us.lose()
@@ -259,7 +259,7 @@ class ObjectSessionStore(SessionStore):
         self._maintenance.look_at(owned)
         return owned
 
-    async def _own(self, session_id: str, keys: SessionKeys, takeover: bool) -> OwnedSession:
+    async def _own(self, session_id: str, keys: SessionKeys, takeover: bool) -> OwnedSegments:
         """Become the owner of what lies under these keys. Errors: `SessionBusy`, and see the class."""
         reader = SessionReader(self._requests, keys, session_id)
         for _ in range(_TRIES_MAX):
@@ -274,7 +274,9 @@ class ObjectSessionStore(SessionStore):
             return owned
         raise SessionBusy("others want the session as well", session=session_id)
 
-    async def _before(self, session_id: str, keys: SessionKeys, stored: StoredHead | None, takeover: bool) -> Head:
+    async def _before(
+        self, session_id: str, keys: SessionKeys, stored: StoredHead | None, takeover: bool
+    ) -> HeadObject:
         """The head that the next owner goes on from. `stored`: what lies there.
 
         Raises `Changed` when that has to be looked at again. Errors: see the class.
@@ -293,14 +295,14 @@ class ObjectSessionStore(SessionStore):
         """What is read of a session that need not be owned."""
         return await read(SessionReader(self._requests, self._keys(session_id), session_id))
 
-    def _next_owner(self, session_id: str, keys: SessionKeys, head: Head) -> OwnedSession:
+    def _next_owner(self, session_id: str, keys: SessionKeys, head: HeadObject) -> OwnedSegments:
         if head.deleted:
             end = head.commit
-            head = Head(session=session_id, generation=head.generation, edition=head.edition, commit=end)
+            head = HeadObject(session=session_id, generation=head.generation, edition=head.edition, commit=end)
             head = replace(head, base=end, merged=end, tidied=end)
         head = replace(head, owner=self._owner, generation=head.generation + 1, edition=head.edition + 1, orderly=False)
         lease = Lease(session_id=session_id, owner=self._owner, generation=head.generation)
-        return OwnedSession(self._requests, keys, lease, head)
+        return OwnedSegments(self._requests, keys, lease, head)
 
     async def _check_free(self, keys: SessionKeys, stored: StoredHead | None, takeover: bool) -> None:
         owner = rival(stored.head, self._owner) if stored is not None else None
@@ -311,10 +313,10 @@ class ObjectSessionStore(SessionStore):
             raise busy(stored.head.session, owner)
 
     async def _append(
-        self, group: tuple[OwnedSession, list[int]], batches: Sequence[Batch], outcomes: list[Outcome | None]
+        self, group: tuple[OwnedSegments, list[int]], batches: Sequence[Batch], outcomes: list[CommitOutcome | None]
     ) -> None:
         owned, numbers = group
-        found: Sequence[Outcome]
+        found: Sequence[CommitOutcome]
         try:
             with own_errors(owned.lease.session_id):
                 found = await owned.append([batches[number] for number in numbers])
@@ -382,7 +384,7 @@ class ObjectSessionStore(SessionStore):
             raise Invalid("this was closed before", name=self.name)
 
 
-def _unfinished(owned: OwnedSession, error: RepertoryError) -> RepertoryError:
+def _unfinished(owned: OwnedSegments, error: RepertoryError) -> RepertoryError:
     """What to say when contents may not be destroyed yet: whoever owns the session finishes that."""
     if not isinstance(error, LeaseLost):
         return error
@@ -486,12 +488,12 @@ class _Listing(NamedTuple):
                 found = await self.requests.list(f"{keys.folder}/")
         raise Corrupt("an object is missing", key=missing)
 
-    async def _info(self, keys: SessionKeys, head: Head, found: Sequence[ObjectInfo]) -> SessionInfo | None:
+    async def _info(self, keys: SessionKeys, head: HeadObject, found: Sequence[ObjectInfo]) -> SessionInfo | None:
         if head.deleted or (head.moved_to is not None and not self.moving):
             return None
         seqs, window, created_at = head.seqs, Window(), head.created_at
         segments = [info for info in found if info.key.startswith(keys.segments)]
-        newer = [info for info in segments if (number_in(info.key) or 0) > head.commit]
+        newer = [info for info in segments if (commit_of_key(info.key) or 0) > head.commit]
         if newer and not head.orderly:
             for segment in await SessionReader(self.requests, keys, head.session).segments_in(newer, head.commit):
                 seqs = seqs_after(seqs, segment.rows)
@@ -513,8 +515,8 @@ class _Listing(NamedTuple):
 class Remains(NamedTuple):
     """What is left of a session."""
 
-    salvage: Salvage
-    head: Head | None
+    salvage: SalvagedRows
+    head: HeadObject | None
     """None when it cannot be read, or is not there."""
     version: str | None
     """Of the head, readable or not; None when it is not there."""
@@ -528,12 +530,12 @@ async def salvage_session(requests: Requests, keys: SessionKeys, session_id: str
     """Everything of a session that can be read, object by object."""
     found = sorted(await requests.list(f"{keys.folder}/"), key=lambda info: info.key != keys.head)  # the head first
     bodies = await requests.find_all([info.key for info in found])
-    damages: list[Damage] = []
+    damages: list[Corruption] = []
     rows: list[Row] = []
     erasing: set[tuple[str, int]] = set()
     head, version, end, generation = None, None, 0, 0
     for info, stored in zip(found, bodies, strict=True):
-        kind = kind_of(keys, info.key)
+        kind = kind_of_key(keys, info.key)
         if stored is None or kind is None:
             continue
         version = stored.version if kind == "head" else version
@@ -542,16 +544,16 @@ async def salvage_session(requests: Requests, keys: SessionKeys, session_id: str
             erasing.update(erasing_in(packed.header.get("erasing", [])))
             head = head_in(packed) if kind == "head" else head
         except (CorruptJournal, ValueError) as error:
-            damages.append(Damage(where=info.key, what=str(error)))
+            damages.append(Corruption(where=info.key, what=str(error)))
             continue
         said = packed.header.get("generation")
         generation = max(generation, said if isinstance(said, int) else 0)
-        end = max(end, number_in(info.key) or 0, head.commit if head is not None else 0)
+        end = max(end, commit_of_key(info.key) or 0, head.commit if head is not None else 0)
         # What lies up to here belongs to a session of the same name that was deleted.
-        if head is None or (number_in(info.key) or head.base + 1) > head.base:
+        if head is None or (commit_of_key(info.key) or head.base + 1) > head.base:
             rows += packed.rows
     damages += _missing(keys, head, found)
-    salvage = Salvage(rows=without(rows, erasing), damages=damages)
+    salvage = SalvagedRows(rows=without(rows, erasing), damages=damages)
     return Remains(salvage, head, version, end, generation)
 
 
@@ -567,7 +569,7 @@ async def begin_anew(
     said = {"kind": "segment", "session": lease.session_id, "commit": end + 1, "owner": lease.owner}
     body = pack({**said, "generation": lease.generation}, keep)
     await requests.put(keys.segment(end + 1), body, Create())
-    head = Head(
+    head = HeadObject(
         session=lease.session_id,
         generation=lease.generation,
         owner=lease.owner,
@@ -580,8 +582,8 @@ async def begin_anew(
     version = remains.version
     if version is None:
         version = await requests.put(keys.head, pack_head(replace(head, owner=None), ()), Create())
-    owned = OwnedSession(requests, keys, lease, head)
-    await owned.begin(StoredHead(Head(session=lease.session_id), [], version))
+    owned = OwnedSegments(requests, keys, lease, head)
+    await owned.begin(StoredHead(HeadObject(session=lease.session_id), [], version))
     await remove_session(requests, keys, up_to=end)
     await owned.release()
 
@@ -598,23 +600,23 @@ async def inspect_sessions(requests: Requests, layout: Layout) -> Inspection:
     return Inspection(strays=strays)
 
 
-def kind_of(keys: SessionKeys, key: str) -> ObjectKind | None:
+def kind_of_key(keys: SessionKeys, key: str) -> ObjectKind | None:
     """What should lie under a key of the session; None for what is somebody else's, or has no rows."""
     if key == keys.head:
         return "head"
     if key.startswith(keys.windows):
         return "window"
-    if number_in(key) is None:
+    if commit_of_key(key) is None:
         return None
     return "segment" if key.startswith(keys.segments) else "chunk" if key.startswith(keys.chunks) else None
 
 
-def _missing(keys: SessionKeys, head: Head | None, found: Sequence[ObjectInfo]) -> list[Damage]:
+def _missing(keys: SessionKeys, head: HeadObject | None, found: Sequence[ObjectInfo]) -> list[Corruption]:
     """Segments that should be there, and the head."""
     there = {info.key for info in found}
     if head is None:
-        return [] if keys.head in there else [Damage(where=keys.head, what="the object is missing")]
-    numbers = sorted(number_in(key) or 0 for key in there if key.startswith(keys.segments))
+        return [] if keys.head in there else [Corruption(where=keys.head, what="the object is missing")]
+    numbers = sorted(commit_of_key(key) or 0 for key in there if key.startswith(keys.segments))
     wanted: list[str] = []
     expected = head.merged + 1
     for number in (number for number in (*numbers, head.commit + 1) if number >= expected):
@@ -622,10 +624,10 @@ def _missing(keys: SessionKeys, head: Head | None, found: Sequence[ObjectInfo]) 
         expected = number + 1
     if head.window is not None:
         wanted.append(keys.window(head.window))
-    return [Damage(where=key, what="the object is missing") for key in wanted if key not in there]
+    return [Corruption(where=key, what="the object is missing") for key in wanted if key not in there]
 
 
-async def _head(requests: Requests, keys: SessionKeys) -> Head | None:
+async def _head(requests: Requests, keys: SessionKeys) -> HeadObject | None:
     stored = await requests.find(keys.head)
     if stored is None:
         return None
@@ -635,14 +637,14 @@ async def _head(requests: Requests, keys: SessionKeys) -> Head | None:
         return None
 
 
-def _is_stray(keys: SessionKeys, head: Head | None, key: str) -> bool:
+def _is_stray(keys: SessionKeys, head: HeadObject | None, key: str) -> bool:
     """Whether an object is nobody's, or was left over when somebody was killed."""
-    match kind_of(keys, key):
+    match kind_of_key(keys, key):
         case None:
             return key != keys.wanted
         case "window":
             return head is not None and (head.window is None or key != keys.window(head.window))
         case "chunk":
-            return head is not None and not head.base < (number_in(key) or 0) <= head.merged
+            return head is not None and not head.base < (commit_of_key(key) or 0) <= head.merged
         case "head" | "segment":
             return False

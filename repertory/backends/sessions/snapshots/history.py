@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from repertory.core.journal.codec import decode
 from repertory.core.journal.records import SnapshotTaken
-from repertory.core.journal.rows import Kind, Row
+from repertory.core.journal.rows import RecordKind, Row
 from repertory.core.snapshots.location import Numbering, file_name, number_of
 from repertory.errors import CorruptJournal, SnapshotException
 
@@ -94,7 +94,7 @@ class AgentHistory:
             if taken is not None:
                 shown = [*before, *added[:place]]
                 shown = shown[max(shown[-1].low - shown[0].seq, 0) :] if shown else []
-                number = number_in(taken)
+                number = marked_number(taken)
                 self._waiting.append(Marked(number, row.seq, taken.at, shown))
                 self._next, self.last_at = max(self._next, number + 1), taken.at
 
@@ -133,7 +133,7 @@ class AgentHistory:
 
 def mark_in(row: Row) -> SnapshotTaken | None:
     """The mark of a numbered snapshot; None for every other row."""
-    if row.kind != Kind.SNAPSHOT or row.erased:
+    if row.kind != RecordKind.SNAPSHOT or row.erased:
         return None
     record = decode(row.kind, row.version, row.body)
     if not isinstance(record, SnapshotTaken) or not isinstance(record.metadata.get(_NUMBER), int):
@@ -141,11 +141,11 @@ def mark_in(row: Row) -> SnapshotTaken | None:
     return record
 
 
-def number_in(mark: SnapshotTaken) -> int:
+def marked_number(mark: SnapshotTaken) -> int:
     """The number of the snapshot that a mark is for."""
     return int(str(mark.metadata[_NUMBER]))
 
 
-def numbers_in(rows: Iterable[Row]) -> set[int]:
+def marked_numbers(rows: Iterable[Row]) -> set[int]:
     """The numbers of the snapshots that are marked in these rows."""
-    return {number_in(mark) for row in rows if (mark := mark_in(row)) is not None}
+    return {marked_number(mark) for row in rows if (mark := mark_in(row)) is not None}

@@ -28,7 +28,7 @@ from repertory.backends.ports import Condition, Create, Inspection, SessionInfo,
 from repertory.backends.sessions.journal.format import (
     BESIDE_SNAPSHOTS,
     JOURNALS,
-    Head,
+    HeadObject,
     SessionKeys,
     pack_head,
     remove_session,
@@ -37,7 +37,7 @@ from repertory.backends.sessions.journal.reading import Changed, SessionReader, 
 from repertory.backends.sessions.journal.store import (
     ObjectSessionStore,
     inspect_sessions,
-    kind_of,
+    kind_of_key,
     list_sessions,
     newest_first,
 )
@@ -56,7 +56,7 @@ from repertory.errors import (
 
 if TYPE_CHECKING:
     from repertory.backends.ports import ObjectInfo, ObjectStore
-    from repertory.backends.sessions.journal.ownership import OwnedSession
+    from repertory.backends.sessions.journal.ownership import OwnedSegments
     from repertory.backends.sessions.liveness import Liveness
     from repertory.core.journal.rows import Row
 
@@ -125,7 +125,7 @@ class SnapshotJournal(ObjectSessionStore):
             return False
         return not (await self._older(session_id)).deleted
 
-    async def _older(self, session_id: str) -> Head:
+    async def _older(self, session_id: str) -> HeadObject:
         """The head at the older place, for a session that has none at its own; `deleted` when nothing is there."""
         found = await self._older_objects(session_id, headed=False)
         if found:
@@ -134,7 +134,7 @@ class SnapshotJournal(ObjectSessionStore):
             if stored is not None:
                 return stored.head
             return replace(await reader.headless(), deleted=True)
-        return Head(session=session_id, deleted=True)
+        return HeadObject(session=session_id, deleted=True)
 
     async def _older_objects(self, session_id: str, *, headed: bool) -> Sequence[ObjectInfo]:
         """What lies at the older place. `headed`: whether the session has a head at its own place."""
@@ -174,7 +174,9 @@ class SnapshotJournal(ObjectSessionStore):
 
     # Moving.
 
-    async def _before(self, session_id: str, keys: SessionKeys, stored: StoredHead | None, takeover: bool) -> Head:
+    async def _before(
+        self, session_id: str, keys: SessionKeys, stored: StoredHead | None, takeover: bool
+    ) -> HeadObject:
         older = JOURNALS.keys_of(session_id)
         if keys == older:
             return await super()._before(session_id, keys, stored, takeover)
@@ -211,7 +213,7 @@ class SnapshotJournal(ObjectSessionStore):
         with suppress(AlreadyExists):
             await self._requests.put(keys.head, pack_head(head, stored.rows), Create())
 
-    async def _own_older(self, session_id: str, older: SessionKeys, takeover: bool) -> OwnedSession:
+    async def _own_older(self, session_id: str, older: SessionKeys, takeover: bool) -> OwnedSegments:
         try:
             return await self._own(session_id, older, takeover)
         except StoreFailed as error:
@@ -220,13 +222,13 @@ class SnapshotJournal(ObjectSessionStore):
                 raise Changed(older.head) from error
             raise
 
-    async def _copy(self, owned: OwnedSession, keys: SessionKeys) -> None:
+    async def _copy(self, owned: OwnedSegments, keys: SessionKeys) -> None:
         """Copy what the head at the older place needs, as it is. Errors: `LeaseLost`, those of the object store."""
         older = owned.keys
         wanted = [
             info.key.removeprefix(older.folder)
             for info in await self._requests.list(f"{older.folder}/")
-            if kind_of(older, info.key) in ("segment", "chunk") or info.key == older.window(owned.head.window or "")
+            if kind_of_key(older, info.key) in ("segment", "chunk") or info.key == older.window(owned.head.window or "")
         ]
         for first in range(0, len(wanted), SIDE_BY_SIDE):
             renew_s = self._life.renew_every_s
@@ -237,12 +239,12 @@ class SnapshotJournal(ObjectSessionStore):
         copies = {f"{keys.folder}{name}" for name in wanted}
         there = [info.key for info in await self._requests.list(f"{keys.folder}/")]
         # A move that was broken off has copied what has been merged or erased since.
-        stale = [key for key in there if key not in copies and kind_of(keys, key) in ("segment", "chunk", "window")]
+        stale = [key for key in there if key not in copies and kind_of_key(keys, key) in ("segment", "chunk", "window")]
         if stale:
             await owned.prove()
             await self._requests.delete_all(stale)
 
-    async def _copy_one(self, owned: OwnedSession, older: SessionKeys, keys: SessionKeys, name: str) -> None:
+    async def _copy_one(self, owned: OwnedSegments, older: SessionKeys, keys: SessionKeys, name: str) -> None:
         found = await self._requests.find(f"{older.folder}{name}")
         if found is None:
             await owned.prove()
@@ -273,7 +275,9 @@ class SnapshotJournal(ObjectSessionStore):
         await remove_session(self._requests, older)
         if stored is not None:
             head = stored.head
-            gone = Head(session=session_id, generation=head.generation, edition=head.edition + 1, commit=head.commit)
+            gone = HeadObject(
+                session=session_id, generation=head.generation, edition=head.edition + 1, commit=head.commit
+            )
             gone = replace(gone, deleted=True, moved_to=head.moved_to)
             with suppress(PreconditionFailed):  # somebody else was quicker
                 await self._requests.put(older.head, pack_head(gone, ()), Update(stored.version))

@@ -19,14 +19,14 @@ from repertory.core.journal.history.rewind import rewind
 from repertory.core.journal.restore import restore
 from repertory.core.journal.whole_journal import read_whole
 from repertory.core.snapshots.document import (
-    ReadRun,
+    FoundRun,
+    JournalPosition,
     SnapshotContent,
-    Standing,
-    content_of,
     read_run_snapshot,
     read_snapshot,
     rows_for_run,
     run_snapshot,
+    snapshot_content,
     snapshot_document,
 )
 from repertory.core.snapshots.intake import Published, taken_in
@@ -46,11 +46,11 @@ _ASIDE_BYTES = 64 * 1024
 """More is read and spelled in a thread: the event loop has other things to do."""
 
 T = TypeVar("T")
-S = TypeVar("S", "ReadSnapshot", "ReadRun")
+S = TypeVar("S", "ReadSnapshot", "FoundRun")
 """What a snapshot says: of an agent, or of an orchestrator."""
 
 
-class Found(NamedTuple, Generic[S]):
+class FoundSnapshot(NamedTuple, Generic[S]):
     """A snapshot as it lies there."""
 
     place: str
@@ -66,7 +66,7 @@ class Found(NamedTuple, Generic[S]):
     """By which one tells what others make of it."""
 
 
-class Made(NamedTuple):
+class PreparedSnapshot(NamedTuple):
     """A snapshot that is to be put somewhere."""
 
     document: dict[str, object]
@@ -80,7 +80,7 @@ class Made(NamedTuple):
 class HistoryShelf(Protocol):
     """Where numbered snapshots are put. Errors of every call: those of whatever it is kept in."""
 
-    async def history(self, location: SnapshotLocation, snapshot_id: str) -> Found[ReadSnapshot] | None:
+    async def history(self, location: SnapshotLocation, snapshot_id: str) -> FoundSnapshot[ReadSnapshot] | None:
         """The snapshot of that id."""
         ...
 
@@ -107,7 +107,7 @@ class HistoryShelf(Protocol):
         ...
 
 
-async def aside(size_bytes: int, work: Callable[[], T]) -> T:
+async def in_thread_when_large(size_bytes: int, work: Callable[[], T]) -> T:
     """What `work` gives: done in a thread when there is much of it."""
     if size_bytes <= _ASIDE_BYTES:
         return work()
@@ -128,7 +128,7 @@ class Maker(ABC, Generic[S]):
         self.generation = generation
 
     @abstractmethod
-    def found_in(self, document: object, place: str) -> Found[S]:
+    def found_in(self, document: object, place: str) -> FoundSnapshot[S]:
         """A snapshot in values that JSON has, whoever wrote it."""
 
     @abstractmethod
@@ -143,47 +143,51 @@ class Maker(ABC, Generic[S]):
         could see of it last, if that is known.
         """
 
-    async def made(self, rows: Sequence[Row], at: float | None = None, more: Mapping[str, Json] | None = None) -> Made:
+    async def made(
+        self, rows: Sequence[Row], at: float | None = None, more: Mapping[str, Json] | None = None
+    ) -> PreparedSnapshot:
         """The snapshot of what rows amount to: those from the last one's `low` on. It is of the time `at`, or of that
         of the last row. `more` goes with it.
         """
         size_bytes = sum(len(row.body) for row in rows)
 
-        def made() -> Made:
+        def made() -> PreparedSnapshot:
             fold = restore(rows, session_id=self._location.session_id).fold if rows else Fold()
             last = rows[-1] if rows else None
-            standing = Standing(
+            standing = JournalPosition(
                 seq=last.seq if last is not None else 0,
                 link=last.link.hex() if last is not None else "",
                 generation=self.generation,
                 more=more or {},
             )
             document, published = self._spelled(fold, last_time(rows) if at is None else at, standing)
-            return Made(document, published, size_bytes)
+            return PreparedSnapshot(document, published, size_bytes)
 
-        return await aside(size_bytes, made)
+        return await in_thread_when_large(size_bytes, made)
 
     @abstractmethod
-    def _spelled(self, fold: Fold, at: float, standing: Standing) -> tuple[dict[str, object], Published | None]: ...
+    def _spelled(
+        self, fold: Fold, at: float, standing: JournalPosition
+    ) -> tuple[dict[str, object], Published | None]: ...
 
 
-def found_in(document: object, place: str) -> Found[ReadSnapshot]:
+def found_snapshot(document: object, place: str) -> FoundSnapshot[ReadSnapshot]:
     """A snapshot of an agent in values that JSON has, whoever wrote it."""
     found = _found_in(document, place, read_snapshot)
     return found if found.snapshot is None else found._replace(published=Published.of(found.snapshot.content))
 
 
-def run_found_in(document: object, place: str, orchestrator_id: str) -> Found[ReadRun]:
+def run_found_in(document: object, place: str, orchestrator_id: str) -> FoundSnapshot[FoundRun]:
     """A snapshot of a run in values that JSON has, whoever wrote it."""
     return _found_in(document, place, partial(read_run_snapshot, orchestrator_id=orchestrator_id))
 
 
-def _found_in(document: object, place: str, read: Callable[[object], S]) -> Found[S]:
+def _found_in(document: object, place: str, read: Callable[[object], S]) -> FoundSnapshot[S]:
     said = cast("dict[str, object]", document) if isinstance(document, dict) else dict[str, object]()
     try:
-        return Found(place, read(cast("object", document)), document=said)
+        return FoundSnapshot(place, read(cast("object", document)), document=said)
     except SnapshotException as error:
-        return Found(place, None, str(error), document=said)
+        return FoundSnapshot(place, None, str(error), document=said)
 
 
 class SnapshotMaker(Maker["ReadSnapshot"]):
@@ -202,8 +206,8 @@ class SnapshotMaker(Maker["ReadSnapshot"]):
         told = standing.more.get(_THEIRS) if ours and standing is not None else snapshot.content.manager.get("__name__")
         self._theirs = told if isinstance(told, str) else ""
 
-    def found_in(self, document: object, place: str) -> Found[ReadSnapshot]:
-        return found_in(document, place)
+    def found_in(self, document: object, place: str) -> FoundSnapshot[ReadSnapshot]:
+        return found_snapshot(document, place)
 
     async def rows_for(
         self,
@@ -215,29 +219,29 @@ class SnapshotMaker(Maker["ReadSnapshot"]):
     ) -> list[Row]:
         return await rows_for(self._location, rows, snapshot, entropy, at, published)
 
-    def _spelled(self, fold: Fold, at: float, standing: Standing) -> tuple[dict[str, object], Published | None]:
-        content = content_of(fold, self._found, self._theirs or self._manager)
+    def _spelled(self, fold: Fold, at: float, standing: JournalPosition) -> tuple[dict[str, object], Published | None]:
+        content = snapshot_content(fold, self._found, self._theirs or self._manager)
         if self._theirs:
             standing = replace(standing, more={_THEIRS: self._theirs, **standing.more})
         return snapshot_document(content, at, standing), Published.of(content)
 
 
-class RunMaker(Maker["ReadRun"]):
+class RunMaker(Maker["FoundRun"]):
     """Those of an orchestrator."""
 
     _app_data: Mapping[str, Json] = MappingProxyType({})
 
-    def found_in(self, document: object, place: str) -> Found[ReadRun]:
+    def found_in(self, document: object, place: str) -> FoundSnapshot[FoundRun]:
         return run_found_in(document, place, self._location.scope_id)
 
-    def keep(self, snapshot: ReadRun, *, ours: bool) -> None:
+    def keep(self, snapshot: FoundRun, *, ours: bool) -> None:
         del ours
         self._app_data = snapshot.app_data
 
     async def rows_for(
         self,
         rows: Sequence[Row],
-        snapshot: ReadRun,
+        snapshot: FoundRun,
         entropy: Entropy,
         at: float,
         published: Published | None = None,
@@ -245,16 +249,16 @@ class RunMaker(Maker["ReadRun"]):
         del published
         nodes = snapshot.said.get("node_results")
         size_bytes = sum(len(row.body) for row in rows) + 1024 * (len(nodes) if isinstance(nodes, dict) else 0)
-        return await aside(size_bytes, lambda: rows_for_run(self._location, rows, snapshot, at, entropy))
+        return await in_thread_when_large(size_bytes, lambda: rows_for_run(self._location, rows, snapshot, at, entropy))
 
-    def _spelled(self, fold: Fold, at: float, standing: Standing) -> tuple[dict[str, object], Published | None]:
+    def _spelled(self, fold: Fold, at: float, standing: JournalPosition) -> tuple[dict[str, object], Published | None]:
         return run_snapshot(fold, self._location.scope_id, at, standing, self._app_data), None
 
 
 _log = logging.getLogger("repertory.sessions")
 
 
-def is_of(standing: Standing | None, rows: Sequence[Row]) -> bool:
+def is_of(standing: JournalPosition | None, rows: Sequence[Row]) -> bool:
     """Whether a snapshot is one of this journal, whose rows from the last one's `low` on are given."""
     if standing is None or not rows or standing.seq > rows[-1].seq:
         return False
@@ -278,7 +282,7 @@ async def rows_for(
         return taken_in(appender, snapshot.content, snapshot.created_at or at, published)
 
     size_bytes = sum(len(row.body) for row in rows) + 256 * len(snapshot.content.messages)
-    return await aside(size_bytes, made)
+    return await in_thread_when_large(size_bytes, made)
 
 
 def holds_more(snapshot: ReadSnapshot, document: Mapping[str, object]) -> bool:
@@ -289,7 +293,7 @@ def holds_more(snapshot: ReadSnapshot, document: Mapping[str, object]) -> bool:
     return bool(snapshot.content.interrupt_state.get("activated")) or (isinstance(data, Mapping) and "stash" in data)
 
 
-async def unreadable(shelf: HistoryShelf, location: SnapshotLocation, found: Found[S]) -> SnapshotException:
+async def unreadable(shelf: HistoryShelf, location: SnapshotLocation, found: FoundSnapshot[S]) -> SnapshotException:
     """The error for a latest snapshot that nobody can read, where there is no journal to go on from."""
     ids = await shelf.ids(location)
     hint = f"open the session with load_snapshot_id={ids[-1]!r}" if ids else "there is no numbered snapshot either"

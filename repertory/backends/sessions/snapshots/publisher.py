@@ -41,18 +41,18 @@ from repertory.core.journal.fold import is_answer
 from repertory.core.journal.records import NodeChanged
 from repertory.core.message_tree.kept_rows import message_in
 from repertory.core.outage import own_errors
-from repertory.core.snapshots.intake import Replacements, redacted
+from repertory.core.snapshots.intake import Replacements, redact_snapshot
 from repertory.core.snapshots.location import number_of
 from repertory.errors import AlreadyExists, LeaseLost, PreconditionFailed, RepertoryError, Retryable, StoreUnavailable
 
 if TYPE_CHECKING:
     from repertory.backends.ports import Lease, SessionStore
-    from repertory.backends.sessions.snapshots.makers import Found, Made, Maker
+    from repertory.backends.sessions.snapshots.makers import FoundSnapshot, Maker, PreparedSnapshot
     from repertory.backends.sessions.snapshots.port import SnapshotChoices
     from repertory.backends.sessions.snapshots.tree import SnapshotTree
     from repertory.core.journal.appender import Entropy
     from repertory.core.journal.rows import Row
-    from repertory.core.snapshots.document import ReadRun, ReadSnapshot, Standing
+    from repertory.core.snapshots.document import FoundRun, JournalPosition, ReadSnapshot
     from repertory.core.snapshots.intake import Published
     from repertory.core.snapshots.location import SnapshotLocation
     from repertory.core.snapshots.trigger import MultiAgentSaveLatestOn
@@ -84,7 +84,9 @@ class WrittenElsewhere(LeaseLost):
 class LatestSnapshot(Generic[S]):
     """The latest snapshot. `lock` is held by whoever reads or puts it."""
 
-    def __init__(self, place: OwnedPlace, find: Callable[[SnapshotLocation], Awaitable[Found[S] | None]]) -> None:
+    def __init__(
+        self, place: OwnedPlace, find: Callable[[SnapshotLocation], Awaitable[FoundSnapshot[S] | None]]
+    ) -> None:
         """`find` reads it as it lies there."""
         self._tree = place.tree
         self._lease = place.lease
@@ -100,21 +102,21 @@ class LatestSnapshot(Generic[S]):
         """Whether the session is not ours any more."""
         self.lock = anyio.Lock()
 
-    async def find(self) -> Found[S] | None:
+    async def find(self) -> FoundSnapshot[S] | None:
         """The one that lies there."""
         return await self._find(self._location)
 
-    def begin(self, found: Found[S] | None) -> None:
+    def begin(self, found: FoundSnapshot[S] | None) -> None:
         """This is the one that lies there."""
         self.foreign, self.seq = False, 0
         self.version = found.version if found is not None else None
 
-    async def set_aside(self, found: Found[S], why: str) -> None:
+    async def set_aside(self, found: FoundSnapshot[S], why: str) -> None:
         """Keep a copy of it: it is to be replaced."""
         copy = await self._tree.set_aside(self._location)
         _log.warning("a snapshot was set aside file=%r copy=%r why=%r", found.place, copy, why)
 
-    async def put(self, made: Made, seq: int) -> bool:
+    async def put(self, made: PreparedSnapshot, seq: int) -> bool:
         """Put one that shows everything up to a record. Whether it lies there now: not when the session is not ours.
 
         Errors: `LeaseLost`, `WrittenElsewhere`, and those of the objects.
@@ -154,7 +156,7 @@ class LatestSnapshot(Generic[S]):
             self._check_ours(found, found.snapshot.standing)
         self.version = found.version if found is not None else None
 
-    def _check_ours(self, found: Found[S], standing: Standing | None) -> None:
+    def _check_ours(self, found: FoundSnapshot[S], standing: JournalPosition | None) -> None:
         if standing is None:
             if not self.foreign:
                 _log.warning("somebody else has written the latest snapshot file=%r", found.place)
@@ -190,7 +192,7 @@ class Publisher(ABC, Generic[S]):
         journal and objects, and of what is to be gone on from.
         """
         rows: list[Row] = []
-        latest: list[Found[S] | None] = []
+        latest: list[FoundSnapshot[S] | None] = []
 
         async def read_rows() -> None:
             rows.extend(await self._read())
@@ -207,9 +209,9 @@ class Publisher(ABC, Generic[S]):
         return ()
 
     @abstractmethod
-    async def _open(self, rows: list[Row], found: Found[S] | None) -> None: ...
+    async def _open(self, rows: list[Row], found: FoundSnapshot[S] | None) -> None: ...
 
-    async def _set_unreadable_aside(self, found: Found[S], *, needed: bool) -> None:
+    async def _set_unreadable_aside(self, found: FoundSnapshot[S], *, needed: bool) -> None:
         """`needed`: there is nothing else to go on from. Errors: `SnapshotException` then."""
         if needed:
             raise await unreadable(self._tree, self._location, found)
@@ -245,7 +247,7 @@ class Publisher(ABC, Generic[S]):
                 self._note_put(made)
                 self._wanted_seq = max(self._wanted_seq, self._latest.seq)
 
-    def _note_put(self, made: Made) -> None:
+    def _note_put(self, made: PreparedSnapshot) -> None:
         """A latest snapshot lies there now."""
 
     async def close(self) -> None:
@@ -286,7 +288,7 @@ class Publisher(ABC, Generic[S]):
             pass
 
 
-class RunSnapshots(Publisher["ReadRun"]):
+class RunSnapshots(Publisher["FoundRun"]):
     """One orchestrator's snapshot."""
 
     def __init__(self, place: OwnedPlace, save_latest_on: MultiAgentSaveLatestOn) -> None:
@@ -294,7 +296,7 @@ class RunSnapshots(Publisher["ReadRun"]):
         super().__init__(place, LatestSnapshot(place, place.tree.latest_run), maker)
         self._save_latest_on = save_latest_on
 
-    async def _open(self, rows: list[Row], found: Found[ReadRun] | None) -> None:
+    async def _open(self, rows: list[Row], found: FoundSnapshot[FoundRun] | None) -> None:
         if found is not None and found.snapshot is None:
             await self._set_unreadable_aside(found, needed=not rows)
         elif found is not None and found.snapshot is not None:
@@ -306,7 +308,7 @@ class RunSnapshots(Publisher["ReadRun"]):
                 rows = await self._take_in(found, found.snapshot, rows)
         self._wanted_seq = rows[-1].seq if rows else 0
 
-    async def _take_in(self, found: Found[ReadRun], snapshot: ReadRun, rows: list[Row]) -> list[Row]:
+    async def _take_in(self, found: FoundSnapshot[FoundRun], snapshot: FoundRun, rows: list[Row]) -> list[Row]:
         made = await self._maker.rows_for(rows, snapshot, self._entropy, self._wall())
         if snapshot.waits:
             await self._latest.set_aside(found, "it may hold more of what somebody was asked than is taken in")
@@ -355,7 +357,7 @@ class AgentSnapshots(Publisher["ReadSnapshot"]):
     def _read_besides(self) -> Sequence[Callable[[], Awaitable[None]]]:
         return [self.history.read]
 
-    async def _open(self, rows: list[Row], found: Found[ReadSnapshot] | None) -> None:
+    async def _open(self, rows: list[Row], found: FoundSnapshot[ReadSnapshot] | None) -> None:
         load_id = self._choices.load.pending(self._location.scope_id) if self._choices.load is not None else None
         replaced = False
         if found is not None and found.snapshot is None:
@@ -383,7 +385,7 @@ class AgentSnapshots(Publisher["ReadSnapshot"]):
         if last and (replaced or behind or not self._choices.only_when_triggered):
             self._wanted_seq = last
 
-    async def _take_in(self, found: Found[ReadSnapshot], rows: list[Row]) -> list[Row]:
+    async def _take_in(self, found: FoundSnapshot[ReadSnapshot], rows: list[Row]) -> list[Row]:
         assert found.snapshot is not None
         made = await rows_for(self._location, rows, found.snapshot, self._entropy, self._wall(), self.published)
         if holds_more(found.snapshot, found.document):
@@ -448,7 +450,7 @@ class AgentSnapshots(Publisher["ReadSnapshot"]):
         if self.due:
             await super()._publish()
 
-    def _note_put(self, made: Made) -> None:
+    def _note_put(self, made: PreparedSnapshot) -> None:
         self.published = made.published
 
     async def check_unchanged(self) -> None:
@@ -461,11 +463,11 @@ class AgentSnapshots(Publisher["ReadSnapshot"]):
             await self.history.publish()
             for snapshot_id in await self._tree.ids(self._location):
                 found = await self._tree.history(self._location, snapshot_id)
-                changed = redacted(found.document, instead) if found is not None else None
+                changed = redact_snapshot(found.document, instead) if found is not None else None
                 if changed is not None:
                     await self._tree.put_history(self._location, snapshot_id, changed, 0)
             found = await self._tree.latest(self._location)
-            changed = redacted(found.document, instead) if found is not None else None
+            changed = redact_snapshot(found.document, instead) if found is not None else None
             if found is not None and changed is not None:
                 version = await self._tree.put_latest(self._location, changed, 0, found.version)
                 self._latest.version = version if found.version == self._latest.version else self._latest.version

@@ -17,16 +17,16 @@ from anyio.lowlevel import checkpoint
 
 from repertory.backends.ports import Lease, Position, SessionStore, StoreCapabilities
 from repertory.backends.sessions.journal.format import pack, unpack
-from repertory.backends.sessions.snapshots.history import AgentHistory, mark_in, number_in
+from repertory.backends.sessions.snapshots.history import AgentHistory, mark_in, marked_number
 from repertory.backends.sessions.snapshots.makers import (
-    Found,
+    FoundSnapshot,
     Maker,
     RunMaker,
     S,
     SnapshotMaker,
-    aside,
     find_history,
-    found_in,
+    found_snapshot,
+    in_thread_when_large,
     is_of,
     rows_back_to,
     rows_for,
@@ -38,7 +38,7 @@ from repertory.backends.worker_threads import run_in_thread
 from repertory.core.ids import check_id
 from repertory.core.journal.rows import Row, verify
 from repertory.core.message_tree.documents import OURS
-from repertory.core.snapshots.intake import Replacements, redacted, replacements
+from repertory.core.snapshots.intake import Replacements, redact_snapshot, replacements
 from repertory.core.snapshots.location import (
     AGENT_SCOPE,
     LATEST_ID,
@@ -57,10 +57,10 @@ if TYPE_CHECKING:
     from repertory.backends.sessions.snapshots.port import SnapshotChoices, SnapshotStorage
     from repertory.core.journal.appender import Entropy
     from repertory.core.messages import Json
-    from repertory.core.snapshots.document import ReadRun, ReadSnapshot
+    from repertory.core.snapshots.document import FoundRun, ReadSnapshot
     from repertory.core.snapshots.intake import Published
 
-Carried: TypeAlias = "CarriedJournal[ReadSnapshot] | CarriedJournal[ReadRun]"
+EmbeddedJournal: TypeAlias = "CarriedJournal[ReadSnapshot] | CarriedJournal[FoundRun]"
 
 
 class StorageSessionStore(SessionStore):
@@ -92,10 +92,10 @@ class StorageSessionStore(SessionStore):
         self._entropy = entropy
         self._generation = 0
         self._leases: dict[str, Lease] = {}
-        self._kept: dict[tuple[str, str], Kept] = {}
+        self._kept: dict[tuple[str, str], OverwrittenSnapshot] = {}
         self._opening: dict[tuple[str, str], anyio.Lock] = {}
         self._closed = False
-        self.snapshots: SnapshotAgents[Carried] = SnapshotAgents(choices)
+        self.snapshots: SnapshotAgents[EmbeddedJournal] = SnapshotAgents(choices)
 
     @property
     def name(self) -> str:
@@ -197,10 +197,10 @@ class StorageSessionStore(SessionStore):
             if given_up:
                 self._kept.pop((session_id, agent_id), None)
             else:
-                self._kept[session_id, agent_id] = Kept(list(agent.rows), agent.published)
+                self._kept[session_id, agent_id] = OverwrittenSnapshot(list(agent.rows), agent.published)
         self.snapshots.drop(session_id, given_up=given_up)
 
-    async def _opened(self, lease: Lease, agent_id: str) -> Carried:
+    async def _opened(self, lease: Lease, agent_id: str) -> EmbeddedJournal:
         """The agent or orchestrator, opened when it is not."""
         key = lease.session_id, agent_id
         async with self._opening.setdefault(key, anyio.Lock()):
@@ -213,7 +213,9 @@ class StorageSessionStore(SessionStore):
                     wall=self._wall,
                     entropy=self._entropy,
                 )
-                kept = Kept(list(agent.rows), agent.published) if agent is not None else self._kept.get(key)
+                kept = (
+                    OverwrittenSnapshot(list(agent.rows), agent.published) if agent is not None else self._kept.get(key)
+                )
                 agent = _carried(place, self.snapshots.chosen(*key), kept)
                 with anyio.CancelScope(shield=True):
                     await agent.open()
@@ -244,7 +246,7 @@ class StorageSessionStore(SessionStore):
         return outcome
 
 
-def _carried(place: CarriedPlace, choices: SnapshotChoices, kept: Kept | None) -> Carried:
+def _carried(place: CarriedPlace, choices: SnapshotChoices, kept: OverwrittenSnapshot | None) -> EmbeddedJournal:
     if place.location.scope == RUN_SCOPE:
         return CarriedJournal(place, choices, RunMaker(place.location, 0), kept)
     return CarriedJournal(place, choices, SnapshotMaker(place.location, 0, choices.manager), kept)
@@ -270,7 +272,7 @@ class Known(NamedTuple):
     seq: int
 
 
-class Kept(NamedTuple):
+class OverwrittenSnapshot(NamedTuple):
     """What an owner remembers of an agent whose snapshot somebody else has written over."""
 
     rows: Sequence[Row]
@@ -291,7 +293,9 @@ class CarriedPlace:
 class CarriedJournal(Generic[S]):
     """A journal and its snapshots. After an error it is unknown where it stands: open a new one."""
 
-    def __init__(self, place: CarriedPlace, choices: SnapshotChoices, maker: Maker[S], kept: Kept | None) -> None:
+    def __init__(
+        self, place: CarriedPlace, choices: SnapshotChoices, maker: Maker[S], kept: OverwrittenSnapshot | None
+    ) -> None:
         """`kept`: what is remembered of when it was open here last."""
         self._shelf = place.shelf
         self._lease = place.lease
@@ -338,7 +342,7 @@ class CarriedJournal(Generic[S]):
         if load_id is not None and load is not None:
             load.done(self._location.scope_id)
 
-    async def _found(self, document: object, found: Found[S] | None, load_id: str | None) -> list[Row]:
+    async def _found(self, document: object, found: FoundSnapshot[S] | None, load_id: str | None) -> list[Row]:
         """Take over what is there; the rows that were made of what others wrote."""
         carrying = document if document is not None else await earlier_latest(self._shelf, self._location)
         rows = await rows_in(carrying, self._location, damaged=load_id is not None)
@@ -366,7 +370,7 @@ class CarriedJournal(Generic[S]):
         taken = [(row.seq, record) for row in self.rows if (record := mark_in(row)) is not None]
         due = 0
         for seq, record in reversed(taken):
-            if seq <= self._mark or number_in(record) < self.history.numbering.next_number:
+            if seq <= self._mark or marked_number(record) < self.history.numbering.next_number:
                 break
             due = seq
         if due:
@@ -428,14 +432,14 @@ class CarriedJournal(Generic[S]):
         await self.history.publish()
         for snapshot_id in await self._shelf.ids(self._location):
             found = await self._shelf.history(self._location, snapshot_id)
-            changed = redacted(found.document, instead) if found is not None else None
+            changed = redact_snapshot(found.document, instead) if found is not None else None
             if changed is not None:
                 await self._shelf.put_history(self._location, snapshot_id, changed, 0)
 
     async def _save(self, rows: list[Row]) -> None:
         header: dict[str, object] = {"kind": "snapshot", "session": self._location.session_id}
         size_bytes = sum(len(row.body) for row in rows)
-        packed = await aside(size_bytes, lambda: base64.b64encode(pack(header, rows)).decode())
+        packed = await in_thread_when_large(size_bytes, lambda: base64.b64encode(pack(header, rows)).decode())
         window = rows[rows[-1].low - 1 :]
         more: dict[str, Json] = {_OWNER: self._lease.owner, _MARK: self._mark, _ROWS: packed}
         try:
@@ -511,7 +515,7 @@ async def rows_in(document: object, location: SnapshotLocation, *, damaged: bool
         return rows
 
     try:
-        return await aside(len(str(packed)), unpacked)
+        return await in_thread_when_large(len(str(packed)), unpacked)
     except (ValueError, CorruptJournal) as error:
         if damaged:
             return []
@@ -552,10 +556,10 @@ class StorageShelf:
         """Save the latest snapshot."""
         await self._save(location, LATEST_ID, document)
 
-    async def history(self, location: SnapshotLocation, snapshot_id: str) -> Found[ReadSnapshot] | None:
+    async def history(self, location: SnapshotLocation, snapshot_id: str) -> FoundSnapshot[ReadSnapshot] | None:
         """The snapshot of that id."""
         found = await self._ask(partial(self._storage.load_snapshot, location=location, snapshot_id=snapshot_id))
-        return None if found is None else found_in(found, f"{place_of(location)}/{snapshot_id}")
+        return None if found is None else found_snapshot(found, f"{place_of(location)}/{snapshot_id}")
 
     async def put_history(
         self, location: SnapshotLocation, snapshot_id: str, document: Mapping[str, object], size_bytes: int

@@ -17,7 +17,7 @@ import anyio
 
 from repertory.backends.ports import Batch, Position, SessionInfo, SessionStore, StoreCapabilities
 from repertory.backends.sessions.requests import side_by_side
-from repertory.backends.sessions.snapshots.history import numbers_in
+from repertory.backends.sessions.snapshots.history import marked_numbers
 from repertory.backends.sessions.snapshots.makers import RunMaker, is_of, rows_for
 from repertory.backends.sessions.snapshots.publisher import (
     AgentSnapshots,
@@ -36,7 +36,7 @@ from repertory.core.snapshots.location import RUN_SCOPE, SnapshotLocation
 from repertory.errors import Invalid, LeaseLost, NotFound, RepertoryError, StoreNotFound
 
 if TYPE_CHECKING:
-    from repertory.backends.ports import Damage, Inspection, Lease, ObjectStore, Salvage
+    from repertory.backends.ports import Corruption, Inspection, Lease, ObjectStore, SalvagedRows
     from repertory.backends.sessions.journal.store import ObjectSessionStore
     from repertory.backends.sessions.snapshots.port import SnapshotChoices
     from repertory.core.journal.appender import Entropy
@@ -161,7 +161,7 @@ class SnapshotSessionStore(SessionStore):
         """What lies among the journals and is no part of any."""
         return await self._journal.inspect()
 
-    async def examine(self, session_id: str) -> Sequence[Damage]:
+    async def examine(self, session_id: str) -> Sequence[Corruption]:
         """The snapshots and manifests of a session that are damaged."""
         locations = await self._locations_in(session_id)
         return [damage for location in locations for damage in await self._tree.damages(location)]
@@ -173,7 +173,7 @@ class SnapshotSessionStore(SessionStore):
             found |= dict.fromkeys(SnapshotLocation.of(session_id, journal) for journal in info.agents)
         return list(found)
 
-    async def salvage(self, session_id: str) -> Salvage:
+    async def salvage(self, session_id: str) -> SalvagedRows:
         """The rows of a session's journal that can be read."""
         return await self._journal.salvage(session_id)
 
@@ -323,7 +323,7 @@ class SnapshotSessionStore(SessionStore):
         instead = replacements(erased, [row for row in batch.rows if row.agent_id == agent_id])
         if instead:
             await opened.redact(instead)
-        going = numbers_in(erased) - numbers_in(row for row in rows if row.seq not in seqs)
+        going = marked_numbers(erased) - marked_numbers(row for row in rows if row.seq not in seqs)
         if going:
             await opened.remove(sorted(going))
 

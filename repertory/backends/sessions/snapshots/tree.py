@@ -18,18 +18,24 @@ from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, NamedTuple
 
-from repertory.backends.ports import Create, Damage, Overwrite, Update
+from repertory.backends.ports import Corruption, Create, Overwrite, Update
 from repertory.backends.sessions.journal.format import ROOT
-from repertory.backends.sessions.snapshots.makers import Found, S, aside, found_in, run_found_in
+from repertory.backends.sessions.snapshots.makers import (
+    FoundSnapshot,
+    S,
+    found_snapshot,
+    in_thread_when_large,
+    run_found_in,
+)
 from repertory.core.ids import RESERVED
-from repertory.core.message_tree.spelling import parsed, spelled, written
+from repertory.core.message_tree.spelling import json_file, parsed, to_file
 from repertory.core.snapshots.location import (
     AGENT_SCOPE,
     RUN_SCOPE,
     Numbering,
     SnapshotLocation,
     file_name,
-    id_in,
+    id_of_file,
     in_order,
     manifest_document,
     read_manifest,
@@ -38,7 +44,7 @@ from repertory.errors import AlreadyExists, NotFound, PreconditionFailed, Snapsh
 
 if TYPE_CHECKING:
     from repertory.backends.ports import ObjectInfo, ObjectStore, StoredObject
-    from repertory.core.snapshots.document import ReadRun, ReadSnapshot
+    from repertory.core.snapshots.document import FoundRun, ReadSnapshot
 
 _LATEST = "snapshot_latest.json"
 _HISTORY = "immutable_history/"
@@ -102,11 +108,11 @@ class SnapshotTree:
         self._manifests: dict[str, str] = {}
         """The versions of manifests as they were read or written last, by key."""
 
-    async def latest(self, location: SnapshotLocation) -> Found[ReadSnapshot] | None:
+    async def latest(self, location: SnapshotLocation) -> FoundSnapshot[ReadSnapshot] | None:
         """The latest snapshot of an agent."""
-        return await self._found(keys_of(location).latest, found_in)
+        return await self._found(keys_of(location).latest, found_snapshot)
 
-    async def latest_run(self, location: SnapshotLocation) -> Found[ReadRun] | None:
+    async def latest_run(self, location: SnapshotLocation) -> FoundSnapshot[FoundRun] | None:
         """The latest snapshot of an orchestrator."""
         return await self._found(keys_of(location).latest, partial(run_found_in, orchestrator_id=location.scope_id))
 
@@ -141,7 +147,7 @@ class SnapshotTree:
         with suppress(NotFound):
             await self._copied_aside(keys, keys.manifest)
 
-    async def damages(self, location: SnapshotLocation) -> list[Damage]:
+    async def damages(self, location: SnapshotLocation) -> list[Corruption]:
         """What is wrong with the documents of an agent or orchestrator."""
         keys = keys_of(location)
         run = location.scope == RUN_SCOPE
@@ -149,14 +155,14 @@ class SnapshotTree:
         found = (
             [latest] if run else [latest, *[await self.history(location, each) for each in await self.ids(location)]]
         )
-        damages = [Damage(where=each.place, what=each.fault) for each in found if each is not None and each.fault]
+        damages = [Corruption(where=each.place, what=each.fault) for each in found if each is not None and each.fault]
         try:
             await self.numbering(location)
         except SnapshotException as error:
-            damages.append(Damage(where=keys.manifest, what=str(error.fields.get("cause", error))))
+            damages.append(Corruption(where=keys.manifest, what=str(error.fields.get("cause", error))))
         return damages
 
-    async def move_aside(self, location: SnapshotLocation, damages: Sequence[Damage], *, remake: bool) -> None:
+    async def move_aside(self, location: SnapshotLocation, damages: Sequence[Corruption], *, remake: bool) -> None:
         """Move damaged documents aside. `remake`: whether the journal has everything, so that the latest snapshot and
         the manifest go as well, and all of it is put anew at the next opening.
         """
@@ -174,9 +180,9 @@ class SnapshotTree:
         await self._objects.put(copy, body, Overwrite())
         return copy
 
-    async def history(self, location: SnapshotLocation, snapshot_id: str) -> Found[ReadSnapshot] | None:
+    async def history(self, location: SnapshotLocation, snapshot_id: str) -> FoundSnapshot[ReadSnapshot] | None:
         """The snapshot of that id."""
-        return await self._found(keys_of(location).history(snapshot_id), found_in)
+        return await self._found(keys_of(location).history(snapshot_id), found_snapshot)
 
     async def put_history(
         self, location: SnapshotLocation, snapshot_id: str, document: Mapping[str, object], size_bytes: int
@@ -192,7 +198,7 @@ class SnapshotTree:
         """The ids there are, numbers first."""
         folder = keys_of(location).histories
         names = (info.key.removeprefix(folder) for info in await self._objects.list(folder))
-        return in_order(each for name in names if (each := id_in(name)) is not None)
+        return in_order(each for name in names if (each := id_of_file(name)) is not None)
 
     async def numbering(self, location: SnapshotLocation) -> Numbering:
         """What the manifest says. Errors: `SnapshotException` for one that says nothing."""
@@ -210,7 +216,7 @@ class SnapshotTree:
 
     async def put_numbering(self, location: SnapshotLocation, numbering: Numbering, at: float) -> None:
         """Put a manifest."""
-        key, body = keys_of(location).manifest, spelled(manifest_document(numbering, at))
+        key, body = keys_of(location).manifest, to_file(manifest_document(numbering, at))
         self._manifests[key] = await self._put(key, body, self._manifests.get(key))
 
     async def remove(self, session_id: str) -> bool:
@@ -244,24 +250,26 @@ class SnapshotTree:
         except NotFound:
             return None
 
-    async def _found(self, key: str, read: Callable[[object, str], Found[S]]) -> Found[S] | None:
+    async def _found(self, key: str, read: Callable[[object, str], FoundSnapshot[S]]) -> FoundSnapshot[S] | None:
         stored = await self._find(key)
         if stored is None:
             return None
         body = stored.body
-        return await aside(len(body), lambda: _read_body(body, key, read)._replace(version=stored.version))
+        return await in_thread_when_large(
+            len(body), lambda: _read_body(body, key, read)._replace(version=stored.version)
+        )
 
 
-def _read_body(body: bytes, place: str, read: Callable[[object, str], Found[S]]) -> Found[S]:
+def _read_body(body: bytes, place: str, read: Callable[[object, str], FoundSnapshot[S]]) -> FoundSnapshot[S]:
     """A snapshot's file, whoever wrote it."""
     try:
         return read(parsed(body), place)
     except ValueError as error:
-        return Found(place, None, str(error) if body.strip(b"\0 \n") else "it is empty")
+        return FoundSnapshot(place, None, str(error) if body.strip(b"\0 \n") else "it is empty")
 
 
 async def _body(document: Mapping[str, object], size_bytes: int) -> bytes:
-    return await aside(size_bytes, lambda: written(document, indent=None))
+    return await in_thread_when_large(size_bytes, lambda: json_file(document, indent=None))
 
 
 def _folder_name(given_id: str) -> str:

@@ -50,7 +50,7 @@ _KIND = DatabaseKind(name="session database", entry="a record", unavailable=Stor
 mapped_errors, mapped_error = _KIND.mapped_errors, _KIND.mapped_error
 
 
-def open_database(path: Path, *, busy_timeout_s: float, alongside: Alongside | None = None) -> sqlite3.Connection:
+def open_database(path: Path, *, busy_timeout_s: float, alongside: CommitHook | None = None) -> sqlite3.Connection:
     """A connection of this thread to the database, created with mode 0600 (its folder with 0700) if it is not there.
 
     A memory's database becomes one of sessions too. What lies `alongside` has its tables then.
@@ -63,7 +63,7 @@ def open_database(path: Path, *, busy_timeout_s: float, alongside: Alongside | N
         refuse_links(path)
         refuse_lost(path)
         connection = _KIND.connect(path, busy_timeout_s=busy_timeout_s)
-        connection.text_factory = text_of
+        connection.text_factory = readable_text
         try:
             _prepare(connection, path, alongside)
         except BaseException:
@@ -72,7 +72,7 @@ def open_database(path: Path, *, busy_timeout_s: float, alongside: Alongside | N
         return connection
 
 
-def text_of(stored: bytes) -> str:
+def readable_text(stored: bytes) -> str:
     """A text in the database. Damage in one must not keep the others from being read."""
     return stored.decode(errors="replace")
 
@@ -102,7 +102,7 @@ def owners_folder(path: Path) -> Path:
     return Path(f"{path}-owners")
 
 
-def _prepare(connection: sqlite3.Connection, path: Path, alongside: Alongside | None) -> None:
+def _prepare(connection: sqlite3.Connection, path: Path, alongside: CommitHook | None) -> None:
     """Check whose database it is, make it ours when it is empty, and settle how it works.
 
     Checkpoints run where the store says, not inside a commit. Erased contents are overwritten (`secure_delete`).
@@ -148,7 +148,7 @@ def _checked_version(connection: sqlite3.Connection, path: Path) -> bool:
     return True
 
 
-def _write_schema(connection: sqlite3.Connection, path: Path, alongside: Alongside | None) -> None:
+def _write_schema(connection: sqlite3.Connection, path: Path, alongside: CommitHook | None) -> None:
     connection.execute("BEGIN IMMEDIATE")
     try:
         # Another process may have been quicker.
@@ -192,7 +192,7 @@ def _value(connection: sqlite3.Connection, statement: str) -> object:
     return found[0]
 
 
-class Alongside(Protocol):
+class CommitHook(Protocol):
     """Tables of somebody else's in the same file.
 
     All methods that are given a connection work within the transaction that is open and commit nothing. What they raise

@@ -14,17 +14,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, cast
 
-from repertory.backends.ports import Batch, Damage, Inspection, Lease, Position, Salvage, SessionInfo
+from repertory.backends.ports import Batch, Corruption, Inspection, Lease, Position, SalvagedRows, SessionInfo
 from repertory.backends.sessions.liveness import OwnerLock, noted_in
 from repertory.backends.sessions.sqlite.file import (
-    Alongside,
+    CommitHook,
     counts_journals,
     mapped_error,
     mapped_errors,
     open_database,
     owners_folder,
 )
-from repertory.backends.sessions.sqlite.reading import CHAIN, LOAD, Head, Heads, Reading, packed, unpacked
+from repertory.backends.sessions.sqlite.reading import CHAIN, LOAD, Heads, JournalReader, LastRow, pack_rows, unpacked
 from repertory.backends.sessions.sqlite.wreck import Wreck, is_id
 from repertory.backends.sessions.table import busy, lost
 from repertory.backends.sqlite_files import UNUSABLE_VALUES
@@ -58,7 +58,7 @@ _INSERT = (
 class Journals:
     """A session database, open."""
 
-    def __init__(self, path: Path, owner: str, *, busy_timeout_s: float, alongside: Alongside | None = None) -> None:
+    def __init__(self, path: Path, owner: str, *, busy_timeout_s: float, alongside: CommitHook | None = None) -> None:
         self._path = path
         self._name = str(path)
         self._alongside = alongside
@@ -66,7 +66,7 @@ class Journals:
         self._connection = open_database(path, busy_timeout_s=busy_timeout_s, alongside=alongside)
         self._inode = os.stat(path).st_ino
         self._lock = OwnerLock(owners_folder(path), owner)
-        self._leases = Leases(self._connection, self._lock, owner)
+        self._leases = LeaseTable(self._connection, self._lock, owner)
         self._heads = Heads(self._connection, self._name)
         self._quarantine = Quarantine(self._connection, self._name)
         self._unchecked_bytes = 0
@@ -76,7 +76,7 @@ class Journals:
         try:
             with mapped_errors(path):
                 self._counting = counts_journals(self._connection)
-            self._reading = Reading(self._connection, self._heads, self._name, counting=self._counting)
+            self._reading = JournalReader(self._connection, self._heads, self._name, counting=self._counting)
             self._refuse_lost_commits(noted)
         except BaseException:
             self._connection.close()
@@ -111,7 +111,9 @@ class Journals:
     def append(self, batches: Sequence[Batch]) -> list[Position | LeaseLost]:
         rows: list[tuple[object, ...]] = []
         erased = False
-        stored = [replace(batch, rows=packed(batch.rows)) for batch in batches]  # Before anybody has to wait for this.
+        stored = [
+            replace(batch, rows=pack_rows(batch.rows)) for batch in batches
+        ]  # Before anybody has to wait for this.
         with self._transaction("synced"):
             outcomes: list[Position | LeaseLost] = []
             for given, batch in zip(batches, stored, strict=True):
@@ -179,12 +181,12 @@ class Journals:
             try:
                 names = [info.session_id for info in self.sessions()]
             except Corrupt as error:
-                return replace(found, damages=[Damage(where=self._name, what=str(error))])
+                return replace(found, damages=[Corruption(where=self._name, what=str(error))])
             wrong = [f"a session is called {name!r}" for name in names if not is_id(name)]
-            found = replace(found, damages=[Damage(where=self._name, what=what) for what in wrong])
+            found = replace(found, damages=[Corruption(where=self._name, what=what) for what in wrong])
         return found
 
-    def salvage(self, session_id: str) -> Salvage:
+    def salvage(self, session_id: str) -> SalvagedRows:
         return Wreck(self._connection, self._name).salvage(session_id)
 
     def begin_behind(self, generation: int, position: int) -> None:
@@ -211,7 +213,7 @@ class Journals:
             held = self._leases.acquire(session_id, takeover=False)
             held.scope = scope
             rows: list[tuple[object, ...]] = []
-            outcome = self._place(Batch(lease=held.lease, rows=packed(keep)), rows)
+            outcome = self._place(Batch(lease=held.lease, rows=pack_rows(keep)), rows)
             if isinstance(outcome, LeaseLost):
                 raise outcome
             self._store_alongside(Batch(lease=held.lease, rows=keep))
@@ -283,17 +285,17 @@ class Journals:
             placed.append((position, journal, previous, *row[1:]))
             ends[row.agent_id] = journal, position
         for agent_id, (journal, end_position) in ends.items():
-            self._heads.moved(journal, Head(end_position, lasts[agent_id][2]))
+            self._heads.moved(journal, LastRow(end_position, lasts[agent_id][2]))
         rows += placed
         return self._position(batch, held)
 
-    def _position(self, batch: Batch, held: Held) -> Position:
+    def _position(self, batch: Batch, held: HeldLease) -> Position:
         if batch.rows:
             return Position(agent_id=batch.rows[-1].agent_id, seq=batch.rows[-1].seq)
         agent_id = batch.erase[-1][0] if batch.erase else ""
         return Position(agent_id=agent_id, seq=self._end_of(held, agent_id)[2])
 
-    def _end_of(self, held: Held, agent_id: str) -> tuple[int, int, int]:
+    def _end_of(self, held: HeldLease, agent_id: str) -> tuple[int, int, int]:
         """The key of the agent's journal (0 when there is none), and position and sequence number of its last row."""
         journal = held.journals.get(agent_id)
         if journal is None:
@@ -304,7 +306,7 @@ class Journals:
         head = self._heads.of(journal)
         return journal, head.position, head.seq
 
-    def _create_journal(self, held: Held, first: Row, position: int, rows: Sequence[Row]) -> int:
+    def _create_journal(self, held: HeldLease, first: Row, position: int, rows: Sequence[Row]) -> int:
         its_own = (row for row in rows if row.agent_id == first.agent_id and not row.erased)
         created_at = next((at_of(unpacked(row).body) for row in its_own), None)
         self._connection.execute(
@@ -337,7 +339,7 @@ class Journals:
         held = self._leases.check(batch.lease, self._heads.epoch)
         erased: list[tuple[str, int]] = []
         for agent_id, seq in batch.erase:
-            _, position, last = self._end_of(held, agent_id) if isinstance(held, Held) else (0, 0, 0)
+            _, position, last = self._end_of(held, agent_id) if isinstance(held, HeldLease) else (0, 0, 0)
             if not 0 < seq <= last:
                 continue
             values = self._connection.execute(f"{LOAD} WHERE rows.seq = ?2", (position, seq, agent_id)).fetchone()
@@ -428,7 +430,7 @@ _LINE = f"SELECT {_SANE}, CAST(owner AS TEXT) FROM sessions WHERE name = ?"
 
 
 @dataclass(slots=True)
-class Held:
+class HeldLease:
     """A lease of ours and what we know while it is current."""
 
     lease: Lease
@@ -442,16 +444,16 @@ class Held:
     """Of the heads when this was last compared with the database."""
 
 
-class Leases:
+class LeaseTable:
     """The leases of one owner on one database. Every method runs within a transaction of the caller's."""
 
     def __init__(self, connection: sqlite3.Connection, lock: OwnerLock, owner: str) -> None:
         self._connection = connection
         self._lock = lock
         self._owner = owner
-        self._held: dict[str, Held] = {}
+        self._held: dict[str, HeldLease] = {}
 
-    def acquire(self, session_id: str, *, takeover: bool) -> Held:
+    def acquire(self, session_id: str, *, takeover: bool) -> HeldLease:
         """Own the session. Errors: `SessionBusy`."""
         self._lock.acquire()
         found = self.line(session_id)
@@ -466,7 +468,7 @@ class Leases:
             self._connection.execute(
                 "UPDATE sessions SET generation = ?, owner = ? WHERE name = ?", (generation, self._owner, session_id)
             )
-        held = Held(Lease(session_id=session_id, owner=self._owner, generation=generation), fresh=found is None)
+        held = HeldLease(Lease(session_id=session_id, owner=self._owner, generation=generation), fresh=found is None)
         self._held[session_id] = held
         return held
 
@@ -480,7 +482,7 @@ class Leases:
             (lease.session_id, lease.generation, lease.owner),
         )
 
-    def check(self, lease: Lease, epoch: int) -> Held | LeaseLost:
+    def check(self, lease: Lease, epoch: int) -> HeldLease | LeaseLost:
         """What we know under this lease, or what to tell its holder. Reads only when `epoch` has changed since."""
         held = self._held.get(lease.session_id)
         if held is None or held.lease != lease:
@@ -565,14 +567,14 @@ class Quarantine:
 
     def inspect(self) -> Inspection:
         """What SQLite says of the file, and rows of nobody."""
-        damages: list[Damage] = []
+        damages: list[Corruption] = []
         try:
             said = [text for (text,) in self._connection.execute(f"PRAGMA integrity_check({_FAULTS_MAX})")]
-            damages = [Damage(where=self._path, what=text) for text in said if text != "ok"]
+            damages = [Corruption(where=self._path, what=text) for text in said if text != "ok"]
             strays = [f"{count} rows of no journal, from position {first} on" for count, first in self._strays()]
             unlinked = self._connection.execute(_UNLINKED).fetchall()
         except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
-            damages.append(Damage(where=self._path, what=str(error)))
+            damages.append(Corruption(where=self._path, what=str(error)))
             strays = unlinked = []
         sick = {
             session: f"agent {agent}: row {seq} does not name the row before it" for session, agent, seq in unlinked

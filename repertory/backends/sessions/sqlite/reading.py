@@ -85,7 +85,7 @@ class _Known(NamedTuple):
     """How many it has at least; None: nobody has counted them."""
 
 
-class Reading:
+class JournalReader:
     """Reads within transactions of the caller's, after `Heads.catch_up`. Errors of every method: `CorruptJournal`,
     those of SQLite.
     """
@@ -120,7 +120,7 @@ class Reading:
         low = self._low(journal, head, session_id, agent_id)
         if whole and is_dense(journal, head):
             found = self._connection.execute(_SCAN, (agent_id, journal, head.position))
-            return self._complete(unpack(list(map(Row._make, found))), 1, head.seq, session_id, agent_id)
+            return self._complete(unpack_rows(list(map(Row._make, found))), 1, head.seq, session_id, agent_id)
         return self._stretch(session_id, agent_id, head, 1 if whole else low)
 
     def rows_at(self, session_id: str, agent_id: str, seq: int) -> list[Row]:
@@ -132,7 +132,7 @@ class Reading:
         near = nearest(self._connection, journal, head, seq)
         found = self._connection.execute(f"{CHAIN}SELECT min(position) FROM chain", (near.position, seq))
         (position,) = found.fetchone()
-        head = Head(position or 0, seq)
+        head = LastRow(position or 0, seq)
         return self._stretch(session_id, agent_id, head, self._low(journal, head, session_id, agent_id))
 
     def label_rows(self, session_id: str, agent_id: str) -> list[Row]:
@@ -207,7 +207,7 @@ class Reading:
         began = float(began) if isinstance(began, int | float) else 0.0
         return began, self._last_at(journal, agent_id, head), head.seq
 
-    def _last_at(self, journal: int, agent_id: str, head: Head) -> float:
+    def _last_at(self, journal: int, agent_id: str, head: LastRow) -> float:
         """When the last row was made that still has its content; 0.0 when nobody can tell."""
         for seq, position in self._connection.execute(f"{CHAIN}SELECT seq, position FROM chain", (head.position, 1)):
             row = self._row(journal, position, agent_id)
@@ -232,11 +232,11 @@ class Reading:
             raise self._corrupt("a row is missing", agent=agent_id, position=position)
         return unpacked(Row._make(found))
 
-    def _stretch(self, session_id: str, agent_id: str, head: Head, low: int) -> list[Row]:
+    def _stretch(self, session_id: str, agent_id: str, head: LastRow, low: int) -> list[Row]:
         """The rows from sequence number `low` up to the one at a position."""
         rows = list(map(Row._make, self._connection.execute(LOAD, (head.position, low, agent_id))))
         rows.reverse()
-        return self._complete(unpack(rows), low, head.seq, session_id, agent_id)
+        return self._complete(unpack_rows(rows), low, head.seq, session_id, agent_id)
 
     def _complete(self, rows: list[Row], first: int, last: int, session_id: str, agent_id: str) -> list[Row]:
         """The rows, if they are those numbers."""
@@ -252,7 +252,7 @@ class Reading:
             "a row is missing, or is not linked to the one before it", session=session_id, agent=agent_id, seq=seq
         )
 
-    def _low(self, journal: int, head: Head, session_id: str, agent_id: str) -> int:
+    def _low(self, journal: int, head: LastRow, session_id: str, agent_id: str) -> int:
         """Of the row at a head, which has to be there."""
         found = self._connection.execute(
             "SELECT CAST(journal AS INTEGER), CAST(seq AS INTEGER), CAST(low AS INTEGER) FROM rows WHERE position = ?",
@@ -289,7 +289,7 @@ class Reading:
         )
 
 
-def is_dense(journal: int, head: Head) -> bool:
+def is_dense(journal: int, head: LastRow) -> bool:
     """Whether at least every fourth row between a journal's first and last is its own: then reading past the others is
     quicker.
     """
@@ -311,12 +311,12 @@ _BEFORE = (
 )
 
 
-def nearest(connection: sqlite3.Connection, journal: int, head: Head, seq: int) -> Head:
+def nearest(connection: sqlite3.Connection, journal: int, head: LastRow, seq: int) -> LastRow:
     """A row of the journal at or behind sequence number `seq`, near to it where the journal's rows lie close enough.
 
     `journal` is its key, which is the position of its first row; `head` its last row.
     """
-    low, high = Head(journal, 1), head
+    low, high = LastRow(journal, 1), head
     halve = False
     while high.seq - seq > _NEAR and high.position - low.position > 1:
         share = 0.5 if halve else (seq + _NEAR // 2 - low.seq) / (high.seq - low.seq)
@@ -326,12 +326,12 @@ def nearest(connection: sqlite3.Connection, journal: int, head: Head, seq: int) 
         found = connection.execute(f"{_BEFORE} LIMIT 1", (first, guess, journal)).fetchone()
         if found is None and first > low.position:
             break
-        met = Head(*found) if found is not None else Head(guess, low.seq)
+        met = LastRow(*found) if found is not None else LastRow(guess, low.seq)
         if met.seq >= seq:
             high = met
         else:
             # Nothing of the journal lies between the row that was met and the guess.
-            low = Head(guess, met.seq)
+            low = LastRow(guess, met.seq)
         halve = not halve
     return high
 
@@ -364,7 +364,7 @@ _DICTIONARY = (
 """Part of the format: what was written with it is read with it."""
 
 
-def packed(rows: Sequence[Row]) -> Sequence[Row]:
+def pack_rows(rows: Sequence[Row]) -> Sequence[Row]:
     """The rows as they are stored."""
     if all(len(row.body) < PACKED_FROM_BYTES for row in rows):
         return rows
@@ -383,7 +383,7 @@ def unpacked(row: Row) -> Row:
     return row._replace(body=body) if stream.eof and not stream.unused_data else row
 
 
-def unpack(rows: list[Row]) -> list[Row]:
+def unpack_rows(rows: list[Row]) -> list[Row]:
     """The same for many, in place."""
     for place, row in enumerate(rows):
         if row[7][:1] == _MARK:
@@ -437,14 +437,14 @@ _END = "SELECT coalesce(max(position), 0) FROM rows UNION ALL SELECT coalesce(ma
 _HEAD = "SELECT CAST(head AS INTEGER), CAST(seq AS INTEGER) FROM journals WHERE id = ?"
 
 
-class Head(NamedTuple):
+class LastRow(NamedTuple):
     """The last row of a journal."""
 
     position: int
     seq: int
 
 
-NO_HEAD = Head(0, 0)
+NO_HEAD = LastRow(0, 0)
 
 
 class Heads:
@@ -458,8 +458,8 @@ class Heads:
         self._path = path
         self._others: int | None = None
         self._settled = 0
-        self._recent: dict[int, Head] = {}
-        self._moved: dict[int, Head] = {}
+        self._recent: dict[int, LastRow] = {}
+        self._moved: dict[int, LastRow] = {}
         """Of the running transaction."""
         self._noting = False
         """Whether the table `recent` is there: earlier releases did not make it."""
@@ -485,12 +485,12 @@ class Heads:
         self._drop_settled(settled)
         for journal, position, seq in found:
             if seq > self._recent.get(journal, NO_HEAD).seq:
-                self._recent[journal] = Head(position, seq)
+                self._recent[journal] = LastRow(position, seq)
         self.end = end
         self._others = others
         self.epoch += 1
 
-    def of(self, journal: int) -> Head:
+    def of(self, journal: int) -> LastRow:
         """The journal's last row."""
         head = self._recent.get(journal)
         if head is not None:
@@ -498,9 +498,9 @@ class Heads:
         found = self._connection.execute(_HEAD, (journal,)).fetchone()
         if found is None or found[0] is None or found[1] is None:
             raise CorruptJournal("the line of a journal is missing or damaged", path=self._path, journal=journal)
-        return Head(*found)
+        return LastRow(*found)
 
-    def moved(self, journal: int, head: Head) -> None:
+    def moved(self, journal: int, head: LastRow) -> None:
         """The running transaction has put this row at the end of the journal."""
         self._recent[journal] = self._moved[journal] = head
         self.end = head.position

@@ -21,9 +21,15 @@ from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote
 
 from repertory.backends.owning_thread import OwningThread
-from repertory.backends.ports import Batch, Damage, Inspection, Salvage, SessionStore, StoreCapabilities
+from repertory.backends.ports import Batch, Corruption, Inspection, SalvagedRows, SessionStore, StoreCapabilities
 from repertory.backends.sessions.liveness import OwnerLock, noted_in
-from repertory.backends.sessions.sqlite.file import Alongside, mapped_errors, owners_folder, refuse_links, text_of
+from repertory.backends.sessions.sqlite.file import (
+    CommitHook,
+    mapped_errors,
+    owners_folder,
+    readable_text,
+    refuse_links,
+)
 from repertory.backends.sessions.sqlite.journals import Journals
 from repertory.backends.sessions.sqlite.wreck import Wreck
 from repertory.backends.sessions.table import busy
@@ -52,7 +58,7 @@ class SQLiteSessionStore(SessionStore):
         *,
         owner: str,
         busy_timeout_s: float = 5.0,
-        alongside: Callable[[Path], Alongside] | None = None,
+        alongside: Callable[[Path], CommitHook] | None = None,
     ) -> None:
         """A relative `path` is taken from the folder that is current when the database is first used.
 
@@ -139,13 +145,13 @@ class SQLiteSessionStore(SessionStore):
             return await self._read(lambda journals: journals.inspect(), Inspection())
         except Corrupt as error:
             if isinstance(error, CorruptJournal) or isinstance(error.__cause__, sqlite3.Error | UnicodeDecodeError):
-                return Inspection(damages=[Damage(where=str(self._path), what=str(error))])
+                return Inspection(damages=[Corruption(where=str(self._path), what=str(error))])
             raise
 
-    async def salvage(self, session_id: str) -> Salvage:
+    async def salvage(self, session_id: str) -> SalvagedRows:
         """Every row of a session that can be read, around pages that cannot. Errors: see the class."""
         check_id(session_id, "session id")
-        return await self._read(lambda journals: journals.salvage(session_id), Salvage())
+        return await self._read(lambda journals: journals.salvage(session_id), SalvagedRows())
 
     async def set_aside(self, session_id: str, keep: Sequence[Row]) -> str:
         """Move every row of a session to the table `quarantine` and put these in their place, in one commit.
@@ -158,7 +164,7 @@ class SQLiteSessionStore(SessionStore):
     async def quarantined(self, session_id: str) -> Sequence[str]:
         return await self._read(lambda journals: journals.quarantined(session_id), [])
 
-    async def rebuild(self, keep: Callable[[Salvage], Sequence[Row]]) -> str:
+    async def rebuild(self, keep: Callable[[SalvagedRows], Sequence[Row]]) -> str:
         """Make the database anew of what can be read; the damaged file is moved to `<path>.damaged-<number>`.
 
         Errors: `SessionBusy`, and see the class.
@@ -192,7 +198,7 @@ class SQLiteSessionStore(SessionStore):
 
         return wrecks_of(self._path.absolute())
 
-    def _rebuilt(self, keep: Callable[[Salvage], Sequence[Row]]) -> str:
+    def _rebuilt(self, keep: Callable[[SalvagedRows], Sequence[Row]]) -> str:
         from repertory.backends.sessions.sqlite.store import rebuild
 
         self._close()
@@ -208,7 +214,7 @@ class SQLiteSessionStore(SessionStore):
             self._journals = Journals(path, self._owner, busy_timeout_s=timeout_s, alongside=self._alongside(path))
         return self._journals
 
-    def _alongside(self, path: Path) -> Alongside | None:
+    def _alongside(self, path: Path) -> CommitHook | None:
         return None if self._make_alongside is None else self._make_alongside(path)
 
     def _tidy(self) -> None:
@@ -233,10 +239,10 @@ _BESIDE = ("", "-wal", "-shm")
 def rebuild(
     path: Path,
     owner: str,
-    keep: Callable[[Salvage], Sequence[Row]],
+    keep: Callable[[SalvagedRows], Sequence[Row]],
     *,
     busy_timeout_s: float,
-    alongside: Alongside | None = None,
+    alongside: CommitHook | None = None,
 ) -> str:
     """Rebuild the database at `path`, which this process has not open. Gives the path of the old one. What lies
     `alongside` begins anew, and is shown every row.
@@ -253,7 +259,7 @@ def rebuild(
         with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=rw", uri=True, isolation_level=None)) as old:
             # Without this SQLite reads nothing of a file that was cut. Nothing is written to it.
             old.execute("PRAGMA writable_schema = ON")
-            old.text_factory = text_of
+            old.text_factory = readable_text
             with suppress(sqlite3.DatabaseError):  # Nobody writes meanwhile, if that can be had.
                 old.execute("BEGIN IMMEDIATE")
             wreck = Wreck(old, str(path))
@@ -286,7 +292,7 @@ def _refuse_owners(path: Path, wreck: Wreck) -> None:
             raise busy(session_id, owner)
 
 
-def _fill(journals: Journals, wreck: Wreck, keep: Callable[[Salvage], Sequence[Row]], noted: int) -> None:
+def _fill(journals: Journals, wreck: Wreck, keep: Callable[[SalvagedRows], Sequence[Row]], noted: int) -> None:
     generations = {session_id: generation for session_id, generation, _ in wreck.owners()}
     journals.begin_behind(max([wreck.last_generation(), *generations.values()]), max(noted, wreck.last_position()))
     for session_id in wreck.sessions():

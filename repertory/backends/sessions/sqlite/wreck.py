@@ -10,7 +10,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeGuard, cast
 
-from repertory.backends.ports import Damage, Salvage
+from repertory.backends.ports import Corruption, SalvagedRows
 from repertory.backends.sessions.sqlite.reading import (
     CHAIN,
     ENTRIES_OF_ALL,
@@ -109,29 +109,29 @@ class Wreck:
         ends += [position for positions in self._found().values() for position in positions]
         return max((end for end in ends if isinstance(end, int) and end <= POSITION_MAX), default=0)
 
-    def salvage(self, session_id: str) -> Salvage:
+    def salvage(self, session_id: str) -> SalvagedRows:
         """Every row of a session that can be read."""
         rows: list[Row] = []
-        damages: list[Damage] = []
+        damages: list[Corruption] = []
         ends = self._ends()
         for journal, agent_id in self.sessions().get(session_id, ()):
             position, end = ends.get(journal, (0, 1))
             chain = [place for (place,) in self._read(f"{CHAIN}SELECT position FROM chain", (position, 1))]
             positions = {*self._found().get(journal, ()), *(place for place in chain if isinstance(place, int))}
             if len(positions) < end:
-                damages.append(Damage(where=f"{self._path}, agent {agent_id}", what="rows cannot be read"))
+                damages.append(Corruption(where=f"{self._path}, agent {agent_id}", what="rows cannot be read"))
             read = ((position, self._own_row(journal, position, agent_id, damages)) for position in sorted(positions))
             own = {position: row for position, row in read if row is not None}
             rows += own.values()
             rows += self._astray(agent_id, own, end)
-        return Salvage(rows=rows, damages=damages)
+        return SalvagedRows(rows=rows, damages=damages)
 
     def _begins(self, journal: int, agent_id: str) -> bool:
         """Whether the first row of a journal is this agent's."""
         row = self._own_row(journal, journal, agent_id, [])
         return row is not None and link_of(first_link(agent_id), row) == row.link
 
-    def _own_row(self, journal: int, position: int, agent_id: str, damages: list[Damage]) -> Row | None:
+    def _own_row(self, journal: int, position: int, agent_id: str, damages: list[Corruption]) -> Row | None:
         """A row of a journal that was met at a position. Where pages are out of order its key may not lead to it."""
         try:
             for statement in (OWN_ROW_AT, OWN_ROW_ANYWHERE):
@@ -139,7 +139,7 @@ class Wreck:
                 if values is not None:
                     return unpacked(Row._make(values))
         except UNREADABLE as error:
-            damages.append(Damage(where=f"{self._path}, row at position {position}", what=str(error)))
+            damages.append(Corruption(where=f"{self._path}, row at position {position}", what=str(error)))
         return None
 
     def _astray(self, agent_id: str, own: Mapping[int, Row], end: int) -> Iterator[Row]:

@@ -49,7 +49,7 @@ from repertory.backends.tools.output_schema import problem_in, validator_of
 from repertory.backends.worker_threads import run_in_thread
 from repertory.core.limits import RESULT_BYTES, Scale
 from repertory.core.messages import ToolResult, ToolUse, error_result
-from repertory.core.tools import exception_text, refusal, result_too_large, tool_result, work_of
+from repertory.core.tools import exception_text, result_too_large, schema_problem, tool_result, work_of
 from repertory.errors import Failed, Invalid, LimitReached, TooLarge, Unavailable
 
 if TYPE_CHECKING:
@@ -240,7 +240,7 @@ class MCPConnection:
         self._refused.pop(tool.name, None)
         told = {"description": tool.description, "input schema": tool.input_schema, "output schema": tool.output_schema}
         for what, said in told.items():
-            why = refusal(said)
+            why = schema_problem(said)
             if why is not None:
                 self._refused[tool.name] = f"its {what} {why}"
                 _log.warning("a tool of a server is left out: %s: %s", tool.name[:200], self._refused[tool.name])

@@ -22,7 +22,7 @@ from repertory.errors import CorruptJournal
 
 if TYPE_CHECKING:
     from repertory.core.journal.rows import Row
-    from repertory.core.journal.whole_journal import Moment
+    from repertory.core.journal.whole_journal import PointInTime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ class Fork:
     """How many messages it takes with it."""
 
 
-def fork(then: Moment, *, at: float, entropy: Entropy) -> Fork:
+def fork(then: PointInTime, *, at: float, entropy: Entropy) -> Fork:
     """Go on elsewhere from a moment of the source, with the same agent id.
 
     The model is shown the same. Messages have numbers of their own; idempotency tokens stay behind. `tells_enough` says
@@ -56,7 +56,7 @@ def fork(then: Moment, *, at: float, entropy: Entropy) -> Fork:
     return Fork(rows=rows, messages=len(copied))
 
 
-def tells_enough(then: Moment) -> bool:
+def tells_enough(then: PointInTime) -> bool:
     """Whether a fork can be made of the moment: not while a message that is shown asks or answers one that it has not,
     as only the whole journal then says which that is.
     """
@@ -95,7 +95,7 @@ def _paired(said: Mapping[int, MessageAdded], wanted: set[int]) -> list[int]:
     return sorted(found, key=place.__getitem__)
 
 
-def _first_record(then: Moment, copied: Sequence[int], at: float) -> Branched:
+def _first_record(then: PointInTime, copied: Sequence[int], at: float) -> Branched:
     fold = then.fold
     turns = then.said[copied[0]].turn - 1 if copied else fold.turns
     return Branched(
@@ -153,7 +153,7 @@ Lineage = Sequence[WholeJournal]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class SpokenMessage:
     """A message of a conversation."""
 
     seq: int
@@ -184,12 +184,12 @@ def copies_end(journal: WholeJournal) -> int:
     return 0 if origin is None else 1 + len(origin.copied)
 
 
-def before_fork(lineage: Lineage) -> list[Told]:
+def before_fork(lineage: Lineage) -> list[SpokenMessage]:
     """What had been said when the first journal was made, if it is a fork."""
-    return told(lineage, copies_end(lineage[0]))
+    return conversation_at(lineage, copies_end(lineage[0]))
 
 
-def told(lineage: Lineage, position: int) -> list[Told]:
+def conversation_at(lineage: Lineage, position: int) -> list[SpokenMessage]:
     """The conversation as it stood at a position of the first journal, what was said before the fork included.
 
     What was redacted in the source is redacted here as well. A message that the fork took with it has its number in the
@@ -198,15 +198,15 @@ def told(lineage: Lineage, position: int) -> list[Told]:
     own = lineage[0]
     redacted = {record.target for _, record in own.records if isinstance(record, Redacted)}
     said = {
-        seq: Told(seq=seq, source=None, record=record, redacted=seq in redacted)
+        seq: SpokenMessage(seq=seq, source=None, record=record, redacted=seq in redacted)
         for seq, record in own.conversation(position).items()
     }
     origin = origin_of(own)
     if origin is None or len(lineage) == 1 or not position:
         return list(said.values())
     copies = {seq: number for number, seq in enumerate(origin.copied, 2)}
-    found: list[Told] = []
-    for each in _still_there(told(lineage[1:], origin.source_position), copies, said):
+    found: list[SpokenMessage] = []
+    for each in _still_there(conversation_at(lineage[1:], origin.source_position), copies, said):
         copy = said.pop(copies[each.seq], None) if each.source is None and each.seq in copies else None
         if copy is None:
             found.append(replace(each, source=each.source or origin.source))
@@ -217,7 +217,9 @@ def told(lineage: Lineage, position: int) -> list[Told]:
     return [*found, *said.values()]
 
 
-def _still_there(before: Sequence[Told], copies: dict[int, int], said: dict[int, Told]) -> Sequence[Told]:
+def _still_there(
+    before: Sequence[SpokenMessage], copies: dict[int, int], said: dict[int, SpokenMessage]
+) -> Sequence[SpokenMessage]:
     """What was said in the source, up to the last message that is still there when the fork went back among those that
     it took with it.
     """

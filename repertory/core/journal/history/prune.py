@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from repertory.core.journal.history.redact import redacted
+from repertory.core.journal.history.redact import without_text
 from repertory.core.journal.paths import paths_to, within
 from repertory.core.journal.records import MessageAdded, Record, Redacted, SnapshotTaken
-from repertory.core.journal.rows import Kind
+from repertory.core.journal.rows import RecordKind
 from repertory.core.journal.whole_journal import WholeJournal, position_named
 from repertory.errors import Invalid
 
 PRUNED = "[pruned]"
 """What a message says whose content is gone."""
-_KEPT_KINDS = {Kind.REDACTION, Kind.CURSOR, Kind.OWNER, Kind.SNAPSHOT}
+_KEPT_KINDS = {RecordKind.REDACTION, RecordKind.CURSOR, RecordKind.OWNER, RecordKind.SNAPSHOT}
 """What goes for its own reasons only, wherever it lies."""
 
 
@@ -98,7 +98,7 @@ def _redaction(seq: int, record: MessageAdded, at: float) -> Redacted:
     return Redacted(
         at=at,
         target=seq,
-        message=redacted(record.message, PRUNED),
+        message=without_text(record.message, PRUNED),
         turn=record.turn,
         index=record.index,
         idempotency_token=record.idempotency_token,

@@ -30,7 +30,7 @@ from repertory.core.journal.records import (
     ViewChanged,
 )
 from repertory.core.journal.restore import messages_of, records_of
-from repertory.core.journal.rows import Kind, Row
+from repertory.core.journal.rows import RecordKind, Row
 from repertory.core.journal.standing import standing_records
 from repertory.core.messages import ContentBlock, Json, Message, tool_results, tool_uses
 from repertory.errors import Invalid, NotFound
@@ -51,7 +51,7 @@ class Redaction:
     """What says the same and stays, since it is in force or another message says it."""
 
 
-def redacted(message: Message, text: str) -> Message:
+def without_text(message: Message, text: str) -> Message:
     """The message with `text` in the place of whatever was said in it.
 
     Tool uses and tool results stay, by their ids, so that they pair up as before: a use without its input, a result
@@ -274,7 +274,7 @@ def settled_copies(
 
 def kind_name(kind: int) -> str:
     """The name of a kind of record."""
-    return Kind(kind).name.lower() if kind in set(Kind) else f"kind {kind}"
+    return RecordKind(kind).name.lower() if kind in set(RecordKind) else f"kind {kind}"
 
 
 def _as_it_is(text: str) -> bytes:

@@ -30,7 +30,7 @@ from repertory.core.journal.records import (
     ViewChanged,
 )
 from repertory.core.journal.restore import messages_of, records_of
-from repertory.core.journal.rows import Kind
+from repertory.core.journal.rows import RecordKind
 from repertory.core.journal.standing import nodes_stated, standing_records
 from repertory.core.journal.whole_journal import position_named
 from repertory.core.messages import ContentBlock, Json, Message, ToolResult, tool_uses
@@ -49,7 +49,7 @@ _BLOCK_NAMES = frozenset(("format", "type"))
 _RESULT_NAMES = frozenset(("type", "status", "stop_reason", "toolUseId", "name", "node_id", "agent_name"))
 """Keys of content blocks, and of what nodes have led to, whose values are names and not words."""
 _NODE_WORDS = ("task", "responses", "context", "reason", "left")
-_UNTOUCHABLE = frozenset((Kind.TOOL_STARTED, Kind.OWNER))
+_UNTOUCHABLE = frozenset((RecordKind.TOOL_STARTED, RecordKind.OWNER))
 """Rows that hold nothing but names. A tool that was started must stay started."""
 
 

@@ -15,7 +15,7 @@ from repertory.errors import Invalid
 
 if TYPE_CHECKING:
     from repertory.core.journal.rows import Row
-    from repertory.core.journal.whole_journal import Moment, WholeJournal
+    from repertory.core.journal.whole_journal import PointInTime, WholeJournal
 
 
 def rewind(journal: WholeJournal, position: int, *, at: float, entropy: Entropy, name: str = "") -> Sequence[Row]:
@@ -25,7 +25,7 @@ def rewind(journal: WholeJournal, position: int, *, at: float, entropy: Entropy,
     return go_back(journal.moment(position), now, at=at, entropy=entropy, name=name)
 
 
-def go_back(then: Moment, now: Restored, *, at: float, entropy: Entropy, name: str = "") -> Sequence[Row]:
+def go_back(then: PointInTime, now: Restored, *, at: float, entropy: Entropy, name: str = "") -> Sequence[Row]:
     """The rows that go back from `now`, which is the journal's end, to follow its last row. Going back to before them
     undoes it. `now` is used up.
 

@@ -25,7 +25,7 @@ from repertory.core.journal.records import (
 from repertory.core.journal.rows import Row
 from repertory.core.journal.whole_journal import WholeJournal, position_named
 from repertory.core.messages import Json, is_filler
-from repertory.core.orchestration.run import Told, told_by
+from repertory.core.orchestration.run import NodeNotice, told_by
 from repertory.errors import Invalid
 
 What = Literal["turn", "mark", "rewind", "view", "redaction", "fork", "run", "node"]
@@ -34,7 +34,7 @@ WORDS_MAX = 80
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Happening:
+class TimelineEntry:
     """Something that happened in a session, at a position that one can go back to."""
 
     seq: int
@@ -68,9 +68,9 @@ class Happening:
     """The journal that the numbers are of, as `session/agent`, when that is one that this one was forked from."""
 
 
-def timeline(lineage: Lineage) -> list[Happening]:
+def timeline(lineage: Lineage) -> list[TimelineEntry]:
     """What happened in the first journal, in order, and before that in its sources, up to where it left them."""
-    found: list[Happening] = []
+    found: list[TimelineEntry] = []
     name: str | None = None
     end = lineage[0].last_seq
     for journal in lineage:
@@ -81,14 +81,14 @@ def timeline(lineage: Lineage) -> list[Happening]:
     return found
 
 
-def _happenings(journal: WholeJournal, end: int, name: str | None, *, whole: bool) -> Iterator[Happening]:
+def _happenings(journal: WholeJournal, end: int, name: str | None, *, whole: bool) -> Iterator[TimelineEntry]:
     """Everything up to a position; of a source only what led there."""
     records = journal.records[:end]
     stretches = path_to(records, end)
     said = journal.conversation(end)
     copies = copies_end(journal)
     turns = _turns([(seq, each) for seq, each in records if isinstance(each, MessageAdded) and seq > copies])
-    found: list[Happening] = [_turn(messages, name, on_path=messages[-1][0] in said) for messages in turns]
+    found: list[TimelineEntry] = [_turn(messages, name, on_path=messages[-1][0] in said) for messages in turns]
     for seq, record in records:
         happening = _other(seq, record, name, on_path=within(seq, stretches))
         if happening is not None:
@@ -106,8 +106,8 @@ def _turns(said: Sequence[tuple[int, MessageAdded]]) -> list[list[tuple[int, Mes
     return found
 
 
-def _of_run(seq: int, record: NodeChanged, told: Told, name: str | None, *, on_path: bool) -> Happening:
-    return Happening(
+def _of_run(seq: int, record: NodeChanged, told: NodeNotice, name: str | None, *, on_path: bool) -> TimelineEntry:
+    return TimelineEntry(
         seq=seq,
         at=record.at,
         what="node" if record.node else "run",
@@ -126,9 +126,9 @@ def _first_words(text: str) -> str:
     return words if len(words) <= WORDS_MAX else f"{words[: WORDS_MAX - 3]}..."
 
 
-def _turn(said: Sequence[tuple[int, MessageAdded]], name: str | None, *, on_path: bool) -> Happening:
+def _turn(said: Sequence[tuple[int, MessageAdded]], name: str | None, *, on_path: bool) -> TimelineEntry:
     cost = cost_of(record.message for _, record in said)
-    return Happening(
+    return TimelineEntry(
         seq=said[-1][0],
         at=said[-1][1].at,
         what="turn",
@@ -141,7 +141,7 @@ def _turn(said: Sequence[tuple[int, MessageAdded]], name: str | None, *, on_path
     )
 
 
-def _other(seq: int, record: Record | None, name: str | None, *, on_path: bool) -> Happening | None:
+def _other(seq: int, record: Record | None, name: str | None, *, on_path: bool) -> TimelineEntry | None:
     match record:
         case NodeChanged():
             found = told_by(record)
@@ -159,7 +159,7 @@ def _other(seq: int, record: Record | None, name: str | None, *, on_path: bool) 
         case _:
             return None
     metadata = record.metadata if isinstance(record, SnapshotTaken) else dict[str, Json]()
-    return Happening(
+    return TimelineEntry(
         seq=seq, at=record.at, what=what, text=text, position=position, metadata=metadata, on_path=on_path, source=name
     )
 
