@@ -25,7 +25,7 @@ from bench.bench_disk import Words, folder
 from bench.harness import Figure, report
 from repertory import SQLiteMemoryStore
 from repertory.core.messages import Message, text_of
-from repertory.core.recall.saying import terms_of
+from repertory.core.recall.entries import terms_of
 
 TURNS = 100_000
 SESSION_TURNS = 50

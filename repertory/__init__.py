@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from repertory.actors.backlog import NotStored as NotStored
+    from repertory.actors.commit_buffer import NotStored as NotStored
     from repertory.actors.hooks.events import AfterInvocationEvent as AfterInvocationEvent
     from repertory.actors.hooks.events import AfterModelCallEvent as AfterModelCallEvent
     from repertory.actors.hooks.events import AfterSnapshotEvent as AfterSnapshotEvent
@@ -275,7 +275,7 @@ _HOMES = {
     "NodeFailed": "repertory.errors",
     "NodePolicy": "repertory.actors.orchestrator.run_driver",
     "NodeResult": "repertory.core.orchestration.results",
-    "NotStored": "repertory.actors.backlog",
+    "NotStored": "repertory.actors.commit_buffer",
     "NullConversationManager": "repertory.app.agent.conversation_managers",
     "OfflineModel": "repertory.backends.models.offline",
     "OpenAIEmbedder": "repertory.backends.models.embedders",

@@ -147,7 +147,7 @@ TEST_FILES_AT_THE_ROOT = {
 }
 REPEATED_TEST_FILES = {"__init__.py", "conftest.py"}
 NAMED_PACKAGES = {
-    "trio": {"runtime/host_task.py", "runtime/parking.py", "runtime/testing/virtual_time.py"},
+    "trio": {"runtime/host_task.py", "runtime/waker.py", "runtime/testing/virtual_time.py"},
     "aiobotocore": {"backends/aws_clients.py"},
     "aiofiles": {"backends/line_files.py"},
 }

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, assert_never
 
-from repertory.actors.backlog import CommitBuffer
 from repertory.actors.call import (
     BUDGETS,
     Abandon,
@@ -36,9 +35,10 @@ from repertory.actors.call import (
     in_context,
 )
 from repertory.actors.call_queue import CallQueueActor
+from repertory.actors.commit_buffer import CommitBuffer
 from repertory.actors.context import AgentParts, AgentSettings, PublishTurnEvent, TurnContext, TurnRecord
 from repertory.actors.conversation import LoadView
-from repertory.actors.ledger import ActorJournal
+from repertory.actors.journal import ActorJournal
 from repertory.actors.memory.consumer import SkipTo, TurnEnded
 from repertory.actors.turn import TurnDriver
 from repertory.backends.ports import OutputForm
@@ -48,7 +48,10 @@ from repertory.core.journal.fold import FINISHED_TURNS_MAX, is_answer
 from repertory.core.journal.image import Image
 from repertory.core.journal.records import CursorMoved, Interrupted, MessageAdded, Resumed, StateChanged
 from repertory.core.messages import text_of, tool_uses
-from repertory.core.opening import (
+from repertory.core.result import AgentResult
+from repertory.core.snapshots.fields import SnapshotFields, restoring
+from repertory.core.turn import CANCELLED, Began, StopReason, is_whole
+from repertory.core.turn_start import (
     DIRECT_WHILE_BUSY,
     AskPerson,
     InterruptResponses,
@@ -61,9 +64,6 @@ from repertory.core.opening import (
     recorded,
     start_turn,
 )
-from repertory.core.result import AgentResult
-from repertory.core.snapshots.fields import SnapshotFields, restoring
-from repertory.core.turn import CANCELLED, Began, StopReason, is_whole
 from repertory.errors import AgentBusy, Failed, Invalid, RepertoryError, TooLarge, Unavailable
 from repertory.runtime.envelope import ReplySlot
 from repertory.runtime.lifecycle import ExitReason

@@ -20,14 +20,14 @@ from repertory.core.budget import Budget
 from repertory.core.journal.editing import MessagesEdit
 from repertory.core.limits import NO_LIMITS, TurnLimits
 from repertory.core.messages import ContentBlock, Json, Prompt, ToolUse
-from repertory.core.opening import InterruptResponses, UserMessages
 from repertory.core.orchestration.results import MultiAgentResult
 from repertory.core.result import AgentResult, TurnEvent
 from repertory.core.snapshots.fields import SnapshotFields
+from repertory.core.turn_start import InterruptResponses, UserMessages
 from repertory.errors import LimitReached, RepertoryError, StreamClosed
+from repertory.runtime.call_context import ORIGIN, CallContext
 from repertory.runtime.context import Context
 from repertory.runtime.message import Ask, Stream
-from repertory.runtime.origin import ORIGIN, CallContext
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -15,7 +15,7 @@ from repertory.runtime.actor import Actor
 from repertory.runtime.message import Next, carry_on, refuse
 
 if TYPE_CHECKING:
-    from repertory.core.opening import InterruptResponses, UserMessages
+    from repertory.core.turn_start import InterruptResponses, UserMessages
     from repertory.errors import Unavailable
     from repertory.runtime.context import Context
     from repertory.runtime.envelope import ReplySlot

@@ -26,10 +26,10 @@ from repertory.core.messages import (
     is_filler,
     tool_results,
 )
-from repertory.core.opening import asked_again
 from repertory.core.result import StepMetrics, ToolMetrics, TurnMetrics
 from repertory.core.snapshots.trigger import EndedTurn
 from repertory.core.turn import StopReason
+from repertory.core.turn_start import asked_again
 from repertory.errors import RepertoryError
 from repertory.forking import forget_in_children
 
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from repertory.actors.call import Invocation
     from repertory.actors.conversation import ConversationMessage, ModelView
     from repertory.actors.hooks.registry import HookRegistry
-    from repertory.actors.ledger import ActorJournal
-    from repertory.actors.mirror import ReadModel
+    from repertory.actors.journal import ActorJournal
+    from repertory.actors.read_model import ReadModel
     from repertory.actors.tool_registry import ToolRegistry
     from repertory.backends.ports import Model
     from repertory.core.answer import Answer

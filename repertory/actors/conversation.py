@@ -45,7 +45,7 @@ from repertory.runtime.envelope import ReplySlot
 from repertory.runtime.message import CARRY_ON, Ask, Next, refuse, reply
 
 if TYPE_CHECKING:
-    from repertory.actors.mirror import Draft
+    from repertory.actors.read_model import Draft
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import anyio
 
-from repertory.actors.backlog import CommitBuffer, CommitBuffers
+from repertory.actors.commit_buffer import CommitBuffer, CommitBuffers
 from repertory.actors.writer import WriterMessage
 from repertory.backends.ports import Batch, Lease, SessionStore
 from repertory.core.ids import whereabouts

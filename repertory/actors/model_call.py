@@ -24,7 +24,6 @@ from repertory.actors.hooks.injections import InjectionContext, injected
 from repertory.core.answer import LIMITED, Answer, Assembler
 from repertory.core.limits import ANSWER_BYTES
 from repertory.core.messages import system_blocks, system_text, text_of, tool_uses
-from repertory.core.opening import spoken_answer
 from repertory.core.result import derived_event
 from repertory.core.tokens import INJECTED_TOKENS, estimate_tokens, projected_tokens
 from repertory.core.turn import (
@@ -42,6 +41,7 @@ from repertory.core.turn import (
     Stopped,
     StopReason,
 )
+from repertory.core.turn_start import spoken_answer
 from repertory.core.window.decision import with_noted_summary
 from repertory.core.window.gauge import Beside
 from repertory.errors import ContextWindowOverflowException, Invalid, ModelFailed, RepertoryError

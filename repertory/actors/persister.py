@@ -23,10 +23,10 @@ from typing import TypeAlias, assert_never
 
 import anyio
 
-from repertory.actors.backlog import CommitBuffer
+from repertory.actors.commit_buffer import CommitBuffer
+from repertory.actors.history import History, read_history, read_run, read_said
+from repertory.actors.in_memory_journal import InMemoryJournal
 from repertory.actors.leases import Durable
-from repertory.actors.memory_journal import InMemoryJournal
-from repertory.actors.said import History, read_history, read_run, read_said
 from repertory.actors.writer import WriteLast, WriteRefused, WriterMessage, WriteRows, Written
 from repertory.backends.ports import Lease
 from repertory.backends.worker_threads import OFF_LOOP_BYTES, run_in_thread

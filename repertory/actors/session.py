@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING
 from repertory.actors.agent import AgentActor, CallSettings
 from repertory.actors.context import AgentParts, AgentSettings
 from repertory.actors.conversation import ConversationActor, Summarize
+from repertory.actors.in_memory_journal import InMemoryJournal
 from repertory.actors.leases import Durable
 from repertory.actors.memory.consumer import MemoryConsumer, MemoryParts
-from repertory.actors.memory_journal import InMemoryJournal
 from repertory.actors.persister import PersisterSettings, SessionPersister
 from repertory.core.window.decision import WindowManager
 from repertory.runtime.spec import ChildSpec, Restart, Strategy, SupervisorSettings

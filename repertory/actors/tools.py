@@ -24,8 +24,8 @@ from repertory.actors.hooks.calls import ToolEnded
 from repertory.actors.hooks.events import AfterToolsEvent, BeforeToolsEvent
 from repertory.backends.ports import OutputForm, Tool, ToolContext
 from repertory.core.interrupts import Interrupt, InterruptException, Questions, question_in
+from repertory.core.journal.pending_tools import PendingTools, Start
 from repertory.core.journal.records import ToolFinished, ToolStarted
-from repertory.core.journal.standing import PendingTools, Start
 from repertory.core.messages import ContentBlock, ToolResult, ToolUse, check_result, copy_result, copy_use, error_result
 from repertory.core.tools import check_result_size, exception_text, timeout_text
 from repertory.core.turn import CANCELLED, Park, RunTools, StopReason, ToolsEnded, ToolsParked

@@ -21,7 +21,6 @@ from repertory.actors.tools import run_tools
 from repertory.core.answer import Answer
 from repertory.core.journal.records import Interrupted, ToolFinished
 from repertory.core.messages import ContentBlock, Message, copy_message
-from repertory.core.opening import spoken_answer
 from repertory.core.result import AgentResult
 from repertory.core.turn import (
     CANCELLED,
@@ -42,11 +41,12 @@ from repertory.core.turn import (
     TurnPhase,
     step,
 )
+from repertory.core.turn_start import spoken_answer
 
 if TYPE_CHECKING:
     from repertory.core.answer import Answer
     from repertory.core.interrupts import Interrupt
-    from repertory.core.opening import InterruptResponses, UserMessages
+    from repertory.core.turn_start import InterruptResponses, UserMessages
 
 
 class TurnDriver:

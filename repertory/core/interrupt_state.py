@@ -16,8 +16,8 @@ from dataclasses import replace
 from typing import cast
 
 from repertory.core.interrupts import Interrupt, is_about_outcome
+from repertory.core.journal.pending_tools import PendingTools, Start
 from repertory.core.journal.records import Interrupted, Record, Resumed, ToolFinished, ToolStarted
-from repertory.core.journal.standing import PendingTools, Start
 from repertory.core.messages import Json, Message, read_result, repair_stored_message, tool_uses
 from repertory.errors import Invalid
 

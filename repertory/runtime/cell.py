@@ -19,6 +19,7 @@ import anyio.lowlevel
 
 from repertory.errors import ActorDead, ActorFailed, RestartLimitReached, StartFailed
 from repertory.runtime.actor import Actor
+from repertory.runtime.call_context import ORIGIN, CallContext
 from repertory.runtime.child import Child, Exited, Keeper
 from repertory.runtime.context import Context
 from repertory.runtime.dead_letters import Reason
@@ -36,7 +37,6 @@ from repertory.runtime.lifecycle import (
     State,
 )
 from repertory.runtime.message import CARRY_ON, CarryOn, Fail, Next, Refuse, Reject, Reply, Stop, Unanswered
-from repertory.runtime.origin import ORIGIN, CallContext
 from repertory.runtime.ref import Down
 from repertory.runtime.services import Services
 from repertory.runtime.timers import Expiring, TimerFired

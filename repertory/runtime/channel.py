@@ -14,7 +14,7 @@ from typing import Generic, TypeVar, cast
 from repertory.errors import StreamClosed
 from repertory.runtime.dead_letters import Reason
 from repertory.runtime.envelope import Receiver, Request, timed_out
-from repertory.runtime.parking import Waiter
+from repertory.runtime.waker import Waiter
 
 E_contra = TypeVar("E_contra", contravariant=True)
 E_co = TypeVar("E_co", covariant=True)

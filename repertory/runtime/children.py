@@ -16,6 +16,7 @@ from typing import TypeAlias
 import anyio
 
 from repertory.errors import ActorDead, AlreadyExists, NotFound, RestartLimitReached, StartFailed
+from repertory.runtime.call_context import ORIGIN
 from repertory.runtime.child import Child, Exited
 from repertory.runtime.jobs import Jobs
 from repertory.runtime.lifecycle import (
@@ -28,11 +29,10 @@ from repertory.runtime.lifecycle import (
     Normal,
     Shutdown,
 )
-from repertory.runtime.origin import ORIGIN
-from repertory.runtime.parking import Waiter
 from repertory.runtime.ref import ActorRef, announce_end
 from repertory.runtime.services import Services
 from repertory.runtime.spec import Backoff, ChildSpec, Restart, Strategy, SupervisorSettings
+from repertory.runtime.waker import Waiter
 
 _ASKED = Shutdown("asked to")
 

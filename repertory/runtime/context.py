@@ -8,13 +8,13 @@ from functools import partial
 from typing import TypeVar, TypeVarTuple, overload
 
 from repertory.errors import Invalid
+from repertory.runtime.call_context import ORIGIN, current_trace
 from repertory.runtime.channel import Sink, StreamCall
 from repertory.runtime.child import Keeper
 from repertory.runtime.children import Children
 from repertory.runtime.clock import Clock, Rng
 from repertory.runtime.envelope import AskEnvelope, Envelope, ReplySlot, Request
 from repertory.runtime.jobs import Job, Jobs
-from repertory.runtime.origin import ORIGIN, current_trace
 from repertory.runtime.ref import ActorRef, unwatch, watch
 from repertory.runtime.services import Services
 from repertory.runtime.spec import ChildSpec, SupervisorSettings

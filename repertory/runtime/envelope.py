@@ -11,12 +11,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from repertory.errors import ActorDead, AskTimeout, MailboxFull
+from repertory.runtime.call_context import Waits
 from repertory.runtime.dead_letters import Reason
 from repertory.runtime.message import Ask
-from repertory.runtime.origin import Waits
 
 if TYPE_CHECKING:
-    from repertory.runtime.parking import Waiter
+    from repertory.runtime.waker import Waiter
 
 
 class Receiver(Protocol):

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeAlias, TypeVar, cast
 import anyio
 
 from repertory.errors import Unavailable
-from repertory.runtime.parking import runs_on_asyncio
+from repertory.runtime.waker import runs_on_asyncio
 
 if TYPE_CHECKING:
     import asyncio

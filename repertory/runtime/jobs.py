@@ -11,7 +11,7 @@ from typing import TypeAlias
 import anyio
 
 from repertory.errors import StreamClosed
-from repertory.runtime.origin import ORIGIN, CallContext, Waits
+from repertory.runtime.call_context import ORIGIN, CallContext, Waits
 
 JobWork: TypeAlias = Callable[[], Awaitable[object]]
 Spawn: TypeAlias = Callable[[Coroutine[object, object, None], str], anyio.TaskHandle[None]]

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from enum import Enum, StrEnum
 
 from repertory.errors import Invalid, MailboxFull
+from repertory.runtime.call_context import ORIGIN, Waits
 from repertory.runtime.dead_letters import DeadLetter, DeadLetters, Reason
 from repertory.runtime.envelope import Envelope, undelivered
-from repertory.runtime.origin import ORIGIN, Waits
-from repertory.runtime.parking import Waiter
+from repertory.runtime.waker import Waiter
 
 
 class Overflow(StrEnum):

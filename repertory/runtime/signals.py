@@ -34,7 +34,7 @@ from anyio.lowlevel import checkpoint
 
 from repertory.errors import Invalid
 from repertory.runtime.drain import ActorsReport
-from repertory.runtime.parking import Waker, parking_here
+from repertory.runtime.waker import Waker, parking_here
 
 EndProcess: TypeAlias = Callable[[int], object]
 SignalHandler: TypeAlias = Callable[[int, FrameType | None], object]

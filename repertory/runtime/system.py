@@ -32,13 +32,13 @@ from repertory.runtime.dead_letters import DeadLetters
 from repertory.runtime.drain import ActorsReport, Drain, DrainPhase, Hook, Hooks
 from repertory.runtime.lifecycle import ActorInfo, ExitFailed, ExitLimitReached, ExitReason, Shutdown, SystemStats
 from repertory.runtime.mailbox import Mailbox, MailboxSettings
-from repertory.runtime.parking import parking_here
 from repertory.runtime.ref import ActorRef, Transport, announce_end
 from repertory.runtime.services import Services, Totals
 from repertory.runtime.signals import end_by_signal, serve_signals
 from repertory.runtime.spec import ChildSpec, SupervisorSettings
 from repertory.runtime.supervisor import Supervisor
 from repertory.runtime.timers import Alarms
+from repertory.runtime.waker import parking_here
 
 OnFatal: TypeAlias = Literal["raise", "signal"] | Callable[[Exception], object]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from repertory.actors.memory_journal import InMemoryJournal
+from repertory.actors.in_memory_journal import InMemoryJournal
 from repertory.actors.persister import Begin, Commit, OpenJournal, Store
 from repertory.core.journal.author import JournalAuthor
 from repertory.core.journal.records import Record

@@ -9,9 +9,9 @@ from functools import partial
 import anyio
 import pytest
 
-from repertory.actors.backlog import CommitBuffers
+from repertory.actors.commit_buffer import CommitBuffers
+from repertory.actors.journal import ActorJournal
 from repertory.actors.leases import Durable, SessionLeases
-from repertory.actors.ledger import ActorJournal
 from repertory.actors.persister import PersisterSettings, SessionPersister
 from repertory.actors.writer import StoreWriter, WriterSettings
 from repertory.backends.ports import Batch, Position
@@ -23,7 +23,7 @@ from repertory.errors import RepertoryError
 from repertory.runtime.mailbox import MailboxSettings
 from repertory.runtime.spec import ChildSpec
 from repertory.runtime.system import ActorSystem
-from repertory.testing.memory_sessions import MemorySessionStore
+from repertory.testing.in_memory_sessions import MemorySessionStore
 
 pytestmark = pytest.mark.anyio
 

@@ -11,7 +11,7 @@ import pytest
 from authors import append
 from authors import commit as commit_records
 
-from repertory.actors.backlog import CommitBuffers
+from repertory.actors.commit_buffer import CommitBuffers
 from repertory.actors.leases import Durable, SessionLeases
 from repertory.actors.persister import PersisterSettings, ReadImage, SessionPersister, ShortenTimeouts, VerifyLease
 from repertory.actors.writer import StoreWriter, WriterSettings
@@ -24,7 +24,7 @@ from repertory.errors import ActorDead, Failed, LeaseLost, RepertoryError, Store
 from repertory.runtime.ref import ActorRef
 from repertory.runtime.spec import ChildSpec
 from repertory.runtime.system import ActorSystem
-from repertory.testing.memory_sessions import MemorySessionStore, SessionShelf
+from repertory.testing.in_memory_sessions import MemorySessionStore, SessionShelf
 
 pytestmark = pytest.mark.anyio
 

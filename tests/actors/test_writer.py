@@ -10,8 +10,8 @@ import anyio
 import pytest
 from authors import append, commit
 
+from repertory.actors.in_memory_journal import InMemoryJournal
 from repertory.actors.leases import Durable, SessionLeases
-from repertory.actors.memory_journal import InMemoryJournal
 from repertory.actors.persister import PersisterSettings, ReadHistory, ReadImage, SessionPersister
 from repertory.actors.writer import StoreWriter, WriterSettings
 from repertory.backends.ports import Batch, Position
@@ -22,7 +22,7 @@ from repertory.errors import Invalid, LeaseLost, RepertoryError, StartFailed, Un
 from repertory.runtime.ref import ActorRef
 from repertory.runtime.spec import ChildSpec
 from repertory.runtime.system import ActorSystem
-from repertory.testing.memory_sessions import MemorySessionStore, SessionShelf
+from repertory.testing.in_memory_sessions import MemorySessionStore, SessionShelf
 
 pytestmark = pytest.mark.anyio
 

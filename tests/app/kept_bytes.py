@@ -15,7 +15,7 @@ import anyio
 import anyio.to_thread
 
 from repertory import Agent
-from repertory.backends.objects.memory import ObjectShelf
+from repertory.backends.objects.in_memory import ObjectShelf
 from repertory.backends.sessions.journal.format import MAGIC, unpack
 from repertory.backends.sessions.sqlite.reading import unpacked
 from repertory.core.journal.rows import Row

@@ -23,7 +23,7 @@ from repertory import (
     SQLiteSessions,
 )
 from repertory.app.sessions.sessions import SessionPlace
-from repertory.backends.objects.memory import ObjectShelf
+from repertory.backends.objects.in_memory import ObjectShelf
 from repertory.backends.ports import Batch, Position, SessionStore
 from repertory.backends.sessions.agentcore.ownership import AgentCoreSettings
 from repertory.backends.sessions.agentcore.store import AgentCoreSessionStore

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from repertory.testing.memory_sessions import MemorySessionStore, SessionShelf
+from repertory.testing.in_memory_sessions import MemorySessionStore, SessionShelf
 
 
 class Shelf:

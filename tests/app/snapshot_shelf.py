@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from repertory import SessionManager
-from repertory.backends.objects.memory import MemoryObjectStore, ObjectShelf
+from repertory.backends.objects.in_memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.ports import ObjectStore, Overwrite
 from repertory.backends.sessions.liveness import Liveness, TimeToLive
 from tests.app.tree_sessions import CountingObjects

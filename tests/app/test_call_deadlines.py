@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from repertory import Agent, AgentSpec, Graph, ModelExtractor, Runtime, ScriptedModel, Status, StorePatience, tool
-from repertory.actors.ledger import LATE_S
+from repertory.actors.journal import LATE_S
 from repertory.app.sessions.sessions import PlacedSession
 from repertory.backends.tools.schema_library import schema_class
 from repertory.core.messages import text_of

@@ -15,13 +15,13 @@ import anyio
 import pytest
 
 from repertory import Agent, ScriptedModel, StorePatience, tool
-from repertory.backends.objects.memory import MemoryObjectStore, ObjectShelf
+from repertory.backends.objects.in_memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.ports import Condition, ObjectInfo, ObjectStore, SessionStore, StoredObject, ToolContext
 from repertory.backends.sessions.documents.journal import TreeSettings
 from repertory.backends.sessions.documents.store import MessageTreeStore
 from repertory.backends.sessions.liveness import TimeToLive
 from repertory.core.messages import Message, text_of, tool_results
-from repertory.core.opening import NOT_RUN_TEXT
+from repertory.core.turn_start import NOT_RUN_TEXT
 from repertory.errors import RepertoryError
 from tests.app.tree_sessions import TreeSessions
 

@@ -29,7 +29,7 @@ from repertory import (
     tool,
 )
 from repertory.app.agent import session as agent_session
-from repertory.backends.objects.memory import MemoryObjectStore
+from repertory.backends.objects.in_memory import MemoryObjectStore
 from repertory.backends.ports import Batch, Condition, ObjectStore, Overwrite, SessionStore
 from repertory.backends.tools.schema_library import schema_class
 from repertory.core.journal.appender import Appender

@@ -28,7 +28,7 @@ from repertory.app.sessions.sessions import PlacedSession
 from repertory.backends.tools.schema_library import schema_class
 from repertory.core.messages import Message
 from repertory.errors import InterruptExpired, InterruptNotFound, InterruptsWaiting
-from repertory.testing.memory_sessions import MemorySessionStore, SessionShelf
+from repertory.testing.in_memory_sessions import MemorySessionStore, SessionShelf
 
 pytestmark = pytest.mark.anyio
 schema_class()  # Loading it uses a thread, which a clock that jumps would pass.

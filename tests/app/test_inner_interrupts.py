@@ -14,7 +14,7 @@ from recorder import use
 from repertory import Agent, InMemoryStorage, JournalSessionManager, ScriptedModel
 from repertory.backends.tools.schema_library import schema_class
 from repertory.core.interrupts import agent_prefix
-from repertory.core.opening import DROPPED_TEXT
+from repertory.core.turn_start import DROPPED_TEXT
 
 pytestmark = pytest.mark.anyio
 

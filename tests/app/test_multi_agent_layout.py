@@ -15,7 +15,7 @@ from repertory.app.operations.doctor import examine_place
 from repertory.app.operations.reading import RecordStamp
 from repertory.app.operations.showing import show
 from repertory.app.orchestration.orchestrator import Orchestrator
-from repertory.backends.objects.memory import MemoryObjectStore
+from repertory.backends.objects.in_memory import MemoryObjectStore
 from repertory.backends.ports import Overwrite
 from repertory.backends.sessions.documents.journal import TreeSettings
 from repertory.backends.tools.schema_library import schema_class

@@ -13,7 +13,7 @@ import pytest
 
 from repertory import FileSessions, FileStorage, JournalSessions, Sessions, SQLiteSessions
 from repertory.app.sessions.sessions import SessionPlace
-from repertory.backends.objects.memory import ObjectShelf
+from repertory.backends.objects.in_memory import ObjectShelf
 from repertory.backends.ports import Batch, Condition, ObjectStore
 from repertory.core.messages import text_of
 from repertory.errors import Corrupt, SessionBusy, Unavailable

@@ -15,7 +15,7 @@ from repertory.app.sessions.sessions import PlacedSession
 from repertory.backends.ports import Batch, Position, SessionStore
 from repertory.core.messages import text_of, tool_results
 from repertory.errors import LeaseLost, RepertoryError, SessionException, Throttled, Unavailable
-from repertory.testing.memory_sessions import MemorySessionStore, SessionShelf
+from repertory.testing.in_memory_sessions import MemorySessionStore, SessionShelf
 
 pytestmark = pytest.mark.anyio
 

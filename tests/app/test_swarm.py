@@ -31,7 +31,7 @@ from repertory.app.sessions.sessions import PlacedSession
 from repertory.backends.tools.schema_library import schema_class
 from repertory.core.orchestration.plan import handoff_in
 from repertory.errors import Invalid, ModelFailed
-from repertory.testing.memory_sessions import MemorySessionStore, SessionShelf
+from repertory.testing.in_memory_sessions import MemorySessionStore, SessionShelf
 from tests.app.recorder import On
 
 pytestmark = pytest.mark.anyio

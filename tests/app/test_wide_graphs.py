@@ -14,7 +14,7 @@ from repertory import GraphBuilder, MultiAgentResult, Runtime, Status, StorePati
 from repertory.app.sessions.sessions import PlacedSession
 from repertory.backends.ports import Batch, Position, SessionStore
 from repertory.errors import LeaseLost, Unavailable
-from repertory.testing.memory_sessions import MemorySessionStore, SessionShelf
+from repertory.testing.in_memory_sessions import MemorySessionStore, SessionShelf
 
 pytestmark = pytest.mark.anyio
 

@@ -12,7 +12,7 @@ import pytest
 from repertory import Agent, AgentSpec, Runtime, ScriptedModel, StorePatience
 from repertory.actors.leases import SessionLeases
 from repertory.app.sessions.sessions import PlacedSession
-from repertory.backends.objects.memory import MemoryObjectStore, ObjectShelf
+from repertory.backends.objects.in_memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.ports import Lease, SessionStore
 from repertory.backends.sessions.documents.journal import TreeSettings
 from repertory.backends.sessions.documents.store import MessageTreeStore
@@ -22,7 +22,7 @@ from repertory.core.journal.rows import Row
 from repertory.core.messages import text_of
 from repertory.errors import Retryable, SessionBusy, Unavailable
 from repertory.testing.counting_objects import CountingObjectStore
-from repertory.testing.memory_sessions import MemorySessionStore, SessionShelf
+from repertory.testing.in_memory_sessions import MemorySessionStore, SessionShelf
 
 pytestmark = pytest.mark.anyio
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from repertory.core.message_tree.spelling import decoded, encoded, json_file, parsed, read, to_file
+from repertory.core.message_tree.json_files import decoded, encoded, json_file, parsed, read, to_file
 
 MARK = "__bytes_encoded__"
 

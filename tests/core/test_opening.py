@@ -8,9 +8,10 @@ from typing import cast
 import pytest
 
 from repertory.core.interrupts import STEP_SCOPE, Interrupt, hook_scope, outcome_id, question_id, tool_scope
-from repertory.core.journal.standing import PendingTools, Start
+from repertory.core.journal.pending_tools import PendingTools, Start
 from repertory.core.messages import ContentBlock, Json, Message, ToolResult, ToolUse, check_next, tool_results
-from repertory.core.opening import (
+from repertory.core.turn import Began, Continued
+from repertory.core.turn_start import (
     DROPPED_TEXT,
     EXPIRED_TEXT,
     NOT_GONE_ON_TEXT,
@@ -24,7 +25,6 @@ from repertory.core.opening import (
     read_prompt,
     start_turn,
 )
-from repertory.core.turn import Began, Continued
 from repertory.errors import InterruptExpired, InterruptsWaiting, Invalid, NotFound
 
 SAID: Message = {"role": "user", "content": [{"text": "pay the bill"}]}

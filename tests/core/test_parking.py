@@ -9,11 +9,11 @@ from dataclasses import replace
 from journal_driver import Driver, result_of
 
 from repertory.core.interrupts import Interrupt, is_about_outcome, outcome_id
+from repertory.core.journal.pending_tools import PendingTools, Start, pending_tools_of, standing_records
 from repertory.core.journal.records import Branched, Interrupted, Resumed, ToolFinished, ToolStarted
 from repertory.core.journal.restore import messages_of, records_of, restore
-from repertory.core.journal.standing import PendingTools, Start, pending_tools_of, standing_records
 from repertory.core.messages import Json, ToolResult, tool_uses
-from repertory.core.opening import interrupt_for
+from repertory.core.turn_start import interrupt_for
 
 IDS = ["use-1-0", "use-1-1", "use-1-2"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from repertory.core.recall.saying import TERMS_MAX, heading_words, spaced, terms_of
+from repertory.core.recall.entries import TERMS_MAX, heading_words, spaced, terms_of
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from repertory.core.memory.options import AddMessagesContext
 from repertory.core.messages import Message
-from repertory.core.recall.saying import saying_of, sayings_of, speaker_of
+from repertory.core.recall.entries import saying_of, sayings_of, speaker_of
 from repertory.errors import Invalid
 
 NOWHERE = AddMessagesContext()

@@ -12,14 +12,14 @@ import pytest
 from repertory.core.interrupts import Interrupt
 from repertory.core.journal.codec import decode, encode
 from repertory.core.journal.fold import Fold
+from repertory.core.journal.pending_tools import nodes_again, standing_records
 from repertory.core.journal.records import NodeChanged
 from repertory.core.journal.rows import VERSION
-from repertory.core.journal.standing import nodes_again, standing_records
-from repertory.core.opening import read_prompt
 from repertory.core.orchestration.calls import BeginRun, GoOn, Replay, decide_call
 from repertory.core.orchestration.results import MultiAgentResult, NodeResult, Status, node_result_of
 from repertory.core.orchestration.run import RUN, Ended, Run, leading_to
 from repertory.core.result import AgentResult, StepMetrics, TurnMetrics
+from repertory.core.turn_start import read_prompt
 from repertory.errors import (
     Corrupt,
     CorruptJournal,

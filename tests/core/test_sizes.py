@@ -22,9 +22,9 @@ from repertory.core.limits import (
     check_size,
     read_limits,
 )
-from repertory.core.opening import read_prompt
 from repertory.core.state import AgentState
 from repertory.core.tools import check_result_size, tool_result
+from repertory.core.turn_start import read_prompt
 from repertory.errors import LimitReached, TooLarge
 
 HUGE = 1 << 60

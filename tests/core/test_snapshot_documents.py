@@ -10,7 +10,7 @@ import pytest
 from repertory.core.journal.appender import Appender
 from repertory.core.journal.fold import Fold
 from repertory.core.journal.records import MessageAdded, StateChanged
-from repertory.core.message_tree.spelling import json_file, parsed
+from repertory.core.message_tree.json_files import json_file, parsed
 from repertory.core.snapshots.document import (
     JournalPosition,
     SnapshotContent,

@@ -21,11 +21,11 @@ from typing import Any
 import anyio
 
 from repertory import FileSessions, Sessions, SnapshotSessions
-from repertory.backends.objects.memory import ObjectShelf
+from repertory.backends.objects.in_memory import ObjectShelf
 from repertory.backends.ports import Batch, Position
 from repertory.core.journal.restore import messages_of, records_of
 from repertory.core.journal.rows import Row
-from repertory.core.message_tree.spelling import iso
+from repertory.core.message_tree.json_files import iso
 from repertory.core.messages import text_of
 from repertory.errors import RepertoryError
 from tests.app.operated_places import AgentCorePlace, random_journal

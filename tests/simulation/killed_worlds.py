@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from repertory.backends.ports import Batch, Position
 from repertory.errors import LeaseLost
-from repertory.testing.memory_sessions import MemorySessionStore, SessionShelf
+from repertory.testing.in_memory_sessions import MemorySessionStore, SessionShelf
 
 
 @dataclass

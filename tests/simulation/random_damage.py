@@ -47,7 +47,7 @@ from repertory import (
     SQLiteSessions,
 )
 from repertory.app.sessions.sessions import SessionPlace
-from repertory.backends.objects.memory import ObjectShelf
+from repertory.backends.objects.in_memory import ObjectShelf
 from repertory.backends.ports import Batch, Overwrite, Position, SessionStore
 from repertory.backends.sessions.journal import maintenance as object_merging
 from repertory.backends.sessions.journal import maintenance as object_tending

@@ -14,7 +14,7 @@ from repertory import MultiAgentResult, Status
 from repertory.app.orchestration.orchestrator import Orchestrator
 from repertory.errors import RepertoryError
 from repertory.testing.faulty_sessions import FaultSettings, FaultySessionStore
-from repertory.testing.memory_sessions import MemorySessionStore
+from repertory.testing.in_memory_sessions import MemorySessionStore
 from tests.simulation.killed_worlds import World
 from tests.simulation.test_killed_orchestrators import TASK, asking, graph, nested, said, swarm
 

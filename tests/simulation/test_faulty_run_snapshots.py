@@ -16,7 +16,7 @@ import pytest
 
 from repertory import MultiAgentResult, Status
 from repertory.app.orchestration.orchestrator import Orchestrator
-from repertory.backends.objects.memory import MemoryObjectStore, ObjectShelf
+from repertory.backends.objects.in_memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.sessions.liveness import TimeToLive
 from repertory.backends.sessions.snapshots.journal import SnapshotJournal
 from repertory.backends.sessions.snapshots.port import SnapshotChoices

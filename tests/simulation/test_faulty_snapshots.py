@@ -13,7 +13,7 @@ import pytest
 
 from repertory import AgentSpec, Runtime, ScriptedModel
 from repertory.app.sessions.snapshots import triggered_by
-from repertory.backends.objects.memory import MemoryObjectStore, ObjectShelf
+from repertory.backends.objects.in_memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.sessions.liveness import TimeToLive
 from repertory.backends.sessions.snapshots.journal import SnapshotJournal
 from repertory.backends.sessions.snapshots.port import SnapshotChoices
@@ -24,8 +24,8 @@ from repertory.testing.faulty_objects import FaultyObjectStore, ObjectFaults
 
 if TYPE_CHECKING:
     from repertory.actors.context import MarkTurn
+    from repertory.actors.in_memory_journal import InMemoryJournal
     from repertory.actors.leases import Durable
-    from repertory.actors.memory_journal import InMemoryJournal
     from repertory.app.agent.session import AgentSessionSpec
     from repertory.core.snapshots.trigger import SaveLatestOn
 

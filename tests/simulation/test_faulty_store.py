@@ -12,7 +12,7 @@ from repertory.backends.ports import SessionStore
 from repertory.core.messages import Message, check_next, text_of
 from repertory.errors import RepertoryError
 from repertory.testing.faulty_sessions import FaultSettings, FaultySessionStore
-from repertory.testing.memory_sessions import MemorySessionStore, SessionShelf
+from repertory.testing.in_memory_sessions import MemorySessionStore, SessionShelf
 
 pytestmark = pytest.mark.anyio
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from repertory import FileSessionManager, FileStorage, InMemoryStorage, JournalSessionManager, SQLiteSessionManager
-from repertory.backends.objects.memory import ObjectShelf
+from repertory.backends.objects.in_memory import ObjectShelf
 from repertory.backends.ports import ObjectStore
 from repertory.backends.sessions.documents.journal import TreeSettings
 from repertory.core.messages import text_of

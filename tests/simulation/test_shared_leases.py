@@ -10,14 +10,14 @@ import anyio
 import pytest
 
 from repertory import AgentSpec, Runtime, ScriptedModel
-from repertory.backends.objects.memory import MemoryObjectStore, ObjectShelf
+from repertory.backends.objects.in_memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.ports import Condition, ObjectInfo, SessionStore, StoredObject
 from repertory.backends.sessions.documents.journal import TreeSettings
 from repertory.backends.sessions.documents.store import MessageTreeStore
 from repertory.backends.sessions.journal.store import ObjectSessionStore
 from repertory.backends.sessions.liveness import TimeToLive
 from repertory.core.messages import text_of
-from repertory.testing.memory_sessions import MemorySessionStore, SessionShelf
+from repertory.testing.in_memory_sessions import MemorySessionStore, SessionShelf
 
 pytestmark = pytest.mark.anyio
 

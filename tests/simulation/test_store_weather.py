@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from repertory import AgentSpec, DrainReport, Runtime, ScriptedModel, StorePatience
-from repertory.backends.objects.memory import MemoryObjectStore, ObjectShelf
+from repertory.backends.objects.in_memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.ports import ObjectStore, SessionStore
 from repertory.backends.sessions.documents.journal import TreeSettings
 from repertory.backends.sessions.documents.store import MessageTreeStore
@@ -20,7 +20,7 @@ from repertory.core.messages import Message, check_next, text_of
 from repertory.errors import RepertoryError
 from repertory.testing.faulty_objects import FaultyObjectStore, ObjectFaults
 from repertory.testing.faulty_sessions import FaultSettings, FaultySessionStore
-from repertory.testing.memory_sessions import MemorySessionStore, SessionShelf
+from repertory.testing.in_memory_sessions import MemorySessionStore, SessionShelf
 
 pytestmark = pytest.mark.anyio
 

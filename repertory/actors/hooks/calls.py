@@ -40,12 +40,12 @@ from repertory.core.messages import (
     copy_use,
     tool_results,
 )
-from repertory.core.opening import InterruptResponses, UserMessages, read_prompt
+from repertory.core.turn_start import InterruptResponses, UserMessages, read_prompt
 from repertory.errors import HookFailed, Invalid, RepertoryError, UnpairedTools
 
 if TYPE_CHECKING:
     from repertory.actors.hooks.registry import HookRegistry, Registered
-    from repertory.actors.mirror import ReadModel
+    from repertory.actors.read_model import ReadModel
     from repertory.backends.ports import Tool
     from repertory.core.answer import Answer
     from repertory.core.interrupts import Interrupt, Questions

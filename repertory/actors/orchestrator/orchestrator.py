@@ -14,7 +14,6 @@ from typing import TypeAlias, assert_never
 
 import anyio
 
-from repertory.actors.backlog import CommitBuffer
 from repertory.actors.call import (
     BUDGETS,
     Abandon,
@@ -34,18 +33,19 @@ from repertory.actors.call import (
     in_context,
 )
 from repertory.actors.call_queue import CallQueueActor
+from repertory.actors.commit_buffer import CommitBuffer
 from repertory.actors.hooks.calls import fire
-from repertory.actors.ledger import ActorJournal
+from repertory.actors.journal import ActorJournal
 from repertory.actors.orchestrator.events import AfterMultiAgentInvocationEvent, BeforeMultiAgentInvocationEvent
 from repertory.actors.orchestrator.run_driver import Cut, OrchestratorParts, RunDriver
 from repertory.actors.persister import ReadRun
 from repertory.core.budget import Budget
-from repertory.core.opening import read_prompt
 from repertory.core.orchestration.calls import BeginRun, CallDecision, GoOn, Replay, decide_call, waiting
 from repertory.core.orchestration.plan import frontier_of
 from repertory.core.orchestration.results import MultiAgentResult, Status
 from repertory.core.orchestration.run import Run, execution_token, leading_to, visit_of
 from repertory.core.snapshots.portable import RunFields, left_agents, said_of_run
+from repertory.core.turn_start import read_prompt
 from repertory.errors import AgentBusy, Invalid, NodeFailed, RepertoryError, RunUnfinished, TooLarge, Unavailable
 from repertory.runtime.envelope import ReplySlot
 from repertory.runtime.lifecycle import ExitReason

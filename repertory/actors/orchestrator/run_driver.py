@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from repertory.actors.call import Invocation
     from repertory.actors.hooks.registry import HookRegistry
-    from repertory.actors.ledger import ActorJournal
+    from repertory.actors.journal import ActorJournal
     from repertory.core.interrupts import Interrupt
     from repertory.core.journal.records import NodeChanged
     from repertory.core.messages import Json, Prompt

@@ -23,8 +23,8 @@ from repertory.actors.context import AgentParts, AgentSettings, Durability, Tool
 from repertory.actors.hooks.calls import fire_sync
 from repertory.actors.hooks.events import AgentInitializedEvent
 from repertory.actors.hooks.registry import EventTypes, HookCallback, HookOrder, HookProvider, HookRegistry, SameHooks
-from repertory.actors.memory_journal import InMemoryJournal
-from repertory.actors.mirror import ReadModel
+from repertory.actors.in_memory_journal import InMemoryJournal
+from repertory.actors.read_model import ReadModel
 from repertory.actors.tool_registry import ToolRegistry
 from repertory.actors.tools import call_unrecorded
 from repertory.app.agent.call_options import (
@@ -48,10 +48,10 @@ from repertory.app.sessions.sessions import PlacedSession, check_placement
 from repertory.core.ids import check_id
 from repertory.core.limits import Limits, read_limits
 from repertory.core.messages import SystemPrompt, check_messages, check_system_prompt, copy_message, repair
-from repertory.core.opening import DIRECT_WHILE_BUSY
 from repertory.core.retry import DEFAULT_RETRY, RetryStrategy, check_retry
 from repertory.core.state import AgentState, agent_state
 from repertory.core.turn import StopReason
+from repertory.core.turn_start import DIRECT_WHILE_BUSY
 from repertory.errors import AgentBusy, Invalid, NotReady, StructuredOutputException
 
 if TYPE_CHECKING:
@@ -66,11 +66,11 @@ if TYPE_CHECKING:
     from repertory.core.interrupts import Interrupt
     from repertory.core.memory.progress import StoreFlush
     from repertory.core.messages import Message, Prompt, ToolResult
-    from repertory.core.opening import UnknownOutcome
     from repertory.core.outage import StorePatience
     from repertory.core.result import AgentResult, TurnEvent
     from repertory.core.snapshots.fields import Preset
     from repertory.core.snapshots.portable import Snapshot
+    from repertory.core.turn_start import UnknownOutcome
 
 
 T = TypeVar("T")

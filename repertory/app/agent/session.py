@@ -25,8 +25,8 @@ from repertory.errors import ContextWindowOverflowException, Invalid, ModelFaile
 if TYPE_CHECKING:
     from repertory.actors.agent import CallSettings
     from repertory.actors.context import AgentParts, MarkTurn
+    from repertory.actors.in_memory_journal import InMemoryJournal
     from repertory.actors.memory.store import MemoryStoreMessage
-    from repertory.actors.memory_journal import InMemoryJournal
     from repertory.app.agent.conversation_managers import ConversationManager
     from repertory.app.host.session import SessionHost
     from repertory.core.messages import Message

@@ -15,7 +15,7 @@ from repertory.app.host.blocking import blocking_host
 from repertory.core.interrupts import agent_prefix
 from repertory.core.limits import MESSAGE_DEPTH_MAX, is_too_deep
 from repertory.core.messages import ToolResult, ToolSpec, ToolUse, error_result, tool_results
-from repertory.core.opening import direct_prompt, recorded
+from repertory.core.turn_start import direct_prompt, recorded
 from repertory.errors import Invalid, RepertoryError
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from repertory.app.host.host import Host, HostSettings
 from repertory.errors import Invalid
 from repertory.forking import call_in_children, never_collect
 from repertory.runtime.cell import attempt
-from repertory.runtime.parking import parking_here
+from repertory.runtime.waker import parking_here
 
 if TYPE_CHECKING:
     from anyio.from_thread import BlockingPortal

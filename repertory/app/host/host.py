@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import anyio
 from anyio.lowlevel import RunVar
 
-from repertory.actors.backlog import CommitBuffer, CommitBuffers
 from repertory.actors.call import deadline as caller_deadline
+from repertory.actors.commit_buffer import CommitBuffer, CommitBuffers
+from repertory.actors.in_memory_journal import InMemoryJournal
 from repertory.actors.leases import Durable
-from repertory.actors.memory_journal import InMemoryJournal
 from repertory.actors.session import session_spec
 from repertory.app.host.session import ActiveSession, active_session
 from repertory.app.host.shared import OpenStores, ServerUse, ToolServers, reason_of

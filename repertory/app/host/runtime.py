@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 import anyio
 from anyio.abc import TaskStatus
 
-from repertory.actors.backlog import CommitBuffers, NotStored
+from repertory.actors.commit_buffer import CommitBuffers, NotStored
 from repertory.actors.tool_registry import ToolRegistry
 from repertory.app.agent.agent import Agent, given_manager, with_memory
 from repertory.app.agent.call_options import CallOptions, read_call
@@ -53,9 +53,9 @@ if TYPE_CHECKING:
     from repertory.core.interrupts import Interrupt
     from repertory.core.limits import Limits
     from repertory.core.messages import Message, Prompt, SystemPrompt
-    from repertory.core.opening import UnknownOutcome
     from repertory.core.result import AgentResult, TurnEvent
     from repertory.core.retry import RetryStrategy
+    from repertory.core.turn_start import UnknownOutcome
     from repertory.runtime.lifecycle import ActorInfo
     from repertory.runtime.system import OnFatal
 

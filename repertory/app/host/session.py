@@ -27,11 +27,11 @@ from repertory.actors.call import (
 )
 from repertory.actors.call import deadline as caller_deadline
 from repertory.actors.context import StopRequest
-from repertory.actors.ledger import LATE_S
+from repertory.actors.history import History
+from repertory.actors.journal import LATE_S
 from repertory.actors.memory.consumer import FinishMemory, FlushMemory, MemoryMessage
-from repertory.actors.mirror import ReadModel
 from repertory.actors.persister import PersisterMessage, ReadHistory, ReadImage, ReadSaid, ShortenTimeouts
-from repertory.actors.said import History
+from repertory.actors.read_model import ReadModel
 from repertory.actors.tool_registry import ToolRegistry
 from repertory.core.state import AgentState
 from repertory.core.turn import CANCELLED, StopReason
@@ -40,10 +40,10 @@ from repertory.forking import forget_in_children
 
 if TYPE_CHECKING:
     from repertory.actors.context import AgentParts, AgentSettings
+    from repertory.actors.in_memory_journal import InMemoryJournal
     from repertory.actors.leases import Durable
     from repertory.actors.memory.consumer import MemoryParts
     from repertory.actors.memory.store import MemoryStoreMessage
-    from repertory.actors.memory_journal import InMemoryJournal
     from repertory.actors.orchestrator.orchestrator import OrchestratorMessage
     from repertory.app.sessions.sessions import SessionPlace
     from repertory.core.journal.editing import MessagesEdit

@@ -19,7 +19,7 @@ from repertory.runtime.mailbox import MailboxSettings
 from repertory.runtime.spec import ChildSpec
 
 if TYPE_CHECKING:
-    from repertory.actors.backlog import CommitBuffers
+    from repertory.actors.commit_buffer import CommitBuffers
     from repertory.app.sessions.sessions import SessionPlace
     from repertory.backends.ports import ToolSource
     from repertory.runtime.ref import ActorRef

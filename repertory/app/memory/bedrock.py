@@ -19,7 +19,7 @@ from repertory.backends.memory.bedrock import (
     ScoreBounds,
     check_result_count,
 )
-from repertory.backends.patience import RetryPolicy
+from repertory.backends.retries import RetryPolicy
 from repertory.core.ids import check_id
 from repertory.core.memory.options import Options, read_options
 from repertory.errors import Invalid

@@ -55,9 +55,9 @@ from repertory.runtime.spec import ChildSpec
 
 if TYPE_CHECKING:
     from repertory.actors.context import AgentParts
+    from repertory.actors.in_memory_journal import InMemoryJournal
     from repertory.actors.leases import Durable
     from repertory.actors.memory.store import MemoryStoreMessage
-    from repertory.actors.memory_journal import InMemoryJournal
     from repertory.actors.orchestrator.orchestrator import Finished
     from repertory.actors.orchestrator.run_driver import NameOf, OrchestratorParts, VisitOf
     from repertory.app.agent.call_options import CallbackHandler

@@ -21,7 +21,7 @@ from repertory.actors.context import AgentSettings
 from repertory.actors.hooks.calls import fire_built, fire_sync
 from repertory.actors.hooks.events import AfterSnapshotEvent, BeforeSnapshotEvent
 from repertory.actors.hooks.registry import HookProvider, HookRegistry
-from repertory.actors.memory_journal import InMemoryJournal
+from repertory.actors.in_memory_journal import InMemoryJournal
 from repertory.actors.orchestrator.events import MultiAgentInitializedEvent
 from repertory.actors.orchestrator.run_driver import OrchestratorParts
 from repertory.app.agent.call_options import read_call

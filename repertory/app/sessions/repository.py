@@ -21,7 +21,7 @@ from repertory.app.sessions.sessions import new_owner
 from repertory.backends.ports import Condition, Create, ObjectInfo, StoredObject, Update
 from repertory.core.ids import check_id
 from repertory.core.message_tree.documents import OURS
-from repertory.core.message_tree.spelling import epoch, json_file, parsed, read, to_file
+from repertory.core.message_tree.json_files import epoch, json_file, parsed, read, to_file
 from repertory.errors import AlreadyExists, Invalid, NotFound, PreconditionFailed, RepertoryError, StoreFailed
 
 if TYPE_CHECKING:

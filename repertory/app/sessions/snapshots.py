@@ -38,7 +38,7 @@ from repertory.errors import Invalid
 
 if TYPE_CHECKING:
     from repertory.actors.context import MarkTurn
-    from repertory.actors.memory_journal import InMemoryJournal
+    from repertory.actors.in_memory_journal import InMemoryJournal
     from repertory.app.agent.session import AgentSessionSpec
     from repertory.app.sessions.storages import Storage
     from repertory.backends.ports import SessionInfo, SessionStore

@@ -17,7 +17,7 @@ from repertory.core.ids import check_id, check_key
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:
-    from repertory.backends.objects.memory import ObjectShelf
+    from repertory.backends.objects.in_memory import ObjectShelf
     from repertory.backends.ports import ObjectStore, SessionInfo, SessionStore
     from repertory.backends.sessions.liveness import Liveness
 
@@ -148,7 +148,7 @@ class InMemoryStorage:
 
     def open_objects(self, writer: str) -> ObjectStore:
         """An object store on this storage. The caller closes it; the objects stay."""
-        from repertory.backends.objects.memory import MemoryObjectStore, ObjectShelf  # loaded when used
+        from repertory.backends.objects.in_memory import MemoryObjectStore, ObjectShelf  # loaded when used
 
         del writer
         if self._shelf is None:

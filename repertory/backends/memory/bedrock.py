@@ -15,8 +15,8 @@ from typing import Any, Literal, TypeAlias, TypeVar, cast
 from repertory.backends.aws_clients import AwsService, AwsSettings, aws_clients
 from repertory.backends.aws_errors import EXPIRED, UNKNOWN_KEY, WRONG_SIGNATURE, AwsErrors, Refusal, aws_client_errors
 from repertory.backends.loop_clients import LoopClients
-from repertory.backends.patience import RetryPolicy, with_retries
 from repertory.backends.ports import ObjectStore, Overwrite
+from repertory.backends.retries import RetryPolicy, with_retries
 from repertory.core.memory.options import AddMessagesContext, EntryMetadata, MemoryEntry, SearchOptions, read_options
 from repertory.core.messages import Json
 from repertory.errors import Failed, Invalid, LimitReached, NotFound, RepertoryError, Unavailable

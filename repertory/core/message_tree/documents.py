@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, cast
 
 from repertory.core.interrupt_state import documented_state
 from repertory.core.journal.codec import decode
+from repertory.core.journal.pending_tools import pending_tools_of
 from repertory.core.journal.plain_json import dump
 from repertory.core.journal.records import Redacted
 from repertory.core.journal.rows import RecordKind, Row
-from repertory.core.journal.standing import pending_tools_of
+from repertory.core.message_tree.json_files import decoded, encoded, epoch, iso, json_file, parsed, read, to_file
 from repertory.core.message_tree.kept_rows import KeptRow, Line, entry, message_in, read_entry, tracked
-from repertory.core.message_tree.spelling import decoded, encoded, epoch, iso, json_file, parsed, read, to_file
 from repertory.core.messages import Json, Message, check_shape
 from repertory.core.window.decision import DEFAULT_MANAGER, own_state
 from repertory.errors import Invalid

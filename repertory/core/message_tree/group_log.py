@@ -14,9 +14,9 @@ from repertory.core.interrupt_state import asks_somebody
 from repertory.core.journal.codec import at_of, decode
 from repertory.core.journal.fold import Fold
 from repertory.core.journal.image import Image
+from repertory.core.journal.pending_tools import pending_tools_of
 from repertory.core.journal.records import Branched, Record, View
 from repertory.core.journal.rows import RecordKind, Row
-from repertory.core.journal.standing import pending_tools_of
 from repertory.core.message_tree.documents import AgentFile, RecordGroup, agent_document, manager_named, parts_of
 from repertory.core.message_tree.kept_rows import Line
 from repertory.core.message_tree.opening import OpenedTree, due_after, manager_in, outdated

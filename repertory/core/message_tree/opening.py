@@ -11,6 +11,7 @@ from repertory.core.journal.appender import Appender, Entropy
 from repertory.core.journal.codec import encode
 from repertory.core.journal.fold import Fold, is_answer
 from repertory.core.journal.image import Image
+from repertory.core.journal.pending_tools import pending_tools_of
 from repertory.core.journal.plain_json import load
 from repertory.core.journal.records import (
     Branched,
@@ -25,7 +26,6 @@ from repertory.core.journal.records import (
 )
 from repertory.core.journal.restore import restore
 from repertory.core.journal.rows import SALT_BYTES, VERSION, Row, digest_of, header_of, next_link
-from repertory.core.journal.standing import pending_tools_of
 from repertory.core.message_tree.assembly import Assembled, DamagedContent
 from repertory.core.message_tree.documents import AgentFile, Read
 from repertory.core.message_tree.kept_rows import message_in

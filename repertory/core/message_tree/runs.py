@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, cast
 from repertory.core.journal.appender import Appender, Entropy
 from repertory.core.journal.restore import restore
 from repertory.core.message_tree.documents import FORMAT, OURS
+from repertory.core.message_tree.json_files import decoded, parsed, to_file
 from repertory.core.message_tree.opening import OpenedTree, needed_of
-from repertory.core.message_tree.spelling import decoded, parsed, to_file
 from repertory.core.orchestration.document import document_of, records_from
 from repertory.core.orchestration.run import RUN, Run
 

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import quote
 
 from repertory.core.interrupts import is_about_node, node_scope
-from repertory.core.opening import InterruptResponses, UserMessages
 from repertory.core.orchestration.results import MultiAgentResult, Status
+from repertory.core.turn_start import InterruptResponses, UserMessages
 from repertory.errors import InterruptExpired, InterruptNotFound, InterruptsWaiting, Invalid, RunUnfinished
 
 if TYPE_CHECKING:

@@ -17,10 +17,10 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, cast
 
 from repertory.core.interrupt_state import NO_INTERRUPTS, documented_state
-from repertory.core.journal.standing import pending_tools_of
+from repertory.core.journal.pending_tools import pending_tools_of
 from repertory.core.message_tree.documents import OURS
+from repertory.core.message_tree.json_files import decoded, encoded, epoch, zulu
 from repertory.core.message_tree.runs import RunFile, open_run, run_of
-from repertory.core.message_tree.spelling import decoded, encoded, epoch, zulu
 from repertory.core.messages import Json, Message, check_shape, repair_message
 from repertory.core.orchestration.document import document_of, records_from
 from repertory.core.orchestration.run import Run

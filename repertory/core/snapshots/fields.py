@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
 from repertory.core.interrupt_state import read_state, records_between
 from repertory.core.journal.editing import said_by_hand
+from repertory.core.journal.pending_tools import PendingTools
 from repertory.core.journal.records import Branched, MessageAdded, Record, View
-from repertory.core.journal.standing import PendingTools
 from repertory.core.journal.view import SUMMARY_SEQ
 from repertory.core.messages import SystemPrompt, check_messages, check_system_prompt, repair
 from repertory.core.window.decision import is_summary

@@ -17,8 +17,8 @@ from repertory.core.journal.plain_json import dump
 from repertory.core.journal.records import Branched, MessageAdded, Record, Redacted, StateChanged, View, ViewChanged
 from repertory.core.journal.view import SUMMARY_SEQ, view_change
 from repertory.core.message_tree.documents import OURS, Read
+from repertory.core.message_tree.json_files import decoded, encoded
 from repertory.core.message_tree.opening import adopt, adopt_questions
-from repertory.core.message_tree.spelling import decoded, encoded
 from repertory.core.messages import INTERRUPTED_TEXT, Message, error_result, repair_stored_message, tool_uses
 from repertory.core.snapshots.document import content_digest
 from repertory.core.window.decision import WindowPlan, own_state

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
 from repertory.core.interrupt_state import snapshot_state
+from repertory.core.journal.pending_tools import pending_tools_of
 from repertory.core.journal.plain_json import dump, load
 from repertory.core.journal.records import NodeChanged
-from repertory.core.journal.standing import pending_tools_of
 from repertory.core.journal.view import SUMMARY_SEQ
 from repertory.core.limits import RECORD_DEPTH_MAX, is_too_deep
-from repertory.core.message_tree.spelling import decoded, encoded, epoch, zulu
+from repertory.core.message_tree.json_files import decoded, encoded, epoch, zulu
 from repertory.core.orchestration.document import document_of, records_from
 from repertory.core.orchestration.results import json_object, json_texts
 from repertory.core.orchestration.run import OrchestratorKind, Run

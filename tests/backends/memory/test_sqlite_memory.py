@@ -404,7 +404,7 @@ def test_memories_can_be_stored_in_a_transaction_of_another_database(tmp_path: P
     from repertory.backends.memory.sqlite.entries import create_tables, insert_turns
     from repertory.backends.memory.sqlite.recall import Sought, recall
     from repertory.core.memory.options import AddMessagesContext
-    from repertory.core.recall.saying import sayings_of
+    from repertory.core.recall.entries import sayings_of
 
     connection = sqlite3.connect(tmp_path / "sessions.db", isolation_level=None)
     create_tables(connection)

@@ -7,7 +7,7 @@ import random
 import anyio
 import pytest
 
-from repertory.backends.objects.memory import MemoryObjectStore, ObjectShelf
+from repertory.backends.objects.in_memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.ports import Create, ObjectStore, Overwrite, Update
 from repertory.errors import AlreadyExists, PreconditionFailed, Retryable, Throttled, Unavailable
 from repertory.testing.faulty_objects import FaultyObjectStore, ObjectFaults

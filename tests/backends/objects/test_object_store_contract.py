@@ -11,7 +11,7 @@ from moto_s3 import BUCKET
 
 from repertory.backends.aws_clients import AwsSettings
 from repertory.backends.objects.files import FileObjectStore
-from repertory.backends.objects.memory import MemoryObjectStore, ObjectShelf
+from repertory.backends.objects.in_memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.objects.s3 import S3ObjectStore
 from repertory.backends.ports import ObjectStore
 from repertory.testing.faulty_objects import FaultyObjectStore, ObjectFaults

@@ -16,8 +16,8 @@ from repertory.backends.aws_clients import AwsSettings
 from repertory.backends.aws_errors import PageTokens
 from repertory.backends.objects import s3
 from repertory.backends.objects.s3 import S3ObjectStore
-from repertory.backends.patience import RetryPolicy
 from repertory.backends.ports import Condition, Create, Overwrite, Update
+from repertory.backends.retries import RetryPolicy
 from repertory.errors import (
     AlreadyExists,
     Conflict,

@@ -15,7 +15,7 @@ import anyio
 from repertory import SnapshotLocation, SnapshotManifest
 from repertory.backends.aws_clients import AwsSettings
 from repertory.backends.objects.files import FileObjectStore
-from repertory.backends.objects.memory import MemoryObjectStore, ObjectShelf
+from repertory.backends.objects.in_memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.objects.s3 import S3ObjectStore
 from repertory.backends.ports import ObjectStore
 from repertory.backends.sessions.liveness import Liveness, LockedFile, TimeToLive

@@ -10,7 +10,7 @@ from repertory.backends.ports import SessionStore
 from repertory.backends.sessions.sqlite.store import SQLiteSessionStore
 from repertory.testing.crash_points import CrashingSessionStore, CrashPoints
 from repertory.testing.faulty_sessions import FaultSettings, FaultySessionStore
-from repertory.testing.memory_sessions import MemorySessionStore, SessionShelf
+from repertory.testing.in_memory_sessions import MemorySessionStore, SessionShelf
 from repertory.testing.session_contract import SessionStoreContract
 
 

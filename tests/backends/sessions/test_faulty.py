@@ -11,7 +11,7 @@ from repertory.backends.ports import Batch
 from repertory.errors import Unavailable
 from repertory.testing.crash_points import CrashingSessionStore, CrashPoints
 from repertory.testing.faulty_sessions import FaultSettings, FaultySessionStore
-from repertory.testing.memory_sessions import MemorySessionStore
+from repertory.testing.in_memory_sessions import MemorySessionStore
 from repertory.testing.session_contract import grow
 
 pytestmark = pytest.mark.anyio

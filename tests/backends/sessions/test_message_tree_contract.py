@@ -11,7 +11,7 @@ import pytest
 
 from repertory.backends.aws_clients import AwsSettings
 from repertory.backends.objects.files import FileObjectStore
-from repertory.backends.objects.memory import MemoryObjectStore, ObjectShelf
+from repertory.backends.objects.in_memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.objects.s3 import S3ObjectStore
 from repertory.backends.ports import SessionStore
 from repertory.backends.sessions.documents.journal import TreeSettings

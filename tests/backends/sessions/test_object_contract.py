@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from object_places import on_files, on_objects, on_s3, on_shelf, virtual_shelf
 
-from repertory.backends.objects.memory import MemoryObjectStore, ObjectShelf
+from repertory.backends.objects.in_memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.sessions.journal.store import ObjectSessionStore
 from repertory.testing.counting_objects import CountingObjectStore
 from repertory.testing.crash_points import CrashingObjectStore, CrashPoints

@@ -14,7 +14,7 @@ import anyio
 import pytest
 from object_places import on_objects, virtual_shelf
 
-from repertory.backends.objects.memory import MemoryObjectStore
+from repertory.backends.objects.in_memory import MemoryObjectStore
 from repertory.backends.ports import Batch, Lease, Position
 from repertory.backends.sessions.journal import maintenance as object_merging
 from repertory.backends.sessions.journal import ownership as object_ownership

@@ -7,7 +7,7 @@ import random
 import anyio
 import pytest
 
-from repertory.backends.objects.memory import MemoryObjectStore
+from repertory.backends.objects.in_memory import MemoryObjectStore
 from repertory.backends.ports import Batch
 from repertory.backends.sessions.journal.reading import Parts
 from repertory.backends.sessions.journal.store import ObjectSessionStore

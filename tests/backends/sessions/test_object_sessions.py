@@ -13,7 +13,7 @@ import anyio
 import pytest
 from object_places import on_objects, virtual_shelf
 
-from repertory.backends.objects.memory import MemoryObjectStore, ObjectShelf
+from repertory.backends.objects.in_memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.ports import Batch, Condition, Lease, Overwrite, Position
 from repertory.backends.sessions.journal import maintenance as object_merging
 from repertory.backends.sessions.journal.format import JOURNALS, pack, unpack

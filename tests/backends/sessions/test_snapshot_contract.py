@@ -18,7 +18,7 @@ from snapshot_places import (
 )
 
 from repertory.backends.aws_clients import AwsSettings
-from repertory.backends.objects.memory import MemoryObjectStore, ObjectShelf
+from repertory.backends.objects.in_memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.objects.s3 import S3ObjectStore
 from repertory.backends.ports import Batch, Overwrite, Position
 from repertory.backends.sessions.snapshots.storage_store import StorageSessionStore

@@ -18,7 +18,7 @@ from object_places import on_files, on_objects, on_s3, on_shelf, virtual_shelf
 from snapshot_places import choices, snapshots_on, snapshots_on_files, snapshots_on_s3, snapshots_on_shelf
 
 from repertory.backends.aws_clients import AwsSettings
-from repertory.backends.objects.memory import MemoryObjectStore, ObjectShelf
+from repertory.backends.objects.in_memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.objects.s3 import S3ObjectStore
 from repertory.backends.ports import Batch, Condition, ObjectInfo, ObjectStore, Overwrite, SessionStore, StoredObject
 from repertory.backends.sessions.journal import maintenance as object_merging

@@ -13,7 +13,7 @@ import pytest
 from object_places import virtual_shelf
 from snapshot_places import TREE, choices, snapshots_on, snapshots_on_shelf
 
-from repertory.backends.objects.memory import MemoryObjectStore, ObjectShelf
+from repertory.backends.objects.in_memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.ports import Batch, Create, Lease, Overwrite, Position
 from repertory.backends.sessions.snapshots.port import SnapshotChoices
 from repertory.backends.sessions.snapshots.publisher import AgentSnapshots

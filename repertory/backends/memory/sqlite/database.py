@@ -38,7 +38,7 @@ from repertory.backends.memory.sqlite.recall import (
 from repertory.backends.sqlite_files import MEMORY_ID, SESSIONS_ID, UNUSABLE_VALUES, DatabaseKind, read_marks, use_wal
 from repertory.core.memory.options import MemoryEntry
 from repertory.core.messages import Json
-from repertory.core.recall.saying import Saying
+from repertory.core.recall.entries import Saying
 from repertory.errors import Corrupt, NotFound, RepertoryError, Unavailable
 
 EntrySource: TypeAlias = tuple[int, float | None]

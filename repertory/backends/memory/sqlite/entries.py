@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 from itertools import groupby
 from typing import Any
 
-from repertory.core.recall.saying import Saying, indexed
+from repertory.core.recall.entries import Saying, indexed
 from repertory.errors import Corrupt, Failed
 
 _ENTRY = (

@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from repertory.backends.memory.sqlite.entries import scope_token
+from repertory.core.recall.entries import heading_word, speaker_of, terms_of
 from repertory.core.recall.ranking import (
     DEFAULT_WEIGHTS,
     Candidate,
@@ -22,7 +23,6 @@ from repertory.core.recall.ranking import (
     scores,
     surrounded,
 )
-from repertory.core.recall.saying import heading_word, speaker_of, terms_of
 from repertory.errors import Failed, Invalid
 
 SHORTLIST = 40

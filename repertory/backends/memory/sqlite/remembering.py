@@ -24,7 +24,7 @@ from repertory.core.journal.records import MessageAdded
 from repertory.core.journal.rows import RecordKind, Row
 from repertory.core.memory.options import AddMessagesContext
 from repertory.core.memory.progress import SaidMessage
-from repertory.core.recall.saying import sayings_of
+from repertory.core.recall.entries import sayings_of
 from repertory.errors import CorruptJournal
 
 

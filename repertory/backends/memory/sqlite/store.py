@@ -21,8 +21,8 @@ from anyio.lowlevel import checkpoint
 
 from repertory.backends.owning_thread import OwningThread
 from repertory.core.memory.options import AddMessagesContext, SearchOptions, read_options
+from repertory.core.recall.entries import saying_of, sayings_of, sources_of
 from repertory.core.recall.ranking import DEFAULT_WEIGHTS, RankingWeights
-from repertory.core.recall.saying import saying_of, sayings_of, sources_of
 from repertory.errors import Failed, Invalid, RepertoryError
 from repertory.forking import forget_in_children
 

@@ -23,7 +23,7 @@ from repertory.backends.aws_errors import (
     Refusal,
     aws_client_errors,
 )
-from repertory.backends.patience import RetryPolicy, with_retries
+from repertory.backends.retries import RetryPolicy, with_retries
 from repertory.errors import (
     Invalid,
     NotFound,

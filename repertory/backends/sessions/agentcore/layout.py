@@ -39,7 +39,7 @@ from repertory.core.message_tree.documents import (
     session_document,
     without_content_fields,
 )
-from repertory.core.message_tree.spelling import read, to_file
+from repertory.core.message_tree.json_files import read, to_file
 from repertory.core.messages import Message, check_message
 from repertory.errors import Invalid
 

@@ -62,10 +62,10 @@ from repertory.core.journal.codec import at_of
 from repertory.core.journal.rows import RecordKind
 from repertory.core.message_tree.assembly import Assembled, DocumentSource
 from repertory.core.message_tree.documents import Read, read_message_document
+from repertory.core.message_tree.json_files import parsed
 from repertory.core.message_tree.kept_rows import read_head
 from repertory.core.message_tree.opening import open_agent
 from repertory.core.message_tree.runs import read_run_file
-from repertory.core.message_tree.spelling import parsed
 from repertory.core.orchestration.journals import orchestrator_in
 from repertory.errors import AlreadyExists, Corrupt, Invalid, LeaseLost, NotFound, RepertoryError, StoreNotFound
 

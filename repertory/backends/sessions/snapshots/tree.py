@@ -28,7 +28,7 @@ from repertory.backends.sessions.snapshots.makers import (
     run_found_in,
 )
 from repertory.core.ids import RESERVED
-from repertory.core.message_tree.spelling import json_file, parsed, to_file
+from repertory.core.message_tree.json_files import json_file, parsed, to_file
 from repertory.core.snapshots.location import (
     AGENT_SCOPE,
     RUN_SCOPE,

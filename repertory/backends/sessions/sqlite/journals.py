@@ -16,6 +16,7 @@ from typing import Literal, cast
 
 from repertory.backends.ports import Batch, Corruption, Inspection, Lease, Position, SalvagedRows, SessionInfo
 from repertory.backends.sessions.liveness import OwnerLock, noted_in
+from repertory.backends.sessions.sqlite.corrupt_file import Wreck, is_id
 from repertory.backends.sessions.sqlite.file import (
     CommitHook,
     counts_journals,
@@ -25,7 +26,6 @@ from repertory.backends.sessions.sqlite.file import (
     owners_folder,
 )
 from repertory.backends.sessions.sqlite.reading import CHAIN, LOAD, Heads, JournalReader, LastRow, pack_rows, unpacked
-from repertory.backends.sessions.sqlite.wreck import Wreck, is_id
 from repertory.backends.sessions.table import busy, lost
 from repertory.backends.sqlite_files import UNUSABLE_VALUES
 from repertory.core.ids import check_id

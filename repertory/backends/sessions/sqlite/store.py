@@ -23,6 +23,7 @@ from urllib.parse import quote
 from repertory.backends.owning_thread import OwningThread
 from repertory.backends.ports import Batch, Corruption, Inspection, SalvagedRows, SessionStore, StoreCapabilities
 from repertory.backends.sessions.liveness import OwnerLock, noted_in
+from repertory.backends.sessions.sqlite.corrupt_file import Wreck
 from repertory.backends.sessions.sqlite.file import (
     CommitHook,
     mapped_errors,
@@ -31,7 +32,6 @@ from repertory.backends.sessions.sqlite.file import (
     refuse_links,
 )
 from repertory.backends.sessions.sqlite.journals import Journals
-from repertory.backends.sessions.sqlite.wreck import Wreck
 from repertory.backends.sessions.table import busy
 from repertory.core.ids import check_id
 from repertory.core.journal.rows import Row

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from repertory.core.journal.codec import at_of
+from repertory.core.journal.pending_tools import standing_records
 from repertory.core.journal.plain_json import dump
 from repertory.core.journal.records import (
     Branched,
@@ -31,7 +32,6 @@ from repertory.core.journal.records import (
 )
 from repertory.core.journal.restore import messages_of, records_of
 from repertory.core.journal.rows import RecordKind, Row
-from repertory.core.journal.standing import standing_records
 from repertory.core.messages import ContentBlock, Json, Message, tool_results, tool_uses
 from repertory.errors import Invalid, NotFound
 

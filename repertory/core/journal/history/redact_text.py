@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 
 from repertory.core.interrupts import Interrupt
 from repertory.core.journal.history.redact import Redaction, Texts, as_branch, copies_in
+from repertory.core.journal.pending_tools import nodes_stated, standing_records
 from repertory.core.journal.records import (
     Branched,
     CursorMoved,
@@ -31,7 +32,6 @@ from repertory.core.journal.records import (
 )
 from repertory.core.journal.restore import messages_of, records_of
 from repertory.core.journal.rows import RecordKind
-from repertory.core.journal.standing import nodes_stated, standing_records
 from repertory.core.journal.whole_journal import position_named
 from repertory.core.messages import ContentBlock, Json, Message, ToolResult, tool_uses
 from repertory.errors import Invalid

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 from repertory.core.answer import Answer
 from repertory.core.interrupts import Interrupt, held_up, is_about_outcome, outcome_id
 from repertory.core.journal.image import UnansweredTurn
+from repertory.core.journal.pending_tools import PendingTools
 from repertory.core.journal.records import ToolStarted
-from repertory.core.journal.standing import PendingTools
 from repertory.core.limits import PROMPT_BYTES, check_size
 from repertory.core.messages import (
     NO_ANSWER_TEXT,

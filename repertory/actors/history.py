@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from anyio.lowlevel import checkpoint
 
-from repertory.actors.memory_journal import InMemoryJournal
+from repertory.actors.in_memory_journal import InMemoryJournal
 from repertory.backends.worker_threads import OFF_LOOP_BYTES, run_in_thread
 from repertory.core.journal.restore import records_of, said_in
 from repertory.core.journal.rows import RecordKind, size_of, verify
@@ -16,7 +16,7 @@ from repertory.core.memory.progress import SaidMessage, said_in_rows
 from repertory.core.orchestration.run import past_run
 
 if TYPE_CHECKING:
-    from repertory.actors.backlog import CommitBuffer
+    from repertory.actors.commit_buffer import CommitBuffer
     from repertory.actors.leases import Durable
     from repertory.backends.ports import SessionStore
     from repertory.core.journal.rows import Row

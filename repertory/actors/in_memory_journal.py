@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from repertory.actors.backlog import CommitBuffer
+from repertory.actors.commit_buffer import CommitBuffer
 from repertory.core.journal.fold import Fold
 from repertory.core.journal.history.redact import Copy
 from repertory.core.journal.paths import paths_to, within

@@ -14,23 +14,23 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from repertory.actors.backlog import CommitBuffer
 from repertory.actors.call import deadline
+from repertory.actors.commit_buffer import CommitBuffer
 from repertory.actors.conversation import NumberedMessage
 from repertory.actors.persister import Begin, Commit, OpenJournal, PersisterMessage, Store, VerifyLease
 from repertory.core.journal.author import JournalAuthor
+from repertory.core.journal.pending_tools import pending_tools_of
 from repertory.core.journal.records import MessageAdded, Record, StateChanged, ViewChanged
-from repertory.core.journal.standing import pending_tools_of
 from repertory.core.state import AgentState
 from repertory.errors import MailboxFull, SessionException
 from repertory.runtime.ref import ActorRef
 
 if TYPE_CHECKING:
-    from repertory.actors.backlog import CommitBuffer
-    from repertory.actors.memory_journal import InMemoryJournal
+    from repertory.actors.commit_buffer import CommitBuffer
+    from repertory.actors.in_memory_journal import InMemoryJournal
     from repertory.actors.persister import PersisterMessage
     from repertory.core.journal.fold import Fold
-    from repertory.core.journal.standing import PendingTools
+    from repertory.core.journal.pending_tools import PendingTools
     from repertory.core.messages import Message
 
 LATE_S = 2.0

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from repertory.core.journal.fold import Fold
-from repertory.core.journal.standing import PendingTools, pending_tools_of
+from repertory.core.journal.pending_tools import PendingTools, pending_tools_of
 from repertory.core.messages import check_messages, copy_message
 from repertory.core.window.edits import plan_of_edit
 
