@@ -41,7 +41,7 @@ from repertory.actors.conversation import LoadView
 from repertory.actors.journal import ActorJournal
 from repertory.actors.memory.consumer import SkipTo, TurnEnded
 from repertory.actors.turn import TurnDriver
-from repertory.backends.ports import OutputForm
+from repertory.backends.ports import OutputSchema
 from repertory.core.budget import Budget
 from repertory.core.journal.editing import MessagesEdit, editing
 from repertory.core.journal.fold import FINISHED_TURNS_MAX, is_answer
@@ -100,13 +100,13 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         settings: AgentSettings,
         calls: CallSettings,
         parts: AgentParts,
-        backlog: CommitBuffer,
+        buffer: CommitBuffer,
         wall: Callable[[], float],
     ) -> None:
-        """`backlog` is what this agent's persister could not store."""
+        """`buffer` is what this agent's persister could not store."""
         super().__init__("turns")
         self._settings = settings
-        self._backlog = backlog
+        self._buffer = buffer
         self._calls = calls
         self._parts = parts
         self._wall = wall
@@ -115,40 +115,40 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
 
     def summary(self) -> object:
         return {
-            "turns": self._parts.mirror.fold.turns,
+            "turns": self._parts.read_model.fold.turns,
             "waiting": len(self._waiting),
             "running": self._running is not None,
         }
 
     async def on_start(self) -> None:
         persister = self.context.sibling("persister")
-        self._ledger = await ActorJournal.open(persister, self._wall, backlog=self._backlog)
+        self._journal = await ActorJournal.open(persister, self._wall, buffer=self._buffer)
         self._conversation: ActorRef[ConversationMessage] = self.context.sibling("conversation")
         self._chance = partial(self.context.rng.uniform, 0.0, 1.0)
-        self._opening = TurnStarter(self._ledger, self._parts, self._calls.unknown_outcome)
+        self._opening = TurnStarter(self._journal, self._parts, self._calls.unknown_outcome)
         await self._stand_on_journal()
-        if not self._ledger.fold.last_seq:
+        if not self._journal.fold.last_seq:
             self._write_first_records()
 
     async def _stand_on_journal(self) -> None:
         """Go on from where the journal stands. Nothing of ours waits to be stored."""
-        image, mirror = self._ledger.fold.image(), self._parts.mirror
+        image, read_model = self._journal.fold.image(), self._parts.read_model
         if image.last_seq:
             self._parts.state.restore(image.state)
         self._named = NamedTurns(image)
-        mirror.look_at(self._ledger.fold)
-        self._ledger.show_from_here()
+        read_model.look_at(self._journal.fold)
+        self._journal.show_from_here()
         shown = await self._conversation.ask(LoadView(image=image), timeout_s=math.inf)
-        mirror.misnamed = shown.misnamed
+        read_model.misnamed = shown.misnamed
 
     async def on_stop(self, reason: ExitReason) -> None:
         """A turn that was cut short leaves records: the persister stops after this actor and takes them. When it has
         failed, callers are told of its error, such as that somebody else has the session now.
         """
         del reason
-        self._parts.mirror.in_a_turn = False
-        self._ledger.hand_over(soon=True)
-        failed = self._backlog.failed
+        self._parts.read_model.in_a_turn = False
+        self._journal.hand_over(soon=True)
+        failed = self._buffer.failed
         if failed is not None:
             for call in (*([] if self._running is None else [self._running]), *self._waiting):
                 call.fail(failed)
@@ -158,10 +158,10 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         self._parts.state.take_patch()  # All of it is written here.
         state = self._parts.state.get()
         if isinstance(state, dict) and state:
-            self._ledger.add(StateChanged(at=self._wall(), full=state))
+            self._journal.add(StateChanged(at=self._wall(), full=state))
         for index, message in enumerate(self._settings.initial):
-            self._ledger.add(MessageAdded(at=self._wall(), message=message, turn=1, index=index))
-        self._ledger.hand_over()
+            self._journal.add(MessageAdded(at=self._wall(), message=message, turn=1, index=index))
+        self._journal.hand_over()
 
     async def handle(self, message: AgentMessage) -> Next:
         match message:
@@ -174,7 +174,7 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
             case KeepProgress():
                 return self._keep_progress(message)
             case CancelTurn():
-                wish = self._parts.wish.take()
+                wish = self._parts.stop_request.take()
                 if wish is not None and self._driver is not None:
                     self._driver.stop(wish[0], after_tools=wish[1])
                 return carry_on()
@@ -189,7 +189,7 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
             case _:
                 assert_never(message)
 
-    def _take(self, invocation: Invocation, outlet: type[ReplyChannel] | type[StreamChannel]) -> Next:
+    def _take(self, invocation: Invocation, channel: type[ReplyChannel] | type[StreamChannel]) -> Next:
         """Begin the turn, or do what the busy policy says."""
         if self._refusing:
             return refuse(self._closed())
@@ -199,19 +199,19 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         except (Invalid, TooLarge) as error:
             return refuse(error)
         known = self._named.answered_before(invocation)
-        if known is not None and not self._ledger.behind:
-            return self._answer_again(known, outlet)
+        if known is not None and not self._journal.behind:
+            return self._answer_again(known, channel)
         if self._would_wait_for_itself(invocation):
             return refuse(AgentBusy(_WAITS_FOR_ITSELF, agent=self._settings.agent_id))
-        if self._join_same(invocation, prompt, outlet):
+        if self._join_same(invocation, prompt, channel):
             return carry_on()
         busy = invocation.busy or self._calls.busy
-        if invocation.direct is not None and self._worklist.busy:
+        if invocation.direct is not None and self._queue.busy:
             return refuse(AgentBusy(DIRECT_WHILE_BUSY, agent=self._settings.agent_id))
-        if self._worklist.busy and (busy == "reject" or len(self._waiting) >= self._calls.waiting_max):
+        if self._queue.busy and (busy == "reject" or len(self._waiting) >= self._calls.waiting_max):
             waiting = len(self._waiting)
             return refuse(AgentBusy("a turn is running", agent=self._settings.agent_id, busy=busy, waiting=waiting))
-        call = self._new_call(invocation, prompt, outlet)
+        call = self._new_call(invocation, prompt, channel)
         self._watch_time(invocation)
         self._place(call, busy)
         return carry_on()
@@ -221,9 +221,9 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         waits = invocation.direct is None and (invocation.busy or self._calls.busy) in ("queue", "steer")
         return waits and self._comes_from_running(invocation)
 
-    def _answer_again(self, result: AgentResult, outlet: type[ReplyChannel] | type[StreamChannel]) -> Next:
+    def _answer_again(self, result: AgentResult, channel: type[ReplyChannel] | type[StreamChannel]) -> Next:
         """Give a known result to one more caller, whichever way it listens."""
-        if outlet is ReplyChannel:
+        if channel is ReplyChannel:
             return reply(result)
         sink = StreamChannel(self.context)
         self.context.job(sink.succeed, result, name="replay")
@@ -233,7 +233,7 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         self,
         invocation: Invocation,
         prompt: UserMessages | InterruptResponses,
-        outlet: type[ReplyChannel] | type[StreamChannel],
+        channel: type[ReplyChannel] | type[StreamChannel],
     ) -> bool:
         """Let a call share the turn that runs or waits under the same idempotency token."""
         token = invocation.idempotency_token
@@ -241,7 +241,7 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         same = [call for call in others if token is not None and call.invocation.idempotency_token == token]
         if not same:
             return False
-        call = Call(invocation=invocation, prompt=prompt, outlet=outlet(self.context))
+        call = Call(invocation=invocation, prompt=prompt, channel=channel(self.context))
         same[0].shared.append(call)
         self._watch_time(invocation)
         return True
@@ -254,7 +254,7 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
             self._stop_running(CANCELLED)
         else:
             self._waiting.append(call)
-        self._worklist.wake(self.context)
+        self._queue.wake(self.context)
 
     def _steer(self, call: Call) -> bool:
         """Add the call's words to the running turn, whose result it then shares."""
@@ -280,7 +280,7 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
             return
         call = self._withdraw(invocation)
         if call is not None:
-            call.outlet.fail(AgentBusy("other turns took all the time of this call", agent=self._settings.agent_id))
+            call.channel.fail(AgentBusy("other turns took all the time of this call", agent=self._settings.agent_id))
 
     def _abandon(self, invocation: Invocation) -> None:
         """A caller has gone: its turn ends, or does not begin. A turn that others share goes on."""
@@ -305,55 +305,55 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
             self._keep_state()
             slot.reply(None)
 
-        self._worklist.when_idle(end)
+        self._queue.when_idle(end)
         return carry_on()
 
     def _keep_progress(self, message: KeepProgress) -> Next:
-        fold = self._ledger.fold
+        fold = self._journal.fold
         positions = {**fold.cursors, message.store: message.position}
         kept = {store: kept for store, kept in {**fold.kept, message.store: message.kept}.items() if kept is not None}
-        self._ledger.add(CursorMoved(at=self._wall(), positions=positions, kept=kept))
-        self._ledger.hand_over(soon=True)
+        self._journal.add(CursorMoved(at=self._wall(), positions=positions, kept=kept))
+        self._journal.hand_over(soon=True)
         return reply(None)
 
     def _keep_state(self) -> None:
         """Write down what was set after the last turn."""
-        self._ledger.add_changes(self._parts.state)
-        self._ledger.hand_over(soon=True)
+        self._journal.add_changes(self._parts.state)
+        self._journal.hand_over(soon=True)
 
     async def _load(self, wanted: SnapshotFields | MessagesEdit, slot: ReplySlot[None]) -> None:
         """Go on from a snapshot or an edit: first what was said until now, then what it says."""
         try:
-            await self._ledger.catch_up()
+            await self._journal.catch_up()
             edits = isinstance(wanted, MessagesEdit)
             state = None if edits else wanted.state
             if state is None:
                 self._keep_state()
-            image = self._ledger.fold.image()
+            image = self._journal.fold.image()
             try:
                 records = editing(image, wanted, self._wall()) if edits else restoring(image, wanted, self._wall())
             except Invalid:
                 await self._stand_on_journal()  # Whoever looks sees again what is shown.
                 raise
             for record in records:
-                self._ledger.add(record)
+                self._journal.add(record)
             if state is not None:
                 self._parts.state.restore(state)
                 self._keep_state()  # What was set since the snapshot was loaded.
-            self._ledger.hand_over(soon=True)
+            self._journal.hand_over(soon=True)
             await self._stand_on_journal()
             if self._parts.remembers and not edits:
-                self.context.sibling("memory").tell(SkipTo(seq=self._ledger.fold.last_message_seq))
-            await self._ledger.commit()
+                self.context.sibling("memory").tell(SkipTo(seq=self._journal.fold.last_message_seq))
+            await self._journal.commit()
         except RepertoryError as error:
             slot.fail(error)
         else:
             slot.reply(None)
 
     async def _serve(self, call: Call) -> None:
-        self._running, self._parts.mirror.in_a_turn = call, True
-        turns_before = self._ledger.fold.turns
-        self._parts.wish.take()  # It was for a turn that is over.
+        self._running, self._parts.read_model.in_a_turn = call, True
+        turns_before = self._journal.fold.turns
+        self._parts.stop_request.take()  # It was for a turn that is over.
         outcome: AgentResult | RepertoryError
         try:
             turn = OpenTurn(self.context.self_ref, call.invocation, call.invocation.budget)
@@ -361,22 +361,22 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         except RepertoryError as error:
             outcome = error
         driver, self._running, self._driver = self._driver, None, None
-        self._parts.mirror.in_a_turn = False
+        self._parts.read_model.in_a_turn = False
         if call.invocation.deadline < math.inf:
             self.context.cancel_timer(call.invocation)
         if driver is not None:
             self._waiting.extendleft(reversed(call.set_back(driver.undelivered)))
             if driver.record.wrote and isinstance(outcome, AgentResult):
-                self._named.remember(call.invocation.idempotency_token, outcome, self._ledger.fold.last_message)
+                self._named.remember(call.invocation.idempotency_token, outcome, self._journal.fold.last_message)
         await call.end(outcome)
         if driver is not None:
-            with suppress(Unavailable, Failed):  # What waits stands in the backlog, where the next turn meets it.
+            with suppress(Unavailable, Failed):  # What waits stands in the buffer, where the next turn meets it.
                 await driver.after_answer()
         self._tell_memory(turns_before, call.invocation.context.get(BUDGETS, ()))
 
     def _tell_memory(self, turns_before: int, budgets: tuple[Budget, ...]) -> None:
         """A turn without its answer is not over: it may be gone on with."""
-        fold = self._ledger.fold
+        fold = self._journal.fold
         answered = fold.last_message is not None and is_answer(fold.last_message) and fold.turns > turns_before
         if self._parts.remembers and answered:
             ended = TurnEnded(turns=fold.turns - turns_before, last=fold.last_message_seq, budgets=budgets)
@@ -384,16 +384,16 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
 
     async def _drive(self, call: Call) -> AgentResult:
         """The call's turn, and those that hooks add to it."""
-        await self._ledger.catch_up()
+        await self._journal.catch_up()
         known = self._named.answered_before(call.invocation)
         if known is not None:
             return known
         token = self._named.token_of(call.invocation.idempotency_token, call.prompt)
         invocation = replace(call.invocation, idempotency_token=token)
-        prompt = self._named.going_on(token, call.prompt, self._ledger.fold.last_message)
+        prompt = self._named.going_on(token, call.prompt, self._journal.fold.last_message)
         before: TurnDriver | None = None
         while True:
-            driver = self._driver = self._new_driver(invocation, call.outlet.publish, before)
+            driver = self._driver = self._new_driver(invocation, call.channel.publish, before)
             try:
                 result = await self._drive_one(driver, invocation, prompt)
             except RepertoryError:
@@ -401,11 +401,11 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
                 raise
             finally:
                 if driver.record.wrote:
-                    self._named.note_end(token, self._ledger.fold.last_message)
+                    self._named.note_end(token, self._journal.fold.last_message)
             if driver.resume is None or not driver.may_resume:
                 return result
             if driver.record.wrote:
-                self._named.remember(token, result, self._ledger.fold.last_message)
+                self._named.remember(token, result, self._journal.fold.last_message)
             await driver.after_answer()
             before, prompt = driver, driver.resume
 
@@ -414,7 +414,7 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
     ) -> TurnDriver:
         """`before`: of the call's turn before this one."""
         turn = TurnContext(self._settings, self._parts, invocation, self.context.clock, publish=publish)
-        record = TurnRecord(turn, self._ledger, self._conversation)
+        record = TurnRecord(turn, self._journal, self._conversation)
         return TurnDriver(turn, record, self._chance, before)
 
     async def _drive_one(
@@ -423,7 +423,7 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         prompt = await driver.begin(said)
         if isinstance(prompt, AgentResult):
             return prompt
-        self._check_form(invocation.form)
+        self._check_form(invocation.output_schema)
         outcome = await self._open(driver, invocation, prompt)
         while outcome is None:
             await self._stand_on_journal()
@@ -431,7 +431,7 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
             known = self._named.answered_before(invocation)
             if known is not None:
                 return await driver.end(known)
-            left = self._named.going_on(invocation.idempotency_token, prompt, self._ledger.fold.last_message)
+            left = self._named.going_on(invocation.idempotency_token, prompt, self._journal.fold.last_message)
             outcome = await self._open(driver, invocation, left)
         return outcome
 
@@ -439,7 +439,7 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         self, driver: TurnDriver, invocation: Invocation, prompt: UserMessages | InterruptResponses
     ) -> AgentResult | None:
         """The turn's result; None when others have said something meanwhile, so that it has to begin again."""
-        last = self._ledger.fold.last_message
+        last = self._journal.fold.last_message
         if invocation.direct is not None:
             if last is not None and any(tool_uses(last)):
                 raise Invalid("cannot directly call tool during interrupt: finish the turn first")
@@ -448,11 +448,11 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         if isinstance(opening, AskPerson):
             return await driver.conclude("interrupt", interrupts=opening.interrupts)
         # Answers are stored before anything runs that was waiting for them.
-        if isinstance(prompt, InterruptResponses) and await self._ledger.begin(stored=True):
+        if isinstance(prompt, InterruptResponses) and await self._journal.begin(stored=True):
             return None
         return await driver.run(opening)
 
-    def _check_form(self, form: OutputForm | None) -> None:
+    def _check_form(self, form: OutputSchema | None) -> None:
         if form is not None and form.name in self._parts.tools:
             raise Invalid("structured output and a tool have the same name; rename one of them", name=form.name)
 
@@ -460,18 +460,18 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
 class TurnStarter:
     """Opens the turns of one agent."""
 
-    def __init__(self, ledger: ActorJournal, parts: AgentParts, unknown_outcome: UnknownOutcome) -> None:
-        self._ledger = ledger
+    def __init__(self, journal: ActorJournal, parts: AgentParts, unknown_outcome: UnknownOutcome) -> None:
+        self._journal = journal
         self._parts = parts
         self._unknown_outcome: UnknownOutcome = unknown_outcome
 
     async def open(
         self, prompt: UserMessages | InterruptResponses, invocation: Invocation, record: TurnRecord
     ) -> TurnStart:
-        """What the call begins with. Errors: those of `open_turn` and of guards, with nothing on record."""
+        """What the call begins with. Errors: those of `start_turn` and of guards, with nothing on record."""
         left = self._left_behind(invocation.idempotency_token, prompt)
         if left is not None and isinstance(prompt, UserMessages):
-            shown = tuple(self._ledger.fold.shown.recent)
+            shown = tuple(self._journal.fold.shown.recent)
             prompt = UserMessages(messages=(going_on_with(left, shown, prompt.messages),))
         opening = self._decide(prompt, drop=invocation.drop_interrupts)
         if left is None or not left.unknown or not isinstance(opening, Began):
@@ -483,18 +483,18 @@ class TurnStarter:
         """The turn that the call names, when it has no answer and another one began behind it."""
         if token is None or isinstance(prompt, InterruptResponses) or not prompt.messages:
             return None
-        return self._ledger.fold.unanswered_turn(token)
+        return self._journal.fold.unanswered_turn(token)
 
     def _decide(self, prompt: UserMessages | InterruptResponses, *, drop: bool) -> TurnStart:
-        now, standing = self._ledger.wall(), self._ledger.standing
+        now, standing = self._journal.wall(), self._journal.pending_tools
         opening = start_turn(standing, prompt, self._policy, now=now, drop=drop)
         new = standing.new_answers(prompt.responses) if isinstance(prompt, InterruptResponses) else {}
         if new:
-            self._ledger.add(Resumed(at=now, responses=new))
+            self._journal.add(Resumed(at=now, responses=new))
             standing = standing.answered(new)
         asked = standing.not_asked(opening.interrupts) if isinstance(opening, AskPerson) else ()
         if asked:
-            self._ledger.add(Interrupted(at=now, interrupts=asked))
+            self._journal.add(Interrupted(at=now, interrupts=asked))
         return opening
 
     def _policy(self, use: ToolUse) -> UnknownOutcome:
@@ -526,9 +526,9 @@ class NamedTurns:
         result = self._results.get(token)
         if result is None:
             return None
-        if result.structured_output is None and invocation.form is not None and result.message is not None:
+        if result.structured_output is None and invocation.output_schema is not None and result.message is not None:
             with suppress(Invalid):  # It was answered before a restart, or when nobody wanted a form filled in.
-                filled, _ = invocation.form.read(text_of(result.message))
+                filled, _ = invocation.output_schema.read(text_of(result.message))
                 result = replace(result, structured_output=filled)
         return replace(result, replayed=True)
 

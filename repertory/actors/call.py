@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias,
 
 from anyio.lowlevel import current_token
 
-from repertory.backends.ports import OutputForm, settings_of
+from repertory.backends.ports import OutputSchema, settings_of
 from repertory.core.budget import Budget
 from repertory.core.journal.editing import MessagesEdit
 from repertory.core.limits import NO_LIMITS, TurnLimits
@@ -54,11 +54,11 @@ class Invocation:
     """When the call has had its time, by the event loop's clock; waiting for other turns counts."""
     idempotency_token: str | None = None
     """Names the turn: the same token again gives the same answer, and nothing runs twice."""
-    form: OutputForm | None = None
+    output_schema: OutputSchema | None = None
     """What the model is to fill in."""
     budget: Budget | None = None
     """What everything that is done for the call may use together."""
-    payer: str | None = None
+    budget_owner: str | None = None
     """Under which name budgets have what it uses when whoever is called was given no id."""
     resume: bool | None = None
     """Of an orchestrator: whether to go on with its unfinished run; None goes on when the task is the same."""
@@ -147,7 +147,7 @@ class Call:
 
     invocation: Invocation
     prompt: UserMessages | InterruptResponses
-    outlet: ResponseChannel
+    channel: ResponseChannel
     shared: list[Call] = field(default_factory=list["Call"])
 
     def set_back(self, undelivered: Sequence[ContentBlock]) -> list[Call]:
@@ -168,7 +168,7 @@ class Call:
     def fail(self, error: RepertoryError) -> None:
         """Give the error to the caller and to everybody who shares the turn."""
         for call in (self, *self.shared):
-            call.outlet.fail(error)
+            call.channel.fail(error)
 
     async def end(self, outcome: CallResult | RepertoryError) -> None:
         """Give the result or the error to the caller and to everybody who shares the turn."""
@@ -176,7 +176,7 @@ class Call:
             self.fail(outcome)
             return
         for call in (self, *self.shared):
-            await call.outlet.succeed(outcome)
+            await call.channel.succeed(outcome)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -350,7 +350,7 @@ def _speak_for(here: CallContext, turn: OpenTurn) -> None:
     """In the context of a caller: speak on behalf of the job that runs here."""
     ORIGIN.set(CallContext(here.owner, here.waits, ORIGIN.get().trace or here.trace))
     OPEN_TURNS.set((*OPEN_TURNS.get(), turn))
-    PAYER.set(turn.call.payer)
+    PAYER.set(turn.call.budget_owner)
     if turn.call.deadline < deadline():
         _DEADLINE.set((current_token().native_token, turn.call.deadline))
     if turn.budget is not None and turn.budget not in BUDGETS.get():

@@ -34,7 +34,7 @@ class CallQueueActor(Actor[M], Generic[M, L]):
         self._waiting: deque[Call] = deque()
         self._loads: deque[tuple[L, ReplySlot[None]]] = deque()
         self._running: Call | None = None
-        self._worklist = SerialQueue(jobs, self._next)
+        self._queue = SerialQueue(jobs, self._next)
         self._refusing = False
 
     @abstractmethod
@@ -62,17 +62,17 @@ class CallQueueActor(Actor[M], Generic[M, L]):
         if self._refusing:
             return refuse(self._closed())
         self._loads.append((wanted, self.context.defer()))
-        self._worklist.wake(self.context)
+        self._queue.wake(self.context)
         return carry_on()
 
     def _new_call(
         self,
         invocation: Invocation,
         prompt: UserMessages | InterruptResponses,
-        outlet: type[ReplyChannel] | type[StreamChannel],
+        channel: type[ReplyChannel] | type[StreamChannel],
     ) -> Call:
-        call = Call(invocation=invocation, prompt=prompt, outlet=outlet(self.context))
-        call.outlet.on_left(lambda: self._abandon(invocation))
+        call = Call(invocation=invocation, prompt=prompt, channel=channel(self.context))
+        call.channel.on_left(lambda: self._abandon(invocation))
         return call
 
     def _comes_from_running(self, invocation: Invocation) -> bool:

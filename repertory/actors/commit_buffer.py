@@ -1,6 +1,6 @@
 """What sessions have accepted and their store has not: the one thing that must not be lost sight of.
 
-Not an actor: a persister writes its session's backlog, and whoever must know (the agent's pen, the host, the drain)
+Not an actor: a persister writes its session's buffer, and whoever must know (the agent's pen, the host, the drain)
 reads it in the same event loop without asking. It outlasts the persister, so that a killed one leaves word of what it
 held.
 """
@@ -177,31 +177,31 @@ def _sum(first: NotStored | None, then: NotStored | None) -> NotStored | None:
 
 
 class CommitBuffers:
-    """The backlogs of all sessions of a host."""
+    """The buffers of all sessions of a host."""
 
     def __init__(self, patience: StorePatience = DEFAULT_PATIENCE) -> None:
         self.patience = patience
         self._by_key: dict[tuple[str, str, str], CommitBuffer] = {}
 
     def of(self, store: str, session_id: str, agent_id: str, patience: StorePatience | None = None) -> CommitBuffer:
-        """An agent's backlog, the same whoever asks. `store` tells sessions of the same name apart; `patience`: the
+        """An agent's buffer, the same whoever asks. `store` tells sessions of the same name apart; `patience`: the
         agent's own, in the place of the host's.
         """
         key = store, session_id, agent_id
-        backlog = self._by_key.get(key)
-        if backlog is None:
-            backlog = self._by_key[key] = CommitBuffer(session_id, agent_id, patience or self.patience)
-        return backlog
+        buffer = self._by_key.get(key)
+        if buffer is None:
+            buffer = self._by_key[key] = CommitBuffer(session_id, agent_id, patience or self.patience)
+        return buffer
 
-    def forget(self, store: str, backlog: CommitBuffer) -> None:
+    def forget(self, store: str, buffer: CommitBuffer) -> None:
         """Its session is at rest: keep nothing of it, unless there is something to tell."""
-        if not backlog.waits and backlog.lost is None:
-            self._by_key.pop((store, backlog.session_id, backlog.agent_id), None)
+        if not buffer.waits and buffer.lost is None:
+            self._by_key.pop((store, buffer.session_id, buffer.agent_id), None)
 
     def __iter__(self) -> Iterator[CommitBuffer]:
         return iter(tuple(self._by_key.values()))
 
     def not_stored(self) -> tuple[NotStored, ...]:
         """Everything that waits, and everything that was answered and lost, by agent and session."""
-        found = [backlog.not_stored() for backlog in self]
+        found = [buffer.not_stored() for buffer in self]
         return tuple(told for told in found if told is not None)

@@ -132,11 +132,11 @@ class AgentParts:
     tools: ToolRegistry
     system_prompt: SystemPrompt = None
     state: AgentState
-    mirror: ReadModel
+    read_model: ReadModel
     hooks: HookRegistry
     retry: RetryStrategy | None = None
     """What to do when a model call fails; None gives up at once."""
-    wish: StopRequest = field(default_factory=StopRequest)
+    stop_request: StopRequest = field(default_factory=StopRequest)
     mark: MarkTurn | None = None
     """Asked at the end of each turn; None when nobody wants marks."""
     remembers: bool = False
@@ -168,8 +168,8 @@ class TurnContext:
         self.parts = parts
         self.invocation = invocation
         self.publish = publish
-        mirror, wish = (parts.mirror, parts.wish) if is_turn else (None, None)
-        self.hooks = TurnHooks(parts.hooks, parts.owner, invocation.invocation_state, mirror)
+        read_model, wish = (parts.read_model, parts.stop_request) if is_turn else (None, None)
+        self.hooks = TurnHooks(parts.hooks, parts.owner, invocation.invocation_state, read_model)
         self.stop = TurnStop(wish)
         self.meter = TurnMeter(clock)
         self.limits = invocation.limits.over(settings.limits)
@@ -185,9 +185,9 @@ class TurnStop:
     tool or a hook that asks for the end is heard before anything else happens, whoever is quicker.
     """
 
-    def __init__(self, wish: StopRequest | None) -> None:
+    def __init__(self, request: StopRequest | None) -> None:
         """Without a `wish` nobody can stop what runs, except by cancelling it."""
-        self._wish = wish
+        self._wish = request
         self._stop: StopReason | None = None
         self._scope: anyio.CancelScope | None = None
         self.after_tools: Callable[[StopReason], None] = self.ask
@@ -282,14 +282,14 @@ class TurnRecord:
     Not an actor: it belongs to the turn's driver.
     """
 
-    def __init__(self, turn: TurnContext, ledger: ActorJournal, conversation: ActorRef[ConversationMessage]) -> None:
+    def __init__(self, turn: TurnContext, journal: ActorJournal, conversation: ActorRef[ConversationMessage]) -> None:
         self._turn = turn
         self._settings = turn.settings
-        self._mirror = turn.parts.mirror
+        self._read_model = turn.parts.read_model
         self._conversation = conversation
         self._token = turn.invocation.idempotency_token
         """The caller's name for the turn, which its first message carries."""
-        self.ledger = ledger
+        self.journal = journal
         self.wrote = False
         """Whether anything of the turn is on record."""
         self._number: int | None = None
@@ -315,7 +315,7 @@ class TurnRecord:
         if self._beginning:
             self._told[id(message)] = message, edited
         elif self._settings.durability == "strict":
-            await self.ledger.commit()
+            await self.journal.commit()
         if self._turn.publish is not None and not told:
             await self._turn.publish({"message": copy_message(edited)})
 
@@ -323,12 +323,12 @@ class TurnRecord:
         """Store how a turn goes on whose tools are of unknown outcome, as a crash would have left it: in one piece.
         Errors: those of guards, with nothing on record.
         """
-        asking, starts = asked_again(left, self.ledger.wall())
+        asking, starts = asked_again(left, self.journal.wall())
         told = [await self._turn.hooks.message_added(message) for message in (*messages, asking)]
         for message in told:
             self._record(message)
         for started in starts:
-            self.ledger.add(started)
+            self.journal.add(started)
         if self._turn.publish is not None:
             for message in told:
                 await self._turn.publish({"message": copy_message(message)})
@@ -336,19 +336,19 @@ class TurnRecord:
     @property
     def number(self) -> int:
         """The turn's number."""
-        return self.ledger.fold.turns + 1 if self._number is None else self._number
+        return self.journal.fold.turns + 1 if self._number is None else self._number
 
     def _record(self, message: Message) -> None:
-        fold = self.ledger.fold
+        fold = self.journal.fold
         closes = not self.wrote and fold.turns > 0 and is_filler(message)  # It is the end of the turn before.
         record = MessageAdded(
-            at=self.ledger.wall(),
+            at=self.journal.wall(),
             message=message,
             turn=self.number - closes,
             index=fold.message_count,
             idempotency_token=None if closes else self._token,
         )
-        self.ledger.add(record)
+        self.journal.add(record)
         self.wrote = True
         if not closes:
             self._number, self._token = record.turn, None
@@ -367,24 +367,24 @@ class TurnRecord:
         said is stored first. False when others have written meanwhile, so that the conversation has gone on and nothing
         of the turn is on record. Errors: `LeaseLost`, `SessionBusy`, `Unavailable`.
         """
-        settings, ledger = self._settings, self.ledger
+        settings, journal = self._settings, self.journal
         stored = self.wrote and (settings.others_add or settings.durability == "strict")
         moved = False
         if not self._beginning:
             pass
         elif self._opened_again and stored:
-            await ledger.commit()
-        elif stored or (not self._opened_again and not ledger.confirmed_within(settings.confirm_s)):
-            moved = await ledger.begin(stored=stored)
+            await journal.commit()
+        elif stored or (not self._opened_again and not journal.confirmed_within(settings.confirm_s)):
+            moved = await journal.begin(stored=stored)
         if not moved:
             self.begun()
         return not moved
 
     async def own_or_raise(self) -> None:
         """Start writing what was said; after a pause, or with too much that waits, wait for the store first."""
-        if self.ledger.full or not self.ledger.confirmed_within(self._settings.confirm_s):
-            await self.ledger.prove()
-        self.ledger.hand_over()
+        if self.journal.full or not self.journal.confirmed_within(self._settings.confirm_s):
+            await self.journal.prove()
+        self.journal.hand_over()
 
     def begin_again(self) -> None:
         """The session was opened anew, and the conversation has gone on meanwhile."""
@@ -406,29 +406,29 @@ class TurnRecord:
 
     async def show_edits(self) -> Sequence[Message] | None:
         """Make what callbacks did to `agent.messages` part of the turn. What is shown then; None without edits."""
-        draft = self._mirror.take_draft()
+        draft = self._read_model.take_draft()
         if draft is None:
             return None
-        shown = await self._ask_view(EditShown(added=self.ledger.take_unshown(), draft=draft))
+        shown = await self._ask_view(EditShown(added=self.journal.take_unshown(), draft=draft))
         return shown.messages
 
     async def name_manager(self) -> None:
         """Have the first commit say which conversation manager is in use, when the journal names another one."""
-        if self._mirror.misnamed:
-            await self._ask_view(NameManager(added=self.ledger.take_unshown()))
-            self._mirror.misnamed = False
+        if self._read_model.misnamed:
+            await self._ask_view(NameManager(added=self.journal.take_unshown()))
+            self._read_model.misnamed = False
 
     async def _ask_view(self, question: Ask[ModelView]) -> ModelView:
         shown = await self._conversation.ask(question, timeout_s=math.inf)
         for change in shown.views:
-            self.ledger.add_view(change)
+            self.journal.add_view(change)
         return shown
 
     async def redact(self, text: str) -> None:
         """Put `text` in the place of what the user said last, for good: in every later look, and in the next commit."""
-        instead = {entry.seq: without_text(entry.message, text) for entry in self.ledger.asked}
+        instead = {entry.seq: without_text(entry.message, text) for entry in self.journal.asked}
         if instead:
-            self.ledger.redact(instead)
+            self.journal.redact(instead)
             await self._conversation.ask(ReplaceShown(instead=instead), timeout_s=math.inf)
 
     # At the end.
@@ -438,10 +438,10 @@ class TurnRecord:
         parts = self._turn.parts
         if parts.mark is None:
             return
-        turn = EndedTurn(turns=self.number, messages=self._mirror.messages(), state=parts.state)
+        turn = EndedTurn(turns=self.number, messages=self._read_model.messages(), state=parts.state)
         record = await parts.mark(turn)
         if record is not None:
-            self.ledger.add(record)
+            self.journal.add(record)
 
 
 def _withheld(message: Message) -> Message:

@@ -40,20 +40,20 @@ class History(NamedTuple):
     """Whether the journal may go on from another one, which has what was said before."""
 
 
-async def read_history(keeper: Durable | InMemoryJournal, session_id: str, backlog: CommitBuffer) -> History:
-    """What is stored of the backlog's agent, proved, and what waits to be. In slices: a long history holds nobody up.
+async def read_history(keeper: Durable | InMemoryJournal, session_id: str, buffer: CommitBuffer) -> History:
+    """What is stored of the buffer's agent, proved, and what waits to be. In slices: a long history holds nobody up.
 
     Errors: `CorruptJournal`, those of the store.
     """
     if isinstance(keeper, InMemoryJournal):
         return History(keeper.history())
     store = keeper.store
-    rows = list(await store.load(session_id, backlog.agent_id, whole=True))
+    rows = list(await store.load(session_id, buffer.agent_id, whole=True))
     for start in range(0, len(rows), _SLICE_ROWS):  # Each slice is proved by the last row of the one before.
         verify(rows[max(0, start - 1) : start + _SLICE_ROWS], session_id=session_id)
         await checkpoint()
     stored = rows[-1].seq if rows else 0
-    rows += [row for row in backlog.rows if row.seq > stored]
+    rows += [row for row in buffer.rows if row.seq > stored]
     forked = bool(rows) and rows[0].kind == RecordKind.BRANCH
     rows = [row for row in rows if row.kind in _SAYING]
     messages: dict[int, Message] = {}
@@ -70,32 +70,30 @@ async def read_history(keeper: Durable | InMemoryJournal, session_id: str, backl
 
 
 async def read_said(
-    keeper: Durable | InMemoryJournal, session_id: str, backlog: CommitBuffer, after: int, until: int | None
+    keeper: Durable | InMemoryJournal, session_id: str, buffer: CommitBuffer, after: int, until: int | None
 ) -> Sequence[SaidMessage]:
     """What was said after a sequence number and counts, oldest first. What opening reads is enough, as a rule."""
     if isinstance(keeper, InMemoryJournal):
         return keeper.said(after, until)
     store: SessionStore = keeper.store
-    rows = list(await store.load(session_id, backlog.agent_id))
+    rows = list(await store.load(session_id, buffer.agent_id))
     if rows and rows[0].seq > after + 1:
-        rows = list(await store.load(session_id, backlog.agent_id, whole=True))
+        rows = list(await store.load(session_id, buffer.agent_id, whole=True))
     stored = rows[-1].seq if rows else 0
-    rows += [row for row in backlog.rows if row.seq > stored]
+    rows += [row for row in buffer.rows if row.seq > stored]
     said = partial(_proved_and_said, rows, after, until, session_id)
     small = len(rows) <= _SLICE_ROWS and size_of(rows) <= OFF_LOOP_BYTES
     return said() if small else await run_in_thread(said)
 
 
-async def read_run(
-    keeper: Durable | InMemoryJournal, session_id: str, backlog: CommitBuffer, number: int
-) -> Run | None:
+async def read_run(keeper: Durable | InMemoryJournal, session_id: str, buffer: CommitBuffer, number: int) -> Run | None:
     """The run of that number; None when it is not there or is not over. The whole journal is read for it."""
     if isinstance(keeper, InMemoryJournal):
         return past_run(keeper.told_of_runs(), number)
-    rows = list(await keeper.store.load(session_id, backlog.agent_id, whole=True))
+    rows = list(await keeper.store.load(session_id, buffer.agent_id, whole=True))
     await run_in_thread(partial(verify, rows, session_id=session_id))
     stored = rows[-1].seq if rows else 0
-    rows += [row for row in backlog.rows if row.seq > stored]
+    rows += [row for row in buffer.rows if row.seq > stored]
     telling = [row for row in rows if row.kind in _TELLING]
     return await run_in_thread(lambda: past_run(records_of(telling, session_id=session_id), number))
 

@@ -80,7 +80,7 @@ class InMemoryJournal:
             self.add(Redacted(at=at, target=target, message=message, turn=self.fold.turns, index=index))
         return ()
 
-    def backlog_of(self, session_id: str, agent_id: str, patience: StorePatience | None = None) -> CommitBuffer:
+    def buffer_of(self, session_id: str, agent_id: str, patience: StorePatience | None = None) -> CommitBuffer:
         """What waits to be stored: never anything."""
         del patience
         return CommitBuffer(session_id, agent_id)

@@ -50,22 +50,22 @@ class ActorJournal:
         persister: ActorRef[PersisterMessage],
         journal: JournalAuthor | InMemoryJournal,
         wall: Callable[[], float],
-        backlog: CommitBuffer,
+        buffer: CommitBuffer,
     ) -> None:
-        """`journal`: what the persister has opened just now, with the lease; `wall` gives epoch seconds; `backlog`:
+        """`journal`: what the persister has opened just now, with the lease; `wall` gives epoch seconds; `buffer`:
         what the persister could not store.
         """
         self._persister = persister
-        self._backlog = backlog
+        self._buffer = buffer
         self.wall = wall
         self._go_on(journal)
 
     @classmethod
     async def open(
-        cls, persister: ActorRef[PersisterMessage], wall: Callable[[], float], *, backlog: CommitBuffer
+        cls, persister: ActorRef[PersisterMessage], wall: Callable[[], float], *, buffer: CommitBuffer
     ) -> ActorJournal:
         """The journal that the persister has opened. Errors: `ActorDead`."""
-        return cls(persister, await persister.ask(OpenJournal(), timeout_s=math.inf), wall, backlog)
+        return cls(persister, await persister.ask(OpenJournal(), timeout_s=math.inf), wall, buffer)
 
     def _go_on(self, journal: JournalAuthor | InMemoryJournal) -> None:
         self._journal = journal
@@ -82,7 +82,7 @@ class ActorJournal:
         return self._journal.fold
 
     @property
-    def standing(self) -> PendingTools:
+    def pending_tools(self) -> PendingTools:
         """Where the tools of the last message stand."""
         return pending_tools_of(self.fold)
 
@@ -175,23 +175,23 @@ class ActorJournal:
     @property
     def behind(self) -> bool:
         """Whether the store does not take what was said."""
-        return self._backlog.error is not None
+        return self._buffer.error is not None
 
     @property
     def full(self) -> bool:
         """Whether as much waits for the store as may."""
-        return self._backlog.full(0 if self._author is None else self._author.gathered)
+        return self._buffer.full(0 if self._author is None else self._author.gathered)
 
     def promise(self) -> None:
         """A caller is answered before this is stored."""
-        self._backlog.promised = self.fold.last_seq
+        self._buffer.promised = self.fold.last_seq
 
     async def catch_up(self) -> None:
         """Before a turn: wait until what earlier ones left behind is stored. Nothing of this one is on record yet.
 
         Errors: `SessionException`, once, when turns that were answered will never be stored; those of `commit`.
         """
-        lost = self._backlog.take_lost()
+        lost = self._buffer.take_lost()
         if lost is not None:
             text = "turns that were answered are lost: they could not be stored; say again what matters of them"
             raise SessionException(text, session=lost.session_id, turns=lost.turns, cause=lost.error)

@@ -163,9 +163,9 @@ class Durable:
     store: SessionStore
     leases: SessionLeases
     writer: ActorRef[WriterMessage]
-    backlogs: CommitBuffers = field(default_factory=CommitBuffers)
+    buffers: CommitBuffers = field(default_factory=CommitBuffers)
     """What has been accepted and is not stored; its settings say how long callers wait."""
 
-    def backlog_of(self, session_id: str, agent_id: str, patience: StorePatience | None = None) -> CommitBuffer:
+    def buffer_of(self, session_id: str, agent_id: str, patience: StorePatience | None = None) -> CommitBuffer:
         """Where what waits of that agent is kept, the same whoever asks. `patience`: the agent's own."""
-        return self.backlogs.of(self.store.name, session_id, agent_id, patience)
+        return self.buffers.of(self.store.name, session_id, agent_id, patience)

@@ -81,7 +81,7 @@ class ModelCalls:
         self._hooks = turn.hooks
         self._record = record
         self._chance = chance
-        self._form = turn.invocation.form
+        self._form = turn.invocation.output_schema
         agent_id = turn.settings.agent_id
         self._spending = Spending((PAYER.get() if agent_id == NAMELESS else None) or agent_id)
         self.budgets = self._spending.budgets
@@ -106,10 +106,10 @@ class ModelCalls:
             if command.after_s:
                 await stop.run_unless_stopped(lambda: anyio.sleep(command.after_s))
             self._look_at_budgets()
-            request = None if stop.heard() else await self._request(form_only=command.form_only)
+            request = None if stop.heard() else await self._request(output_only=command.output_only)
             if request is None or stop.heard():
                 return self.stopped()
-            return await self._past_hooks(request, form_only=command.form_only)
+            return await self._past_hooks(request, output_only=command.output_only)
         except RepertoryError as error:
             return Erred(error)
 
@@ -133,7 +133,7 @@ class ModelCalls:
 
     # What the model is asked.
 
-    async def _request(self, *, form_only: bool) -> ModelRequest:
+    async def _request(self, *, output_only: bool) -> ModelRequest:
         """What the model is to be asked; what was said until now is on its way to the store, or there."""
         await self._record.own_or_raise()
         await self._record.show_edits()
@@ -142,11 +142,11 @@ class ModelCalls:
         beside = Beside(tool_specs=specs, system_prompt=system_text(prompt), window=window, countable=countable)
         shown = await self._shown(beside)
         # What is shown shortened, tools may read whole.
-        self._record.ledger.hand_over(soon=not self._turn.settings.durable and self._parts.hooks.shorten is not None)
+        self._record.journal.hand_over(soon=not self._turn.settings.durable and self._parts.hooks.shorten is not None)
         options: dict[str, Any] = {}
         if self._form is not None:
-            specs = (self._form.spec,) if form_only else (*specs, self._form.spec)
-            if form_only:
+            specs = (self._form.spec,) if output_only else (*specs, self._form.spec)
+            if output_only:
                 options["tool_choice"] = {"tool": {"name": self._form.name}}
         blocks, sent = system_blocks(prompt), with_noted_summary(shown.messages)
         if blocks is not None:
@@ -155,7 +155,7 @@ class ModelCalls:
 
     async def _shown(self, beside: Beside) -> ModelView:
         """What the model is to be shown beside tools and system prompt, counted where that matters."""
-        added, budgets = self._record.ledger.take_unshown(), self.budgets
+        added, budgets = self._record.journal.take_unshown(), self.budgets
         first = PrepareCall(added=added, beside=beside, budgets=budgets)
         again = PrepareCall(added=(), beside=beside, budgets=budgets, again=True)
         shown = await self._record.decided(first, again)
@@ -166,7 +166,7 @@ class ModelCalls:
 
     # Asking, and what comes of it.
 
-    async def _past_hooks(self, request: ModelRequest, *, form_only: bool) -> MachineEvent:
+    async def _past_hooks(self, request: ModelRequest, *, output_only: bool) -> MachineEvent:
         instead = await self._answer_instead(request) if self._hooks.hear(BeforeModelCallEvent) else None
         if (shown := await self._record.show_edits()) is not None:
             request = replace(request, messages=with_noted_summary(shown))
@@ -182,7 +182,7 @@ class ModelCalls:
         if answer is None:
             await self._asked_again(None, None, retry=False)
             return self.stopped()
-        return await self._answered(answer, form_only=form_only)
+        return await self._answered(answer, output_only=output_only)
 
     async def _answer_instead(self, request: ModelRequest) -> str | None:
         """What a hook wants the answer to be, without asking the model."""
@@ -218,7 +218,7 @@ class ModelCalls:
             return await self._again(RetryModel(delay_s or 0.0), attempt, error)
         return Overflowed(error) if isinstance(error, ContextWindowOverflowException) else Erred(error)
 
-    async def _answered(self, answer: Answer, *, form_only: bool) -> MachineEvent:
+    async def _answered(self, answer: Answer, *, output_only: bool) -> MachineEvent:
         if answer.redact_user is not None:
             await self._record.redact(answer.redact_user)
         answer.message["metadata"] = {"usage": answer.usage}
@@ -235,7 +235,7 @@ class ModelCalls:
             return self.stopped()
         if again:
             return await self._again(RetryModel(0.0, thrown_away=answer), attempt, None)
-        return Answered(answer, self._read_form(answer.message) if form_only else None)
+        return Answered(answer, self._read_form(answer.message) if output_only else None)
 
     async def _asked_again(self, answer: Answer | None, error: RepertoryError | None, *, retry: bool) -> bool | None:
         """Whether the model is to be asked once more; None when the turn was stopped while hooks thought about it."""

@@ -9,7 +9,7 @@ A write that fails is tried again as it was, for as long as the session lives, a
 store knows it again if it was stored all the same; where it does not, the journal's last row says how much of it was.
 Callers wait for a bounded time, and are then told that what they said waits.
 
-A session that is not kept has a `MemoryJournal` in the place of a store, so it is built of the same parts.
+A session that is not kept has a `InMemoryJournal` in the place of a store, so it is built of the same parts.
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ class SessionPersister(Actor[PersisterMessage]):
             keeper if isinstance(keeper, InMemoryJournal) else InMemoryJournal()
         )
         self._lease: Lease | None = None
-        self._backlog = CommitBuffer(settings.session_id, settings.agent_id)
+        self._buffer = CommitBuffer(settings.session_id, settings.agent_id)
         """What waits to be stored."""
         self._durable_seq = 0
         self._waiters: list[_Waiter] = []
@@ -242,11 +242,11 @@ class SessionPersister(Actor[PersisterMessage]):
         """When a timer will have the state looked at again."""
 
     def summary(self) -> object:
-        backlog = self._backlog
+        buffer = self._buffer
         seq = self._journal.fold.last_seq
-        said: dict[str, object] = {"seq": seq, "durable": self._durable_seq, "waiting": backlog.count}
-        if backlog.error is not None:
-            said |= {"waiting_bytes": backlog.size_bytes, "failures": self._failures, "error": str(backlog.error)}
+        said: dict[str, object] = {"seq": seq, "durable": self._durable_seq, "waiting": buffer.count}
+        if buffer.error is not None:
+            said |= {"waiting_bytes": buffer.size_bytes, "failures": self._failures, "error": str(buffer.error)}
         return said
 
     async def on_start(self) -> None:
@@ -255,11 +255,11 @@ class SessionPersister(Actor[PersisterMessage]):
             return
         settings, store = self._settings, self._keeper.store
         self._linger_s = max(self._linger_s, store.capabilities.flush_delay_s if store.capabilities.maintained else 0.0)
-        self._patience_s = (settings.patience or self._keeper.backlogs.patience).wait_s
-        self._backlog = self._keeper.backlog_of(settings.session_id, settings.agent_id, settings.patience)
-        again = isinstance(self._backlog.failed, LeaseLost)  # Whoever has it now is not fenced in turn, nor waited for.
+        self._patience_s = (settings.patience or self._keeper.buffers.patience).wait_s
+        self._buffer = self._keeper.buffer_of(settings.session_id, settings.agent_id, settings.patience)
+        again = isinstance(self._buffer.failed, LeaseLost)  # Whoever has it now is not fenced in turn, nor waited for.
         await self._open(self._keeper, takeover=settings.takeover and not again, wait=not again)
-        self._backlog.failed = None
+        self._buffer.failed = None
 
     async def _open(self, keeper: Durable, *, takeover: bool, wait: bool = True) -> None:
         session_id, agent_id = self._settings.session_id, self._settings.agent_id
@@ -301,7 +301,7 @@ class SessionPersister(Actor[PersisterMessage]):
             case OpenJournal():
                 return reply(self._journal)
             case Store(soon=soon):
-                if self._backlog.unsent:
+                if self._buffer.unsent:
                     self._due_at = min(self._due_at, -math.inf if soon else self.context.clock() + self._linger_s)
                 return carry_on()
             case Commit(seq=seq, patient=patient):
@@ -337,17 +337,17 @@ class SessionPersister(Actor[PersisterMessage]):
                 assert_never(message)
 
     async def _read(self, message: ReadHistory | ReadSaid | ReadRun) -> object:
-        keeper, session_id, backlog = self._keeper, self._settings.session_id, self._backlog
+        keeper, session_id, buffer = self._keeper, self._settings.session_id, self._buffer
         match message:
             case ReadHistory():
-                return await read_history(keeper, session_id, backlog)
+                return await read_history(keeper, session_id, buffer)
             case ReadSaid(after=after, until=until):
-                return await read_said(keeper, session_id, backlog, after, until)
+                return await read_said(keeper, session_id, buffer, after, until)
             case ReadRun(number=number):
-                return await read_run(keeper, session_id, backlog, number)
+                return await read_run(keeper, session_id, buffer, number)
 
     async def on_stop(self, reason: ExitReason) -> None:
-        """Write what is left, then give the session up. What cannot be written stays in the backlog."""
+        """Write what is left, then give the session up. What cannot be written stays in the buffer."""
         keeper, lease = self._keeper, self._lease
         if isinstance(keeper, InMemoryJournal) or lease is None:
             return
@@ -358,30 +358,30 @@ class SessionPersister(Actor[PersisterMessage]):
             self._journal.hand_over()
             self._take(self._journal)
         with anyio.move_on_after(self._last_s):
-            await write_last(keeper.writer, lease, self._backlog, self._last_stored, self.context.rng)
-        backlog = self._backlog
-        keeper.backlogs.forget(keeper.store.name, backlog)
-        if backlog.count:
+            await write_last(keeper.writer, lease, self._buffer, self._last_stored, self.context.rng)
+        buffer = self._buffer
+        keeper.buffers.forget(keeper.store.name, buffer)
+        if buffer.count:
             self.context.logger.error(
-                "records could not be stored records=%d cause=%r", backlog.count, str(backlog.error)
+                "records could not be stored records=%d cause=%r", buffer.count, str(buffer.error)
             )
         with suppress(Retryable):  # It is given up when somebody asks for it, or the store is closed.
             await keeper.leases.release(lease)
 
     def _kept(self, rows: Sequence[Row]) -> list[Row]:
         """What an earlier incarnation accepted and could not store, as far as it still follows on what is stored."""
-        backlog = self._backlog
-        kept = following(rows, backlog.rows, first_link(self._settings.agent_id))
+        buffer = self._buffer
+        kept = following(rows, buffer.rows, first_link(self._settings.agent_id))
         if kept is None:
-            fields = {"session": self._settings.session_id, "records": backlog.count}
+            fields = {"session": self._settings.session_id, "records": buffer.count}
             self._abandon(LeaseLost("somebody else has written to the session since", **fields))
-        backlog.sent, backlog.unsent, backlog.error = (), kept or [], None
+        buffer.sent, buffer.unsent, buffer.error = (), kept or [], None
         self._unsure = bool(kept)  # They may be on their way.
-        backlog.put_back()
-        return backlog.unsent
+        buffer.put_back()
+        return buffer.unsent
 
     def _abandon(self, error: RepertoryError) -> None:
-        lost = self._backlog.abandon(error)
+        lost = self._buffer.abandon(error)
         if lost is not None:
             self.context.logger.error("answered turns are lost turns=%r cause=%r", lost.turns, lost.error)
 
@@ -392,9 +392,9 @@ class SessionPersister(Actor[PersisterMessage]):
     def _take(self, author: JournalAuthor) -> None:
         for each in author.take():
             if isinstance(each, Row):
-                self._backlog.unsent.append(each)
+                self._buffer.unsent.append(each)
             else:
-                self._backlog.redact(each)
+                self._buffer.redact(each)
 
     def _wait(
         self, within_s: float, *, seq: int = 0, write: int = 0, patient: bool = True, before: int | None = None
@@ -430,10 +430,10 @@ class SessionPersister(Actor[PersisterMessage]):
         """When the next write is to begin; never while one is under way, or there is nothing to do."""
         if self._busy:
             return math.inf
-        if self._backlog.waits:
+        if self._buffer.waits:
             due_at = -math.inf if self._waiters else self._due_at
         else:
-            due_at = -math.inf if self._unproved or self._backlog.error is not None else math.inf
+            due_at = -math.inf if self._unproved or self._buffer.error is not None else math.inf
         return max(due_at, self._again_at)
 
     @property
@@ -443,29 +443,29 @@ class SessionPersister(Actor[PersisterMessage]):
 
     def _begin_write(self, lease: Lease) -> None:
         """Hand everything gathered to the writer; what was refused goes again as it was, and first."""
-        backlog = self._backlog
-        if not (backlog.waits or self._unproved):
-            backlog.error = None
+        buffer = self._buffer
+        if not (buffer.waits or self._unproved):
+            buffer.error = None
             return
         assert isinstance(self._keeper, Durable)
-        if not backlog.sent:
-            backlog.take_all()
+        if not buffer.sent:
+            buffer.take_all()
         self._busy, self._due_at, self._again_at = True, math.inf, -math.inf
         self._writes += 1
-        erase = tuple((backlog.agent_id, seq) for seq in sorted(backlog.erasing))
-        self._write = WriteRows(lease=lease, rows=backlog.sent, erase=erase, reply_to=self.context.self_ref)
+        erase = tuple((buffer.agent_id, seq) for seq in sorted(buffer.erasing))
+        self._write = WriteRows(lease=lease, rows=buffer.sent, erase=erase, reply_to=self.context.self_ref)
         self._keeper.writer.tell(self._write)
 
     def _write_what_waits(self) -> None:
         """Nothing that is here already waits for company."""
-        self._due_at = -math.inf if self._backlog.waits else math.inf
+        self._due_at = -math.inf if self._buffer.waits else math.inf
 
     def _lose_patience(self, now: float) -> None:
         """Tell those who have waited long enough that what they said waits on."""
         late = [waiter for waiter in self._waiters if waiter.until(self._patience_s) <= now]
         if late:
             error = self._not_stored_yet(min(waiter.since for waiter in late))
-            self._backlog.error = self._backlog.error or error
+            self._buffer.error = self._buffer.error or error
             self._fail(late, error)
 
     def _fail(self, waiters: Sequence[_Waiter], error: RepertoryError) -> None:
@@ -481,7 +481,7 @@ class SessionPersister(Actor[PersisterMessage]):
             self.context.logger.info("the store takes records again failures=%d", self._failures)
         self._busy, self._failures, self._unsure = False, 0, False
         self._durable_seq = max(self._durable_seq, seq)
-        self._backlog.stored(seq)
+        self._buffer.stored(seq)
         self._write_what_waits()
         waiting, self._waiters = self._waiters, []
         for waiter in waiting:
@@ -491,7 +491,7 @@ class SessionPersister(Actor[PersisterMessage]):
                 self._waiters.append(waiter)
 
     async def _note_refused(self, error: RepertoryError, *, final: bool) -> Next:
-        if isinstance(error, LeaseLost) and self._unsure and self._backlog.sent:
+        if isinstance(error, LeaseLost) and self._unsure and self._buffer.sent:
             self.context.job(self._look, error, name="look")
             return carry_on()
         verdict = OutageVerdict.GIVE_UP if final else verdict_on(error)
@@ -511,7 +511,7 @@ class SessionPersister(Actor[PersisterMessage]):
         self._failures += 1
         if self._failures == 1:
             self.context.logger.warning("the store takes no records cause=%r", str(error))
-        self._busy, self._backlog.error = False, error
+        self._busy, self._buffer.error = False, error
         delay_s = backoff_s(error, self._failures, self.context.rng.uniform(0.0, 1.0))
         self._due_at, self._again_at = -math.inf, self.context.clock() + delay_s
 
@@ -532,26 +532,26 @@ class SessionPersister(Actor[PersisterMessage]):
         if looked.error is not None:
             self._rest(looked.error)
             return carry_on()
-        sent = self._backlog.sent
+        sent = self._buffer.sent
         stored = stored_of(sent, looked.last)
         if not stored:
             return self._start_over(looked.refused)
-        self._backlog.put_back()
+        self._buffer.put_back()
         self._note_written(sent[stored - 1].seq)
         return carry_on()
 
     def _not_stored_yet(self, since: float) -> Unavailable:
-        backlog = self._backlog
+        buffer = self._buffer
         text = "the store has not taken what was said: it waits, and is stored when the store is back; try again later"
         error = StoreUnavailable(
             text,
             session=self._settings.session_id,
             waited_s=round(self.context.clock() - since, 1),
-            records=backlog.count,
-            bytes=backlog.size_bytes,
-            cause=str(backlog.error or "no answer"),
+            records=buffer.count,
+            bytes=buffer.size_bytes,
+            cause=str(buffer.error or "no answer"),
         )
-        error.__cause__ = backlog.error
+        error.__cause__ = buffer.error
         return error
 
     async def _open_again(self, error: RepertoryError) -> Next:
@@ -560,7 +560,7 @@ class SessionPersister(Actor[PersisterMessage]):
         keeper = self._keeper
         if not (isinstance(error, LeaseLost) and begun and self._lease and isinstance(keeper, Durable)):
             return self._start_over(error)
-        self._backlog.abandon(error)
+        self._buffer.abandon(error)
         keeper.leases.forget(self._lease)
         self._lease = None
         try:
@@ -576,53 +576,53 @@ class SessionPersister(Actor[PersisterMessage]):
         """What was said cannot be stored: tell who waits, and start again from what the store says."""
         self._fail(self._waiters, error)
         self._abandon(error)
-        self._backlog.failed = error
+        self._buffer.failed = error
         return fail(error)
 
 
 async def write_last(
     writer: ActorRef[WriterMessage],
     lease: Lease,
-    backlog: CommitBuffer,
+    buffer: CommitBuffer,
     last_stored: Callable[[], Awaitable[Row | None]],
     rng: Rng,
 ) -> None:
-    """Try until the backlog is empty, or trying makes no sense. Cancel it when the time is over.
+    """Try until the buffer is empty, or trying makes no sense. Cancel it when the time is over.
 
     A write that is under way reaches the store before. `last_stored` asks the store for the journal's last row. What is
-    left stays in the backlog, with the reason.
+    left stays in the buffer, with the reason.
     """
     failures = 0
-    while backlog.waits:
-        backlog.take_all()
-        rows = backlog.sent
-        erase = tuple((backlog.agent_id, seq) for seq in sorted(backlog.erasing))
+    while buffer.waits:
+        buffer.take_all()
+        rows = buffer.sent
+        erase = tuple((buffer.agent_id, seq) for seq in sorted(buffer.erasing))
         try:
             seq = await writer.ask(WriteLast(lease=lease, rows=rows, erase=erase), timeout_s=math.inf)
         except LeaseLost as error:
-            backlog.error = error
-            seq = await _stored_after_all(rows, backlog, last_stored) if rows else 0
+            buffer.error = error
+            seq = await _stored_after_all(rows, buffer, last_stored) if rows else 0
         except RepertoryError as error:
-            backlog.error = error
+            buffer.error = error
             seq = 0
         if seq:
-            if backlog.error is not None:
-                backlog.put_back()
-            backlog.stored(seq)
-        elif backlog.error is None or verdict_on(backlog.error) is OutageVerdict.GIVE_UP:
+            if buffer.error is not None:
+                buffer.put_back()
+            buffer.stored(seq)
+        elif buffer.error is None or verdict_on(buffer.error) is OutageVerdict.GIVE_UP:
             return
         else:
             failures += 1
-            await anyio.sleep(backoff_s(backlog.error, failures, rng.uniform(0.0, 1.0)))
+            await anyio.sleep(backoff_s(buffer.error, failures, rng.uniform(0.0, 1.0)))
 
 
 async def _stored_after_all(
-    rows: Sequence[Row], backlog: CommitBuffer, last_stored: Callable[[], Awaitable[Row | None]]
+    rows: Sequence[Row], buffer: CommitBuffer, last_stored: Callable[[], Awaitable[Row | None]]
 ) -> int:
     """The last of the rows that is stored; 0 when none is, or when the store does not say."""
     try:
         stored = stored_of(rows, await last_stored())
     except RepertoryError as error:
-        backlog.error = error
+        buffer.error = error
         return 0
     return rows[stored - 1].seq if stored else 0

@@ -84,12 +84,12 @@ class ReadModel:
         """A program has edited them between two turns. `waits`: the last message is the same, and so is what stands
         among its tools.
         """
-        self.stand(self.standing if waits else PendingTools(last=messages[-1] if messages else None))
+        self.stand(self.pending_tools if waits else PendingTools(last=messages[-1] if messages else None))
         self.show(messages)
 
-    def stand(self, standing: PendingTools) -> None:
+    def stand(self, pending: PendingTools) -> None:
         """A program wants the tools of the last message to stand there."""
-        self._standing = standing
+        self._standing = pending
 
     def keep(self, manager_state: Mapping[str, Json]) -> None:
         """A program wants this to be kept of the conversation manager."""
@@ -100,7 +100,7 @@ class ReadModel:
         return self.fold.shown.messages() if self._messages is None else [*self._messages]
 
     @property
-    def standing(self) -> PendingTools:
+    def pending_tools(self) -> PendingTools:
         """Where the last message's tools stand, and what the turn waits for."""
         return pending_tools_of(self.fold).ended(self.ended) if self._standing is None else self._standing
 

@@ -81,8 +81,8 @@ def member_specs(settings: SessionSettings, parts: SessionParts) -> Sequence[Chi
         return ConversationActor(parts.manager, parts.wall, parts.summarize, parts.agent.hooks.shorten)
 
     def agent() -> AgentActor:
-        backlog = parts.keeper.backlog_of(settings.agent.session_id, settings.agent.agent_id)
-        return AgentActor(settings.agent, settings.calls, parts.agent, backlog, parts.wall)
+        buffer = parts.keeper.buffer_of(settings.agent.session_id, settings.agent.agent_id)
+        return AgentActor(settings.agent, settings.calls, parts.agent, buffer, parts.wall)
 
     def memory(remembered: MemoryParts) -> MemoryConsumer:
         of = settings.agent.session_id, settings.agent.agent_id

@@ -22,7 +22,7 @@ from repertory.actors.call import Invocation, request_state
 from repertory.actors.context import AgentParts, AgentSettings, TurnContext, TurnRecord
 from repertory.actors.hooks.calls import ToolEnded
 from repertory.actors.hooks.events import AfterToolsEvent, BeforeToolsEvent
-from repertory.backends.ports import OutputForm, Tool, ToolContext
+from repertory.backends.ports import OutputSchema, Tool, ToolContext
 from repertory.core.interrupts import Interrupt, InterruptException, Questions, question_in
 from repertory.core.journal.pending_tools import PendingTools, Start
 from repertory.core.journal.records import ToolFinished, ToolStarted
@@ -45,14 +45,14 @@ async def run_tools(turn: TurnContext, record: TurnRecord, command: RunTools) ->
     direct = turn.invocation.direct
     if direct is not None:  # The message may only name what JSON cannot say.
         command = replace(command, uses=(direct,))
-    begun = record.ledger.standing
-    turn.parts.mirror.ended = {}
+    begun = record.journal.pending_tools
+    turn.parts.read_model.ended = {}
     step = ToolStep(turn, record, command, begun)
     refusal = await step.run_unless_refused()
     if direct is not None and step.asked:
         refusal = _NO_QUESTIONS
         step.failed = step.failed or Invalid(refusal, tool=direct["name"])
-    record.ledger.add_changes(turn.parts.state)
+    record.journal.add_changes(turn.parts.state)
     return await step.end(refusal)
 
 
@@ -102,9 +102,9 @@ class ToolStep:
         self._record = record
         self._command = command
         self._begun = begun
-        self._form = turn.invocation.form
+        self._form = turn.invocation.output_schema
         self._tools = turn.parts.tools if turn.invocation.direct is None else turn.parts.tools.whole
-        wall = (lambda: 0.0) if record is None else record.ledger.wall
+        wall = (lambda: 0.0) if record is None else record.journal.wall
         self._questions = Questions(wall, begun.responses)
         self._running = 0
         self._ready: dict[str, _Call] = {}
@@ -144,7 +144,7 @@ class ToolStep:
 
     async def _refused(self) -> str | tuple[Interrupt, ...] | None:
         """Why none of the tools is to run (now); None runs them."""
-        turn, asking = self._turn, None if self._record is None else self._record.ledger.fold.last_message
+        turn, asking = self._turn, None if self._record is None else self._record.journal.fold.last_message
         if turn.invocation.direct is not None or asking is None or not self._hooks.hear(BeforeToolsEvent):
             return None
         return await turn.stop.run_unless_stopped(lambda: self._hooks.before_tools(asking, self._questions))
@@ -162,8 +162,8 @@ class ToolStep:
             results=tuple(self.results[use["toolUseId"]] for use in self._command.uses),
             stopped=self._stop_after(),
             closing=closing,
-            filled=self._filled,
-            misfilled=self._misfilled,
+            filled_output=self._filled,
+            invalid_output=self._misfilled,
             failed=self.failed,
         )
         if not parks or ended.failed is not None:
@@ -286,7 +286,7 @@ class ToolStep:
             return f"Unknown tool: {use['name']}. Available tools: {', '.join(self._tools.names) or 'none'}."
         return None if invalid is None or changed != use else f"The input is not valid JSON: {invalid[:200]}"
 
-    def _fill_in(self, form: OutputForm, use: ToolUse) -> None:
+    def _fill_in(self, form: OutputSchema, use: ToolUse) -> None:
         """Read the form. A wrong one is answered with what is wrong about it."""
         use_id = use["toolUseId"]
         invalid = self._command.invalid.get(use_id)
@@ -308,13 +308,13 @@ class ToolStep:
         attempt, key = self._begun.starts.get(use_id) or (0, "")
         place = f"{settings.session_id}/{settings.agent_id}"
         if record is not None:
-            place = f"{place}/{record.ledger.fold.last_message_seq}"
+            place = f"{place}/{record.journal.fold.last_message_seq}"
         context = ToolContext(
             tool_use=copy_use(use),
             agent_id=settings.agent_id,
             state=turn.parts.state,
             idempotency_key=key
-            or f"{place if record is None else f'{place}/{record.ledger.fold.last_message_seq}'}/{use_id}",
+            or f"{place if record is None else f'{place}/{record.journal.fold.last_message_seq}'}/{use_id}",
             attempt=attempt + 1,
             invocation_state=turn.invocation.invocation_state,
             agent=turn.parts.owner,
@@ -329,18 +329,18 @@ class ToolStep:
         intended = [call for call in calls if call.tool.effects]
         if self._record is None or not intended:
             return
-        ledger = self._record.ledger
+        journal = self._record.journal
         for call in intended:
             started = ToolStarted(
-                at=ledger.wall(),
+                at=journal.wall(),
                 tool_use_id=call.use_id,
                 name=call.tool.name,
                 idempotency_key=call.context.idempotency_key,
                 attempt=call.context.attempt,
             )
-            ledger.add(started)
-        ledger.hand_over(soon=True)
-        await ledger.commit()
+            journal.add(started)
+        journal.hand_over(soon=True)
+        await journal.commit()
 
     # One tool.
 
@@ -408,11 +408,11 @@ class ToolStep:
         """The step's message, which holds every result, comes only when the slowest tool has ended."""
         if self._record is None:
             return
-        ledger = self._record.ledger
-        self._turn.parts.mirror.ended[result["toolUseId"]] = result
+        journal = self._record.journal
+        self._turn.parts.read_model.ended[result["toolUseId"]] = result
         if call.tool.effects and self._running:
-            ledger.add(ToolFinished(at=ledger.wall(), tool_use_id=call.use_id, result=result))
-            ledger.hand_over(soon=True)
+            journal.add(ToolFinished(at=journal.wall(), tool_use_id=call.use_id, result=result))
+            journal.hand_over(soon=True)
             self._recorded.add(call.use_id)
 
 

@@ -61,9 +61,9 @@ class TurnDriver:
         self._turn = turn
         self._parts = turn.parts
         self._invocation = turn.invocation
-        self._ledger = record.ledger
+        self._journal = record.journal
         self._model = ModelCalls(turn, record, chance)
-        self._machine = Turn(limits=turn.limits, form=turn.invocation.form is not None)
+        self._machine = Turn(limits=turn.limits, wants_output=turn.invocation.output_schema is not None)
         if before is not None:
             self._machine = before.spent_by(self._machine)
         turn.stop.after_tools = self._stop_after_tools
@@ -79,7 +79,7 @@ class TurnDriver:
         if self._direct:
             return prompt
         self._over = False
-        self._parts.mirror.take_draft()
+        self._parts.read_model.take_draft()
         hooks, stop = self._turn.hooks, self._turn.stop
         said: UserMessages | InterruptResponses | str | None = prompt
         if hooks.hear(BeforeInvocationEvent):
@@ -104,17 +104,17 @@ class TurnDriver:
     async def end(self, result: AgentResult) -> AgentResult:
         """The call has this result, and no turn."""
         await self._tell_end(result)
-        self._ledger.add_changes(self._parts.state)
-        await self._ledger.commit()
+        self._journal.add_changes(self._parts.state)
+        await self._journal.commit()
         return result
 
     async def settle(self) -> None:
         """The call failed: what was said until then stays, and is written down."""
         await self._tell_end(None)
-        self._ledger.add_changes(self._parts.state)
+        self._journal.add_changes(self._parts.state)
         if self.record.wrote:
             await self.record.mark()
-        self._ledger.hand_over(soon=True)
+        self._journal.hand_over(soon=True)
 
     async def run(self, opening: Began | Continued) -> AgentResult | None:
         """The turn's result, durable as the settings say. Errors: those of model, view, guards and store.
@@ -154,7 +154,7 @@ class TurnDriver:
     async def after_answer(self) -> None:
         """When the answer is out: make durable what a relaxed turn left undone."""
         if self._turn.settings.durability == "relaxed":
-            await self._ledger.commit(closing=True, patient=False)
+            await self._journal.commit(closing=True, patient=False)
 
     def stop(self, stop: StopReason, *, after_tools: bool = False) -> None:
         """End the turn early, with a history in which everything pairs up: at once, or when the tools that run have
@@ -195,7 +195,7 @@ class TurnDriver:
 
     async def _finish(self, reason: str, message: Message | None) -> AgentResult:
         """Tidy up first, so that the answer and what the next turn is shown are one commit, and one record."""
-        last = None if message is None else self._ledger.fold.last_message  # As hooks have left it.
+        last = None if message is None else self._journal.fold.last_message  # As hooks have left it.
         result = AgentResult(
             stop_reason=reason,
             message=None if last is None else copy_message(last),
@@ -205,16 +205,16 @@ class TurnDriver:
         )
         await self._tell_end(result)
         await self.record.show_edits()
-        added, budgets = self._ledger.take_unshown(), self._model.budgets
+        added, budgets = self._journal.take_unshown(), self._model.budgets
         await self.record.decided(Tidy(added=added, budgets=budgets), Tidy(added=(), budgets=budgets, again=True))
         return await self._stored(result)
 
     async def _park(self, command: Park) -> AgentResult:
         """What ended and what is asked are one commit. What the model is shown is left alone: the step is not over."""
-        at = self._ledger.wall()
+        at = self._journal.wall()
         for ended in command.results:
-            self._ledger.add(ToolFinished(at=at, tool_use_id=ended["toolUseId"], result=ended))
-        self._ledger.add(Interrupted(at=at, interrupts=command.interrupts, parked=command.parked))
+            self._journal.add(ToolFinished(at=at, tool_use_id=ended["toolUseId"], result=ended))
+        self._journal.add(Interrupted(at=at, interrupts=command.interrupts, parked=command.parked))
         result = AgentResult(
             stop_reason="interrupt",
             message=None,
@@ -227,13 +227,13 @@ class TurnDriver:
 
     async def _stored(self, result: AgentResult) -> AgentResult:
         """The result, when it is as durable as the settings say."""
-        self._ledger.add_changes(self._parts.state)
+        self._journal.add_changes(self._parts.state)
         await self.record.mark()
         if self._turn.settings.durability == "relaxed":
-            self._ledger.promise()
-            self._ledger.hand_over()
+            self._journal.promise()
+            self._journal.hand_over()
         else:
-            await self._ledger.commit(closing=True)
+            await self._journal.commit(closing=True)
         return result
 
     async def _tell_end(self, result: AgentResult | None) -> None:

@@ -34,7 +34,7 @@ class Written:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteRefused:
-    """The rows of the last `Write` are not known to be stored. `LeaseLost` and `Unavailable` are the usual errors."""
+    """The rows of the last `WriteRows` may not be stored. Usual errors: `LeaseLost`, `Unavailable`."""
 
     of: WriteRows
     """What was asked for."""
@@ -47,7 +47,7 @@ class WriteRefused:
 class WriteRows:
     """Commit these rows of one session. Answered by one `Written` or `WriteRefused` to `reply_to`.
 
-    A session sends its next `Write` after the answer to the last one, so that a refusal cannot be overtaken.
+    A session sends its next `WriteRows` after the answer to the last one, so that a refusal cannot be overtaken.
     """
 
     lease: Lease
@@ -60,7 +60,7 @@ class WriteRows:
 class WriteLast(Ask[int]):
     """Commit the last rows of a session that is stopping; answers with the last durable sequence number.
 
-    It may follow a `Write` that is not answered yet. Errors: as in `WriteRefused`.
+    It may follow a `WriteRows` that is not answered yet. Errors: as in `WriteRefused`.
     """
 
     lease: Lease

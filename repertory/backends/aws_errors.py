@@ -134,7 +134,7 @@ class AwsErrors:
     kinds: AwsKinds = field(default_factory=AwsKinds)
 
     def from_foreign(self, error: Exception, where: Mapping[str, object]) -> RepertoryError:
-        """The error of ours for one of `foreign_errors`, with `where` as fields. Raise it `from` the original."""
+        """The error of ours for one of `aws_client_errors`, with `where` as fields. Raise it `from` the original."""
         import httpx2
 
         boto, parsers = import_module("botocore.exceptions"), import_module("botocore.parsers")

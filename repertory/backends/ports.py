@@ -223,7 +223,7 @@ class ToolSource(Protocol):
         ...
 
 
-class OutputForm(Protocol):
+class OutputSchema(Protocol):
     """Structured output that a caller wants: a form that the model fills in by calling it as a tool."""
 
     @property

@@ -24,43 +24,43 @@ from repertory.errors import Invalid
 NO_INTERRUPTS: Mapping[str, Json] = {"interrupts": {}, "context": {}, "activated": False}
 
 
-def asks_somebody(standing: PendingTools) -> bool:
+def asks_somebody(pending: PendingTools) -> bool:
     """Whether tools or hooks have asked a person, so that others see a turn that waits."""
-    return any(not is_about_outcome(question) for question in standing.questions)
+    return any(not is_about_outcome(question) for question in pending.questions)
 
 
-def documented_state(standing: PendingTools) -> dict[str, Json]:
+def documented_state(pending: PendingTools) -> dict[str, Json]:
     """What the documented layouts say."""
-    if standing.last is None or not asks_somebody(standing):
+    if pending.last is None or not asks_somebody(pending):
         return dict(NO_INTERRUPTS)
     interrupts: dict[str, Json] = {}
-    for one in standing.questions:
+    for one in pending.questions:
         if not is_about_outcome(one):
-            answer = standing.responses.get(one.id)
+            answer = pending.responses.get(one.id)
             interrupts[one.id] = {"id": one.id, "name": one.name, "reason": one.reason, "response": answer}
-    pending = {"assistant_message": standing.last, "completed_tool_results": list(standing.finished.values())}
+    held = {"assistant_message": pending.last, "completed_tool_results": list(pending.finished.values())}
     return {
         "interrupts": interrupts,
         "context": {},
         "activated": True,
-        "pending_tool_execution": cast("Json", pending),
+        "pending_tool_execution": cast("Json", held),
     }
 
 
-def snapshot_state(standing: PendingTools) -> dict[str, Json]:
+def snapshot_state(pending: PendingTools) -> dict[str, Json]:
     """What a snapshot of ours says: the same, and where the tools stand, also those that a crash has cut off."""
-    uses = {use["toolUseId"] for use in tool_uses(standing.last)} if standing.last is not None else set[str]()
-    if not (uses and (standing.starts or standing.finished or standing.questions)):
+    uses = {use["toolUseId"] for use in tool_uses(pending.last)} if pending.last is not None else set[str]()
+    if not (uses and (pending.starts or pending.finished or pending.questions)):
         return dict(NO_INTERRUPTS)
     context: dict[str, object] = {
-        "started": sorted(standing.started),
-        "finished": dict(standing.finished),
-        "attempts": {use_id: start.attempt for use_id, start in standing.starts.items()},
-        "keys": {use_id: start.key for use_id, start in standing.starts.items()},
-        "answered": sorted(standing.responses),
-        "expires_at": {one.id: one.expires_at for one in standing.questions if one.expires_at is not None},
+        "started": sorted(pending.started),
+        "finished": dict(pending.finished),
+        "attempts": {use_id: start.attempt for use_id, start in pending.starts.items()},
+        "keys": {use_id: start.key for use_id, start in pending.starts.items()},
+        "answered": sorted(pending.responses),
+        "expires_at": {one.id: one.expires_at for one in pending.questions if one.expires_at is not None},
     }
-    return {**documented_state(standing), "context": cast("Json", context), "activated": True}
+    return {**documented_state(pending), "context": cast("Json", context), "activated": True}
 
 
 def questions_in(state: Mapping[str, Json]) -> tuple[Interrupt, ...]:

@@ -49,7 +49,7 @@ class TurnLimits:
 
     vain_reductions_max: int = 3
     """How often in a row a model call is tried again with a view that did not become smaller."""
-    forms_max: int = 3
+    invalid_outputs_max: int = 3
     """How often the model may fill in a form (structured output) wrongly, or not at all."""
     steps: int | None = None
     total_tokens: int | None = None

@@ -79,7 +79,7 @@ class Answered:
     """The model's answer arrived. `filled`: the form as JSON text, when the answer's text is one that fits."""
 
     answer: Answer
-    filled: str | None = None
+    filled_output: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +122,9 @@ class ToolsEnded:
     """The turn is to end here; some tools may have been cut short."""
     closing: tuple[ContentBlock, ...] = ()
     """The turn is to end here, with this as its answer."""
-    filled: str | None = None
+    filled_output: str | None = None
     """The form that the caller wants, filled in, as JSON text."""
-    misfilled: bool = False
+    invalid_output: bool = False
     """Whether the model filled the form in wrongly."""
     failed: Exception | None = None
     """The turn fails with this; what had not started did not run."""
@@ -212,7 +212,7 @@ class CallModel:
 
     after_s: float = 0.0
     """Wait that long first."""
-    form_only: bool = False
+    output_only: bool = False
     """It must fill the form in."""
 
 
@@ -283,11 +283,11 @@ class Turn(NamedTuple):
     """How many of the last reductions in a row have brought neither number down."""
     steering: tuple[ContentBlock, ...] = ()
     """What the caller added and the model has not been shown yet."""
-    form: bool = False
+    wants_output: bool = False
     """Whether the caller wants a form filled in (structured output)."""
-    form_only: bool = False
+    output_only: bool = False
     """Whether the model was told to do so, since it would not by itself."""
-    forms_wrong: int = 0
+    invalid_outputs: int = 0
     """How often it failed to."""
     stop: StopReason | None = None
     """Asked for while tools run."""
@@ -331,7 +331,7 @@ def _answered(turn: Turn, event: Answered) -> Step:
     if turn.steering:
         prompt: Message = {"role": "user", "content": list(turn.steering)}
         return _next_step(turn._replace(steering=()), AppendMessage(message), AppendMessage(prompt))
-    if turn.form and event.filled is None:
+    if turn.wants_output and event.filled_output is None:
         return _ask_for_form(turn, message)
     return turn._replace(phase=TurnPhase.OVER), (AppendMessage(message), FinishTurn(answer.stop_reason, message))
 
@@ -369,16 +369,16 @@ def _cut_off(turn: Turn, answer: Answer, uses: tuple[ToolUse, ...]) -> Step:
 
 def _ask_for_form(turn: Turn, message: Message) -> Step:
     """The model answered and left the form empty: tell it to fill it in, and only that."""
-    if turn.form_only:
-        turn = turn._replace(forms_wrong=turn.forms_wrong + 1)
-    if turn.forms_wrong >= turn.limits.forms_max:
+    if turn.output_only:
+        turn = turn._replace(forms_wrong=turn.invalid_outputs + 1)
+    if turn.invalid_outputs >= turn.limits.invalid_outputs_max:
         return turn._replace(phase=TurnPhase.OVER), (AppendMessage(message), FailTurn(_no_form(turn)))
     prompt: Message = {"role": "user", "content": [{"text": FORM_PROMPT}]}
     return _next_step(turn._replace(form_only=True), AppendMessage(message), AppendMessage(prompt))
 
 
 def _no_form(turn: Turn) -> StructuredOutputException:
-    return StructuredOutputException("the model did not give the structured output", attempts=turn.forms_wrong)
+    return StructuredOutputException("the model did not give the structured output", attempts=turn.invalid_outputs)
 
 
 def _next_step(turn: Turn, *before: TurnCommand) -> Step:
@@ -386,7 +386,7 @@ def _next_step(turn: Turn, *before: TurnCommand) -> Step:
     reason = turn.limit_reached
     if reason is not None:
         return turn._replace(phase=TurnPhase.OVER), (*before, FinishTurn(reason, None))
-    return turn._replace(phase=TurnPhase.MODEL), (*before, CallModel(form_only=turn.form_only))
+    return turn._replace(phase=TurnPhase.MODEL), (*before, CallModel(output_only=turn.output_only))
 
 
 def _retry_model(turn: Turn, event: RetryModel) -> Step:
@@ -394,7 +394,7 @@ def _retry_model(turn: Turn, event: RetryModel) -> Step:
         turn = _counted(turn, event.thrown_away)
         if turn.limit_reached is not None:
             return turn._replace(phase=TurnPhase.OVER), (FinishTurn(turn.limit_reached, None),)
-    return turn, (CallModel(after_s=event.after_s, form_only=turn.form_only),)
+    return turn, (CallModel(after_s=event.after_s, output_only=turn.output_only),)
 
 
 def _overflowed(turn: Turn, event: Overflowed) -> Step:
@@ -415,7 +415,7 @@ def _reduced(turn: Turn, event: Reduced) -> Step:
         smallest=Size(min(least.tokens, event.left.tokens), min(least.messages, event.left.messages)),
         vain=0 if smaller else turn.vain + 1,
     )
-    return turn, (CallModel(form_only=turn.form_only),)
+    return turn, (CallModel(output_only=turn.output_only),)
 
 
 def _tools_ended(turn: Turn, event: ToolsEnded) -> Step:
@@ -429,11 +429,11 @@ def _tools_ended(turn: Turn, event: ToolsEnded) -> Step:
         return _stop(turn, stop, AppendMessage(message))
     if event.closing:
         return _close(turn, event.closing, AppendMessage(message))
-    if event.filled is not None:
-        return _close(turn, ({"text": event.filled},), AppendMessage(message))
-    if event.misfilled:
-        turn = turn._replace(forms_wrong=turn.forms_wrong + 1)
-        if turn.forms_wrong >= turn.limits.forms_max:
+    if event.filled_output is not None:
+        return _close(turn, ({"text": event.filled_output},), AppendMessage(message))
+    if event.invalid_output:
+        turn = turn._replace(forms_wrong=turn.invalid_outputs + 1)
+        if turn.invalid_outputs >= turn.limits.invalid_outputs_max:
             return turn._replace(phase=TurnPhase.OVER), (AppendMessage(message), FailTurn(_no_form(turn)))
     return _next_step(turn, AppendMessage(message))
 

@@ -78,7 +78,7 @@ Policy: TypeAlias = Callable[[ToolUse], UnknownOutcome]
 class _Tools:
     """The tool uses that the last message asks for, and what is known of them."""
 
-    standing: PendingTools
+    pending: PendingTools
     uses: tuple[ToolUse, ...]
     open: tuple[Interrupt, ...]
     """What tools and hooks asked, and may still be answered."""
@@ -87,7 +87,7 @@ class _Tools:
 
 
 def start_turn(
-    standing: PendingTools,
+    pending: PendingTools,
     prompt: UserMessages | InterruptResponses,
     policy: Policy,
     *,
@@ -100,20 +100,20 @@ def start_turn(
     and `InterruptExpired` for answers to what nobody asks or asks no longer; `InterruptsWaiting` for a prompt while a
     person is to answer first.
     """
-    uses = tuple(tool_uses(standing.last)) if standing.last is not None else ()
+    uses = tuple(tool_uses(pending.last)) if pending.last is not None else ()
     if isinstance(prompt, InterruptResponses):
-        _check_answers(standing, uses, prompt.responses, now)
-        return _going_on(_tools(standing.answered(prompt.responses), uses, now, drop=drop), policy)
+        _check_answers(pending, uses, prompt.responses, now)
+        return _going_on(_tools(pending.answered(prompt.responses), uses, now, drop=drop), policy)
     if not uses:
-        return _began(standing.last, prompt.messages)
-    tools = _tools(standing, uses, now, drop=drop)
+        return _began(pending.last, prompt.messages)
+    tools = _tools(pending, uses, now, drop=drop)
     return _closed(tools, prompt.messages) if prompt.messages else _going_on(tools, policy)
 
 
-def _tools(standing: PendingTools, uses: tuple[ToolUse, ...], now: float, *, drop: bool) -> _Tools:
-    known = dict(standing.finished)
+def _tools(pending: PendingTools, uses: tuple[ToolUse, ...], now: float, *, drop: bool) -> _Tools:
+    known = dict(pending.finished)
     waiting: list[Interrupt] = []
-    for question in standing.waiting:
+    for question in pending.waiting:
         if is_about_outcome(question):
             continue
         if not (drop or question.is_over(now)):
@@ -121,9 +121,9 @@ def _tools(standing: PendingTools, uses: tuple[ToolUse, ...], now: float, *, dro
             continue
         text = EXPIRED_TEXT if question.is_over(now) else DROPPED_TEXT
         for use_id in held_up(question, uses):
-            if use_id not in standing.started:
+            if use_id not in pending.started:
                 known.setdefault(use_id, error_result(use_id, text))
-    return _Tools(standing=standing, uses=uses, open=tuple(waiting), known=known)
+    return _Tools(pending=pending, uses=uses, open=tuple(waiting), known=known)
 
 
 def _began(last: Message | None, messages: tuple[Message, ...]) -> Began:
@@ -139,7 +139,7 @@ def _began(last: Message | None, messages: tuple[Message, ...]) -> Began:
 
 def _going_on(tools: _Tools, policy: Policy) -> Continued | AskPerson:
     """Go on among the tools: known results stay, the policy decides on each unknown outcome, the rest runs."""
-    known, standing = dict(tools.known), tools.standing
+    known, standing = dict(tools.known), tools.pending
     interrupts = list(tools.open)
     for use in tools.uses:
         use_id = use["toolUseId"]
@@ -177,29 +177,27 @@ def _closed(tools: _Tools, messages: tuple[Message, ...]) -> Began:
 def _closing(tools: _Tools, use_id: str) -> ToolResult:
     if use_id in tools.known:
         return tools.known[use_id]
-    if use_id in tools.standing.started:
+    if use_id in tools.pending.started:
         return error_result(use_id, UNKNOWN_TEXT)
-    return error_result(use_id, NOT_GONE_ON_TEXT if use_id in tools.standing.starts else NOT_RUN_TEXT)
+    return error_result(use_id, NOT_GONE_ON_TEXT if use_id in tools.pending.starts else NOT_RUN_TEXT)
 
 
-def _check_answers(
-    standing: PendingTools, uses: tuple[ToolUse, ...], responses: Mapping[str, Json], now: float
-) -> None:
+def _check_answers(pending: PendingTools, uses: tuple[ToolUse, ...], responses: Mapping[str, Json], now: float) -> None:
     """Errors: `InterruptNotFound`, `InterruptExpired`, `Invalid`."""
     outcomes = {
         outcome_id(use["toolUseId"]): use["toolUseId"]
         for use in uses
-        if use["toolUseId"] in standing.started and use["toolUseId"] not in standing.finished
+        if use["toolUseId"] in pending.started and use["toolUseId"] not in pending.finished
     }
-    questions = {one.id: one for one in standing.questions if uses and not is_about_outcome(one)}
+    questions = {one.id: one for one in pending.questions if uses and not is_about_outcome(one)}
     for interrupt_id, response in responses.items():
         if interrupt_id in outcomes:
             _settled(outcomes[interrupt_id], response)
         elif interrupt_id not in questions:
-            waiting = sorted({*outcomes, *questions} - standing.responses.keys())
+            waiting = sorted({*outcomes, *questions} - pending.responses.keys())
             raise InterruptNotFound("no such interrupt is waiting", interrupt=interrupt_id, waiting=waiting)
-        elif interrupt_id in standing.responses:
-            if standing.responses[interrupt_id] != response:
+        elif interrupt_id in pending.responses:
+            if pending.responses[interrupt_id] != response:
                 raise Invalid("this interrupt has another answer already", interrupt=interrupt_id)
         elif questions[interrupt_id].is_over(now):
             raise InterruptExpired(

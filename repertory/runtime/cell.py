@@ -202,7 +202,7 @@ class Cell:
         This is the runtime's hot path: what is looked up for every message is held in local names.
         """
         child, context, origin, mailbox = self._child, self._context, self._origin, self._child.ref.mailbox
-        queue, handle, parking = mailbox.queue, actor.handle, self._services.post.parking
+        queue, handle, parking = mailbox.queue, actor.handle, self._services.transport.waker
         now, make_waiter, draining, inf = parking.now, parking.waiter, State.DRAINING, math.inf
         burst = system_burst = 0
         while True:
@@ -451,7 +451,7 @@ class Cell:
     def _expire_in(self, seconds: float) -> None:
         self._clear_bucket()
         if seconds < math.inf:
-            self._bucket = self._services.post.alarms.expire_at(self._services.now() + seconds, self)
+            self._bucket = self._services.transport.alarms.expire_at(self._services.now() + seconds, self)
 
     def _clear_bucket(self) -> None:
         bucket, self._bucket = self._bucket, None

@@ -41,12 +41,12 @@ class Child:
 
     __slots__ = (
         "cell",
-        "doomed",
-        "enders",
         "failed",
         "failures",
+        "on_ended",
         "processed",
         "ref",
+        "removing",
         "restarts",
         "settled",
         "spec",
@@ -64,11 +64,11 @@ class Child:
         """When this incarnation's start was acknowledged."""
         self.settled: Callable[[Exception | None], None] | None = None
         """Told once how this incarnation's start ended."""
-        self.enders: list[Callable[[], object]] = []
+        self.on_ended: list[Callable[[], object]] = []
         """Called when this incarnation has ended."""
         self.stopping = False
         """Its supervisor has told this incarnation to stop, so its end is no surprise."""
-        self.doomed = False
+        self.removing = False
         """It is not to run again."""
         self.failures = 0
         """Failed incarnations in a row."""
@@ -77,9 +77,9 @@ class Child:
         """Messages handled by earlier incarnations."""
         self.failed = 0
 
-    def advance(self, happening: LifecycleEvent) -> None:
+    def advance(self, event: LifecycleEvent) -> None:
         """Move on in its life."""
-        self.state = advance(self.state, happening)
+        self.state = advance(self.state, event)
 
     def info(self) -> ActorInfo:
         """What it does right now; between incarnations, what waits for the next one."""

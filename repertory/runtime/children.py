@@ -130,12 +130,12 @@ class Children:
         """Stop a child in order and forget it, then call `ended`. Errors: `NotFound`."""
         self.find(name)
         child = self._by_name[name]
-        child.doomed = True
+        child.removing = True
         if child.cell is None:
             self._forget(child, reason)
             ended()
         else:
-            child.enders.append(ended)
+            child.on_ended.append(ended)
             child.stopping = True
             child.cell.request_stop(reason, keep_queue=False)
 
@@ -143,7 +143,7 @@ class Children:
         """Stop a child in order and forget it. Errors: `NotFound`."""
         self.find(name)
         child = self._by_name[name]
-        child.doomed = True
+        child.removing = True
         await self._stop(child, keep_queue=False)
 
     async def close(self, reason: ExitReason) -> None:
@@ -155,7 +155,7 @@ class Children:
         self._reason = reason if isinstance(reason, Shutdown) else Shutdown("the supervisor ended")
         last_first = list(reversed(self._by_name.values()))
         for child in last_first:
-            child.doomed = True
+            child.removing = True
         if isinstance(reason, Killed):
             self.kill()
         elif self.settings.stop_together:
@@ -168,7 +168,7 @@ class Children:
         """Cut all short, without waiting."""
         self._closed = True
         for child in self._by_name.values():
-            child.doomed = True
+            child.removing = True
             if child.cell is not None:
                 child.stopping = True
                 child.cell.kill()
@@ -186,20 +186,20 @@ class Children:
         first = not acknowledged and child.restarts == 0
         expected, child.stopping = child.stopping, False
         child.cell = child.started_at = None
-        if child.doomed or first:
+        if child.removing or first:
             self._forget(child, reason)
         elif not expected and not self._is_pending(child):
             ran_s = self._services.now() - started_at if acknowledged else 0.0
             self._owner.mailbox.offer_system(Exited(child, reason, ran_s))
         child.settle(None if acknowledged else _start_failed(child, reason))
-        enders, child.enders = child.enders, []
-        for ended in enders:
+        told, child.on_ended = child.on_ended, []
+        for ended in told:
             ended()
 
     def decide(self, exited: Exited) -> None:
         """Do what the settings say about a child that ended. Errors: `RestartLimitReached` when they say to give up."""
         child = exited.child
-        if self._closed or child.doomed or child.cell is not None or self._is_pending(child):
+        if self._closed or child.removing or child.cell is not None or self._is_pending(child):
             return
         ending = Ending(restart=child.spec.restart, reason=exited.reason, failures=child.failures, ran_s=exited.ran_s)
         match decide_restart(ending, self.settings, self._restarts, self._services.now()):
@@ -235,13 +235,13 @@ class Children:
             await self._stop(child, keep_queue=True)
             if recovery not in self._recoveries:
                 return
-            if child.spec.restart is Restart.TEMPORARY or child.doomed:
+            if child.spec.restart is Restart.TEMPORARY or child.removing:
                 recovery.pending.remove(child)
                 self._forget(child, Shutdown())
         await anyio.sleep(delay_s)
         while recovery in self._recoveries and recovery.pending:
             child = recovery.pending.pop(0)
-            if not child.doomed and not await self._start_again(child) and not child.doomed:
+            if not child.removing and not await self._start_again(child) and not child.removing:
                 break  # Its failure is being decided on; that takes care of those behind it.
         if recovery in self._recoveries:
             self._recoveries.remove(recovery)
@@ -283,9 +283,9 @@ class Children:
         self._request_stop(child, keep_queue=keep_queue)
         while child.cell is not None:
             waiter = self._waiter()
-            child.enders.append(partial(_complete, waiter))
+            child.on_ended.append(partial(_complete, waiter))
             await waiter
-        if child.doomed:
+        if child.removing:
             self._forget(child, Shutdown())
 
     def _discard(self, name: str) -> None:
@@ -293,7 +293,7 @@ class Children:
         child = self._by_name.get(name)
         if child is not None:
             child.settled = None
-            child.doomed = True
+            child.removing = True
             if child.cell is not None:
                 child.cell.kill()
 
@@ -307,7 +307,7 @@ class Children:
             announce_end(child.ref, reason)
 
     def _waiter(self) -> Waiter:
-        return self._services.post.parking.waiter()
+        return self._services.transport.waker.waiter()
 
 
 def _complete(waiter: Waiter) -> None:

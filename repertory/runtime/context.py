@@ -241,6 +241,6 @@ class Context:
 
     def _own_timers(self) -> Timers:
         if self.timers is None:
-            post = self._services.post
-            self.timers = Timers(self.self_ref.mailbox, post.alarms, post.parking.now)
+            post = self._services.transport
+            self.timers = Timers(self.self_ref.mailbox, post.alarms, post.waker.now)
         return self.timers

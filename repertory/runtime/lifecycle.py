@@ -67,12 +67,12 @@ TRANSITIONS: Final[dict[tuple[State, LifecycleEvent], State]] = {
 }
 
 
-def advance(state: State, happening: LifecycleEvent) -> State:
+def advance(state: State, event: LifecycleEvent) -> State:
     """The next state. Errors: `Invalid` when the table has no such step."""
     try:
-        return TRANSITIONS[state, happening]
+        return TRANSITIONS[state, event]
     except KeyError:
-        raise Invalid("no such step in an actor's life", state=state.value, happening=happening.value) from None
+        raise Invalid("no such step in an actor's life", state=state.value, happening=event.value) from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

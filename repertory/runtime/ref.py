@@ -35,7 +35,7 @@ _FOREVER = math.inf
 class Transport:
     """What every ref of a system needs to carry messages."""
 
-    parking: Waker
+    waker: Waker
     alarms: Alarms
 
 
@@ -46,9 +46,9 @@ class ActorRef(Generic[M_contra]):
     needs no cast.
     """
 
-    __slots__ = ("_make_waiter", "_now", "_post", "_wheel", "ended", "mailbox", "path", "watchers")
+    __slots__ = ("_make_waiter", "_now", "_transport", "_wheel", "ended", "mailbox", "path", "watchers")
 
-    def __init__(self, path: str, mailbox: Mailbox, post: Transport) -> None:
+    def __init__(self, path: str, mailbox: Mailbox, transport: Transport) -> None:
         self.path = path
         """The names from the root, such as `/sessions/user-1/agent`."""
         self.mailbox = mailbox
@@ -57,10 +57,10 @@ class ActorRef(Generic[M_contra]):
         """Why it has ended for good; None while it lives, restarts included."""
         self.watchers: dict[ActorRef[object], None] | None = None
         """The runtime's own: whom to tell of its end."""
-        self._post = post
-        self._make_waiter = post.parking.waiter
-        self._now = post.parking.now
-        self._wheel = post.alarms.slots
+        self._transport = transport
+        self._make_waiter = transport.waker.waiter
+        self._now = transport.waker.now
+        self._wheel = transport.alarms.slots
 
     def __repr__(self) -> str:
         return f"<ActorRef {self.path}>"
@@ -103,7 +103,7 @@ class ActorRef(Generic[M_contra]):
         Errors: `ActorDead` when the loop itself has ended.
         """
         try:
-            self._post.parking.call_threadsafe(lambda: self._tell_or_bury(message))
+            self._transport.waker.call_threadsafe(lambda: self._tell_or_bury(message))
         except RuntimeError as error:
             raise ActorDead("the event loop has ended", actor=self.path) from error
 
@@ -131,7 +131,7 @@ class ActorRef(Generic[M_contra]):
             if deadline < _FOREVER:
                 bucket = self._wheel.get(deadline // SLOT_S)
                 if bucket is None:
-                    bucket = self._post.alarms.expire_at(deadline, call)
+                    bucket = self._transport.alarms.expire_at(deadline, call)
                 bucket.add(call)
             elif deadline != _FOREVER:
                 raise Invalid("a timeout is a number of seconds", timeout_s=timeout_s)
@@ -190,7 +190,7 @@ class ActorRef(Generic[M_contra]):
             raise
         bucket: set[Expiring] = set()
         if call.deadline < math.inf:
-            bucket = self._post.alarms.expire_at(call.deadline, call)
+            bucket = self._transport.alarms.expire_at(call.deadline, call)
 
         def close() -> None:
             bucket.discard(call)

@@ -27,7 +27,7 @@ class Totals:
 class Services:
     """Handed to every actor's cell; what users see of it is the actor's context."""
 
-    post: Transport
+    transport: Transport
     dead_letters: DeadLetters
     clock: Clock
     """What actors read; deadlines read the loop's own."""
@@ -41,10 +41,10 @@ class Services:
 
     def now(self) -> float:
         """The loop's clock."""
-        return self.post.parking.now()
+        return self.transport.waker.now()
 
     def address(self, parent: str, spec: ChildSpec) -> Child:
         """A new address below `parent`."""
         path = f"{parent}/{spec.name}"
-        mailbox = Mailbox(path, spec.mailbox, self.dead_letters, self.post.parking.waiter)
-        return Child(spec, ActorRef(path, mailbox, self.post))
+        mailbox = Mailbox(path, spec.mailbox, self.dead_letters, self.transport.waker.waiter)
+        return Child(spec, ActorRef(path, mailbox, self.transport))

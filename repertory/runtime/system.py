@@ -97,7 +97,7 @@ class ActorSystem:
         self._draining = anyio.Event()
         self._drained = anyio.Event()
         self._services = Services(
-            post=Transport(parking=parking, alarms=self._alarms),
+            transport=Transport(waker=parking, alarms=self._alarms),
             dead_letters=DeadLetters(parking.now, self._settings.dead_letters_kept),
             clock=self._clock or parking.now,
             rng=self._rng,
@@ -377,8 +377,8 @@ class Root:
 
     def __init__(self, services: Services, settings: SupervisorSettings, on_fatal: Callable[[Exception], None]) -> None:
         spec = ChildSpec(name="root", factory=lambda: Supervisor((), settings))
-        mailbox = Mailbox("/", MailboxSettings(), services.dead_letters, services.post.parking.waiter)
-        self._child = Child(spec, ActorRef("/", mailbox, services.post))
+        mailbox = Mailbox("/", MailboxSettings(), services.dead_letters, services.transport.waker.waiter)
+        self._child = Child(spec, ActorRef("/", mailbox, services.transport))
         self.services = services
         self._on_fatal = on_fatal
         self._stopping = False

@@ -41,15 +41,15 @@ class HeldStore(MemorySessionStore):
 
 
 async def test_what_memory_notes_during_a_closing_commit_is_stored_behind_what_is_restated_with_it() -> None:
-    store, backlogs = HeldStore(), CommitBuffers()
+    store, buffers = HeldStore(), CommitBuffers()
     async with ActorSystem() as system:
         writer = await system.start(ChildSpec(name="writer", factory=lambda: StoreWriter(store, WriterSettings())))
-        durable = Durable(store=store, leases=SessionLeases(store, busy_s=0), writer=writer, backlogs=backlogs)
+        durable = Durable(store=store, leases=SessionLeases(store, busy_s=0), writer=writer, buffers=buffers)
         settings = PersisterSettings(session_id="s", agent_id="default")
         make = partial(SessionPersister, settings, durable, random.Random(1).randbytes)
         persister = await system.start(ChildSpec(name="persister", factory=make))
-        backlog = backlogs.of(store.name, "s", "default")
-        ledger = await ActorJournal.open(persister, lambda: 1000.0, backlog=backlog)
+        buffer = buffers.of(store.name, "s", "default")
+        ledger = await ActorJournal.open(persister, lambda: 1000.0, buffer=buffer)
         ledger.add(StateChanged(at=1.0, set={"long": "ago"}))
         for number in range(RESTATE_AFTER + 2):
             ledger.add(SnapshotTaken(at=1.0, label=str(number)))
@@ -75,10 +75,10 @@ async def test_what_memory_notes_during_a_closing_commit_is_stored_behind_what_i
 
 
 async def test_what_finds_the_persisters_mailbox_full_goes_with_what_comes_next() -> None:
-    store, backlogs = MemorySessionStore(), CommitBuffers()
+    store, buffers = MemorySessionStore(), CommitBuffers()
     async with ActorSystem() as system:
         writer = await system.start(ChildSpec(name="writer", factory=lambda: StoreWriter(store, WriterSettings())))
-        durable = Durable(store=store, leases=SessionLeases(store, busy_s=0), writer=writer, backlogs=backlogs)
+        durable = Durable(store=store, leases=SessionLeases(store, busy_s=0), writer=writer, buffers=buffers)
 
         def make() -> SessionPersister:
             settings = PersisterSettings(session_id="s", agent_id="default")
@@ -86,8 +86,8 @@ async def test_what_finds_the_persisters_mailbox_full_goes_with_what_comes_next(
 
         spec = ChildSpec(name="persister", factory=make, stop_timeout_s=10, mailbox=MailboxSettings(capacity=3))
         persister = await system.start(spec)
-        backlog = backlogs.of(store.name, "s", "default")
-        ledger = await ActorJournal.open(persister, lambda: 1000.0, backlog=backlog)
+        buffer = buffers.of(store.name, "s", "default")
+        ledger = await ActorJournal.open(persister, lambda: 1000.0, buffer=buffer)
         for number in range(10):
             message: Message = {"role": "user", "content": [{"text": str(number)}]}
             ledger.add(MessageAdded(at=1000.0, message=message, index=number, turn=1))

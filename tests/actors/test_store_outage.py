@@ -95,15 +95,15 @@ class Setting:
     def __init__(self, system: ActorSystem, store: ScriptedStore, patience: StorePatience | None = None) -> None:
         self.system = system
         self.store = store
-        self.backlogs = CommitBuffers(patience or StorePatience(wait_s=30))
-        self.backlog = self.backlogs.of(store.name, "s", "default")
+        self.buffers = CommitBuffers(patience or StorePatience(wait_s=30))
+        self.buffer = self.buffers.of(store.name, "s", "default")
 
     async def start(self) -> ActorRef[object]:
         writer: ActorRef[object] = await self.system.start(
             ChildSpec(name="writer", factory=lambda: StoreWriter(self.store, WriterSettings()))
         )
         leases = SessionLeases(self.store, busy_s=0)
-        self.durable = Durable(store=self.store, leases=leases, writer=writer, backlogs=self.backlogs)
+        self.durable = Durable(store=self.store, leases=leases, writer=writer, buffers=self.buffers)
         return await self.again()
 
     async def again(self) -> ActorRef[object]:
@@ -131,7 +131,7 @@ async def test_a_short_outage_is_only_a_wait() -> None:
         began = anyio.current_time()
         assert await commit(ref, 0) == 1
         assert 0 < anyio.current_time() - began < 30
-        assert setting.backlog.error is None
+        assert setting.buffer.error is None
         assert setting.store.attempts == [[1], [1], [1], [1]]
 
 
@@ -223,7 +223,7 @@ async def test_a_store_that_does_not_say_what_is_stored_is_asked_until_it_does()
         setting.store.blind = True
         await append(ref, said(0), soon=True)
         await anyio.sleep(20)
-        assert setting.backlog.count == 1
+        assert setting.buffer.count == 1
         setting.store.blind = False
         assert await commit(ref, 1) == 2
         assert await setting.stored() == [1, 2]
@@ -244,7 +244,7 @@ async def test_an_owner_that_was_replaced_during_an_outage_is_fenced_and_stores_
         with pytest.raises(LeaseLost):
             await commit(ref, 1)
         assert await setting.stored() == []
-        assert setting.backlog.count == 0
+        assert setting.buffer.count == 0
 
 
 async def test_a_refusal_that_somebody_has_to_mend_is_told_at_once_and_what_was_said_waits() -> None:
@@ -271,7 +271,7 @@ async def test_who_does_not_want_to_wait_hears_the_first_refusal() -> None:
         with pytest.raises(Unavailable):
             await commit(ref, 0, patient=False)
         assert anyio.current_time() == began
-        assert setting.backlog.last_seq == 1
+        assert setting.buffer.last_seq == 1
 
 
 async def test_a_caller_prompts_an_attempt() -> None:
@@ -310,12 +310,12 @@ async def test_a_store_that_hangs_keeps_nobody_waiting_for_ever_and_goes_on_when
         with pytest.raises(Unavailable, match="no answer"):
             await commit(ref, 0)
         assert anyio.current_time() - began == pytest.approx(30, abs=0.1)
-        assert setting.backlog.error is not None, "the next turn waits before it begins"
+        assert setting.buffer.error is not None, "the next turn waits before it begins"
         with pytest.raises(Unavailable):
             await commit(ref, 1)
         await anyio.sleep(1000)
         assert await commit(ref, 2) == 3
-        assert setting.backlog.error is None
+        assert setting.buffer.error is None
         assert await setting.stored() == [1, 2, 3]
 
 
@@ -326,13 +326,13 @@ async def test_a_backlog_is_full_by_count_and_by_bytes() -> None:
         setting.store.then = down
         await append(ref, said(0), said(1))
         await anyio.sleep(1)
-        assert not setting.backlog.full()
+        assert not setting.buffer.full()
         await append(ref, said(2))
         await anyio.sleep(1)
-        assert setting.backlog.full()
+        assert setting.buffer.full()
     small = CommitBuffers(StorePatience(bytes_max=10)).of("store", "s", "default")
     assert not small.full()
-    small.unsent = list(setting.backlog.rows[:1])
+    small.unsent = list(setting.buffer.rows[:1])
     assert small.full()
 
 
@@ -365,7 +365,7 @@ async def test_a_stopping_session_tries_until_the_store_takes_the_rest() -> None
         await append(ref, said(0), said(1), said(2))
         await system.stop(ref)
         assert await setting.stored() == [1, 2, 3]
-        assert setting.backlogs.not_stored() == ()
+        assert setting.buffers.not_stored() == ()
 
 
 async def test_a_write_under_way_at_the_end_is_neither_doubled_nor_taken_for_granted() -> None:
@@ -379,7 +379,7 @@ async def test_a_write_under_way_at_the_end_is_neither_doubled_nor_taken_for_gra
             await append(ref, said(1))
             await system.stop(ref)
             assert await setting.stored() == [1, 2]
-            assert setting.backlogs.not_stored() == ()
+            assert setting.buffers.not_stored() == ()
 
 
 async def hangs_shortly(store: ScriptedStore, batches: Sequence[Batch]) -> Outcomes:
@@ -402,7 +402,7 @@ async def test_what_a_stopped_session_could_not_store_is_on_record_and_the_next_
         began = anyio.current_time()
         await system.stop(ref)
         assert anyio.current_time() - began <= 20
-        (told,) = setting.backlogs.not_stored()
+        (told,) = setting.buffers.not_stored()
         assert (told.session_id, told.agent_id, told.records, told.turns) == ("s", "default", 3, (2, 3))
         assert (told.since, told.answered, told.error) == (1002.0, False, "down")
         setting.store.then = None
@@ -410,7 +410,7 @@ async def test_what_a_stopped_session_could_not_store_is_on_record_and_the_next_
         assert (await ref.ask(ReadImage(), timeout_s=math.inf)).message_count == 5
         await anyio.sleep(1)
         assert await setting.stored() == [1, 2, 3, 4, 5]
-        assert setting.backlogs.not_stored() == ()
+        assert setting.buffers.not_stored() == ()
 
 
 async def test_what_a_killed_persister_held_is_stored_by_the_next_one() -> None:
@@ -434,17 +434,17 @@ async def test_what_was_answered_and_cannot_be_stored_any_more_is_kept_in_mind_u
         ref = await setting.start()
         setting.store.then = down
         await append(ref, said(0), said(1), soon=True)
-        setting.backlog.promised = 2
+        setting.buffer.promised = 2
         await anyio.sleep(1)
         other = MemorySessionStore(shelf, owner="two")
         await other.release(await other.acquire("s", takeover=True))
         setting.store.then = None
         with pytest.raises(LeaseLost):
             await commit(ref, 2)
-        (told,) = setting.backlogs.not_stored()
+        (told,) = setting.buffers.not_stored()
         assert (told.records, told.turns, told.answered) == (3, (1, 2), True)
-        assert setting.backlog.take_lost() == told
-        assert setting.backlogs.not_stored() == ()
+        assert setting.buffer.take_lost() == told
+        assert setting.buffers.not_stored() == ()
 
 
 async def test_a_session_that_has_to_end_soon_lets_nobody_wait() -> None:
@@ -468,4 +468,4 @@ async def test_a_session_that_has_to_end_soon_lets_nobody_wait() -> None:
         await system.stop(ref)
         assert anyio.current_time() - began < 3 + 2.5 + 0.1
         assert [type(error) for error in errors] == [StoreUnavailable]
-        assert setting.backlogs.not_stored() != ()
+        assert setting.buffers.not_stored() != ()

@@ -42,7 +42,9 @@ class SlowHost:
 
 
 def call(visit: int) -> NodeCall:
-    return NodeCall(node="a", prompt=f"question {visit}", token=f"run:a:{visit}", invocation_state={}, payer="run.a")
+    return NodeCall(
+        node="a", prompt=f"question {visit}", token=f"run:a:{visit}", invocation_state={}, budget_owner="run.a"
+    )
 
 
 def visit_of(_: str, token: str) -> int:

@@ -63,9 +63,9 @@ def test_a_location_is_that_of_an_agent_or_of_an_orchestrator() -> None:
 def test_what_we_have_written_is_known_as_ours() -> None:
     rows = a_run()
     found = read_run_snapshot(document(rows, more="kept"), "g")
-    assert found.standing is not None
-    assert (found.standing.seq, found.standing.link, found.standing.generation) == (2, rows[-1].link.hex(), 7)
-    assert (dict(found.standing.more), dict(found.app_data), found.created_at) == ({"more": "kept"}, {"theirs": 1}, 4.0)
+    assert found.position is not None
+    assert (found.position.seq, found.position.link, found.position.generation) == (2, rows[-1].link.hex(), 7)
+    assert (dict(found.position.more), dict(found.app_data), found.created_at) == ({"more": "kept"}, {"theirs": 1}, 4.0)
     assert found.said["current_task"] == TASK, "bytes are bytes again"
     assert not found.waits
 
@@ -77,10 +77,10 @@ def test_what_somebody_has_changed_is_theirs(key: str) -> None:
     with pytest.raises(SnapshotException, match="not as it was written"):
         read_run_snapshot(changed, "g")
     del changed["repertory"]
-    assert read_run_snapshot(changed, "g").standing is None
+    assert read_run_snapshot(changed, "g").position is None
     without = document(a_run())
     del without["repertory"]
-    assert read_run_snapshot(without, "g").standing is None
+    assert read_run_snapshot(without, "g").position is None
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ def test_a_document_says_the_same_when_it_is_read_again() -> None:
     read = read_snapshot(through_a_file(snapshot_document(CONTENT, 1764000000.25, STANDING)))
     assert read.content == CONTENT
     assert read.created_at == 1764000000.25
-    assert read.standing == STANDING
+    assert read.position == STANDING
 
 
 def test_the_envelope_has_both_names_of_each_field_and_no_system_prompt() -> None:
@@ -108,7 +108,7 @@ def test_either_spelling_is_read() -> None:
         "appData": {"mine": 1},
     }
     for found in (read_snapshot(THEIRS), read_snapshot(camel)):
-        assert found.standing is None
+        assert found.position is None
         assert found.content.messages == THEIRS["data"]["messages"]
         assert found.content.state == {"k": 1}
         assert found.content.model_state == {"m": 1}
@@ -119,17 +119,17 @@ def test_either_spelling_is_read() -> None:
 def test_what_others_have_changed_is_not_taken_for_ours() -> None:
     document = through_a_file(snapshot_document(CONTENT, 1.0, STANDING))
     rewritten: dict[str, Any] = json.loads(json.dumps(document, sort_keys=True))
-    assert read_snapshot(rewritten).standing == STANDING
+    assert read_snapshot(rewritten).position == STANDING
     rewritten["data"]["state"]["k"] = 2
     with pytest.raises(SnapshotException, match="not as it was written"):
         read_snapshot(rewritten)
     without = {key: value for key, value in document.items() if key != "repertory"}
-    assert read_snapshot(without).standing is None
+    assert read_snapshot(without).position is None
 
 
 def test_a_dictionary_that_looks_like_marked_bytes_is_still_ours() -> None:
     content = SnapshotContent(messages=[], state={"x": {"__bytes_encoded__": True, "data": "aGk="}})
-    assert read_snapshot(through_a_file(snapshot_document(content, 1.0, STANDING))).standing == STANDING
+    assert read_snapshot(through_a_file(snapshot_document(content, 1.0, STANDING))).position == STANDING
 
 
 @pytest.mark.parametrize(

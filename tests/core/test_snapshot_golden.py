@@ -22,17 +22,17 @@ def golden(name: str) -> dict[str, object]:
 def test_a_snapshot_of_ours_is_known_and_written_the_same_way_again() -> None:
     document = golden("ours.json")
     read = read_snapshot(document)
-    assert read.standing is not None
-    assert (read.standing.seq, read.standing.generation) == (10, 3)
+    assert read.position is not None
+    assert (read.position.seq, read.position.generation) == (10, 3)
     assert [message["role"] for message in read.content.messages] == ["user", "assistant"] * 3
     assert read.content.messages[4]["content"][1] == {"image": {"format": "png", "source": {"bytes": PNG}}}
     assert read.content.state == {"k": {"ü": [1, 2.5, None]}}
-    assert snapshot_document(read.content, read.created_at, read.standing) == document
+    assert snapshot_document(read.content, read.created_at, read.position) == document
 
 
 def test_a_snapshot_of_theirs_is_read_whole() -> None:
     ours, theirs = read_snapshot(golden("ours.json")), read_snapshot(golden("theirs.json"))
-    assert theirs.standing is None
+    assert theirs.position is None
     assert [message["content"] for message in theirs.content.messages[:6]] == [
         message["content"] for message in ours.content.messages
     ]

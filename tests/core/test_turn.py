@@ -145,8 +145,8 @@ EVENTS: list[MachineEvent] = [
     END,
     ToolsEnded(results=(), stopped=CANCELLED),
     ToolsEnded(results=(), closing=({"text": "x"},)),
-    ToolsEnded(results=(), filled="{}"),
-    ToolsEnded(results=(), misfilled=True),
+    ToolsEnded(results=(), filled_output="{}"),
+    ToolsEnded(results=(), invalid_output=True),
     ToolsEnded(results=(), failed=HookFailed("no")),
     ToolsParked(park=Park(interrupts=(), results=(), parked=()), instead=END),
     ToolsParked(
@@ -164,10 +164,10 @@ TURNS = [
     Turn(),
     Turn(stop=CANCELLED),
     Turn(steering=({"text": "x"},)),
-    Turn(form=True),
+    Turn(wants_output=True),
     Turn(limits=TurnLimits(steps=1)),
     Turn(vain=100),
-    Turn(forms_wrong=100),
+    Turn(invalid_outputs=100),
 ]
 Arrow = tuple[TurnPhase, type, TurnPhase]
 
@@ -288,14 +288,14 @@ def test_a_guard_that_fails_among_the_tools_leaves_every_tool_answered() -> None
 
 
 def test_an_empty_form_is_asked_for_again_and_alone() -> None:
-    turn, _ = step(Turn(form=True), Began(messages=(PROMPT,)))
+    turn, _ = step(Turn(wants_output=True), Began(messages=(PROMPT,)))
     turn, commands = step(turn, Answered(answer({"text": "done"})))
     assert [type(command) for command in commands] == [AppendMessage, AppendMessage, CallModel]
-    assert commands[-1] == CallModel(form_only=True)
+    assert commands[-1] == CallModel(output_only=True)
 
 
 def test_a_form_that_is_never_filled_in_fails_the_turn_after_a_bounded_number_of_tries() -> None:
-    turn, _ = step(Turn(form=True, limits=TurnLimits(forms_max=2)), Began(messages=(PROMPT,)))
+    turn, _ = step(Turn(wants_output=True, limits=TurnLimits(invalid_outputs_max=2)), Began(messages=(PROMPT,)))
     turn, _ = step(turn, Answered(answer({"text": "no"})))
     turn, _ = step(turn, Answered(answer({"text": "no"})))
     _, commands = step(turn, Answered(answer({"text": "no"})))
@@ -304,23 +304,25 @@ def test_a_form_that_is_never_filled_in_fails_the_turn_after_a_bounded_number_of
 
 
 def test_forms_filled_in_wrongly_go_back_to_the_model_a_bounded_number_of_times() -> None:
-    turn = Turn(form=True, limits=TurnLimits(forms_max=2))
-    turn, commands = step(asked_for_tools(turn), ToolsEnded(results=ONE_RESULT, misfilled=True))
+    turn = Turn(wants_output=True, limits=TurnLimits(invalid_outputs_max=2))
+    turn, commands = step(asked_for_tools(turn), ToolsEnded(results=ONE_RESULT, invalid_output=True))
     assert isinstance(commands[-1], CallModel)
     turn, _ = step(turn, Answered(answer(use("b"), stop_reason="tool_use")))
-    _, commands = step(turn, ToolsEnded(results=(error_result("b", "x"),), misfilled=True))
+    _, commands = step(turn, ToolsEnded(results=(error_result("b", "x"),), invalid_output=True))
     assert isinstance(commands[-1], FailTurn)
 
 
 def test_a_filled_form_ends_the_turn_with_its_text_as_the_answer() -> None:
-    _, commands = step(asked_for_tools(Turn(form=True)), ToolsEnded(results=ONE_RESULT, filled='{"a":1}'))
+    _, commands = step(
+        asked_for_tools(Turn(wants_output=True)), ToolsEnded(results=ONE_RESULT, filled_output='{"a":1}')
+    )
     said: Message = {"role": "assistant", "content": [{"text": '{"a":1}'}]}
     assert commands[1:] == (AppendMessage(said), FinishTurn("end_turn", said))
 
 
 def test_a_form_written_as_text_is_as_good_as_one_filled_in_by_tool() -> None:
-    turn, _ = step(Turn(form=True, form_only=True), Began(messages=(PROMPT,)))
-    _, commands = step(turn, Answered(answer({"text": '{"a":1}'}), filled='{"a":1}'))
+    turn, _ = step(Turn(wants_output=True, output_only=True), Began(messages=(PROMPT,)))
+    _, commands = step(turn, Answered(answer({"text": '{"a":1}'}), filled_output='{"a":1}'))
     assert isinstance(commands[-1], FinishTurn)
 
 
@@ -354,8 +356,8 @@ class Drive:
                     results=found,
                     stopped=self.data.draw(st.sampled_from([None, None, CANCELLED, StopReason(text="enough")])),
                     closing=self.data.draw(st.sampled_from([(), (), ({"text": "closed"},)])),
-                    filled=self.data.draw(st.sampled_from([None, None, "{}"])),
-                    misfilled=self.data.draw(st.booleans()),
+                    filled_output=self.data.draw(st.sampled_from([None, None, "{}"])),
+                    invalid_output=self.data.draw(st.booleans()),
                     failed=self.data.draw(st.sampled_from([None, None, HookFailed("no")])),
                 )
             case FinishTurn() | FailTurn():
@@ -393,7 +395,7 @@ def test_any_order_of_events_leaves_a_history_in_which_every_tool_use_has_its_re
     limits = TurnLimits(
         steps=data.draw(st.sampled_from([None, 1, 3])), total_tokens=data.draw(st.sampled_from([None, 5]))
     )
-    turn = Turn(form=data.draw(st.booleans()), limits=limits)
+    turn = Turn(wants_output=data.draw(st.booleans()), limits=limits)
     event: MachineEvent | None = Began(messages=(PROMPT,))
     for _ in range(30):
         assert event is not None

@@ -157,17 +157,17 @@ class TurnHooks:
     """The events of one call."""
 
     def __init__(
-        self, registry: HookRegistry, agent: Any, invocation_state: dict[str, Any], mirror: ReadModel | None = None
+        self, registry: HookRegistry, agent: Any, invocation_state: dict[str, Any], read_model: ReadModel | None = None
     ) -> None:
-        """`mirror`: that of the turn, whose messages callbacks may edit."""
+        """`read_model`: that of the turn, whose messages callbacks may edit."""
         self._registry = registry
-        self._mirror = mirror
+        self._read_model = read_model
         self._listened = registry.in_order
         self._agent = agent
         self._state = invocation_state
 
     async def _fire(self, event: _Event, *, observed: bool = False, asked: list[Interrupt] | None = None) -> _Event:
-        with nullcontext() if self._mirror is None else self._mirror.hooked():
+        with nullcontext() if self._read_model is None else self._read_model.hooked():
             return await fire(self._registry, event, observed=observed, asked=asked)
 
     def hear(self, kind: type[HookEvent]) -> bool:

@@ -315,13 +315,13 @@ class MemoryConsumer(Actor[MemoryMessage]):
 
     async def _flushed(self, store: StoreProgress, before: int) -> StoreFlush:
         progress = store.progress
-        parked = len(progress.pending) + len(progress.letters)
+        parked = len(progress.pending) + len(progress.dead_letters)
         left = [*progress.again]
         if store.source.extracts and store.last > progress.position:
             left.append((progress.position + 1, store.last))
         for stretch in left:
             parked += len(_filtered(await self._said_in(stretch), store).messages)
-        why = store.error or (progress.letters[-1].why if progress.letters else None)
+        why = store.error or (progress.dead_letters[-1].why if progress.dead_letters else None)
         return StoreFlush(store.landed - before, parked, why if parked else None)
 
     async def _skip(self, seq: int) -> None:

@@ -93,15 +93,15 @@ class OrchestratorActor(CallQueueActor[OrchestratorMessage, LoadRun]):
         settings: OrchestratorSettings,
         parts: OrchestratorParts,
         finished: Finished,
-        backlog: CommitBuffer,
+        buffer: CommitBuffer,
         wall: Callable[[], float],
     ) -> None:
-        """`backlog` is what this orchestrator's persister could not store."""
+        """`buffer` is what this orchestrator's persister could not store."""
         super().__init__("runs")
         self._settings = settings
         self._parts = parts
         self._finished = finished
-        self._backlog = backlog
+        self._buffer = buffer
         self._wall = wall
         self._driver: RunDriver | None = None
         self._beginning: anyio.CancelScope | None = None
@@ -116,18 +116,18 @@ class OrchestratorActor(CallQueueActor[OrchestratorMessage, LoadRun]):
             "run": run.number,
             "owing": len(run.frontier),
             "waiting": len(self._waiting),
-            "running": self._worklist.busy,
+            "running": self._queue.busy,
         }
 
     async def on_start(self) -> None:
-        self._ledger = await ActorJournal.open(self.context.sibling("persister"), self._wall, backlog=self._backlog)
-        fold = self._ledger.fold
+        self._journal = await ActorJournal.open(self.context.sibling("persister"), self._wall, buffer=self._buffer)
+        fold = self._journal.fold
         self._run = Run.of(fold.nodes.values(), fold.frontier, fold.run)
 
     async def on_stop(self, reason: ExitReason) -> None:
         """What is on record goes to the persister, which stops after this actor."""
         del reason
-        self._ledger.hand_over(soon=True)
+        self._journal.hand_over(soon=True)
 
     async def handle(self, message: OrchestratorMessage) -> Next:
         match message:
@@ -155,7 +155,7 @@ class OrchestratorActor(CallQueueActor[OrchestratorMessage, LoadRun]):
             case _:
                 assert_never(message)
 
-    def _take(self, invocation: Invocation, outlet: type[ReplyChannel] | type[StreamChannel]) -> Next:
+    def _take(self, invocation: Invocation, channel: type[ReplyChannel] | type[StreamChannel]) -> Next:
         if self._refusing:
             return refuse(self._closed())
         try:
@@ -166,15 +166,13 @@ class OrchestratorActor(CallQueueActor[OrchestratorMessage, LoadRun]):
             text = "the call comes from a node of the run that is worked on, so it would wait for itself"
             return refuse(AgentBusy(text, orchestrator=self._settings.orchestrator_id))
         full = len(self._waiting) >= self._settings.waiting_max
-        if self._worklist.busy and (
-            full or (invocation.busy == "reject" if invocation.busy else self._settings.reject)
-        ):
+        if self._queue.busy and (full or (invocation.busy == "reject" if invocation.busy else self._settings.reject)):
             return refuse(AgentBusy("a run is worked on", orchestrator=self._settings.orchestrator_id))
-        call = self._new_call(invocation, prompt, outlet)
-        if self._worklist.busy:
+        call = self._new_call(invocation, prompt, channel)
+        if self._queue.busy:
             self._watch_time(invocation)
         self._waiting.append(call)
-        self._worklist.wake(self.context)
+        self._queue.wake(self.context)
         return carry_on()
 
     def _save(self) -> Next:
@@ -186,7 +184,7 @@ class OrchestratorActor(CallQueueActor[OrchestratorMessage, LoadRun]):
             return refuse(RunUnfinished("a snapshot is not loaded to its end", run=run.number))
         cut = self._parts.runner.cut(lambda node, token: visit_of(token, own, run, node))
         said = said_of_run(own, self._parts.plan.kind, run, {})
-        self._worklist.begin_beside()
+        self._queue.begin_beside()
         self.context.job(self._read, said, cut, self.context.defer(), name="snapshot")
         return carry_on()
 
@@ -198,7 +196,7 @@ class OrchestratorActor(CallQueueActor[OrchestratorMessage, LoadRun]):
         else:
             slot.reply({**said, "nodes": nodes})
         finally:
-            self._worklist.end_beside()
+            self._queue.end_beside()
 
     def _abandon(self, invocation: Invocation) -> None:
         """A caller has gone: what works for it stops, and can be gone on with."""
@@ -212,7 +210,7 @@ class OrchestratorActor(CallQueueActor[OrchestratorMessage, LoadRun]):
         call = self._withdraw(invocation)
         if call is not None:
             text = "other calls took all the time of this one"
-            call.outlet.fail(AgentBusy(text, orchestrator=self._settings.orchestrator_id))
+            call.channel.fail(AgentBusy(text, orchestrator=self._settings.orchestrator_id))
 
     def _finish(self, at_once: bool) -> Next:
         """Take no more calls; what nodes do is done to its end, unless it has to be over `at_once`."""
@@ -225,7 +223,7 @@ class OrchestratorActor(CallQueueActor[OrchestratorMessage, LoadRun]):
         elif self._driver is not None:
             self._driver.halt()
         slot = self.context.defer()
-        self._worklist.when_idle(lambda: slot.reply(None))
+        self._queue.when_idle(lambda: slot.reply(None))
         return carry_on()
 
     def _stop(self, reason: str) -> None:
@@ -247,16 +245,16 @@ class OrchestratorActor(CallQueueActor[OrchestratorMessage, LoadRun]):
         run says that they do not, for whoever finds it after a crash.
         """
         try:
-            await self._ledger.catch_up()
+            await self._journal.catch_up()
             run, own = wanted.wanted.run(), self._parts.orchestrator_id
             run.number, run.begun_at, run.loading = self._run.number + 1, self._wall(), True
             run.earlier = self._run.named_so_far
             if wanted.token is not None:
                 run.tokens = (wanted.token,)
             for record in run.records(at=run.begun_at):
-                self._ledger.add(record)
+                self._journal.add(record)
             self._run = run
-            await self._ledger.commit()
+            await self._journal.commit()
             runner, known = self._parts.runner, wanted.wanted.nodes
             try:
                 nodes = {node: known.get(node) for node in self._parts.plan.nodes}
@@ -265,8 +263,8 @@ class OrchestratorActor(CallQueueActor[OrchestratorMessage, LoadRun]):
                 with anyio.CancelScope(shield=True):
                     await runner.rest()
             run.loading = False
-            self._ledger.add(run.records(at=self._wall())[0])
-            await self._ledger.commit(closing=True)
+            self._journal.add(run.records(at=self._wall())[0])
+            await self._journal.commit(closing=True)
         except RepertoryError as error:
             slot.fail(error)
         else:
@@ -299,7 +297,7 @@ class OrchestratorActor(CallQueueActor[OrchestratorMessage, LoadRun]):
         return replace(result, spent=counted.by)
 
     async def _carried_out(self, call: Call) -> MultiAgentResult:
-        await self._ledger.catch_up()
+        await self._journal.catch_up()
         invocation, hooks = call.invocation, self._parts.hooks
         owner, state = self._parts.owner, invocation.invocation_state
         decision = self._decide(call, invocation.idempotency_token)
@@ -334,19 +332,19 @@ class OrchestratorActor(CallQueueActor[OrchestratorMessage, LoadRun]):
             record = self._run.begun(decision.task, plan.entries, at=self._wall(), kind=plan.kind, tokens=tokens)
             record = leading_to(record, record.frontier, plan.startable(frontier_of(record.frontier)))
             self._run = Run.of([record], record.frontier)
-            self._ledger.add(record)
-            await self._ledger.commit()  # Nodes name what they do by the run, so there must be no other one like it.
+            self._journal.add(record)
+            await self._journal.commit()  # Nodes name what they do by the run, so there must be no other one like it.
         self._check_nodes()
         if isinstance(decision, GoOn) and decision.token is not None:
             self._run.called(decision.token)
-            self._ledger.add(self._run.restated(at=self._wall()))
+            self._journal.add(self._run.restated(at=self._wall()))
         await self._take_over()
-        driver = RunDriver(self._parts, self._run, self._ledger, invocation, call.outlet.publish)
+        driver = RunDriver(self._parts, self._run, self._journal, invocation, call.channel.publish)
         self._driver = driver
         if self._stop_asked is not None:
             driver.stop(self._stop_asked)
         await driver.drive(decision if isinstance(decision, GoOn) else GoOn())
-        await self._ledger.commit(closing=True)
+        await self._journal.commit(closing=True)
         if driver.error is not None:
             if isinstance(driver.error, NodeFailed):
                 driver.error.result = self._result(self._run, resumed=isinstance(decision, GoOn))
@@ -365,10 +363,10 @@ class OrchestratorActor(CallQueueActor[OrchestratorMessage, LoadRun]):
         here = {node: said for node, said in left.items() if node in nodes and runner.kind_of(node) == "agent"}
         await runner.load(left_agents(here), lambda node, visit: execution_token(own, run, node, visit))
         run.taken_over()
-        for record in run.records(at=self._ledger.wall()):
+        for record in run.records(at=self._journal.wall()):
             if record.node in left:
-                self._ledger.add(record)
-        await self._ledger.commit()
+                self._journal.add(record)
+        await self._journal.commit()
 
     def _check_nodes(self) -> None:
         """A run of another kind, or one that owes work to a node that is not there any more, cannot be gone on with."""

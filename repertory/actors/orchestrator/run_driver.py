@@ -69,7 +69,7 @@ class NodeCall:
     token: str
     """The same for the same execution of the same run, whatever happens in between."""
     invocation_state: dict[str, Any]
-    payer: str
+    budget_owner: str
     """Under which name budgets have what it uses when it was given no id."""
     again: bool = False
     """Whether it has done its work in this run before."""
@@ -170,14 +170,14 @@ class RunDriver:
         self,
         parts: OrchestratorParts,
         run: Run,
-        ledger: ActorJournal,
+        journal: ActorJournal,
         invocation: Invocation,
         publish: Callable[[TurnEvent], Awaitable[None]] | None,
     ) -> None:
         """`run` has begun, or is gone on with."""
         self._parts = parts
         self._run = run
-        self._ledger = ledger
+        self._journal = journal
         self._invocation = invocation
         self._publish = publish
         self._frontier = frontier_of(run.frontier)
@@ -242,21 +242,21 @@ class RunDriver:
             self._end_run(self._ends_with)
         elapsed_ms = self._elapsed_ms()
         if not run.over and elapsed_ms > run.elapsed_ms:
-            self._put(run.restated(at=self._ledger.wall(), elapsed_ms=elapsed_ms))
+            self._put(run.restated(at=self._journal.wall(), elapsed_ms=elapsed_ms))
         if self._refused is not None:
-            self._ledger.hand_over(soon=True)
+            self._journal.hand_over(soon=True)
             raise self._refused
 
     async def _keep_answers(self) -> None:
         """Have them on record before anybody goes on with them: whoever has answered is not asked again."""
         given = {key: value for answers in self._answers.values() for key, value in answers.items()}
         if given:
-            self._put(self._run.restated(at=self._ledger.wall(), responses={**self._run.responses, **given}))
-            await self._ledger.commit()
+            self._put(self._run.restated(at=self._journal.wall(), responses={**self._run.responses, **given}))
+            await self._journal.commit()
 
     def _put(self, record: NodeChanged) -> None:
         self._run.apply(record)
-        self._ledger.add(record)
+        self._journal.add(record)
 
     def stop(self, reason: str) -> None:
         """End the call now. Nodes that run are cut short and still owe their work."""
@@ -271,7 +271,7 @@ class RunDriver:
     def _end_run(self, reason: str) -> None:
         """A limit ends the run for good."""
         self.reason = reason
-        self._put(self._run.stopped(reason, at=self._ledger.wall(), elapsed_ms=self._elapsed_ms()))
+        self._put(self._run.stopped(reason, at=self._journal.wall(), elapsed_ms=self._elapsed_ms()))
 
     def _elapsed_ms(self) -> int:
         return self._elapsed_before + round((anyio.current_time() - self._began) * 1000)
@@ -326,17 +326,17 @@ class RunDriver:
         """
         note = self._run.notes.get(node)
         again = note is not None and note.visits > 0
-        if not again and not self._ledger.full:
+        if not again and not self._journal.full:
             return True
         async with self._door:
             try:
                 if self._halted.is_set():
                     return False
                 if again:  # Once it has begun anew, its journal may not know what the execution before has led to.
-                    await self._ledger.commit()
-                elif self._ledger.full:
-                    self._ledger.hand_over(soon=True)
-                    await self._ledger.prove()
+                    await self._journal.commit()
+                elif self._journal.full:
+                    self._journal.hand_over(soon=True)
+                    await self._journal.prove()
             except RepertoryError as error:
                 self._refused = error
                 self._halted.set()
@@ -358,7 +358,7 @@ class RunDriver:
             if self._following.pop(node, None) is not None:
                 run.forget_end(node, before)
                 if run.responses != answers:
-                    self._put(run.restated(at=self._ledger.wall(), responses=answers))
+                    self._put(run.restated(at=self._journal.wall(), responses=answers))
                 result = replace(result, result=error, status=Status.FAILED)  # It has cost what it has cost.
                 self._note(node, result, NodeEnd(outcome=error), before)
         return result
@@ -372,7 +372,7 @@ class RunDriver:
             node,
             Ended(result=result, done=done, context=end.context, handed=end.handed),
             run.frontier,
-            at=self._ledger.wall(),
+            at=self._journal.wall(),
             elapsed_ms=self._elapsed_ms(),
         )
         run.apply(record, result)
@@ -389,10 +389,10 @@ class RunDriver:
         at_rest = self._at_rest()
         record = leading_to(record, at_rest, self._parts.plan.startable(frontier_of(at_rest)))
         run.apply(record, result)
-        self._ledger.add(record)
+        self._journal.add(record)
         counting = still_answered(node, run, done=done, asks=questions_of(node, result))
         if counting != run.responses:
-            self._put(run.restated(at=self._ledger.wall(), responses=counting))
+            self._put(run.restated(at=self._journal.wall(), responses=counting))
         self._hand_over()
         if result.status is Status.INTERRUPTED:
             self._parked.add(node)
@@ -420,7 +420,7 @@ class RunDriver:
     def _hand_over(self) -> None:
         """Once for all nodes that end at this moment: the persister's mailbox may have no room for each of them."""
         if len(self._frontier.running) <= 1:
-            self._ledger.hand_over()
+            self._journal.hand_over()
         elif not self._handing_over:
             self._handing_over = True
             assert self._group is not None
@@ -428,7 +428,7 @@ class RunDriver:
 
     async def _hand_over_now(self) -> None:
         self._handing_over = False
-        self._ledger.hand_over()
+        self._journal.hand_over()
 
     def _fail(self, node: str, why: Exception | str) -> None:
         """The run fails with this; what runs goes on to its end."""
@@ -476,7 +476,7 @@ class RunDriver:
             prompt=responses or (None if node in self._expired else told),
             token=execution_token(self._parts.orchestrator_id, run, node, visits),
             invocation_state=state,
-            payer=f"{PAYER.get() or self._parts.orchestrator_id}.{node}",
+            budget_owner=f"{PAYER.get() or self._parts.orchestrator_id}.{node}",
             again=visits > 0,
             answers=bool(responses),
             publish=None if self._publish is None else self._forward(node),
@@ -496,7 +496,7 @@ class RunDriver:
             return "nobody answered in time"
         if not hooks.callbacks_for(BeforeNodeCallEvent):
             return None
-        questions = Questions(self._ledger.wall, self._run.responses)
+        questions = Questions(self._journal.wall, self._run.responses)
         event = BeforeNodeCallEvent(source=self._parts.owner, node_id=node, invocation_state=state, questions=questions)
         asked: list[Interrupt] = []
         await fire(hooks, event, asked=asked)

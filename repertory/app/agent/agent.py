@@ -148,7 +148,7 @@ class Agent:
         self.hooks = HookRegistry()
         self._state = agent_state(state)
         self._first_state = self._state.get()
-        self._mirror = ReadModel()
+        self._read_model = ReadModel()
         self._initial = tuple(repair([copy_message(message) for message in check_messages(messages or ())]))
         self._memory_manager = given_manager(memory_manager)
         self._plugins = with_memory(plugins, self._memory_manager)
@@ -164,7 +164,7 @@ class Agent:
             tools=self._tools,
             system_prompt=check_system_prompt(system_prompt),
             state=self._state,
-            mirror=self._mirror,
+            read_model=self._read_model,
             hooks=self.hooks,
             retry=check_retry(retry_strategy),
             remembers=self._memory_manager is not None,
@@ -189,7 +189,7 @@ class Agent:
             watch_state(self._state, self._store_state, (session_manager.session_id, self.agent_id))
         self._flush_at_exit()
         if session_manager is None:
-            self._mirror.show(self._initial)
+            self._read_model.show(self._initial)
             if self._late_plugins.done:
                 self._announce()
         if snapshot is not None:
@@ -334,27 +334,27 @@ class Agent:
         changed), and those of the store.
         """
         self._check_open()
-        drafted = self._mirror.drafted()
-        return EditableMessages(self._mirror.messages(), self._edit_messages) if drafted is None else drafted
+        drafted = self._read_model.drafted()
+        return EditableMessages(self._read_model.messages(), self._edit_messages) if drafted is None else drafted
 
     @messages.setter
     def messages(self, messages: Sequence[Message]) -> None:
         self._check_open()
-        if not self._mirror.assign(messages):
+        if not self._read_model.assign(messages):
             self._edit_messages(messages, messages if isinstance(messages, EditableMessages) else None)
 
     def _edit_messages(self, wanted: Sequence[Message], read: EditableMessages | None) -> Sequence[Message]:
         """Show these between two turns; gives them."""
-        if self._mirror.in_a_turn or self._life.in_a_turn:
+        if self._read_model.in_a_turn or self._life.in_a_turn:
             raise AgentBusy(
                 "a turn is running: edit agent.messages in one of its hooks, or when it is over", agent=self.agent_id
             )
-        shown = self._mirror.messages()
+        shown = self._read_model.messages()
         edit = edit_made(wanted, shown, read)
         if edit is None:
             return shown
         shown = edit.messages()
-        self._mirror.show_edited(shown, waits=edit.keeps_end)
+        self._read_model.show_edited(shown, waits=edit.keeps_end)
         self._life.loads.append(edit)
         if self.session_manager is not None and not inside_event_loop():
             blocking_host().run(self.ready)
@@ -368,7 +368,7 @@ class Agent:
         was opened.
         """
         self._check_open()
-        return list(self._mirror.standing.waiting)
+        return list(self._read_model.pending_tools.waiting)
 
     def _check_open(self) -> None:
         if not self._opened:
@@ -417,7 +417,7 @@ class Agent:
 
         wanted = fields_wanted(preset, include, exclude)
         self._check_open()
-        return take_snapshot(self, self._mirror, wanted, metadata)
+        return take_snapshot(self, self._read_model, wanted, metadata)
 
     def load_snapshot(
         self, snapshot: Mapping[str, Any], *, overrides: Mapping[str, Any] | None = None
@@ -449,7 +449,7 @@ class Agent:
 
         if self._life.in_a_turn:
             raise AgentBusy("a turn is running: load the snapshot when it is over", agent=self.agent_id)
-        fields, loaded = show_snapshot(self, self._mirror, snapshot, overrides)
+        fields, loaded = show_snapshot(self, self._read_model, snapshot, overrides)
         self._life.loads.append(fields)
         return loaded
 
@@ -627,7 +627,7 @@ class Agent:
     def _joined(self, session: ActiveSession) -> None:
         """The agent is alive, or another one on the same session is, whose actors it shares."""
         patch = self._state.take_patch() if session.state is not self._state else None
-        self._mirror, self._state = session.mirror, session.state
+        self._read_model, self._state = session.read_model, session.state
         if patch is not None:
             self._state.apply(patch)
         self._open_tools = session.tools.whole

@@ -18,7 +18,7 @@ from repertory.core.limits import Limits, read_limits
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:
-    from repertory.backends.ports import OutputForm
+    from repertory.backends.ports import OutputSchema
     from repertory.core.messages import Prompt
 
 
@@ -52,7 +52,9 @@ _BUSY = ("queue", "reject", "interrupt", "steer")
 def read_call(prompt: Prompt, options: CallOptions, default_form: type[Any] | None) -> Invocation:
     """The invocation. Errors: `TypeError` for an option that nobody knows, `Invalid` for one that makes no sense."""
     if not options:
-        return Invocation(prompt=prompt, invocation_state={"request_state": {}}, form=output_form(default_form))
+        return Invocation(
+            prompt=prompt, invocation_state={"request_state": {}}, output_schema=output_form(default_form)
+        )
     unknown = sorted(options.keys() - CallOptions.__annotations__.keys())
     if unknown:
         msg = f"a call takes {', '.join(CallOptions.__annotations__)}, not {', '.join(unknown)}"
@@ -84,7 +86,7 @@ def read_call(prompt: Prompt, options: CallOptions, default_form: type[Any] | No
         deadline=anyio.current_time() + timeout_s,
         idempotency_token=None if token is None else check_id(token, "idempotency_token"),
         drop_interrupts=bool(options.get("drop_interrupts")),
-        form=output_form(options.get("structured_output_model") or default_form),
+        output_schema=output_form(options.get("structured_output_model") or default_form),
         budget=_budget(options.get("budget")),
     )
 
@@ -95,7 +97,7 @@ def _budget(budget: object) -> Budget | None:
     raise Invalid("budget is a Budget", got=type(budget).__name__)
 
 
-def output_form(kind: type[Any] | None) -> OutputForm | None:
+def output_form(kind: type[Any] | None) -> OutputSchema | None:
     """The form of a type. Loads pydantic, which whoever wrote the type has loaded. Errors: `Invalid`."""
     if kind is None:
         return None

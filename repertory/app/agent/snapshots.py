@@ -41,7 +41,7 @@ class SnapshotLoaded:
 
 
 def take_snapshot(
-    agent: Any, mirror: ReadModel, wanted: Collection[str], metadata: Mapping[str, Any] | None
+    agent: Any, read_model: ReadModel, wanted: Collection[str], metadata: Mapping[str, Any] | None
 ) -> Snapshot:
     """The snapshot of these fields. Errors: `Invalid`, `SnapshotException`, and those of guards."""
     if metadata is not None and not isinstance(cast("object", metadata), Mapping):
@@ -52,10 +52,10 @@ def take_snapshot(
         manager = agent.conversation_manager
         components = saved_components(agent) if "components" in wanted else {}
         fields: dict[str, object] = {
-            "messages": mirror.messages(),
+            "messages": read_model.messages(),
             "state": agent.state.get(),
-            "conversation_manager_state": {**manager.get_state(), **mirror.manager_state, "__name__": manager.name},
-            "interrupt_state": snapshot_state(mirror.standing),
+            "conversation_manager_state": {**manager.get_state(), **read_model.manager_state, "__name__": manager.name},
+            "interrupt_state": snapshot_state(read_model.pending_tools),
             "model_state": {},
             "system_prompt": agent.system_prompt,
             "enabled_tools": agent.enabled_tools,
@@ -70,12 +70,12 @@ def take_snapshot(
 
 
 def show_snapshot(
-    agent: Any, mirror: ReadModel, snapshot: object, overrides: Mapping[str, object] | None
+    agent: Any, read_model: ReadModel, snapshot: object, overrides: Mapping[str, object] | None
 ) -> tuple[SnapshotFields, SnapshotLoaded]:
     """Make the agent look like the snapshot: what has to become part of its conversation, and what was done."""
     with span("repertory.snapshot.load", {"agent.id": agent.agent_id}):
         fields = read_fields(snapshot, overrides)
-        messages = mirror.messages() if fields.messages is None else repair(fields.messages)
+        messages = read_model.messages() if fields.messages is None else repair(fields.messages)
         standing = read_state(fields.interrupts, messages[-1] if messages else None)
         fire_sync(agent.hooks, BeforeSnapshotEvent(agent=agent, action="load", snapshot=snapshot))
         missing_components = load_components(agent, fields.components)
@@ -83,10 +83,10 @@ def show_snapshot(
         if "system_prompt" in fields.names:
             agent.system_prompt = fields.system_prompt
         if fields.messages is not None:
-            mirror.show(messages)
+            read_model.show(messages)
         if fields.manager is not None:
-            _restore_manager(agent.conversation_manager, mirror, fields.manager)
-        mirror.stand(standing)
+            _restore_manager(agent.conversation_manager, read_model, fields.manager)
+        read_model.stand(standing)
         if fields.state is not None:
             agent.state.replace(fields.state)
         loaded = SnapshotLoaded(
@@ -98,12 +98,12 @@ def show_snapshot(
     return fields, loaded
 
 
-def _restore_manager(manager: ConversationManager, mirror: ReadModel, said: Mapping[str, Json]) -> None:
+def _restore_manager(manager: ConversationManager, read_model: ReadModel, said: Mapping[str, Json]) -> None:
     """Have the conversation manager go on from what a snapshot says of it."""
     removed = said.get("removed_message_count")
-    mirror.keep({key: value for key, value in said.items() if key not in ("__name__", "summary_message")})
+    read_model.keep({key: value for key, value in said.items() if key not in ("__name__", "summary_message")})
     try:
-        restore_state(manager, removed if isinstance(removed, int) else 0, mirror.manager_state)
+        restore_state(manager, removed if isinstance(removed, int) else 0, read_model.manager_state)
     except Exception as error:  # noqa: BLE001 - A manager may be anybody's code, and may begin anew.
         _log.warning("a conversation manager could not go on from a snapshot manager=%r", manager.name, exc_info=error)
 

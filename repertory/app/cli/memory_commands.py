@@ -24,7 +24,7 @@ from repertory.core.memory.options import MemoryAddOptions, MemorySearchOptions
 from repertory.errors import Invalid, NotFound
 
 if TYPE_CHECKING:
-    from repertory.app.operations.marking import StoredLetter
+    from repertory.app.operations.marking import StoredDeadLetter
     from repertory.core.memory.options import MemoryEntry
 
 _Run = Callable[[argparse.Namespace], Awaitable[CommandOutput]]
@@ -178,7 +178,7 @@ def _store_lines(lines: Sequence[StoreLine]) -> Iterator[str]:
         yield f"{line.name} ({line.kind}): {', '.join(able)}. {line.description or ''}".rstrip()
 
 
-def _letter_lines(found: Sequence[StoredLetter]) -> Iterator[str]:
+def _letter_lines(found: Sequence[StoredDeadLetter]) -> Iterator[str]:
     if not found:
         yield "No dead letters."
     for stored in found:

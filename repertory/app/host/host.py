@@ -92,13 +92,13 @@ class _Place:
     idle_since: float = 0.0
     by: float = -math.inf
     """The last deadline of those who have used it since it was put to rest by the last of them."""
-    backlog: CommitBuffer | None = None
+    buffer: CommitBuffer | None = None
     """What the session has accepted and its store has not, while it is active."""
 
     @property
     def waits(self) -> bool:
         """Whether something waits for a store that does not take it."""
-        return self.backlog is not None and self.backlog.error is not None and self.backlog.count > 0
+        return self.buffer is not None and self.buffer.error is not None and self.buffer.count > 0
 
 
 class Host:
@@ -115,9 +115,9 @@ class Host:
                 on_fatal=settings.on_fatal,
             )
         )
-        self.backlogs = CommitBuffers(settings.patience)
+        self.buffers = CommitBuffers(settings.patience)
         """What sessions have accepted and their stores have not."""
-        self._stores = OpenStores(self.system, self.backlogs, self._yield if settings.idle_timeout_s > 0 else None)
+        self._stores = OpenStores(self.system, self.buffers, self._yield if settings.idle_timeout_s > 0 else None)
         self.servers = ToolServers(self.system)
         """The tool servers that run for sessions, and for clients that are open by hand."""
         self.memories = OpenMemories(self.system)
@@ -158,7 +158,7 @@ class Host:
             if self._settings.alone:
                 with anyio.CancelScope(shield=True):
                     await self._close()
-            for told in () if self._settings.alone else self.backlogs.not_stored():
+            for told in () if self._settings.alone else self.buffers.not_stored():
                 _LOG.error("a session is not stored whole session=%r records=%d", told.session_id, told.records)
 
     def _be_ambient_no_more(self) -> None:
@@ -244,7 +244,7 @@ class Host:
             if spec.sessions is not None:
                 keeper = await self._stores.enter(spec.sessions)
                 place.store_key = spec.sessions.key
-                place.backlog = keeper.backlog_of(spec.agent.session_id, spec.agent.agent_id, spec.patience)
+                place.buffer = keeper.buffer_of(spec.agent.session_id, spec.agent.agent_id, spec.patience)
             elif spec.own:
                 keeper = spec.memory
             else:
@@ -320,7 +320,7 @@ class Host:
 
     async def _forget(self, place: _Place) -> None:
         """The session's actors are gone: nothing of it is active."""
-        place.active = place.backlog = None
+        place.active = place.buffer = None
         self._names.discard(place.name)
         self._release(place)
         remembers, place.remembers = place.remembers, None

@@ -126,7 +126,7 @@ def _host_for(spec: SessionSpec, stays: bool) -> Host:
 
 def _check_stored(host: Host) -> None:
     """Callers of turns that were not answered know of it; of a graph or swarm it is logged."""
-    for told in host.backlogs.not_stored() if host.alone else ():
+    for told in host.buffers.not_stored() if host.alone else ():
         if told.answered:
             text = "a turn that was answered could not be stored, and is lost"
             lost = {"session": told.session_id, "turns": told.turns, "records": told.records}

@@ -154,7 +154,7 @@ class Runtime:
     def _whole(self, actors: ActorsReport) -> DrainReport:
         if self._report is None:
             memory = together((), self._host.flushed)
-            self._report = drain_report(actors, self._host.backlogs.not_stored(), memory)
+            self._report = drain_report(actors, self._host.buffers.not_stored(), memory)
         return self._report
 
     @property
@@ -168,7 +168,7 @@ class Runtime:
 
     def stats(self) -> RuntimeStats:
         """Counters of the whole process: messages, failures, restarts, dead letters, and what waits to be stored."""
-        return runtime_stats(self._host.system.stats(), self._host.backlogs)
+        return runtime_stats(self._host.system.stats(), self._host.buffers)
 
 
 @short_errors
@@ -256,7 +256,7 @@ class HostedSession:
     async def interrupts(self) -> list[Interrupt]:
         """What a person was asked and has not answered; see `Agent.interrupts`."""
         async with self._host.session(self._spec) as session:
-            return list(session.mirror.standing.waiting)
+            return list(session.read_model.pending_tools.waiting)
 
     async def history(self) -> list[Message]:
         """A copy of everything ever said, oldest first; see `Agent.history`."""
@@ -276,10 +276,10 @@ class RuntimeStats(SystemStats):
     """Agents in sessions whose store does not take their records now."""
 
 
-def runtime_stats(actors: SystemStats, backlogs: CommitBuffers) -> RuntimeStats:
-    """The counters of the actors, with those of the backlogs."""
+def runtime_stats(actors: SystemStats, buffers: CommitBuffers) -> RuntimeStats:
+    """The counters of the actors, with those of the buffers."""
     said = {field.name: getattr(actors, field.name) for field in fields(SystemStats)}
-    counts = [(backlog.count, backlog.error is not None) for backlog in backlogs]
+    counts = [(buffer.count, buffer.error is not None) for buffer in buffers]
     waiting, behind = sum(count for count, _ in counts), sum(late for _, late in counts)
     return RuntimeStats(**said, records_waiting=waiting, sessions_behind=behind)
 

@@ -178,11 +178,11 @@ class ActiveSession:
     """The same as `agent`, when it is an orchestrator."""
     memory: ActorRef[MemoryMessage] | None = None
     """None when the agent remembers nothing across conversations."""
-    mirror: ReadModel = field(default_factory=ReadModel)
+    read_model: ReadModel = field(default_factory=ReadModel)
     state: AgentState = field(default_factory=AgentState)
     tools: ToolRegistry = field(default_factory=ToolRegistry)
     """What the agent may call, with what tool servers offer."""
-    wish: StopRequest = field(default_factory=StopRequest)
+    stop_request: StopRequest = field(default_factory=StopRequest)
 
     @property
     def in_a_turn(self) -> bool:
@@ -210,7 +210,7 @@ class ActiveSession:
 
     def cancel(self, stop: StopReason = CANCELLED, *, after_tools: bool = False) -> None:
         """End the running turn early, from any thread."""
-        self.wish.ask(stop, after_tools=after_tools)
+        self.stop_request.ask(stop, after_tools=after_tools)
         self.agent.tell_threadsafe(CancelTurn())
 
     async def finish_turns(self, *, at_once: bool = False) -> None:
@@ -282,7 +282,7 @@ class ActiveSession:
 
     def messages(self) -> list[Message]:
         """What the model is shown now. Not copies."""
-        return self.mirror.messages()
+        return self.read_model.messages()
 
 
 def active_session(
@@ -299,10 +299,10 @@ def active_session(
         persister=persister,
         agent=agent,
         memory=memory,
-        mirror=parts.mirror,
+        read_model=parts.read_model,
         state=parts.state,
         tools=parts.tools,
-        wish=parts.wish,
+        stop_request=parts.stop_request,
     )
 
 

@@ -175,14 +175,14 @@ class OpenStores:
     """One store and one writer per database, whoever asks."""
 
     def __init__(
-        self, system: ActorSystem, backlogs: CommitBuffers, give_up: Callable[[str, str], Awaitable[None]] | None
+        self, system: ActorSystem, buffers: CommitBuffers, give_up: Callable[[str, str], Awaitable[None]] | None
     ) -> None:
         """`give_up` is called with the key of a store and a session in it that another process asks for; None: nobody
         is heard.
         """
         self._system = system
         self._asked = give_up
-        self._backlogs = backlogs
+        self._buffers = buffers
         self._open: dict[str, _OpenStore] = {}
         self._started = 0
         self._lock = anyio.Lock()
@@ -237,8 +237,8 @@ class OpenStores:
         self._started += 1
         spec = ChildSpec(name=f"writer {self._started}", factory=writer, mailbox=_MAILBOX)
         ref = await self._system.start(spec)
-        leases = SessionLeases(store, busy_s=self._backlogs.patience.busy_s)
-        durable = Durable(store=store, leases=leases, writer=ref, backlogs=self._backlogs)
+        leases = SessionLeases(store, busy_s=self._buffers.patience.busy_s)
+        durable = Durable(store=store, leases=leases, writer=ref, buffers=self._buffers)
         return _OpenStore(durable, self._started, ref)
 
     async def _close(self, key: str) -> None:

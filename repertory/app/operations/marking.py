@@ -173,7 +173,7 @@ def _rows(journal: WholeJournal, found: Pruning, made: RecordStamp) -> Sequence[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoredLetter:
+class StoredDeadLetter:
     """Something that was given up."""
 
     session_id: str
@@ -193,16 +193,16 @@ class ReplayReport:
     """By memory store, how many."""
 
 
-async def dead_letters(store: SessionStore, session_id: str | None) -> Sequence[StoredLetter]:
+async def dead_letters(store: SessionStore, session_id: str | None) -> Sequence[StoredDeadLetter]:
     """The letters of a session, or of all: those of the session that changed last come first."""
-    found: list[StoredLetter] = []
+    found: list[StoredDeadLetter] = []
     for info in await store.sessions(session_id):
         for agent_id in sorted(info.agents):
             fold = (await opening_of(store, info.session_id, agent_id)).fold
             found += [
-                StoredLetter(session_id=info.session_id, agent_id=agent_id, store=name, letter=letter)
+                StoredDeadLetter(session_id=info.session_id, agent_id=agent_id, store=name, letter=letter)
                 for name, progress in _progress(fold).items()
-                for letter in progress.letters
+                for letter in progress.dead_letters
             ]
     return found
 
@@ -221,8 +221,8 @@ async def replay_dead_letters(
     async with owned(store, session_id, takeover=takeover) as lease:
         now = await opening_of(store, session_id, agent_id)
         found = _progress(now.fold)
-        chosen = [name for name, progress in found.items() if progress.letters and memory_store in (None, name)]
-        letters = {name: len(found[name].letters) for name in chosen}
+        chosen = [name for name, progress in found.items() if progress.dead_letters and memory_store in (None, name)]
+        letters = {name: len(found[name].dead_letters) for name in chosen}
         if chosen:
             again = found | {name: found[name].replayed() for name in chosen}
             spelled = {name: kept_of(progress) for name, progress in again.items()}

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from repertory.app.operations.branching import CopyReport, ForkReport, RewindReport
     from repertory.app.operations.doctor import DoctorReport
     from repertory.app.operations.erasing import DeletionProof, ExpiryReport, RedactionReport, TextRedactionReport
-    from repertory.app.operations.marking import PruneReport, ReplayReport, StoredLetter, StoredMark
+    from repertory.app.operations.marking import PruneReport, ReplayReport, StoredDeadLetter, StoredMark
     from repertory.app.operations.reading import PositionLike
     from repertory.app.operations.showing import SearchResult, StoredHistory, StoredSession
     from repertory.app.sessions.sessions import SessionPlace
@@ -270,7 +270,7 @@ class Sessions:
         if not replacement.strip():
             raise Invalid("say what stands there instead: models take no empty text", got=replacement)
         target, made = (session_id, agent, seq), self._made()
-        stores = _desks(memory)
+        stores = store_clients(memory)
         return await self._on(
             lambda store: erasing.redact_message(store, target, replacement, made, stores, takeover=takeover)
         )
@@ -297,7 +297,7 @@ class Sessions:
         while the last message says it and waits for its tools; those of the memory stores, with the session as it was:
         call again.
         """
-        words, made, stores = Words(text, replacement), self._made(), _desks(memory)
+        words, made, stores = Words(text, replacement), self._made(), store_clients(memory)
         return await self._on(
             lambda store: erasing.redact_session_text(store, session_id, agent, words, made, stores, takeover=takeover)
         )
@@ -323,7 +323,7 @@ class Sessions:
         now = self._wall()
         return await self._on(lambda store: erasing.expire(store, now - seconds, now, dry_run=dry_run))
 
-    async def dead_letters(self, session_id: str | None = None) -> Sequence[StoredLetter]:
+    async def dead_letters(self, session_id: str | None = None) -> Sequence[StoredDeadLetter]:
         """What memory stores would not take, or what could not be extracted for them, of a session or of all."""
         return await self._on(lambda store: marking.dead_letters(store, session_id))
 
@@ -359,7 +359,7 @@ class Sessions:
         return RecordStamp(at=self._wall(), entropy=os.urandom)
 
 
-def _desks(memory: MemoryManager | Sequence[object]) -> Sequence[MemoryStoreClient]:
+def store_clients(memory: MemoryManager | Sequence[object]) -> Sequence[MemoryStoreClient]:
     """The memory stores that were given. Errors: `Invalid` for what is neither a manager nor stores."""
     if isinstance(memory, list | tuple):
         stores = cast("Sequence[object]", memory)

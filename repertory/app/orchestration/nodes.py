@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from repertory.app.agent.session import AgentSessionSpec
     from repertory.app.host.session import ActiveSession, SessionHost
     from repertory.app.sessions.sessions import SessionPlace
-    from repertory.backends.ports import OutputForm, Tool
+    from repertory.backends.ports import OutputSchema, Tool
     from repertory.core.journal.image import Image
     from repertory.core.messages import Json, Message
     from repertory.core.orchestration.results import NodeOutcome
@@ -138,7 +138,7 @@ class RunSessionSpec(SessionSpec):
             return SessionPersister(settings, keeper, os.urandom)
 
         def orchestrator() -> OrchestratorActor:
-            return OrchestratorActor(own, parts, self.finished, keeper.backlog_of(session_id, journal), time.time)
+            return OrchestratorActor(own, parts, self.finished, keeper.buffer_of(session_id, journal), time.time)
 
         return [
             ChildSpec(
@@ -162,7 +162,7 @@ class SessionNode(Protocol):
         ...
 
     @property
-    def form(self) -> OutputForm | None:
+    def form(self) -> OutputSchema | None:
         """What it fills in."""
         ...
 
@@ -392,8 +392,8 @@ async def _invoked(session: ActiveSession, node: SessionNode, call: NodeCall) ->
         prompt=call.prompt,
         invocation_state=call.invocation_state,
         idempotency_token=call.token,
-        form=node.form,
-        payer=call.payer,
+        output_schema=node.form,
+        budget_owner=call.budget_owner,
     )
     try:
         outcome = await _followed(session, node, call, invocation)
@@ -563,7 +563,7 @@ class AgentNode:
         parts.lived_in = lives_in
 
     @property
-    def form(self) -> OutputForm | None:
+    def form(self) -> OutputSchema | None:
         return output_form(self.agent.structured_output_model)
 
     @property

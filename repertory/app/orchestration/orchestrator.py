@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from repertory.app.host.session import ActiveSession
     from repertory.app.orchestration.nodes import Node, RunnerSettings
     from repertory.app.sessions.sessions import SessionPlacement
-    from repertory.backends.ports import OutputForm
+    from repertory.backends.ports import OutputSchema
     from repertory.core.budget import Budget
     from repertory.core.messages import Prompt, Usage
     from repertory.core.orchestration.plan import Plan
@@ -170,7 +170,7 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
         return self.session_manager.session_id if self.session_manager is not None else None
 
     @property
-    def form(self) -> OutputForm | None:
+    def form(self) -> OutputSchema | None:
         """As a node it fills nothing in."""
         return None
 

@@ -346,7 +346,7 @@ def bedrock_errors() -> tuple[type[Exception], ...]:
 
 
 def from_bedrock_error(error: Exception) -> RepertoryError:
-    """The error of ours for one of `foreign_errors`. Raise it `from` the original."""
+    """The error of ours for one of `bedrock_errors`. Raise it `from` the original."""
     import httpx2
 
     boto, frames = import_module("botocore.exceptions"), import_module("botocore.eventstream")

@@ -190,7 +190,7 @@ def sdk_errors(service: Service) -> tuple[type[Exception], ...]:
 
 
 def from_sdk_error(service: Service, error: Exception, *, answering: bool) -> RepertoryError:
-    """The error of ours for one of `foreign_errors`. Raise it `from` the original.
+    """The error of ours for one of `sdk_errors`. Raise it `from` the original.
 
     `answering` says whether an answer had begun, so that a lost connection means a broken answer.
     """

@@ -48,7 +48,7 @@ _YEAR_10000 = 253_402_300_800.0
 
 
 def encode(record: Record) -> tuple[int, bytes]:
-    """The kind (one of `Kind`) and the body of a record, in the current version.
+    """The kind (one of `RecordKind`) and the body of a record, in the current version.
 
     Errors: `Invalid` when a value is not JSON or bytes (NaN and infinities are not).
     """

@@ -56,7 +56,7 @@ class Row(NamedTuple):
     seq: int
     """From 1, without gaps, per agent."""
     kind: int
-    """One of `Kind`; a number that this release does not know is kept, and refused when it is decoded."""
+    """One of `RecordKind`; a number that this release does not know is kept, and refused when it is decoded."""
     version: int
     low: int
     """The first row that opening the agent at this row needs. The rows before it need not be read."""

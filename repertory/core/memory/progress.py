@@ -72,7 +72,7 @@ class Progress:
     """To be written, the oldest first."""
     again: tuple[SeqRange, ...] = ()
     """Stretches up to `position` that are to be extracted: one that was claimed, and those of replayed letters."""
-    letters: tuple[MemoryDeadLetter, ...] = ()
+    dead_letters: tuple[MemoryDeadLetter, ...] = ()
     """The oldest first."""
 
     @property
@@ -107,18 +107,18 @@ class Progress:
         letters = [
             MemoryDeadLetter(at=at, why=why[:WHY_CHARS_MAX], write=write) for write in self.pending if write.key == key
         ]
-        return replace(self.landed(key), letters=(*self.letters, *letters)[-LETTERS_MAX:])
+        return replace(self.landed(key), letters=(*self.dead_letters, *letters)[-LETTERS_MAX:])
 
     def given_up(self, stretch: SeqRange, why: str, at: float) -> Progress:
         """That stretch cannot be extracted."""
         letter = MemoryDeadLetter(at=at, why=why[:WHY_CHARS_MAX], stretch=stretch)
-        return replace(self.extracted(stretch, ()), letters=(*self.letters, letter)[-LETTERS_MAX:])
+        return replace(self.extracted(stretch, ()), letters=(*self.dead_letters, letter)[-LETTERS_MAX:])
 
     def without(self, seqs: Collection[int]) -> Progress:
         """Nothing that was taken from these messages is on its way, or among the letters. What else was said in the
         same stretches is extracted again, without them.
         """
-        writes = [*self.pending, *(letter.write for letter in self.letters if letter.write is not None)]
+        writes = [*self.pending, *(letter.write for letter in self.dead_letters if letter.write is not None)]
         gone = [write for write in writes if not set(write.sequence_numbers).isdisjoint(seqs)]
         if not gone:
             return self
@@ -128,13 +128,13 @@ class Progress:
             self,
             pending=tuple(write for write in self.pending if write.key not in keys),
             again=tuple(dict.fromkeys((*self.again, *stretches))),
-            letters=tuple(each for each in self.letters if each.write is None or each.write.key not in keys),
+            letters=tuple(each for each in self.dead_letters if each.write is None or each.write.key not in keys),
         )
 
     def replayed(self) -> Progress:
         """Everything that was given up is to be tried again."""
-        writes = [letter.write for letter in self.letters if letter.write is not None]
-        again = [letter.stretch for letter in self.letters if letter.write is None]
+        writes = [letter.write for letter in self.dead_letters if letter.write is not None]
+        again = [letter.stretch for letter in self.dead_letters if letter.write is None]
         return replace(self.accepted(writes), again=tuple(dict.fromkeys((*self.again, *again))), letters=())
 
 
@@ -148,7 +148,7 @@ def read_progress(position: int, kept: Json) -> Progress:
             position=position,
             pending=tuple(map(_read_write, _list(said.get("pending")))),
             again=tuple(map(_read_stretch, _list(said.get("again")))),
-            letters=tuple(map(_read_letter, _list(said.get("letters")))),
+            dead_letters=tuple(map(_read_letter, _list(said.get("letters")))),
         )
     except (AttributeError, TypeError, ValueError) as error:
         raise CorruptJournal("what is kept of a memory store cannot be read", found=type(error).__name__) from error
@@ -183,8 +183,8 @@ def kept_of(progress: Progress) -> Json:
         said["pending"] = [_spell_write(write) for write in progress.pending]
     if progress.again:
         said["again"] = [list(stretch) for stretch in progress.again]
-    if progress.letters:
-        said["letters"] = [_spell_letter(letter) for letter in progress.letters]
+    if progress.dead_letters:
+        said["letters"] = [_spell_dead_letter(letter) for letter in progress.dead_letters]
     return said or None
 
 
@@ -201,7 +201,7 @@ def _spell_write(write: MemoryWrite) -> dict[str, Json]:
     return said
 
 
-def _spell_letter(letter: MemoryDeadLetter) -> dict[str, Json]:
+def _spell_dead_letter(letter: MemoryDeadLetter) -> dict[str, Json]:
     what: dict[str, Json] = (
         {"stretch": list(letter.stretch)} if letter.write is None else {"write": _spell_write(letter.write)}
     )

@@ -23,5 +23,5 @@ def orchestrator_in(journal: str) -> str | None:
 
 
 def node_journal(orchestrator: str, node: str) -> str:
-    """The name in its session of a node: an agent's journal, or what `journal_of` takes."""
+    """The name in its session of a node: an agent's journal, or what `journal_name` takes."""
     return f"{orchestrator}.{node}"

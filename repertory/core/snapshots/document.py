@@ -74,12 +74,12 @@ class ReadSnapshot:
     content: SnapshotContent
     created_at: float
     """Epoch seconds; 0.0 when nobody can tell."""
-    standing: JournalPosition | None
+    position: JournalPosition | None
     """None: somebody else has written it."""
 
 
 def snapshot_document(
-    content: SnapshotContent, at: float, standing: JournalPosition | None = None
+    content: SnapshotContent, at: float, position: JournalPosition | None = None
 ) -> dict[str, object]:
     """The document, in values that JSON has. Errors: `Invalid` for what JSON cannot say."""
     data = {
@@ -90,11 +90,11 @@ def snapshot_document(
         "model_state": content.model_state,
         "modelState": content.model_state,
     }
-    return enveloped(AGENT_SCOPE, data, content.app_data, at, standing)
+    return enveloped(AGENT_SCOPE, data, content.app_data, at, position)
 
 
 def enveloped(
-    scope: str, data: Mapping[str, object], app_data: Mapping[str, Json], at: float, standing: JournalPosition | None
+    scope: str, data: Mapping[str, object], app_data: Mapping[str, Json], at: float, position: JournalPosition | None
 ) -> dict[str, object]:
     """A document of that scope, in values that JSON has. Errors: `Invalid` for what JSON cannot say."""
     when, said, others = zulu(at), encoded(data), encoded(app_data)
@@ -109,10 +109,10 @@ def enveloped(
         "appData": others,
         _DIGEST: content_digest({"data": said, "app_data": others}),
     }
-    if standing is None:
+    if position is None:
         return document
-    ours = {"format": FORMAT, "seq": standing.seq, "link": standing.link, "generation": standing.generation}
-    return {**document, OURS: {**ours, **standing.more}}
+    ours = {"format": FORMAT, "seq": position.seq, "link": position.link, "generation": position.generation}
+    return {**document, OURS: {**ours, **position.more}}
 
 
 def read_snapshot(document: object) -> ReadSnapshot:
@@ -130,7 +130,7 @@ def read_snapshot(document: object) -> ReadSnapshot:
         interrupt_state=_mapping(data, "interrupt_state", missing=NO_INTERRUPTS),
         app_data=opened.app_data,
     )
-    return ReadSnapshot(content=content, created_at=opened.created_at, standing=opened.standing)
+    return ReadSnapshot(content=content, created_at=opened.created_at, position=opened.position)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +142,7 @@ class SnapshotHeader:
     app_data: Mapping[str, Json]
     created_at: float
     """Epoch seconds; 0.0 when nobody can tell."""
-    standing: JournalPosition | None
+    position: JournalPosition | None
     """None: somebody else has written it."""
 
 
@@ -164,7 +164,7 @@ def open_envelope(document: object, scope: str) -> SnapshotHeader:
         data=data,
         app_data=cast("dict[str, Json]", app_data),
         created_at=epoch(said.get("created_at") or said.get("createdAt")),
-        standing=_standing(said),
+        position=_standing(said),
     )
 
 
@@ -271,7 +271,7 @@ class FoundRun:
     app_data: Mapping[str, Json]
     created_at: float
     """Epoch seconds; 0.0 when nobody can tell."""
-    standing: JournalPosition | None
+    position: JournalPosition | None
     """None: somebody else has written it."""
 
     @property
@@ -285,11 +285,11 @@ class FoundRun:
 
 
 def run_snapshot(
-    fold: Fold, orchestrator_id: str, at: float, standing: JournalPosition, app_data: Mapping[str, Json]
+    fold: Fold, orchestrator_id: str, at: float, position: JournalPosition, app_data: Mapping[str, Json]
 ) -> dict[str, object]:
     """The document of what an orchestrator's journal amounts to, in values that JSON has. `app_data`: of others."""
     data = {"orchestrator_id": orchestrator_id, "state": document_of(run_of(fold), orchestrator_id)}
-    return enveloped(RUN_SCOPE, data, app_data, at, standing)
+    return enveloped(RUN_SCOPE, data, app_data, at, position)
 
 
 def read_run_snapshot(document: object, orchestrator_id: str) -> FoundRun:
@@ -307,9 +307,9 @@ def read_run_snapshot(document: object, orchestrator_id: str) -> FoundRun:
         said=cast("dict[str, Json]", said),
         app_data=opened.app_data,
         created_at=opened.created_at,
-        standing=opened.standing,
+        position=opened.position,
     )
-    if run.standing is None:
+    if run.position is None:
         try:
             records_from(run.said, Run(), at=0.0)
         except Corrupt as error:

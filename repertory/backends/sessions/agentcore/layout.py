@@ -83,7 +83,7 @@ class FoundGroup:
     source: DocumentSource
     read: Read
     ref: str
-    """Its place, as that of `Said`."""
+    """Its place, as that of `ForeignMessage`."""
     began: float
     """When the agent's first row was made."""
     edition: int = 0

@@ -154,7 +154,7 @@ class SnapshotJournal(ObjectSessionStore):
         for location in await tree.locations(session_id):
             run = location.scope == RUN_SCOPE
             found = await (tree.latest_run(location) if run else tree.latest(location))
-            if found is not None and found.snapshot is not None and found.snapshot.standing is not None:
+            if found is not None and found.snapshot is not None and found.snapshot.position is not None:
                 return True
         return False
 

@@ -202,7 +202,7 @@ class SnapshotMaker(Maker["ReadSnapshot"]):
 
     def keep(self, snapshot: ReadSnapshot, *, ours: bool) -> None:
         self._found = replace(snapshot.content, messages=())
-        standing = snapshot.standing
+        standing = snapshot.position
         told = standing.more.get(_THEIRS) if ours and standing is not None else snapshot.content.manager.get("__name__")
         self._theirs = told if isinstance(told, str) else ""
 
@@ -319,7 +319,7 @@ def rows_back_to(
 
     None when the snapshot is of another journal, or what it showed was erased since.
     """
-    standing = snapshot.standing
+    standing = snapshot.position
     if standing is None or not standing.seq or not is_of(standing, whole):
         return None
     if standing.seq == whole[-1].seq:

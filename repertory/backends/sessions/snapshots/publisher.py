@@ -153,7 +153,7 @@ class LatestSnapshot(Generic[S]):
         if found is not None and found.snapshot is None:
             await self.set_aside(found, f"it cannot be read: {found.fault}")
         elif found is not None and found.snapshot is not None:
-            self._check_ours(found, found.snapshot.standing)
+            self._check_ours(found, found.snapshot.position)
         self.version = found.version if found is not None else None
 
     def _check_ours(self, found: FoundSnapshot[S], standing: JournalPosition | None) -> None:
@@ -301,7 +301,7 @@ class RunSnapshots(Publisher["FoundRun"]):
             await self._set_unreadable_aside(found, needed=not rows)
         elif found is not None and found.snapshot is not None:
             self._maker.keep(found.snapshot, ours=False)
-            standing = found.snapshot.standing
+            standing = found.snapshot.position
             if standing is not None and is_of(standing, rows):
                 self._latest.seq = standing.seq
             else:
@@ -364,7 +364,7 @@ class AgentSnapshots(Publisher["ReadSnapshot"]):
             await self._set_unreadable_aside(found, needed=not rows and load_id is None)
             replaced = True
         elif found is not None and found.snapshot is not None:
-            standing = found.snapshot.standing
+            standing = found.snapshot.position
             replaced = not is_of(standing, rows)
             self._maker.keep(found.snapshot, ours=not replaced)
             if replaced:

@@ -346,7 +346,7 @@ class CarriedJournal(Generic[S]):
         """Take over what is there; the rows that were made of what others wrote."""
         carrying = document if document is not None else await earlier_latest(self._shelf, self._location)
         rows = await rows_in(carrying, self._location, damaged=load_id is not None)
-        ours = found is not None and found.snapshot is not None and is_of(found.snapshot.standing, rows)
+        ours = found is not None and found.snapshot is not None and is_of(found.snapshot.position, rows)
         if not ours and not rows and self._kept is not None:
             rows = list(self._kept.rows)
         self.rows = rows

@@ -366,11 +366,11 @@ class SnapshotSessionStore(SessionStore):
         """The rows for somebody who only looks, as the next owner will have them."""
         if location.scope == RUN_SCOPE:
             run = await self._tree.latest_run(location)
-            if run is None or run.snapshot is None or is_of(run.snapshot.standing, rows):
+            if run is None or run.snapshot is None or is_of(run.snapshot.position, rows):
                 return rows
             return rows + await RunMaker(location, 0).rows_for(rows, run.snapshot, self._entropy, self._wall())
         found = await self._tree.latest(location)
-        if found is None or found.snapshot is None or is_of(found.snapshot.standing, rows):
+        if found is None or found.snapshot is None or is_of(found.snapshot.position, rows):
             return rows
         with suppress(Invalid):
             rows += await rows_for(location, rows, found.snapshot, self._entropy, self._wall())

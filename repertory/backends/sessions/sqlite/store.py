@@ -189,7 +189,7 @@ class SQLiteSessionStore(SessionStore):
             return nothing
         return work(self._opened())
 
-    async def wrecks(self) -> Sequence[str]:
+    async def corrupt_files(self) -> Sequence[str]:
         """The damaged files that were moved aside, the oldest first."""
         return await self._thread.run(self._wrecks)
 
