@@ -15,7 +15,7 @@ import pytest
 from tests.path_tracer import NOTED
 from tests.source_tree import ROOT
 
-FILES_AT_MOST = {"plain": 73, "tool": 78, "cold": 126}
+FILES_AT_MOST = {"plain": 59, "tool": 64, "cold": 94}
 """Of a turn of an agent that is held, of one in which it uses a tool, and of building an agent and its first call."""
 RUN_BOUND_S = 50
 

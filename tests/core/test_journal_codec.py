@@ -141,7 +141,7 @@ def test_records_are_read_as_they_were_written(kind: RecordKind, data: st.DataOb
 @given(st.lists(st.one_of(*RECORDS.values()), max_size=5))
 def test_rows_read_at_once_are_read_as_one_by_one(records: list[Record]) -> None:
     appender = Appender("agent", Fold(), None, lambda size: b"s" * size)
-    rows = [appender._row(n, *encode(record)) for n, record in enumerate(records, 1)]
+    rows = [appender.row(n, *encode(record)) for n, record in enumerate(records, 1)]
     together = decode_all(rows)
     assert together is None or together == records
 
@@ -151,7 +151,7 @@ def test_what_was_said_is_read_the_same_with_and_without_records(records: list[M
     said = {n: record.message for n, record in enumerate(records, 1)}
     redacted = Redacted(at=1.0, target=1, message=other, turn=1, index=0)
     appender = Appender("agent", Fold(), None, lambda size: b"s" * size)
-    rows = [appender._row(n, *encode(record)) for n, record in enumerate([*records, redacted], 1)]
+    rows = [appender.row(n, *encode(record)) for n, record in enumerate([*records, redacted], 1)]
     assert decode_messages(rows[:-1]) in (None, list(said.values()))
     assert said_in(rows[:-1]) == (said, {})
     assert said_in(rows) == ({**said, 1: other}, {1: other})
