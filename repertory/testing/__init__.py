@@ -2,5 +2,5 @@
 
 What may enter: contract suites for ports, fakes that pass them, wrappers that fail on purpose, virtual time. Nothing
 here knows an implementation, and pytest is needed by the contract suites alone. Start with `session_contract.py` (what
-every session store must do) and `memory_sessions.py` (the fake one).
+every session store must do) and `in_memory_sessions.py` (the fake one).
 """

@@ -10,7 +10,7 @@ import anyio
 
 from repertory.backends.ports import Condition, ObjectInfo, ObjectStore, StoredObject
 from repertory.errors import StoreThrottled, StoreUnavailable
-from repertory.testing.faulty_sessions import Chance
+from repertory.runtime.testing.faults import Chance
 
 T = TypeVar("T")
 

@@ -6,23 +6,16 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import anyio
 
 from repertory.backends.ports import Batch, Lease, Position, SessionInfo, SessionStore
 from repertory.core.journal.rows import Row
 from repertory.errors import RepertoryError, StoreUnavailable
+from repertory.runtime.testing.faults import Chance
 
 T = TypeVar("T")
-
-
-class Chance(Protocol):
-    """A seeded generator. `random.Random` is one."""
-
-    def random(self) -> float:
-        """The next number in [0, 1)."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -110,8 +110,8 @@ class PrepareStore:
     """Have the store prepare itself ahead of need."""
 
 
-MemoryWrite: TypeAlias = AddMemory | AddBatch | ForgetMemories
-MemoryStoreMessage: TypeAlias = SearchMemory | SearchForTurn | MemoryWrite | PrepareStore
+StoreWrite: TypeAlias = AddMemory | AddBatch | ForgetMemories
+MemoryStoreMessage: TypeAlias = SearchMemory | SearchForTurn | StoreWrite | PrepareStore
 
 
 class MemoryStoreActor(Actor[MemoryStoreMessage]):
@@ -167,7 +167,7 @@ class MemoryStoreActor(Actor[MemoryStoreMessage]):
         finally:
             self._searching -= 1
 
-    def _begin_write(self, message: MemoryWrite) -> None:
+    def _begin_write(self, message: StoreWrite) -> None:
         slot: ReplySlot[object] = self.context.defer()
         before, self._last_write = self._last_write, anyio.Event()
         caller = message.caller if isinstance(message, AddMemory) else None
@@ -176,7 +176,7 @@ class MemoryStoreActor(Actor[MemoryStoreMessage]):
             slot.on_gone(job.cancel)
 
     async def _write(
-        self, message: MemoryWrite, slot: ReplySlot[object], before: anyio.Event | None, over: anyio.Event
+        self, message: StoreWrite, slot: ReplySlot[object], before: anyio.Event | None, over: anyio.Event
     ) -> None:
         try:
             if before is not None:
@@ -188,7 +188,7 @@ class MemoryStoreActor(Actor[MemoryStoreMessage]):
         finally:
             over.set()
 
-    async def _written_to(self, message: MemoryWrite) -> object:
+    async def _written_to(self, message: StoreWrite) -> object:
         client = self._client
         match message:
             case ForgetMemories(given=given, named=named):

@@ -20,11 +20,11 @@ from repertory.app.operations.reading import (
     in_thread_when_many,
     info_of,
     last_of,
+    load_journal,
     moment_and_end_of,
     moment_to_fork,
     owned,
     position_of,
-    read_journal,
     rows_of,
     sound_info_of,
 )
@@ -114,7 +114,7 @@ async def drop_summary(
     """Show again what the summary stands for, on the record."""
     agent_id = await agent_there(store, session_id, agent_id)
     async with owned(store, session_id, takeover=takeover) as lease:
-        journal = await read_journal(store, session_id, agent_id)
+        journal = await load_journal(store, session_id, agent_id)
         size = len(journal.rows)
         rows = await in_thread_when_many(partial(without_summary, journal, at=made.at, entropy=made.entropy), size)
         await commit_rows(store, lease, rows)
@@ -136,7 +136,7 @@ async def diff(
 
 
 async def _lineage(store: SessionStore, session_id: str, at: PositionLike, agent_id: str | None) -> tuple[Lineage, int]:
-    journal = await read_journal(store, session_id, await chosen_agent(store, session_id, agent_id))
+    journal = await load_journal(store, session_id, await chosen_agent(store, session_id, agent_id))
     return (await ancestry_of(store, journal)).lineage, journal.position(at)
 
 

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from repertory.actors.memory.store import ForgetMemories, ask_store
-from repertory.app.operations.reading import agent_there, commit_rows, in_thread_when_many, info_of, owned, read_journal
+from repertory.app.operations.reading import agent_there, commit_rows, in_thread_when_many, info_of, load_journal, owned
 from repertory.core.journal.appender import Appender
 from repertory.core.journal.history.fork import copies_end, origin_of
 from repertory.core.journal.history.redact import (
@@ -157,7 +157,7 @@ async def redact_message(
     session_id, agent_id, seq = target
     agent_id = await agent_there(store, session_id, agent_id)
     async with owned(store, session_id, takeover=takeover) as lease:
-        journal = await read_journal(store, session_id, agent_id)
+        journal = await load_journal(store, session_id, agent_id)
         original = _message_at(journal, seq)
         instead = without_text(original, replacement)
         elsewhere: Sequence[Copy] = ()
@@ -202,7 +202,7 @@ async def redact_session_text(
     async with owned(store, session_id, takeover=takeover) as lease:
         names = [agent_id] if agent_id is not None else sorted((await info_of(store, session_id)).agents)
         for name in names:
-            journal = await read_journal(store, session_id, await agent_there(store, session_id, name))
+            journal = await load_journal(store, session_id, await agent_there(store, session_id, name))
             work = partial(_text_redaction, journal, words, made)
             done, messages = await in_thread_when_many(work, len(journal.rows))
             left += done.left
@@ -379,7 +379,7 @@ async def _elsewhere(store: SessionStore, session_id: str, agent_id: str, texts:
     found: list[Copy] = []
     for other in sorted((await info_of(store, session_id)).agents.keys() - {agent_id}):
         with suppress(Gone):
-            journal = await read_journal(store, session_id, other)
+            journal = await load_journal(store, session_id, other)
             found += copies_in_force(other, journal.fold_at(journal.last_seq), texts)
             found += copies_in(journal.rows, texts)
     return found

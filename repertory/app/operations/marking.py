@@ -11,11 +11,11 @@ from repertory.app.operations.reading import (
     agent_there,
     commit_rows,
     in_thread_when_many,
+    load_journal,
+    load_marks,
     moment_at,
     opening_of,
     owned,
-    read_journal,
-    read_marks,
 )
 from repertory.core.journal.appender import Appender
 from repertory.core.journal.history.prune import PrunePolicy, Pruning
@@ -65,7 +65,7 @@ async def marks(store: SessionStore, session_id: str, agent_id: str | None) -> S
             metadata=taken.metadata,
             digest=taken.digest,
         )
-        for seq, taken in await read_marks(store, session_id, agent_id)
+        for seq, taken in await load_marks(store, session_id, agent_id)
     ]
 
 
@@ -141,10 +141,10 @@ async def prune_session(
     """Destroy what a policy lets go of, in one commit."""
     agent_id = await agent_there(store, session_id, agent_id)
     if dry_run:
-        found = await _found(await read_journal(store, session_id, agent_id), policy, made)
+        found = await _found(await load_journal(store, session_id, agent_id), policy, made)
     else:
         async with owned(store, session_id, takeover=False) as lease:
-            journal = await read_journal(store, session_id, agent_id)
+            journal = await load_journal(store, session_id, agent_id)
             found = await _found(journal, policy, made)
             if found.erase:
                 rows = await in_thread_when_many(partial(_rows, journal, found, made), len(journal.rows))

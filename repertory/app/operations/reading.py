@@ -90,7 +90,7 @@ async def rows_of(store: SessionStore, session_id: str, agent_id: str) -> Sequen
     return rows
 
 
-async def read_journal(store: SessionStore, session_id: str, agent_id: str) -> WholeJournal:
+async def load_journal(store: SessionStore, session_id: str, agent_id: str) -> WholeJournal:
     """The whole journal of an agent. Errors: `NotFound`, `CorruptJournal`."""
     rows = await store.load(session_id, agent_id, whole=True)
     if not rows:
@@ -217,7 +217,7 @@ async def ancestry_of(store: SessionStore, journal: WholeJournal) -> Ancestry:
 async def _journal_at(store: SessionStore, name: str) -> WholeJournal | None:
     session_id, _, agent_id = name.partition("/")
     try:
-        return await read_journal(store, session_id, agent_id)
+        return await load_journal(store, session_id, agent_id)
     except (Gone, Corrupt, Invalid):
         return None
 
@@ -243,17 +243,17 @@ async def position_of(store: SessionStore, session_id: str, agent_id: str, at: P
             await in_thread_when_many(partial(verify, rows, session_id=session_id), len(rows))
             marks = _marks_in(rows)
         if all(mark.label != at for _, mark in marks):
-            marks = await read_marks(store, session_id, agent_id)
+            marks = await load_marks(store, session_id, agent_id)
         return labelled(marks, at, session_id=session_id, agent_id=agent_id)
     if not 0 <= at <= last:
         raise Invalid("no such position", at=at, last=last, session=session_id, agent=agent_id)
     return at
 
 
-async def read_marks(store: SessionStore, session_id: str, agent_id: str) -> list[tuple[int, SnapshotTaken]]:
+async def load_marks(store: SessionStore, session_id: str, agent_id: str) -> list[tuple[int, SnapshotTaken]]:
     """Sequence number and record of each mark."""
     if not store.capabilities.finds_labels:
-        return (await read_journal(store, session_id, agent_id)).snapshots()
+        return (await load_journal(store, session_id, agent_id)).snapshots()
     return _marks_in(await store.labels(session_id, agent_id))
 
 
@@ -271,7 +271,7 @@ async def moment_at(store: SessionStore, session_id: str, agent_id: str, positio
             )
             if found is not None:
                 return found
-    journal = await read_journal(store, session_id, agent_id)
+    journal = await load_journal(store, session_id, agent_id)
     return await in_thread_when_many(partial(journal.moment, position), len(journal.rows))
 
 
@@ -312,7 +312,7 @@ async def moment_to_fork(store: SessionStore, session_id: str, agent_id: str, po
         moment = moment.knowing({found[-1].seq: record for found in rows if (record := _said_in(found)) is not None})
     if tells_enough(moment):
         return moment
-    journal = await read_journal(store, session_id, agent_id)
+    journal = await load_journal(store, session_id, agent_id)
     return await in_thread_when_many(partial(journal.moment, position), len(journal.rows))
 
 
@@ -347,7 +347,7 @@ async def _before(place: SessionPlace, session_id: str, agent_id: str) -> tuple[
     """What was said before the fork, and how many of the fork's own messages say some of that again."""
     store = place.open_store()
     try:
-        journal = await read_journal(store, session_id, agent_id)
+        journal = await load_journal(store, session_id, agent_id)
         origin, lineage = origin_of(journal), (await ancestry_of(store, journal)).lineage
         if origin is None or len(lineage) == 1:
             return [], 0

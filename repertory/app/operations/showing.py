@@ -13,7 +13,7 @@ from repertory.app.operations.reading import (
     chosen_agent,
     in_thread_when_many,
     info_of,
-    read_journal,
+    load_journal,
     sound_info_of,
 )
 from repertory.core.interrupts import Interrupt
@@ -122,7 +122,7 @@ class StoredHistory:
 
 async def history(store: SessionStore, session_id: str, agent_id: str | None) -> StoredHistory:
     """The positions of an agent, with what happened there."""
-    journal = await read_journal(store, session_id, await chosen_agent(store, session_id, agent_id))
+    journal = await load_journal(store, session_id, await chosen_agent(store, session_id, agent_id))
     ancestry = await ancestry_of(store, journal)
     rows = sum(len(each.rows) for each in ancestry.lineage)
     return StoredHistory(
@@ -140,7 +140,7 @@ async def show(store: SessionStore, session_id: str, agent_id: str | None) -> St
     agents = sorted(info.agents) if agent_id is None else [agent_id]
     found: dict[str, StoredAgent] = {}
     for each in agents:
-        ancestry = await ancestry_of(store, await read_journal(store, session_id, each))
+        ancestry = await ancestry_of(store, await load_journal(store, session_id, each))
         rows = sum(len(journal.rows) for journal in ancestry.lineage)
         found[each] = await in_thread_when_many(partial(_agent, ancestry), rows)
     return StoredSession(
@@ -243,7 +243,7 @@ async def search(store: SessionStore, text: str, session_id: str | None, hits_ma
             unreadable[info.session_id] = "some of it is damaged"
         for agent_id in sorted(info.agents):
             try:
-                journal = await read_journal(store, info.session_id, agent_id)
+                journal = await load_journal(store, info.session_id, agent_id)
             except (Corrupt, Invalid) as error:  # damage may leave a name that none can have
                 unreadable[info.session_id] = str(error)
                 continue

@@ -289,13 +289,13 @@ class Journals:
         rows += placed
         return self._position(batch, held)
 
-    def _position(self, batch: Batch, held: HeldLease) -> Position:
+    def _position(self, batch: Batch, held: OwnedLease) -> Position:
         if batch.rows:
             return Position(agent_id=batch.rows[-1].agent_id, seq=batch.rows[-1].seq)
         agent_id = batch.erase[-1][0] if batch.erase else ""
         return Position(agent_id=agent_id, seq=self._end_of(held, agent_id)[2])
 
-    def _end_of(self, held: HeldLease, agent_id: str) -> tuple[int, int, int]:
+    def _end_of(self, held: OwnedLease, agent_id: str) -> tuple[int, int, int]:
         """The key of the agent's journal (0 when there is none), and position and sequence number of its last row."""
         journal = held.journals.get(agent_id)
         if journal is None:
@@ -306,7 +306,7 @@ class Journals:
         head = self._heads.of(journal)
         return journal, head.position, head.seq
 
-    def _create_journal(self, held: HeldLease, first: Row, position: int, rows: Sequence[Row]) -> int:
+    def _create_journal(self, held: OwnedLease, first: Row, position: int, rows: Sequence[Row]) -> int:
         its_own = (row for row in rows if row.agent_id == first.agent_id and not row.erased)
         created_at = next((at_of(unpacked(row).body) for row in its_own), None)
         self._connection.execute(
@@ -339,7 +339,7 @@ class Journals:
         held = self._leases.check(batch.lease, self._heads.epoch)
         erased: list[tuple[str, int]] = []
         for agent_id, seq in batch.erase:
-            _, position, last = self._end_of(held, agent_id) if isinstance(held, HeldLease) else (0, 0, 0)
+            _, position, last = self._end_of(held, agent_id) if isinstance(held, OwnedLease) else (0, 0, 0)
             if not 0 < seq <= last:
                 continue
             values = self._connection.execute(f"{LOAD} WHERE rows.seq = ?2", (position, seq, agent_id)).fetchone()
@@ -430,7 +430,7 @@ _LINE = f"SELECT {_SANE}, CAST(owner AS TEXT) FROM sessions WHERE name = ?"
 
 
 @dataclass(slots=True)
-class HeldLease:
+class OwnedLease:
     """A lease of ours and what we know while it is current."""
 
     lease: Lease
@@ -451,9 +451,9 @@ class LeaseTable:
         self._connection = connection
         self._lock = lock
         self._owner = owner
-        self._held: dict[str, HeldLease] = {}
+        self._held: dict[str, OwnedLease] = {}
 
-    def acquire(self, session_id: str, *, takeover: bool) -> HeldLease:
+    def acquire(self, session_id: str, *, takeover: bool) -> OwnedLease:
         """Own the session. Errors: `SessionBusy`."""
         self._lock.acquire()
         found = self.line(session_id)
@@ -468,7 +468,7 @@ class LeaseTable:
             self._connection.execute(
                 "UPDATE sessions SET generation = ?, owner = ? WHERE name = ?", (generation, self._owner, session_id)
             )
-        held = HeldLease(Lease(session_id=session_id, owner=self._owner, generation=generation), fresh=found is None)
+        held = OwnedLease(Lease(session_id=session_id, owner=self._owner, generation=generation), fresh=found is None)
         self._held[session_id] = held
         return held
 
@@ -482,7 +482,7 @@ class LeaseTable:
             (lease.session_id, lease.generation, lease.owner),
         )
 
-    def check(self, lease: Lease, epoch: int) -> HeldLease | LeaseLost:
+    def check(self, lease: Lease, epoch: int) -> OwnedLease | LeaseLost:
         """What we know under this lease, or what to tell its holder. Reads only when `epoch` has changed since."""
         held = self._held.get(lease.session_id)
         if held is None or held.lease != lease:
