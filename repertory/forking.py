@@ -1,11 +1,11 @@
-"""Forks of this process: what a child forgets of its parent, and what a fork must not cut in two.
+"""Forks of this process: what a child must drop of its parent, and what a fork must not interrupt.
 
-A child begins with a copy of its parent's memory, and with one of its threads. Event loops and threads are gone in it,
-locks that other threads held stay locked, and connections and files are the parent's as well. So whoever has such
-things says how it begins anew in a child (`forget_in_children`), which happens in the child before anything else runs.
+A child begins with a copy of its parent's memory and one of its threads. Its event loops and other threads are gone,
+locks that other threads held stay locked, and connections and files belong to the parent too. So an object that has
+such things registers how it begins anew in a child (`forget_in_children`); that runs in the child before anything else.
 
-What may not be copied half done is done in a block of `unforked`: SQLite while it works, a lock on a file between its
-opening and the place where it is remembered. A fork waits until every thread has left such a block.
+Work that a fork must not copy half done runs in a block of `unforked`: SQLite calls, or locking a file, from opening it
+to remembering it. A fork waits until every thread has left such a block.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from weakref import WeakSet
 
 
 class Inheritable(Protocol):
-    """Has something that belongs to the process that made it."""
+    """An object with something that belongs to the process that made it."""
 
     def forget_parent(self) -> None:
-        """In a child: begin anew, with fresh locks, and do nothing to what is the parent's. Must not raise."""
+        """In a child: begin anew, with fresh locks, and leave alone what is the parent's. Must not raise."""
         ...
 
 
 class Unforked:
-    """`with unforked:` no fork happens in the block. It may be entered again within itself. Never wait in it for
-    another thread, since that one may be the one that forks.
+    """`with unforked:` no fork happens in the block. It may be nested. Never wait in it for another thread, since that
+    thread may be the one that forks.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class Unforked:
         self._inside = 0
         """Threads in a block."""
         self._forks = 0
-        """Threads that want to fork: nobody enters before they have."""
+        """Threads that want to fork: no thread enters a block before they have."""
         self._own = _Depth()
 
     def __enter__(self) -> None:
@@ -57,7 +57,7 @@ class Unforked:
                 self._changed.notify_all()
 
     def before_fork(self) -> None:
-        """Wait for the others, and keep everybody out until `after_fork`."""
+        """Wait until no other thread is in a block, and keep all threads out until `after_fork`."""
         self._changed.acquire()
         self._forks += 1
         while self._inside > bool(self._own.depth):
@@ -70,7 +70,7 @@ class Unforked:
         self._changed.release()
 
     def forget_parent(self) -> None:
-        """In the child, where nobody else is inside."""
+        """In the child, where no other thread is in a block."""
         self._changed = threading.Condition(threading.Lock())
         self._inside, self._forks = int(bool(self._own.depth)), 0
 
@@ -86,7 +86,7 @@ _kept: list[object] = []
 
 
 def forget_in_children(thing: Inheritable) -> None:
-    """Call its `forget_parent` in every child that is forked while it exists."""
+    """Call its `forget_parent` in every child that is forked while the object exists."""
     _things.add(thing)
 
 
@@ -96,7 +96,7 @@ def call_in_children(function: Callable[[], None]) -> None:
 
 
 def never_collect(*parents: object) -> None:
-    """Keep what a child forgets: collecting an event loop, a task or a socket does something to the parent's."""
+    """Keep these objects alive: collecting an event loop, a task or a socket in a child affects the parent's."""
     _kept.extend(parents)
 
 
@@ -108,5 +108,5 @@ def _begin_anew() -> None:
         thing.forget_parent()
 
 
-if hasattr(os, "register_at_fork"):  # Where there are forks.
+if hasattr(os, "register_at_fork"):  # Not on Windows.
     os.register_at_fork(before=unforked.before_fork, after_in_parent=unforked.after_fork, after_in_child=_begin_anew)

@@ -1,9 +1,9 @@
-"""The agent of one session: takes calls, runs one turn at a time, and lets the rest wait.
+"""The agent of one session: accepts calls, runs one turn at a time, and queues the rest.
 
-State: the call that runs, the calls that wait, where the conversation stands. Fails: when the store refuses (with the
-persister, which restarts everything behind it) or by a bug; the caller then gets the error and the agent starts again
-from the journal. Pace: the model's and the tools'; turns run in a job, so that a cancellation is heard at once.
-Supervised by the session, as its last child.
+State: the running call, the queued calls, the position in the conversation. Fails: when the store refuses for good (the
+persister fails too, which restarts every actor behind it) or by a bug; the caller then gets the error, and the agent
+starts again from the journal. Pace: the model's and the tools'; turns run in a job, so a cancellation is handled at
+once. Supervised by the session, as its last child but the memory.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ _WAITS_FOR_ITSELF = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallSettings:
-    """How calls meet."""
+    """What happens to a call while another turn runs."""
 
     busy: Busy = "queue"
     unknown_outcome: UnknownOutcome = "ask"
@@ -93,7 +93,7 @@ class CallSettings:
 
 
 class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
-    """One turn at a time. What a turn needs to know of the last one is in the journal."""
+    """Runs one turn at a time. Everything that a turn needs to know of earlier ones is in the journal."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         buffer: CommitBuffer,
         wall: Callable[[], float],
     ) -> None:
-        """`buffer` is what this agent's persister could not store."""
+        """`buffer` holds the rows that this agent's persister could not store."""
         super().__init__("turns")
         self._settings = settings
         self._buffer = buffer
@@ -131,7 +131,9 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
             self._write_first_records()
 
     async def _stand_on_journal(self) -> None:
-        """Go on from where the journal stands. Nothing of ours waits to be stored."""
+        """Load the journal's state into this actor, the read model and the conversation manager. Call it only when no
+        record of this agent waits to be handed over.
+        """
         image, read_model = self._journal.fold.image(), self._parts.read_model
         if image.last_seq:
             self._parts.state.restore(image.state)
@@ -142,8 +144,8 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         read_model.misnamed = shown.misnamed
 
     async def on_stop(self, reason: ExitReason) -> None:
-        """A turn that was cut short leaves records: the persister stops after this actor and takes them. When it has
-        failed, callers are told of its error, such as that somebody else has the session now.
+        """Hand the records of a turn that was cut short to the persister, which stops after this actor. If the
+        persister has failed, running and queued calls get its error, such as `LeaseLost`.
         """
         del reason
         self._parts.read_model.in_a_turn = False
@@ -154,8 +156,8 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
                 call.fail(failed)
 
     def _write_first_records(self) -> None:
-        """A new journal begins with the state and the messages that the agent was built with."""
-        self._parts.state.take_patch()  # All of it is written here.
+        """Begin a new journal with the state and messages that the agent was built with."""
+        self._parts.state.take_patch()  # The record below holds the whole state.
         state = self._parts.state.get()
         if isinstance(state, dict) and state:
             self._journal.add(StateChanged(at=self._wall(), full=state))
@@ -190,7 +192,7 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
                 assert_never(message)
 
     def _take(self, invocation: Invocation, channel: type[ReplyChannel] | type[StreamChannel]) -> Next:
-        """Begin the turn, or do what the busy policy says."""
+        """Start a turn, or do what the busy policy says."""
         if self._refusing:
             return refuse(self._closed())
         try:
@@ -217,12 +219,12 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         return carry_on()
 
     def _would_wait_for_itself(self, invocation: Invocation) -> bool:
-        """Whether the call comes from the turn that runs, and would wait for its end."""
+        """True if the call comes from inside the running turn and would wait for that turn to end."""
         waits = invocation.direct is None and (invocation.busy or self._calls.busy) in ("queue", "steer")
         return waits and self._comes_from_running(invocation)
 
     def _answer_again(self, result: AgentResult, channel: type[ReplyChannel] | type[StreamChannel]) -> Next:
-        """Give a known result to one more caller, whichever way it listens."""
+        """Give a known result to one more caller, as a reply or as a stream."""
         if channel is ReplyChannel:
             return reply(result)
         sink = StreamChannel(self.context)
@@ -235,7 +237,7 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         prompt: UserMessages | InterruptResponses,
         channel: type[ReplyChannel] | type[StreamChannel],
     ) -> bool:
-        """Let a call share the turn that runs or waits under the same idempotency token."""
+        """Let the call share a running or queued turn of the same idempotency token. True if there is one."""
         token = invocation.idempotency_token
         others = [*self._waiting] if self._running is None else [self._running, *self._waiting]
         same = [call for call in others if token is not None and call.invocation.idempotency_token == token]
@@ -257,7 +259,7 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         self._queue.wake(self.context)
 
     def _steer(self, call: Call) -> bool:
-        """Add the call's words to the running turn, whose result it then shares."""
+        """Add the call's messages to the running turn, whose result it then shares. False if that is not possible."""
         if self._driver is None or self._running is None or isinstance(call.prompt, InterruptResponses):
             return False
         messages = call.prompt.messages
@@ -273,7 +275,7 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
             self._driver.stop(stop)
 
     def _time_up(self, invocation: Invocation) -> None:
-        """Stop the call's turn; one that still waits, or that shares another's turn, is refused."""
+        """Stop the call's turn. A call that is still queued, or that shares another call's turn, is refused."""
         running = self._running
         if running is not None and running.invocation is invocation:
             self._stop_running(StopReason(reason="limit_time"))
@@ -283,7 +285,7 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
             call.channel.fail(AgentBusy("other turns took all the time of this call", agent=self._settings.agent_id))
 
     def _abandon(self, invocation: Invocation) -> None:
-        """A caller has gone: its turn ends, or does not begin. A turn that others share goes on."""
+        """The caller has gone: stop its turn, or remove it from the queue. A turn that other calls share goes on."""
         running = self._running
         if running is not None and running.invocation is invocation:
             if not running.shared:
@@ -317,12 +319,12 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         return reply(None)
 
     def _keep_state(self) -> None:
-        """Write down what was set after the last turn."""
+        """Record the agent state that was set since the last turn."""
         self._journal.add_changes(self._parts.state)
         self._journal.hand_over(soon=True)
 
     async def _load(self, wanted: SnapshotFields | MessagesEdit, slot: ReplySlot[None]) -> None:
-        """Go on from a snapshot or an edit: first what was said until now, then what it says."""
+        """Apply a snapshot or an edit, after everything recorded so far is stored."""
         try:
             await self._journal.catch_up()
             edits = isinstance(wanted, MessagesEdit)
@@ -333,13 +335,13 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
             try:
                 records = editing(image, wanted, self._wall()) if edits else restoring(image, wanted, self._wall())
             except Invalid:
-                await self._stand_on_journal()  # Whoever looks sees again what is shown.
+                await self._stand_on_journal()  # Readers see again what the journal shows.
                 raise
             for record in records:
                 self._journal.add(record)
             if state is not None:
                 self._parts.state.restore(state)
-                self._keep_state()  # What was set since the snapshot was loaded.
+                self._keep_state()  # State that was set since the snapshot was loaded.
             self._journal.hand_over(soon=True)
             await self._stand_on_journal()
             if self._parts.remembers and not edits:
@@ -353,7 +355,7 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
     async def _serve(self, call: Call) -> None:
         self._running, self._parts.read_model.in_a_turn = call, True
         turns_before = self._journal.fold.turns
-        self._parts.stop_request.take()  # It was for a turn that is over.
+        self._parts.stop_request.take()  # Any request was for an earlier turn.
         outcome: AgentResult | RepertoryError
         try:
             turn = OpenTurn(self.context.self_ref, call.invocation, call.invocation.budget)
@@ -370,12 +372,12 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
                 self._named.remember(call.invocation.idempotency_token, outcome, self._journal.fold.last_message)
         await call.end(outcome)
         if driver is not None:
-            with suppress(Unavailable, Failed):  # What waits stands in the buffer, where the next turn meets it.
+            with suppress(Unavailable, Failed):  # The rows stay in the buffer; the next turn waits for them.
                 await driver.after_answer()
         self._tell_memory(turns_before, call.invocation.context.get(BUDGETS, ()))
 
     def _tell_memory(self, turns_before: int, budgets: tuple[Budget, ...]) -> None:
-        """A turn without its answer is not over: it may be gone on with."""
+        """Tell the memory of answered turns only: a turn without its answer may be continued."""
         fold = self._journal.fold
         answered = fold.last_message is not None and is_answer(fold.last_message) and fold.turns > turns_before
         if self._parts.remembers and answered:
@@ -383,7 +385,7 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
             self.context.sibling("memory").tell(ended)
 
     async def _drive(self, call: Call) -> AgentResult:
-        """The call's turn, and those that hooks add to it."""
+        """Run the call's turn and the turns that hooks add to it."""
         await self._journal.catch_up()
         known = self._named.answered_before(call.invocation)
         if known is not None:
@@ -412,7 +414,7 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
     def _new_driver(
         self, invocation: Invocation, publish: PublishTurnEvent | None, before: TurnDriver | None
     ) -> TurnDriver:
-        """`before`: of the call's turn before this one."""
+        """`before` is the driver of the call's previous turn."""
         turn = TurnContext(self._settings, self._parts, invocation, self.context.clock, publish=publish)
         record = TurnRecord(turn, self._journal, self._conversation)
         return TurnDriver(turn, record, self._chance, before)
@@ -438,7 +440,7 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
     async def _open(
         self, driver: TurnDriver, invocation: Invocation, prompt: UserMessages | InterruptResponses
     ) -> AgentResult | None:
-        """The turn's result; None when others have said something meanwhile, so that it has to begin again."""
+        """The turn's result. None if another process has added messages: the caller must begin the turn again."""
         last = self._journal.fold.last_message
         if invocation.direct is not None:
             if last is not None and any(tool_uses(last)):
@@ -447,7 +449,7 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         opening = await self._opening.open(prompt, invocation, driver.record)
         if isinstance(opening, AskPerson):
             return await driver.conclude("interrupt", interrupts=opening.interrupts)
-        # Answers are stored before anything runs that was waiting for them.
+        # Answers of a person are stored before anything that waited for them runs.
         if isinstance(prompt, InterruptResponses) and await self._journal.begin(stored=True):
             return None
         return await driver.run(opening)
@@ -458,7 +460,7 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
 
 
 class TurnStarter:
-    """Opens the turns of one agent."""
+    """Decides how each turn of one agent begins."""
 
     def __init__(self, journal: ActorJournal, parts: AgentParts, unknown_outcome: UnknownOutcome) -> None:
         self._journal = journal
@@ -468,7 +470,7 @@ class TurnStarter:
     async def open(
         self, prompt: UserMessages | InterruptResponses, invocation: Invocation, record: TurnRecord
     ) -> TurnStart:
-        """What the call begins with. Errors: those of `start_turn` and of guards, with nothing on record."""
+        """How the turn begins. Errors: those of `start_turn` and of guards; nothing is recorded then."""
         left = self._left_behind(invocation.idempotency_token, prompt)
         if left is not None and isinstance(prompt, UserMessages):
             shown = tuple(self._journal.fold.shown.recent)
@@ -480,7 +482,7 @@ class TurnStarter:
         return self._decide(UserMessages(messages=()), drop=False)
 
     def _left_behind(self, token: str | None, prompt: UserMessages | InterruptResponses) -> UnansweredTurn | None:
-        """The turn that the call names, when it has no answer and another one began behind it."""
+        """The turn with this token, if it has no answer and another turn has begun after it."""
         if token is None or isinstance(prompt, InterruptResponses) or not prompt.messages:
             return None
         return self._journal.fold.unanswered_turn(token)
@@ -505,10 +507,9 @@ class TurnStarter:
 
 
 class NamedTurns:
-    """The latest ones of one agent."""
+    """The latest turns of one agent by idempotency token."""
 
     def __init__(self, image: Image) -> None:
-        """As the journal says at rest."""
         self._open = image.token[0] if image.token is not None and not _is_answered(image.last_message) else None
         """The token of the turn that the journal ends in the middle of."""
         self._results = {
@@ -516,10 +517,10 @@ class NamedTurns:
             for token, turn in image.finished_turns.items()
             if is_whole(turn.answer) and token != self._open
         }
-        """By token, the latest last."""
+        """By token, the newest last."""
 
     def answered_before(self, invocation: Invocation) -> AgentResult | None:
-        """The result of the turn that had the same token, if it is known."""
+        """The result of the turn with the same token, if it is known."""
         token = invocation.idempotency_token
         if token is None:
             return None
@@ -527,14 +528,14 @@ class NamedTurns:
         if result is None:
             return None
         if result.structured_output is None and invocation.output_schema is not None and result.message is not None:
-            with suppress(Invalid):  # It was answered before a restart, or when nobody wanted a form filled in.
+            with suppress(Invalid):  # The turn ended before a restart, or its caller gave no output schema.
                 filled, _ = invocation.output_schema.read(text_of(result.message))
                 result = replace(result, structured_output=filled)
         return replace(result, replayed=True)
 
     def token_of(self, token: str | None, prompt: UserMessages | InterruptResponses) -> str | None:
-        """The name of the turn that a call goes on with: answers, and calls that say nothing, belong to the turn that
-        stands open.
+        """The token of the turn that a call continues: an interrupt response or an empty prompt continues the open
+        turn.
         """
         goes_on = isinstance(prompt, InterruptResponses) or not prompt.messages
         return self._open if token is None and goes_on else token
@@ -542,8 +543,8 @@ class NamedTurns:
     def going_on(
         self, token: str | None, prompt: UserMessages | InterruptResponses, last: Message | None
     ) -> UserMessages | InterruptResponses:
-        """What a call says: nothing, when a crash cut its turn short, since its prompt is stored already. `last` is the
-        last message of the conversation.
+        """The prompt to run with. If a crash cut the call's turn short, its prompt is stored already, so the result is
+        an empty prompt. `last` is the last message of the conversation.
         """
         if (
             self._open is None
@@ -556,8 +557,8 @@ class NamedTurns:
         return UserMessages(messages=())
 
     def note_end(self, token: str | None, last: Message | None) -> None:
-        """A turn is over. One that ended without its answer is still open, as the journal sees it; one that has it is
-        answered, even if the caller was told of an error, such as that it could not be stored in time.
+        """Note that a turn has ended. Without its answer in the journal the turn stays open. With it the turn is
+        answered, even if its caller got an error, for example because the answer could not be stored in time.
         """
         self._open = None if _is_answered(last) else token
         if token is not None:
@@ -566,7 +567,7 @@ class NamedTurns:
                 self.remember(token, AgentResult(stop_reason="end_turn", message=last), last)
 
     def remember(self, token: str | None, result: AgentResult, last: Message | None) -> None:
-        """Keep what was answered under a token, as the journal does: the latest ones."""
+        """Keep a token's result. As in the journal, only the latest `FINISHED_TURNS_MAX` are kept."""
         if token is None or token == self._open or not _is_answered(last):
             return
         self._results[token] = result
@@ -575,5 +576,4 @@ class NamedTurns:
 
 
 def _is_answered(last: Message | None) -> bool:
-    """Whether the turn that this message ended has its answer."""
     return last is not None and is_answer(last) and is_whole(last)

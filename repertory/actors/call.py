@@ -1,5 +1,5 @@
-"""What the agent of a session is asked to do, above all a call: what was said, where the result goes, in whose context
-it runs and on whose budget.
+"""The messages that an agent or orchestrator accepts, and the call: its prompt, where its result goes, the caller's
+context and budget.
 """
 
 from __future__ import annotations
@@ -37,45 +37,44 @@ if TYPE_CHECKING:
     from repertory.runtime.ref import ActorRef
 
 Busy = Literal["queue", "reject", "interrupt", "steer"]
-"""What a call does when a turn runs already: wait its turn, be refused, cancel that turn, or add to it."""
+"""What a call does while a turn runs: wait, be refused, cancel that turn, or add to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Invocation:
-    """What a caller wants of a turn. Compared by identity: it also names the call."""
+    """What a caller wants of a turn. Compared by identity, because the object also identifies the call."""
 
     prompt: Prompt
     busy: Busy | None = None
-    """None means what the agent was built with."""
+    """None: as the agent was built."""
     invocation_state: dict[str, Any] = field(default_factory=dict[str, Any])
     """The caller's own dictionary, shared with tools and hooks. Its `request_state` comes back as `result.state`."""
     limits: TurnLimits = NO_LIMITS
     deadline: float = math.inf
-    """When the call has had its time, by the event loop's clock; waiting for other turns counts."""
+    """When the call runs out of time, on the event loop's clock. Time spent in the queue counts."""
     idempotency_token: str | None = None
-    """Names the turn: the same token again gives the same answer, and nothing runs twice."""
+    """Identifies the turn: a call with the same token gets the same answer, and nothing runs twice."""
     output_schema: OutputSchema | None = None
-    """What the model is to fill in."""
     budget: Budget | None = None
-    """What everything that is done for the call may use together."""
+    """One budget for everything that is done for the call."""
     budget_owner: str | None = None
-    """Under which name budgets have what it uses when whoever is called was given no id."""
+    """The name that budgets record spending under when the called agent has no id."""
     resume: bool | None = None
-    """Of an orchestrator: whether to go on with its unfinished run; None goes on when the task is the same."""
+    """For an orchestrator: continue its unfinished run or not; None continues it if the task is the same."""
     drop_interrupts: bool = False
-    """Whether to go on without the answers that a person has not given."""
+    """Go on without the answers to open interrupts."""
     direct: ToolUse | None = None
-    """Not a turn but this tool call, made by the program itself and put on record."""
+    """A tool call made by the program itself, recorded, instead of a turn."""
     context: contextvars.Context = field(default_factory=contextvars.copy_context)
-    """The caller's context variables, which hooks, tools and the model see."""
+    """The caller's context variables; hooks, tools and the model see them."""
 
 
 CallResult: TypeAlias = AgentResult | MultiAgentResult
-"""What an agent's turn, or an orchestrator's run, leads to."""
+"""The result of an agent's turn or of an orchestrator's run."""
 
 
 def request_state(invocation: Invocation) -> dict[str, Any]:
-    """The part of the invocation state that the caller gets back; an empty one when there is none."""
+    """The part of the invocation state that the caller gets back; empty if there is none."""
     state = invocation.invocation_state.get("request_state")
     return cast("dict[str, Any]", state) if isinstance(state, dict) else {}
 
@@ -85,11 +84,11 @@ class ResponseChannel(Protocol):
 
     @property
     def publish(self) -> Callable[[TurnEvent], Awaitable[None]] | None:
-        """Takes what happens on the way; None when nobody looks."""
+        """Sends one event of the running turn; None if no caller reads events."""
         ...
 
     def on_left(self, callback: Callable[[], None]) -> None:
-        """Have `callback` called when the caller has gone."""
+        """Call `callback` when the caller has gone."""
         ...
 
     async def succeed(self, result: CallResult) -> None: ...
@@ -106,7 +105,7 @@ class ReplyChannel:
         self._slot = context.defer()
 
     def on_left(self, callback: Callable[[], None]) -> None:
-        """An asker that went away changes nothing: what it said is said, and the turn runs on."""
+        """Does nothing: when an asker goes away, its messages stay and the turn runs on."""
         del callback
 
     async def succeed(self, result: CallResult) -> None:
@@ -123,7 +122,7 @@ class StreamChannel:
         self._sink = context.sink()
 
     async def publish(self, event: TurnEvent) -> None:
-        """Send an event; waits while the reader is behind. A reader that has left hears nothing more."""
+        """Send an event; wait while the reader is behind. Events for a reader that has left are dropped."""
         try:
             if not self._sink.send_nowait(event):
                 await self._sink.send(event)
@@ -143,7 +142,7 @@ class StreamChannel:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Call:
-    """A call that waits or runs. `shared` are calls that were steered into this one and get the same result."""
+    """A queued or running call. `shared` are calls that were steered into this one and get the same result."""
 
     invocation: Invocation
     prompt: UserMessages | InterruptResponses
@@ -151,27 +150,25 @@ class Call:
     shared: list[Call] = field(default_factory=list["Call"])
 
     def set_back(self, undelivered: Sequence[ContentBlock]) -> list[Call]:
-        """The calls that were steered in too late for any step: they must run on their own, so that nothing is
-        dropped.
-        """
+        """Remove and return the calls whose steering came too late for any step. They must run on their own."""
         late = [call for call in self.shared if call.said_any_of(undelivered)]
         self.shared = [call for call in self.shared if call not in late]
         return late
 
     def said_any_of(self, blocks: Sequence[ContentBlock]) -> bool:
-        """Whether one of these very blocks is this call's."""
+        """True if one of these blocks, by identity, belongs to this call."""
         if isinstance(self.prompt, InterruptResponses):
             return False
         own = [block for message in self.prompt.messages for block in message["content"]]
         return any(block is mine for block in blocks for mine in own)
 
     def fail(self, error: RepertoryError) -> None:
-        """Give the error to the caller and to everybody who shares the turn."""
+        """Give the error to the caller and to every caller that shares the turn."""
         for call in (self, *self.shared):
             call.channel.fail(error)
 
     async def end(self, outcome: CallResult | RepertoryError) -> None:
-        """Give the result or the error to the caller and to everybody who shares the turn."""
+        """Give the result or the error to the caller and to every caller that shares the turn."""
         if isinstance(outcome, RepertoryError):
             self.fail(outcome)
             return
@@ -188,15 +185,15 @@ class Invoke(Ask[AgentResult]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InvokeStreaming(Stream[TurnEvent]):
-    """Run a turn and send what happens on the way; leaving the stream cancels the turn."""
+    """Run a turn and send its events. If the reader leaves the stream, the turn is cancelled."""
 
     invocation: Invocation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShowSnapshot(Ask[None]):
-    """Go on from a snapshot, or from what a program made of the messages; answered when that is durable. Waits for the
-    turn that runs, not for those that wait.
+    """Go on from a snapshot, or from messages that a program edited; answered when that is durable. It waits for the
+    running turn, not for the queued ones.
     """
 
     wanted: SnapshotFields | MessagesEdit
@@ -204,39 +201,39 @@ class ShowSnapshot(Ask[None]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CancelTurn:
-    """End the running turn early, if one runs: as the stop wish says, unless the turn has heard that already."""
+    """End the running turn early as the stop request says, unless the turn has taken the request already."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeUp:
-    """A call has had its time."""
+    """A call's deadline has passed."""
 
     invocation: Invocation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Abandon:
-    """The caller of this very invocation has gone: cut its turn short, or do not begin it."""
+    """The caller of this invocation has gone: stop its turn, or do not begin it."""
 
     invocation: Invocation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishTurns(Ask[None]):
-    """Take no more turns, and answer when the running one and those that wait are over."""
+    """Accept no more turns; answer when the running and the queued ones are over."""
 
     at_once: bool = False
-    """Cut the running turn short, and refuse the calls that wait."""
+    """Stop the running turn, and refuse the queued calls."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeepProgress(Ask[None]):
-    """Put on record how far a memory store has got; answered when that is on its way to the store."""
+    """Record how far a memory store has got; answered when the record is on its way to the store."""
 
     store: str
     position: int
     kept: Json = None
-    """What the journal is to keep of the store besides; None for nothing."""
+    """What else the journal keeps for the memory store; None for nothing."""
 
 
 AgentMessage: TypeAlias = (
@@ -245,33 +242,36 @@ AgentMessage: TypeAlias = (
 
 
 BUDGETS: ContextVar[tuple[Budget, ...]] = ContextVar("repertory_budgets", default=())
-"""The budgets that what is used here counts towards, each once, the outermost call's first. What is done behind an
-answer has those of the call that it is done for."""
+"""The budgets that work here counts towards, each once, the outermost call's first. Work after an answer counts towards
+the budgets of the call that it is done for.
+"""
 
 
 PAYER: ContextVar[str | None] = ContextVar("repertory_payer", default=None)
-"""Under which name the turn or run that is worked on spends when it has no id of its own; None: there is no other."""
+"""The budget owner of the running turn or run when it has no id of its own; None if there is none."""
 
 
 def refusals(budgets: Iterable[Budget]) -> int:
-    """How often models were not asked because of them. When it grows, whatever was done on them may not be whole."""
+    """How often these budgets have refused a model call. If the number grows during some work, that work may be
+    incomplete.
+    """
     return sum(budget.refused for budget in budgets)
 
 
 class Spending:
-    """Somebody who asks models, on the budgets that count here."""
+    """One spender (agent, summary, extraction) that asks models on the current budgets."""
 
     __slots__ = ("_who", "budgets")
 
     def __init__(self, who: str) -> None:
-        """`who`: as `Budget.by` names it."""
+        """`who`: the name in `Budget.by`."""
         self._who = who
         self.budgets = BUDGETS.get()
 
     def reached(self, model: Model) -> str | None:
-        """The stop reason of the first budget that is used up; None when the model may be asked.
+        """The stop reason of the first budget that is used up; None if the model may be asked.
 
-        Errors: `Invalid` for a model without a price, when there is a bound on the cost.
+        Errors: `Invalid` for a model without a price, when a budget limits the cost.
         """
         for budget in self.budgets:
             reason = budget.reached(_id_of(model))
@@ -286,7 +286,6 @@ class Spending:
             raise LimitReached("the budget of the call is used up", who=self._who, reason=reason)
 
     def charge(self, model: Model, usage: Usage) -> None:
-        """The model has answered."""
         for budget in self.budgets:
             budget.charge(self._who, _id_of(model), usage)
 
@@ -299,39 +298,38 @@ T = TypeVar("T")
 
 
 class OpenTurn(NamedTuple):
-    """A turn on whose behalf code runs."""
+    """A turn that the running code works for."""
 
     agent: ActorRef[object]
     call: Invocation
-    """The call; compared by identity."""
+    """Compared by identity."""
     budget: Budget | None = None
-    """What its caller has given it."""
 
 
 OPEN_TURNS: ContextVar[tuple[OpenTurn, ...]] = ContextVar("repertory_open_turns", default=())
-"""The turns in which the code that runs here was called, the innermost last. None of them ends before it does."""
+"""The turns that the running code was called in, the innermost last. None of them ends before the code does."""
 
 
 _DEADLINE: ContextVar[tuple[object, float]] = ContextVar("repertory_deadline", default=(None, math.inf))
-"""An event loop, and when by its clock the first of those turns' calls that were made there has had its time."""
+"""An event loop, and the earliest deadline, on its clock, of the calls above that were made in it."""
 
 
 def deadline() -> float:
-    """When the first of the calls for which code runs here has had its time, by the event loop's clock."""
+    """The earliest deadline of the calls that the running code works for, on the event loop's clock."""
     loop, at = _DEADLINE.get()
     return at if at < math.inf and loop is current_token().native_token else math.inf
 
 
-# A session's turns run in one long-lived task, so without this, tools, hooks and models would see the context variables
-# of whoever opened the session, not those of the call: a request id, a tenant, a span.
+# A session's turns run in one long-lived task. Without this, tools, hooks and models would see the context variables of
+# the task that opened the session, not those of the call, such as a request id, a tenant or a span.
 @types.coroutine
 def in_context(
     context: contextvars.Context, turn: OpenTurn, work: Coroutine[object, object, T]
 ) -> Generator[object, object, T]:
-    """Do the `work` of a turn so that each step of it, and every task that it starts, runs in `context`, which nobody
-    else may use meanwhile.
+    """Do the `work` of a turn so that each of its steps, and every task that it starts, runs in `context`.
 
-    What the runtime must know of the running task stays what it is; only the trace is the caller's, if it has one.
+    No other task may use `context` meanwhile. The runtime's own variables of the running task stay as they are; only
+    the trace is the caller's, if it has one.
     """
     context.run(_speak_for, ORIGIN.get(), turn)
     step: Callable[[], object] = partial(work.send, None)
@@ -342,12 +340,12 @@ def in_context(
             return done.value
         try:
             step = partial(work.send, (yield waits_for))
-        except BaseException as error:  # noqa: BLE001 - Whatever is thrown in here is for the work.
+        except BaseException as error:  # noqa: BLE001 - An exception thrown in here is for the work.
             step = partial(work.throw, error)
 
 
 def _speak_for(here: CallContext, turn: OpenTurn) -> None:
-    """In the context of a caller: speak on behalf of the job that runs here."""
+    """In the caller's context, set the runtime's `CallContext` to that of the job that runs here."""
     ORIGIN.set(CallContext(here.owner, here.waits, ORIGIN.get().trace or here.trace))
     OPEN_TURNS.set((*OPEN_TURNS.get(), turn))
     PAYER.set(turn.call.budget_owner)

@@ -1,4 +1,4 @@
-"""What agents and orchestrators do with calls: one is served at a time, in one job, and the rest wait."""
+"""The call queue of agents and orchestrators: one job serves one call at a time, and the rest wait."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from repertory.runtime.envelope import ReplySlot
 
 M = TypeVar("M")
-"""What the actor is asked."""
+"""The messages of the actor."""
 L = TypeVar("L")
-"""What it may have to go on from."""
+"""What the actor can load, such as a snapshot."""
 
 
 class CallQueueActor(Actor[M], Generic[M, L]):
-    """Serves one call at a time. What it has to go on from comes before the next call."""
+    """Serves one call at a time. Something to load is loaded before the next call."""
 
     def __init__(self, jobs: str) -> None:
-        """`jobs`: what it serves, where jobs are listed."""
+        """`jobs`: the name of the job that serves calls."""
         self._waiting: deque[Call] = deque()
         self._loads: deque[tuple[L, ReplySlot[None]]] = deque()
         self._running: Call | None = None
@@ -39,11 +39,11 @@ class CallQueueActor(Actor[M], Generic[M, L]):
 
     @abstractmethod
     async def _serve(self, call: Call) -> None:
-        """Serve a call and tell its caller what came of it. Raises nothing that is the caller's to know."""
+        """Serve a call and give its result or error to the caller. Errors meant for the caller are not raised."""
 
     @abstractmethod
     async def _load(self, wanted: L, slot: ReplySlot[None]) -> None:
-        """Go on from this, and answer when that is durable."""
+        """Load this, and answer when it is durable."""
 
     @abstractmethod
     def _abandon(self, invocation: Invocation) -> None:
@@ -51,7 +51,7 @@ class CallQueueActor(Actor[M], Generic[M, L]):
 
     @abstractmethod
     def _closed(self) -> Unavailable:
-        """What callers are told when no more calls are taken."""
+        """The error for callers when no more calls are accepted."""
 
     def _next(self) -> Awaitable[None] | None:
         if self._loads:
@@ -76,7 +76,7 @@ class CallQueueActor(Actor[M], Generic[M, L]):
         return call
 
     def _comes_from_running(self, invocation: Invocation) -> bool:
-        """Whether the call comes from the one that is served, and would wait for its end."""
+        """True if the call was made inside the running call."""
         running, turns = self._running, invocation.context.get(OPEN_TURNS, ())
         return running is not None and any(turn.call is running.invocation for turn in turns)
 
@@ -86,7 +86,9 @@ class CallQueueActor(Actor[M], Generic[M, L]):
             self.context.after(left_s, TimeUp(invocation=invocation), key=invocation)
 
     def _withdraw(self, invocation: Invocation) -> Call | None:
-        """Take back a call that waits, or shares another's. Who shares the call of one that waits takes its place."""
+        """Remove a call that is queued or shares another call's turn. If other calls share a queued call, the first of
+        them takes its place.
+        """
         for place, call in enumerate(self._waiting):
             if call.invocation is invocation:
                 heirs = call.shared
@@ -108,24 +110,24 @@ class CallQueueActor(Actor[M], Generic[M, L]):
             self._waiting.popleft().fail(self._closed())
 
 
-# One job for everything that is served: starting a job costs more than the messages of a plain turn.
+# One job serves everything: starting a job costs more than the messages of a plain turn.
 
 
 class SerialQueue:
-    """What an actor has to do, in a job that waits while that is nothing."""
+    """An actor's work items, run one after the other in one job, which sleeps while there are none."""
 
     def __init__(self, name: str, take: Callable[[], Awaitable[None] | None]) -> None:
-        """`name`: of the job. `take` gives the next thing to do, None when there is none."""
+        """`name`: the job's. `take` gives the next work item, or None if there is none."""
         self._name = name
         self._take = take
         self.busy = False
-        """Whether something is done, or is about to be."""
+        """True while an item runs or after `wake`, until `take` gives None."""
         self._beside = 0
         self._called: anyio.Event | None = None
         self._waiting: list[Callable[[], None]] = []
 
     def wake(self, context: Context) -> None:
-        """There is something to do."""
+        """Run the job: there is a work item."""
         self.busy = True
         if self._called is None:
             self._called = anyio.Event()
@@ -133,16 +135,15 @@ class SerialQueue:
         self._called.set()
 
     def begin_beside(self) -> None:
-        """Something else begins that is to be over before there is nothing left to do. Needs one `end_beside`."""
+        """Work has begun elsewhere; the queue is not idle before it ends. Needs one `end_beside`."""
         self._beside += 1
 
     def end_beside(self) -> None:
-        """It is over."""
         self._beside -= 1
         self._tell()
 
     def when_idle(self, callback: Callable[[], None]) -> None:
-        """Call it once when there is nothing left to do, perhaps at once."""
+        """Call `callback` once when the queue is idle, at once if it is idle now."""
         self._waiting.append(callback)
         self._tell()
 

@@ -1,8 +1,7 @@
-"""What sessions have accepted and their store has not: the one thing that must not be lost sight of.
+"""The commit buffer: records that sessions have accepted and their store has not stored yet.
 
-Not an actor: a persister writes its session's buffer, and whoever must know (the agent's pen, the host, the drain)
-reads it in the same event loop without asking. It outlasts the persister, so that a killed one leaves word of what it
-held.
+Not an actor. A persister writes its session's buffer; the agent's journal, the host and the drain read it in the same
+event loop without asking. The buffer outlives its persister, so a killed persister leaves a report of what it held.
 """
 
 from __future__ import annotations
@@ -25,20 +24,21 @@ class NotStored:
     session_id: str
     agent_id: str
     records: int
-    """0 when contents that were to be destroyed may still be there, and nothing else."""
+    """0 if the only open work is an erasure: contents that were to be destroyed may still be stored."""
     size_bytes: int
     turns: tuple[int, ...]
-    """Numbers of the turns that said something of it."""
+    """Numbers of the turns that have such records."""
     since: float
     """When the first of these records was made, in epoch seconds."""
     answered: bool
-    """Whether a caller has the answer of one of these turns: `relaxed` ones are answered before they are stored."""
+    """True if a caller already has the answer of one of these turns: `relaxed` turns are answered before they are
+    stored.
+    """
     error: str
-    """The store's last error."""
 
 
 class CommitBuffer:
-    """What one agent of a session has accepted and not stored."""
+    """The records of one agent of a session that are accepted and not stored."""
 
     __slots__ = (
         "_patience",
@@ -61,75 +61,72 @@ class CommitBuffer:
         self.sent: tuple[Row, ...] = ()
         """Handed to the writer, and not known to be stored."""
         self.unsent: list[Row] = []
-        """What follows them."""
+        """The rows after them."""
         self.erasing: frozenset[int] = frozenset()
-        """Stored rows whose contents the writer was asked to destroy, and may not have."""
+        """Stored rows whose contents the writer was asked to destroy; it has not confirmed that."""
         self.erase: frozenset[int] = frozenset()
-        """Those that it is to be asked for next."""
+        """Rows for the next such request."""
         self.error: RepertoryError | None = None
-        """Why the store does not take them; None while nothing is wrong."""
+        """Why the store does not accept them; None while the store accepts rows."""
         self.failed: RepertoryError | None = None
-        """Why the session could not go on and was begun anew, until it is open again."""
+        """Why the persister restarted; None once the session is open again."""
         self.promised = 0
-        """Turns up to this record were answered before they were stored."""
+        """Records up to this sequence number belong to turns that were answered before they were stored."""
         self.lost: NotStored | None = None
-        """What was answered and will never be stored, until somebody is told."""
+        """Records that were answered and will never be stored, until `take_lost` is called."""
 
     @property
     def count(self) -> int:
-        """Records that wait."""
         return len(self.sent) + len(self.unsent)
 
     @property
     def rows(self) -> tuple[Row, ...]:
-        """All of them, in order."""
         return (*self.sent, *self.unsent)
 
     @property
     def waits(self) -> bool:
-        """Whether there is anything to be stored or destroyed."""
+        """True if there is anything to store or to erase."""
         return bool(self.sent or self.unsent or self.erase or self.erasing)
 
     @property
     def size_bytes(self) -> int:
-        """Of their bodies."""
         return sum(len(row.body) for row in self.rows)
 
     def full(self, more: int = 0) -> bool:
-        """Whether as much waits as may, with so many records more."""
+        """True if the buffer holds as much as it may, counting `more` further records."""
         return self.count + more >= self._patience.records_max or self.size_bytes >= self._patience.bytes_max
 
     @property
     def last_seq(self) -> int:
-        """The last record that waits; 0 when none does."""
+        """The last record in the buffer; 0 if it is empty."""
         rows = self.unsent or self.sent
         return rows[-1].seq if rows else 0
 
     def redact(self, redaction: Redaction) -> None:
-        """Take a redaction in. Contents that are not on their way yet are destroyed here, and never leave."""
+        """Apply a redaction. Contents that are not sent yet are destroyed here and never leave."""
         waiting = {row.seq for row in self.unsent}
         self.unsent = [row.without_content() if row.seq in redaction.erase else row for row in self.unsent]
         self.unsent += redaction.rows
         self.erase |= frozenset(redaction.erase) - waiting
 
     def take_all(self) -> None:
-        """Everything that waits is about to be handed to the writer."""
+        """Move everything to `sent`: the writer gets it next."""
         self.sent, self.unsent = self.rows, []
         self.erasing, self.erase = self.erasing | self.erase, frozenset()
 
     def put_back(self) -> None:
-        """Nobody knows what the writer has done of what it was asked to destroy: it is to be asked again."""
+        """Ask for the last erasures again, since the writer may not have done them."""
         self.erase, self.erasing = self.erase | self.erasing, frozenset()
 
     def stored(self, seq: int) -> None:
-        """What was handed to the writer is stored up to here, so nothing is wrong any more."""
+        """The rows up to `seq` are stored. Also clears the error."""
         self.sent = tuple(row for row in self.sent if row.seq > seq) if self.sent and self.sent[-1].seq > seq else ()
         if not self.sent:
             self.erasing = frozenset()
         self.error = None
 
     def abandon(self, error: RepertoryError) -> NotStored | None:
-        """Forget what waits. When some of it was answered, that is kept in mind, and given back."""
+        """Forget all rows. If some were answered, remember and return them as lost."""
         rows, self.sent, self.unsent, self.error = self.rows, (), [], None
         self.erase = self.erasing = frozenset()
         if not rows or rows[0].seq > self.promised:
@@ -139,12 +136,12 @@ class CommitBuffer:
         return self.lost
 
     def take_lost(self) -> NotStored | None:
-        """What was answered and lost. Whoever takes it tells somebody."""
+        """The answered records that were lost, given once. The caller must report them."""
         lost, self.lost = self.lost, None
         return lost
 
     def not_stored(self) -> NotStored | None:
-        """What waits, and what was answered and lost; None when there is nothing of either."""
+        """What is not stored and what was answered and lost; None if neither exists."""
         return _sum(self.lost, self._told(self.rows, self.error) if self.waits else None)
 
     def _told(self, rows: Sequence[Row], error: RepertoryError | None) -> NotStored:
@@ -184,8 +181,8 @@ class CommitBuffers:
         self._by_key: dict[tuple[str, str, str], CommitBuffer] = {}
 
     def of(self, store: str, session_id: str, agent_id: str, patience: StorePatience | None = None) -> CommitBuffer:
-        """An agent's buffer, the same whoever asks. `store` tells sessions of the same name apart; `patience`: the
-        agent's own, in the place of the host's.
+        """An agent's buffer; every call gives the same one. `store` tells sessions of the same name apart. `patience`:
+        the agent's own, instead of the host's.
         """
         key = store, session_id, agent_id
         buffer = self._by_key.get(key)
@@ -194,7 +191,7 @@ class CommitBuffers:
         return buffer
 
     def forget(self, store: str, buffer: CommitBuffer) -> None:
-        """Its session is at rest: keep nothing of it, unless there is something to tell."""
+        """Drop the buffer of a session at rest, unless it still has something to report."""
         if not buffer.waits and buffer.lost is None:
             self._by_key.pop((store, buffer.session_id, buffer.agent_id), None)
 
@@ -202,6 +199,6 @@ class CommitBuffers:
         return iter(tuple(self._by_key.values()))
 
     def not_stored(self) -> tuple[NotStored, ...]:
-        """Everything that waits, and everything that was answered and lost, by agent and session."""
+        """Everything that is not stored, and everything answered and lost, by agent and session."""
         found = [buffer.not_stored() for buffer in self]
         return tuple(told for told in found if told is not None)

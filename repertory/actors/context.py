@@ -1,6 +1,6 @@
-"""What an agent is made of, and what one turn works with: its context, how it is stopped, what it puts on record.
+"""The parts of an agent, and the working context of one turn: how it is stopped and what it records.
 
-Start with `TurnContext`. Of a turn there is one, and one `TurnRecord`; whatever a turn does next is given these two.
+Start with `TurnContext`. Each turn has one `TurnContext` and one `TurnRecord`, which every step of the turn is given.
 """
 
 from __future__ import annotations
@@ -55,20 +55,21 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 PublishTurnEvent = Callable[["TurnEvent"], Awaitable[None]]
-"""Takes what happens on the way."""
+"""Sends one event of the running turn to its caller."""
 Durability = Literal["pipelined", "strict", "relaxed"]
 ToolExecution = Literal["concurrent", "sequential"]
-"""Whether the tools of one answer run at the same time, or one after the other in the order asked."""
+"""Run the tools of one answer at the same time, or one after the other in the order asked."""
 MarkTurn = Callable[["EndedTurn"], Awaitable["SnapshotTaken | None"]]
-"""Gives the record that marks a turn, when somebody wants to find its end later. It does not fail."""
+"""Gives the record that marks the end of a turn, so that a program can find it later; None for no mark. It does not
+fail.
+"""
 
 
 NAMELESS = "default"
-"""The id of an agent that was given none."""
 
 
 class StopRequest:
-    """What somebody wants of a running turn that it has not heard yet: at most one wish. Safe from any thread."""
+    """A request to stop the running turn that the turn has not taken yet; at most one waits. Safe from any thread."""
 
     __slots__ = ("__weakref__", "_lock", "_wish")
 
@@ -78,18 +79,18 @@ class StopRequest:
         forget_in_children(self)
 
     def forget_parent(self) -> None:
-        """In a forked child: the wish was for the parent's turn."""
+        """In a forked child: drop the request, which was for the parent's turn."""
         self._lock, self._wish = threading.Lock(), None
 
     def ask(self, stop: StopReason, *, after_tools: bool) -> None:
-        """Wish for the end. A wish that waits already stays, unless this one is for an earlier end."""
+        """Ask for the turn's end. A waiting request stays, unless the new one asks for an earlier end."""
         with self._lock:
             if self._wish is None or (self._wish[1] and not after_tools):
                 self._wish = (stop, after_tools)
 
     def take(self) -> tuple[StopReason, bool] | None:
-        """The wish, and whether tools that run may end first; None when there is none. It is fulfilled by whoever
-        takes it.
+        """Take the request: the stop reason, and True if running tools may end first. None if there is none. The caller
+        must carry the request out, since it is gone from here.
         """
         if self._wish is None:
             return None
@@ -105,26 +106,27 @@ class AgentSettings:
     session_id: str
     agent_id: str = NAMELESS
     initial: tuple[Message, ...] = ()
-    """What a new conversation starts with."""
     durability: Durability = "pipelined"
     """`pipelined`: durable before a tool with effects starts and before the answer is returned; `strict`: before each
-    next step; `relaxed`: the answer may return first."""
+    next step; `relaxed`: the answer may return first.
+    """
     tool_execution: ToolExecution = "concurrent"
     limits: TurnLimits = NO_LIMITS
-    """Bounds of each call that does not set them itself."""
+    """Bounds of each call that does not set its own."""
     durable: bool = True
-    """Whether there is a store to wait for."""
     others_add: bool = False
-    """Whether programs that know no leases may add messages at any time. What begins a turn is then stored before the
-    model is asked, so that the model is not asked without what they have added."""
+    """True if programs that know no leases may add messages at any time. A turn's first messages are then stored before
+    the model is asked, so that the model also sees what those programs have added.
+    """
     confirm_s: float = 1.0
-    """The store is asked who owns the session before a model is called when the last confirmation is older than
-    this."""
+    """If the last confirmation of the lease is older than this, the store is asked who owns the session before a model
+    is called.
+    """
 
 
 @dataclass(slots=True, kw_only=True)
 class AgentParts:
-    """What an agent is made of. Model, tools and system prompt may be exchanged between two steps."""
+    """The components of an agent. Model, tools and system prompt may be exchanged between two steps."""
 
     model: Model
     aux_model: Model | None = None
@@ -138,17 +140,17 @@ class AgentParts:
     """What to do when a model call fails; None gives up at once."""
     stop_request: StopRequest = field(default_factory=StopRequest)
     mark: MarkTurn | None = None
-    """Asked at the end of each turn; None when nobody wants marks."""
+    """Asked at the end of each turn; None for no marks."""
     remembers: bool = False
-    """Whether the session has a memory, which is told of each turn."""
+    """True if the session has a memory, which is told of each answered turn."""
     owner: Any = None
     """The `Agent` that users know; tools and hooks get it as `agent`."""
     lived_in: object = None
-    """The session of an orchestrator in which it lived last, whose values its state has; None for none."""
+    """The session of the orchestrator that the agent ran in last and that its state comes from; None for none."""
 
 
 class TurnContext:
-    """What a call works with, from its opening to its answer."""
+    """What a call works with, from its turn start to its answer."""
 
     def __init__(
         self,
@@ -160,9 +162,10 @@ class TurnContext:
         publish: PublishTurnEvent | None = None,
         is_turn: bool = True,
     ) -> None:
-        """`clock` gives seconds, for measuring; `publish` takes what happens on the way.
+        """`clock` gives seconds, for measuring; `publish` takes the turn's events.
 
-        What is no turn leaves no trace: its hooks cannot edit the conversation, and no wish to stop a turn is for it.
+        With `is_turn=False` (an unrecorded tool call) hooks cannot edit the conversation, and stop requests do not
+        apply.
         """
         self.settings = settings
         self.parts = parts
@@ -175,32 +178,32 @@ class TurnContext:
         self.limits = invocation.limits.over(settings.limits)
         self.sizes = self.limits.sizes
         self.filled: object = None
-        """The form that the caller wants, filled in."""
+        """The structured output that the caller asked for, once it is valid."""
 
 
 class TurnStop:
-    """Whether one turn is to end at once, and the scope of what it is doing now.
+    """Tells one turn to end, and cancels what it is doing now.
 
-    A message tells the agent that there is a wish. The turn itself looks too, at each place where it may end, so that a
-    tool or a hook that asks for the end is heard before anything else happens, whoever is quicker.
+    A message tells the agent of a stop request. The turn also looks for one itself at each place where it may end, so a
+    request by a tool or hook takes effect before anything else happens, even if the message is still on its way.
     """
 
     def __init__(self, request: StopRequest | None) -> None:
-        """Without a `wish` nobody can stop what runs, except by cancelling it."""
+        """With None the work can be stopped only by cancelling its task."""
         self._wish = request
         self._stop: StopReason | None = None
         self._scope: anyio.CancelScope | None = None
         self.after_tools: Callable[[StopReason], None] = self.ask
-        """Told of wishes that may wait for tools."""
+        """Called for requests that let running tools end first."""
 
     def ask(self, stop: StopReason) -> None:
-        """End it. The first one to ask decides how."""
+        """End the turn now. The first reason counts."""
         self._stop = self._stop or stop
         if self._scope is not None:
             self._scope.cancel()
 
     def heard(self) -> StopReason | None:
-        """How it is to end; None when it is to go on. Takes in now what was wished for just before."""
+        """The reason to end the turn; None to go on. Takes a waiting stop request first."""
         wish = None if self._wish is None else self._wish.take()
         if wish is not None:
             stop, after_tools = wish
@@ -208,18 +211,18 @@ class TurnStop:
         return self._stop
 
     def scope(self) -> anyio.CancelScope:
-        """A scope that is cancelled when the turn is to end, and now if it is already."""
+        """A scope that is cancelled when the turn is told to end; cancelled already if it has been."""
         self._scope = anyio.CancelScope()
         if self.heard() is not None:
             self._scope.cancel()
         return self._scope
 
     async def run_unless_stopped(self, work: Callable[[], Awaitable[T]]) -> T | None:
-        """What the work gives; None when the turn is to end before it or meanwhile, which cuts it short."""
+        """The result of `work`; None if the turn was told to end before or during it, which cancels it."""
         return None if self.heard() is not None else await self._cut_short(work)
 
     async def run_always(self, work: Callable[[], Awaitable[T]]) -> T | None:
-        """The same for what tidies up: it is done when the turn was to end before it, too."""
+        """As `run_unless_stopped`, but for clean-up: `work` also runs if the turn was told to end before."""
         return await (work() if self.heard() is not None else self._cut_short(work))
 
     async def _cut_short(self, work: Callable[[], Awaitable[T]]) -> T | None:
@@ -229,44 +232,41 @@ class TurnStop:
 
 
 class TurnMeter:
-    """Counts the steps and tools of one turn, from its making on."""
+    """Counts the steps and tools of one turn, and its time since it was made."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        """`clock` gives seconds, from wherever it likes."""
+        """`clock` gives seconds; only differences matter."""
         self.clock = clock
         self._began = self._asked = clock()
         self._attempts = 0
         self._cycles: list[StepMetrics] = []
         self._tools: dict[str, list[float]] = {}
         self.left_out: dict[str, str] = {}
-        """What model calls were not told, by name, and why."""
+        """Injections that were left out of model calls, by name, with the reason."""
 
     @property
     def attempts(self) -> int:
-        """How often the model was asked since its last answer that counted."""
+        """Model calls since the last answer that counted."""
         return self._attempts
 
     def asking(self) -> None:
-        """The model is asked now."""
         if not self._attempts:
             self._asked = self.clock()
         self._attempts += 1
 
     def answered(self, answer: Answer) -> None:
-        """The model has answered, and the answer counts."""
+        """Count an answer that was not thrown away."""
         duration_s = self.clock() - self._asked
         self._cycles.append(StepMetrics(answer.usage, answer.latency_ms or 0.0, duration_s, self._attempts))
         self._attempts = 0
 
     def ran(self, name: str, result: ToolResult, duration_s: float) -> None:
-        """A tool ran."""
         counts = self._tools.setdefault(name, [0, 0, 0.0])
         counts[0] += 1
         counts[1] += result.get("status") == "error"
         counts[2] += duration_s
 
     def metrics(self) -> TurnMetrics:
-        """Everything until now."""
         tools = {
             name: ToolMetrics(call_count=int(calls), error_count=int(errors), total_time=total)
             for name, (calls, errors, total) in self._tools.items()
@@ -277,7 +277,7 @@ class TurnMeter:
 
 
 class TurnRecord:
-    """What one turn says, on its way past hooks to the journal and to what the model is shown; and what it takes back.
+    """Writes one turn's messages and redactions: through the hooks, to the journal and to the conversation manager.
 
     Not an actor: it belongs to the turn's driver.
     """
@@ -288,27 +288,29 @@ class TurnRecord:
         self._read_model = turn.parts.read_model
         self._conversation = conversation
         self._token = turn.invocation.idempotency_token
-        """The caller's name for the turn, which its first message carries."""
+        """The idempotency token, stored with the turn's first message."""
         self.journal = journal
         self.wrote = False
-        """Whether anything of the turn is on record."""
+        """True once the journal has something of the turn."""
         self._number: int | None = None
         """The turn's number, from its first message on."""
         self._beginning = True
-        """Whether the model has not been asked and no tool has run."""
+        """True until the model is asked or a tool runs."""
         self._opened_again = False
         self._told: dict[int, tuple[Message, Message]] = {}
-        """What was said at the beginning, by identity, and what hooks made of it: they are told once."""
+        """The turn's first messages, by identity, with the hooks' edits, so that hooks are told once even if the turn
+        begins again.
+        """
 
     async def append(self, message: Message) -> None:
-        """Store a message, as hooks want it. Errors: those of guards and of the store."""
+        """Record a message, with the edits of hooks. Errors: those of guards and of the store."""
         _, edited = self._told.get(id(message), (message, None))
         told = edited is not None
         if edited is None:
             try:
                 edited = await self._turn.hooks.message_added(message)
             except RepertoryError:
-                if any(tool_results(message)):  # Tool uses are answered, whatever a guard says of the answers.
+                if any(tool_results(message)):  # Tool uses must be answered, even if a guard refuses the results.
                     self._record(_withheld(message))
                 raise
         self._record(edited)
@@ -320,8 +322,8 @@ class TurnRecord:
             await self._turn.publish({"message": copy_message(edited)})
 
     async def state_again(self, messages: Sequence[Message], left: UnansweredTurn) -> None:
-        """Store how a turn goes on whose tools are of unknown outcome, as a crash would have left it: in one piece.
-        Errors: those of guards, with nothing on record.
+        """Record how a turn continues whose tools have an unknown outcome, as a crash would have left it: all or
+        nothing. Errors: those of guards, with nothing recorded.
         """
         asking, starts = asked_again(left, self.journal.wall())
         told = [await self._turn.hooks.message_added(message) for message in (*messages, asking)]
@@ -335,12 +337,11 @@ class TurnRecord:
 
     @property
     def number(self) -> int:
-        """The turn's number."""
         return self.journal.fold.turns + 1 if self._number is None else self._number
 
     def _record(self, message: Message) -> None:
         fold = self.journal.fold
-        closes = not self.wrote and fold.turns > 0 and is_filler(message)  # It is the end of the turn before.
+        closes = not self.wrote and fold.turns > 0 and is_filler(message)  # It ends the turn before.
         record = MessageAdded(
             at=self.journal.wall(),
             message=message,
@@ -356,16 +357,16 @@ class TurnRecord:
     # Before the model is asked.
 
     def begun(self) -> None:
-        """From now on the turn has done something that cannot be taken back."""
+        """Note that the turn has done something that cannot be taken back."""
         self._beginning = False
         self._told.clear()
 
     async def begin(self) -> bool:
-        """See that the session is still ours, before the model is asked for the first time.
+        """Before the turn first asks the model, check that this process still owns the session. True if so.
 
-        After a pause the store is asked. Where others may add to the session at any time, and in `strict`, what was
-        said is stored first. False when others have written meanwhile, so that the conversation has gone on and nothing
-        of the turn is on record. Errors: `LeaseLost`, `SessionBusy`, `Unavailable`.
+        If the last confirmation is older than `confirm_s`, the store is asked. With `others_add`, and in `strict`, the
+        turn's first messages are stored first. False if another process has written meanwhile: the conversation has
+        gone on, and nothing of the turn is recorded. Errors: `LeaseLost`, `SessionBusy`, `Unavailable`.
         """
         settings, journal = self._settings, self.journal
         stored = self.wrote and (settings.others_add or settings.durability == "strict")
@@ -381,13 +382,13 @@ class TurnRecord:
         return not moved
 
     async def own_or_raise(self) -> None:
-        """Start writing what was said; after a pause, or with too much that waits, wait for the store first."""
+        """Start storing the turn's messages. After a pause, or with a full commit buffer, wait for the store first."""
         if self.journal.full or not self.journal.confirmed_within(self._settings.confirm_s):
             await self.journal.prove()
         self.journal.hand_over()
 
     def begin_again(self) -> None:
-        """The session was opened anew, and the conversation has gone on meanwhile."""
+        """Start over: the session was opened again, and its conversation has gone on meanwhile."""
         self._token, self._number = self._turn.invocation.idempotency_token, None
         self.wrote = False
         self._opened_again = True
@@ -395,7 +396,7 @@ class TurnRecord:
     # What the model is shown.
 
     async def decided(self, question: Ask[ModelView], again: Ask[ModelView]) -> ModelView:
-        """What the model is shown. While that is being decided the turn waits, unless it is stopped meanwhile."""
+        """What to show the model. The turn waits for the decision, unless it is stopped."""
         stop, shown = self._turn.stop, await self._ask_view(question)
         while shown.undecided:
             await stop.run_unless_stopped(lambda: self._conversation.ask(Settle(), timeout_s=math.inf))
@@ -405,7 +406,7 @@ class TurnRecord:
         return shown
 
     async def show_edits(self) -> Sequence[Message] | None:
-        """Make what callbacks did to `agent.messages` part of the turn. What is shown then; None without edits."""
+        """Make the edits that callbacks did to `agent.messages` part of the turn. The new view; None without edits."""
         draft = self._read_model.take_draft()
         if draft is None:
             return None
@@ -413,7 +414,7 @@ class TurnRecord:
         return shown.messages
 
     async def name_manager(self) -> None:
-        """Have the first commit say which conversation manager is in use, when the journal names another one."""
+        """If the journal names another conversation manager, record the one in use with the first commit."""
         if self._read_model.misnamed:
             await self._ask_view(NameManager(added=self.journal.take_unshown()))
             self._read_model.misnamed = False
@@ -425,7 +426,9 @@ class TurnRecord:
         return shown
 
     async def redact(self, text: str) -> None:
-        """Put `text` in the place of what the user said last, for good: in every later look, and in the next commit."""
+        """Replace the user's last messages by `text` for good: at once for readers, and in the store with the next
+        commit.
+        """
         instead = {entry.seq: without_text(entry.message, text) for entry in self.journal.asked}
         if instead:
             self.journal.redact(instead)
@@ -434,7 +437,7 @@ class TurnRecord:
     # At the end.
 
     async def mark(self) -> None:
-        """Ask whether the turn that has just ended is to be marked, and add the record when it is. Does not fail."""
+        """Ask if the turn that has just ended is to be marked, and add the record if so. Does not fail."""
         parts = self._turn.parts
         if parts.mark is None:
             return
@@ -445,7 +448,7 @@ class TurnRecord:
 
 
 def _withheld(message: Message) -> Message:
-    """The message of results that a guard did not let pass: each tool use is answered, and nothing else is said."""
+    """An error result for each tool result of a message that a guard refused."""
     results = [
         error_result(result["toolUseId"], "The result is withheld: a hook failed.") for result in tool_results(message)
     ]

@@ -1,10 +1,10 @@
 """The conversation manager of one session: holds what the model is shown and decides what to hide.
 
-State: the shown messages with their sequence numbers; what is being decided, or was and waits to be applied. Pace: the
-turn's. Decisions that take time (a summary, a user's own code) are jobs, on what was shown when they began, and are
-applied when the agent asks next, if what is shown still begins the same. So nobody waits for one that is made ahead of
-need, a turn that is stopped leaves nothing half done, and one that fails changes nothing. Fails: never by what a
-manager does. Supervised by the session, after the persister and before the agent.
+State: the shown messages with their sequence numbers; a decision that is being made, or is made and not applied yet.
+Pace: the turn's. A decision that takes time (a summary, a user's own code) is a job on a copy of the view; it is
+applied when the agent asks next, if the view still begins the same. So no turn waits for a decision made ahead of need,
+a stopped turn leaves nothing half done, and a decision that fails changes nothing. Fails: never by what a manager does.
+Supervised by the session, after the persister and before the agent.
 """
 
 from __future__ import annotations
@@ -58,18 +58,18 @@ class NumberedMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelView:
-    """What the model is shown now, and the records that say so when it changed. Nobody edits the list."""
+    """What the model is shown now, and the records of what changed. The list must not be edited."""
 
     messages: list[Message]
     views: tuple[ViewChanged, ...] = ()
     undecided: bool = False
-    """Something is being decided: ask `Settle`, then the same again."""
+    """A decision is being made: ask `Settle`, then ask the same again."""
     tokens: int | None = None
-    """What a request with these messages takes, where that is measured."""
+    """Tokens of a request with these messages, where that is measured."""
     count: bool = False
-    """It may be too much: have the model count it, and say `Counted`."""
+    """The request may be too large: have the model count it, and send `Counted`."""
     misnamed: bool = False
-    """The journal names another manager than the one that decides: say `NameManager` with what is stored next."""
+    """The journal names another manager than the one in use: send `NameManager` with the next records."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,72 +81,71 @@ class LoadView(Ask[ModelView]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrepareCall(Ask[ModelView]):
-    """Take in what was added since the last question; answers with what to send to the model."""
+    """Take in the messages added since the last question; answers with what to send to the model."""
 
     added: tuple[NumberedMessage, ...]
     beside: Beside = field(default_factory=Beside)
     budgets: tuple[Budget, ...] = ()
-    """What is decided from now on counts towards them."""
+    """Decisions from now on count towards these."""
     again: bool = False
-    """It was asked before, and something was undecided."""
+    """True if this repeats a question that was undecided."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted(Ask[ModelView]):
-    """The model has counted what the last answer showed."""
+    """The model has counted the last answer's messages."""
 
     tokens: int | None
-    """None when it could not: the estimate stays."""
+    """None if it could not: the estimate stays."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReduceView(Ask[ModelView]):
-    """The model refused for length: shorten by at least half of what is missing by estimate, as far as that goes.
+    """The model refused the request for its length: shorten by at least half of the estimated excess, if possible.
     Errors: `ContextWindowOverflowException` when nothing more can be hidden.
     """
 
     error: ContextWindowOverflowException
     before: int = 0
-    """How often that was done for this call of the model already."""
+    """How often this model call was shortened before."""
     again: bool = False
-    """It was asked before, and something was undecided."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tidy(Ask[ModelView]):
-    """The turn is ending: take in what was added and tidy up. What is begun ahead of need goes on behind its answer."""
+    """The turn is ending: take in the added messages and tidy up. A summary begun ahead of need goes on after the
+    answer.
+    """
 
     added: tuple[NumberedMessage, ...]
     budgets: tuple[Budget, ...] = ()
-    """What is decided from now on counts towards them."""
     again: bool = False
-    """It was asked before, and something was undecided."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NameManager(Ask[ModelView]):
-    """Something is about to be stored: have the journal name the manager that decides from this commit on."""
+    """Records are about to be stored: have the journal name the manager in use from this commit on."""
 
     added: tuple[NumberedMessage, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class EditShown(Ask[ModelView]):
-    """Callbacks of hooks have edited what is shown: show that. An edit that makes no conversation is logged."""
+    """Show the edits that hooks' callbacks made. An edit that leaves no valid conversation is logged and dropped."""
 
     added: tuple[NumberedMessage, ...]
     draft: Draft
-    """What was added since it was begun stays behind it."""
+    """Messages added after the draft was made stay behind it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settle(Ask[None]):
-    """Answered when nothing is undecided any more. Whoever stops waiting changes nothing."""
+    """Answered when no decision is open. The decision goes on even if the asker stops waiting."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplaceShown(Ask[ModelView]):
-    """These messages say something else now, and always have."""
+    """Replace messages for good (redaction)."""
 
     instead: Mapping[int, Message]
     """By sequence number. They keep the tool uses and tool results of the originals."""
@@ -154,15 +153,15 @@ class ReplaceShown(Ask[ModelView]):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Decided:
-    """The conversation's own: a decision was made, or could not be."""
+    """The actor's message to itself: a decision was made, or failed."""
 
     shown: Sequence[Message]
-    """What was shown when it was begun."""
+    """The view that the decision was made on."""
     plan: WindowPlan | None = None
     error: Exception | None = None
 
     def stands(self, shown: Sequence[Message]) -> bool:
-        """Whether what is shown still begins with what the plan was made for."""
+        """True if the view still begins with the messages that the decision was made on."""
         return len(shown) >= len(self.shown) and all(
             now is then or now == then for now, then in zip(shown, self.shown, strict=False)
         )
@@ -174,14 +173,14 @@ ConversationMessage: TypeAlias = (
 
 
 Summarize = Callable[[SummaryRequest], Awaitable[str]]
-"""Has a summary written. Errors: whatever the model or the agent that writes it raises."""
+"""Writes a summary. Errors: whatever the model or agent that writes it raises."""
 
 AHEAD = 0.8
-"""At this share of the threshold of proactive compression, a summary is begun, for when the threshold is reached."""
+"""At this share of the threshold of proactive compression a summary is begun ahead of need."""
 COMPRESSIONS_MAX = 16
-"""How often a manager is asked to shorten in one go: each time it may do only a little."""
+"""How often a manager is asked to shorten in one go; it may do only a little each time."""
 SUMMARIES_MAX = 8
-"""How often a refused request is shortened by a summary; what is too long even then is shortened without any."""
+"""How often a refused request is shortened by a summary; after that it is shortened without one."""
 DECISION_TIMEOUT_S = 120.0
 """How long a summary, or a user's own code, may take."""
 
@@ -201,10 +200,10 @@ class ConversationActor(Actor[ConversationMessage]):
         self._summarize = summarize
         self._shorten = shorten
         self._new = 0
-        """So many of the last messages have not been looked at for whether to shorten them."""
+        """How many of the last messages `shorten` has not looked at."""
         self._shown = Window(View(), iter(()))
         self._messages: list[Message] = []
-        """The shown messages again, as a list: what is copied for every model call."""
+        """The shown messages as a list, copied for every model call."""
         self._last_seq = 0
         self._removed = 0
         self._model_calls = 0
@@ -213,24 +212,24 @@ class ConversationActor(Actor[ConversationMessage]):
         self._gauge: TokenGauge | None = None
         self._beside = Beside()
         self._budgets: tuple[Budget, ...] = ()
-        """What is decided counts towards them."""
+        """Decisions count towards these."""
         self._window: int | None = None
-        """What the model's window turned out to hold, when nobody knew."""
+        """The model's window in tokens, learned from a refusal, if the model does not tell it."""
         self._deciding = False
         self._refused = False
-        """Whether what is being decided, or was, is what to do about the model's refusal."""
+        """True if the open decision answers the model's refusal."""
         self._named = False
-        """Whether the journal was told in this turn who decides, with what was counted until then."""
+        """True if this turn has recorded the manager's name and counts."""
         self._target = 0
-        """So many tokens may be left in what is shown when the model has refused it."""
+        """After a refusal: how many tokens the shown messages may keep."""
         self._unsummarised = False
-        """Whether summaries help no more with this call of the model: there were enough, or the smallest pieces were
-        too long for the model that writes them.
+        """True if summaries no longer help with this model call: there were `SUMMARIES_MAX`, or even the smallest piece
+        was too long for the model that writes them.
         """
         self._eased = False
-        """Whether anything was shortened since it refused."""
+        """True if anything was shortened since the refusal."""
         self._left = 0
-        """So many tokens were left when it was last decided what to shorten: what does not help is not gone on with."""
+        """Tokens before the last attempt to shorten. An attempt that does not lower this ends the loop."""
         self._decided: Decided | None = None
         self._settling: list[ReplySlot[object]] = []
 
@@ -277,7 +276,7 @@ class ConversationActor(Actor[ConversationMessage]):
         if self._threshold is not None:
             self._gauge = TokenGauge(self._messages, hidden=_count(state, "hidden_tokens"))
         self._decided, self._refused = None, False
-        self._new = 1  # A process that died may have put it on record, and not what to show instead.
+        self._new = 1  # A killed process may have stored the last message, but not its shortening.
         return self._messages.copy()
 
     def _take_in(self, added: tuple[NumberedMessage, ...]) -> None:
@@ -332,8 +331,8 @@ class ConversationActor(Actor[ConversationMessage]):
         return self._answer(changes, undecided=undecided)
 
     def _reduce(self, message: ReduceView) -> Next:
-        """Shorten until the target is met or nothing more helps. Errors are told to whoever asked the model, unless
-        something was shortened: then the model is asked again.
+        """Shorten until the target is met or nothing more helps. If nothing was shortened, the asker gets the error;
+        otherwise the model is asked again.
         """
         if not message.again:
             self._learn_window()
@@ -361,7 +360,7 @@ class ConversationActor(Actor[ConversationMessage]):
             try:
                 decision = self._manager.reduce(self._messages, self._budget(message.error, left - self._target))
                 self._refused = self._carry_out(decision, changes)
-            except Exception as failure:  # noqa: BLE001 - A manager may be anybody's code.
+            except Exception as failure:  # noqa: BLE001 - A manager may be a user's code.
                 return self._eased_or(_could_not_shorten(failure), changes)
             if self._refused:
                 return self._answer(changes, undecided=True)
@@ -374,7 +373,7 @@ class ConversationActor(Actor[ConversationMessage]):
         return self._answer(changes) if self._eased else refuse(error)
 
     def _least(self, before: int) -> int:
-        """How many tokens to take off at least, the model having refused that often before."""
+        """How many tokens to take off at least, after `before` earlier refusals."""
         if self._gauge is None:
             tokens = estimate_tokens(self._messages, self._beside.tool_specs, self._beside.system_prompt)
         else:
@@ -396,7 +395,7 @@ class ConversationActor(Actor[ConversationMessage]):
         try:
             behind = self._messages[len(draft.shown) :]
             if self._messages[: len(draft.shown)] != list(draft.shown):
-                raise Invalid("what is shown has changed since hooks edited it", shown=len(self._messages))
+                raise Invalid("the shown messages have changed since hooks edited them", shown=len(self._messages))
             plan = plan_of_edit(self._messages, [*draft.given, *behind], [*draft.messages, *behind])
             if plan.changes:
                 self._change(plan, changes)
@@ -433,29 +432,29 @@ class ConversationActor(Actor[ConversationMessage]):
         )
 
     def _is_full(self, share: float) -> bool:
-        """Whether the next request reaches this share of the threshold of proactive compression."""
+        """True if the next request reaches this share of the threshold of proactive compression."""
         if self._gauge is None or self._threshold is None:
             return False
         tokens = self._gauge.tokens(self._messages, self._beside)
         return is_full(tokens, self._beside.window or self._window, self._threshold * share)
 
     def _learn_window(self) -> None:
-        """A model whose window nobody knows has refused what was shown: its window holds less."""
+        """A model of unknown window has refused the request: its window holds fewer tokens than that."""
         if self._gauge is not None and self._beside.window is None:
             tokens = self._gauge.tokens(self._messages, self._beside)
             self._window = min(tokens, self._window or tokens)
 
     def _manage(self, changes: list[ViewChanged]) -> bool:
-        """Tidy up. Whether what to do is undecided yet."""
+        """Tidy up. True if a decision is still open."""
         try:
             decision = self._manager.manage(self._messages)
-        except Exception as error:  # noqa: BLE001 - A manager may be anybody's code, and what is shown is valid as it is.
+        except Exception as error:  # noqa: BLE001 - A manager may be a user's code, and what is shown is valid as it is.
             self._log(error)
             return False
         return self._carry_out(decision, changes)
 
     def _compress(self, changes: list[ViewChanged]) -> bool:
-        """Shorten ahead of a call, as far as that goes. Whether that is undecided yet."""
+        """Shorten ahead of a call as far as possible. True if a decision is still open."""
         try:
             for _ in range(COMPRESSIONS_MAX):
                 undecided = self._carry_out(self._manager.reduce(self._messages, self._budget()), changes)
@@ -463,12 +462,12 @@ class ConversationActor(Actor[ConversationMessage]):
                     return undecided
         except ContextWindowOverflowException as error:
             self.context.logger.debug("there is nothing left to shorten", exc_info=error)
-        except Exception as error:  # noqa: BLE001 - Best effort: a manager may be anybody's code, and the call may fit.
+        except Exception as error:  # noqa: BLE001 - Best effort: a manager may be a user's code, and the call may fit.
             self._log(error)
         return False
 
     def _shorten_new(self, changes: list[ViewChanged]) -> None:
-        """Show less of what has just been said, where somebody asked for that."""
+        """Shorten new messages, if a plugin wants that."""
         new, self._new = self._new, 0
         if self._shorten is not None and new:
             plan = self._shorten(self._messages, new)
@@ -476,21 +475,21 @@ class ConversationActor(Actor[ConversationMessage]):
                 self._change(plan, changes)
 
     def _look_ahead(self) -> None:
-        """Have a summary written that will be wanted soon; what costs nothing can wait until it is.
+        """Begin a summary that will be needed soon. Decisions that take no time wait until they are needed.
 
-        When a budget is used up, it is left for a call that has something left.
+        If a budget is used up, a later call with budget left begins it.
         """
         if not self._manager.summarizes or any(budget.used_up for budget in self._budgets):
             return
         try:
             decision = self._manager.reduce(self._messages, self._budget())
         except ContextWindowOverflowException:
-            return  # There is nothing to summarise yet.
+            return  # Nothing to summarise yet.
         if isinstance(decision, SummaryRequest):
             self._begin(decision)
 
     def _carry_out(self, decision: WindowDecision, changes: list[ViewChanged]) -> bool:
-        """Apply a plan; begin what takes its time, and say so."""
+        """Apply a plan at once; begin a summary or a custom edit as a job. True for a job."""
         if isinstance(decision, WindowPlan):
             if decision.changes:
                 self._change(decision, changes)
@@ -507,7 +506,7 @@ class ConversationActor(Actor[ConversationMessage]):
     async def _decide(
         self, decision: SummaryRequest | CustomEdit, shown: Sequence[Message], budgets: tuple[Budget, ...]
     ) -> None:
-        BUDGETS.set(budgets)  # In the context of this job.
+        BUDGETS.set(budgets)  # In this job's context.
         decided: Decided
         try:
             with anyio.fail_after(DECISION_TIMEOUT_S):
@@ -515,15 +514,15 @@ class ConversationActor(Actor[ConversationMessage]):
                     refused = refusals(budgets)
                     decided = Decided(shown=shown, plan=await decision.decide())
                     if refusals(budgets) > refused:
-                        raise LimitReached("the budget of the call is used up: what was decided may not be whole")
+                        raise LimitReached("the budget of the call is used up: the decision may be incomplete")
                 else:
                     decided = Decided(shown=shown, plan=decision.plan(await self._summarize(decision)))
-        except Exception as error:  # noqa: BLE001 - Whatever it is, it must not take the conversation down.
+        except Exception as error:  # noqa: BLE001 - No failure may end the conversation actor.
             decided = Decided(shown=shown, error=error)
         self.context.self_ref.tell(decided)
 
     def _note(self, decided: Decided) -> Next:
-        """It waits for the agent to ask: only then is somebody there to put it on record."""
+        """Keep a decision until the agent asks, because only then can it be recorded."""
         self._deciding = False
         self._decided = decided
         for slot in self._settling:
@@ -532,7 +531,7 @@ class ConversationActor(Actor[ConversationMessage]):
         return CARRY_ON
 
     def _apply_decided(self, changes: list[ViewChanged]) -> Exception | None:
-        """Apply what was decided, if it still stands. The error, when it could not be decided."""
+        """Apply the decision if the view still begins the same. The error, if deciding failed."""
         decided, self._decided = self._decided, None
         if decided is None:
             return None
@@ -546,13 +545,13 @@ class ConversationActor(Actor[ConversationMessage]):
     def _restore(self, state: Mapping[str, Json]) -> None:
         try:
             self._manager.restore(self._removed, state)
-        except Exception as error:  # noqa: BLE001 - A manager may be anybody's code, and may begin anew.
+        except Exception as error:  # noqa: BLE001 - A manager may be a user's code, and may begin anew.
             self._log(error)
 
     def _state_now(self) -> Mapping[str, Json]:
         try:
             return self._manager.keep(self._removed)
-        except Exception as error:  # noqa: BLE001 - A manager may be anybody's code; what was kept stays.
+        except Exception as error:  # noqa: BLE001 - A manager may be a user's code; the last state stays.
             self._log(error)
             return self._state
 
@@ -563,7 +562,9 @@ class ConversationActor(Actor[ConversationMessage]):
 
     @property
     def _is_news(self) -> bool:
-        """Whether the journal names another manager, or keeps another state of it; told when that costs nothing."""
+        """True if the journal names another manager, or has another state of it. Recorded when that needs no extra
+        record.
+        """
         return self._misnamed or self._state_now() != self._state
 
     @property

@@ -1,4 +1,4 @@
-"""Reading everything that was ever said, as it stands now."""
+"""Reads the whole message history of a session, with redactions applied."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ if TYPE_CHECKING:
     from repertory.core.orchestration.run import Run
 
 _SLICE_ROWS = 512
-"""Rows that are decoded in one go, unless they are large: about two milliseconds."""
+"""Rows decoded in one slice, unless they are large: about two milliseconds."""
 _SAYING = frozenset({RecordKind.MESSAGE, RecordKind.REDACTION})
-"""The kinds of rows that say what was said."""
+"""The row kinds that hold messages or change them."""
 _TELLING = frozenset({RecordKind.NODE, RecordKind.BRANCH})
-"""The kinds of rows that say what became of runs."""
+"""The row kinds that tell what became of runs."""
 
 
 class History(NamedTuple):
-    """What was said in a session."""
+    """The messages of a session."""
 
     messages: tuple[Message, ...]
     """Oldest first."""
     forked: bool = False
-    """Whether the journal may go on from another one, which has what was said before."""
+    """True if the journal may continue another one, which holds the earlier messages."""
 
 
 async def read_history(keeper: Durable | InMemoryJournal, session_id: str, buffer: CommitBuffer) -> History:
-    """What is stored of the buffer's agent, proved, and what waits to be. In slices: a long history holds nobody up.
+    """The buffer's agent's stored messages, verified, and those that wait to be stored.
 
-    Errors: `CorruptJournal`, those of the store.
+    It is read in slices, so a long history does not block the event loop. Errors: `CorruptJournal`, those of the store.
     """
     if isinstance(keeper, InMemoryJournal):
         return History(keeper.history())
     store = keeper.store
     rows = list(await store.load(session_id, buffer.agent_id, whole=True))
-    for start in range(0, len(rows), _SLICE_ROWS):  # Each slice is proved by the last row of the one before.
+    for start in range(0, len(rows), _SLICE_ROWS):  # Each slice is verified by the last row of the one before.
         verify(rows[max(0, start - 1) : start + _SLICE_ROWS], session_id=session_id)
         await checkpoint()
     stored = rows[-1].seq if rows else 0
@@ -72,7 +72,7 @@ async def read_history(keeper: Durable | InMemoryJournal, session_id: str, buffe
 async def read_said(
     keeper: Durable | InMemoryJournal, session_id: str, buffer: CommitBuffer, after: int, until: int | None
 ) -> Sequence[SaidMessage]:
-    """What was said after a sequence number and counts, oldest first. What opening reads is enough, as a rule."""
+    """The messages after a sequence number, with counts, oldest first. Usually it reads only the rows of opening."""
     if isinstance(keeper, InMemoryJournal):
         return keeper.said(after, until)
     store: SessionStore = keeper.store
@@ -87,7 +87,7 @@ async def read_said(
 
 
 async def read_run(keeper: Durable | InMemoryJournal, session_id: str, buffer: CommitBuffer, number: int) -> Run | None:
-    """The run of that number; None when it is not there or is not over. The whole journal is read for it."""
+    """The run of that number; None if it is missing or not over. This reads the whole journal."""
     if isinstance(keeper, InMemoryJournal):
         return past_run(keeper.told_of_runs(), number)
     rows = list(await keeper.store.load(session_id, buffer.agent_id, whole=True))
@@ -104,7 +104,9 @@ def _proved_and_said(rows: Sequence[Row], after: int, until: int | None, session
 
 
 def _slices(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
-    """The rows, at most `_SLICE_ROWS` at a time, and no more than `OFF_LOOP_BYTES` but for a single row."""
+    """The rows in slices of at most `_SLICE_ROWS` rows and `OFF_LOOP_BYTES` bytes; a single larger row is its own
+    slice.
+    """
     start = size = 0
     for place, row in enumerate(rows):
         size += len(row.body)

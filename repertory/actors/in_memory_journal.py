@@ -1,4 +1,4 @@
-"""A session that lives in memory only."""
+"""The journal of a session that has no store."""
 
 from __future__ import annotations
 
@@ -19,23 +19,25 @@ from repertory.core.outage import StorePatience
 
 @dataclass(slots=True)
 class InMemoryJournal:
-    """What a session amounts to, and what was said in it. It outlasts the actors that work on it."""
+    """The fold of a session and all its messages. It outlives the actors that use it."""
 
     fold: Fold = field(default_factory=Fold)
     messages: dict[int, Message] = field(default_factory=dict[int, Message])
-    """Every message ever said, by sequence number."""
+    """Every message, by sequence number."""
 
     times: dict[int, float] = field(default_factory=dict[int, float])
-    """When each was said, by sequence number: epoch seconds."""
+    """When each message was added, by sequence number: epoch seconds."""
     branches: list[tuple[int, Record]] = field(default_factory=list[tuple[int, Record]])
     nodes: dict[tuple[int, str], tuple[int, Record]] = field(default_factory=dict[tuple[int, str], tuple[int, Record]])
-    """By run and node, the latest word: of the orchestrator's run, and of earlier ones that may be asked for again."""
+    """By run and node, the node's latest record with its number: for the current run, and for earlier ones that may
+    still be read.
+    """
 
     last: MessageAdded | None = None
-    """The last record, when it is a message: what is shown may change with it."""
+    """The last record, if it is a message: a change of the view may become part of it."""
 
     def add(self, record: Record) -> int:
-        """Take the next record in; gives its number. Errors: `Invalid` when it may not stand here."""
+        """Append a record; returns its sequence number. Errors: `Invalid` if the record is not allowed here."""
         seq = self.fold.last_seq + 1
         if type(record) is Branched:
             self.fold.rewind(seq, record, shown_messages(self.fold.shown))
@@ -55,7 +57,7 @@ class InMemoryJournal:
         return seq
 
     def add_view(self, change: ViewChanged) -> None:
-        """A change of what is shown. Errors: `Invalid` when it may not stand here."""
+        """Append a change of the view. Errors: `Invalid` if it is not allowed here."""
         whole = None if self.last is None else message_with_view(self.last, change)
         if whole is None:
             self.add(change)
@@ -64,7 +66,7 @@ class InMemoryJournal:
             self.last = whole
 
     def told_of_runs(self) -> list[tuple[int, Record]]:
-        """What became of the runs that are known, with the rewinds, in order."""
+        """The records of all known runs, with the rewinds, in order."""
         return sorted([*self.branches, *self.nodes.values()], key=lambda told: told[0])
 
     def _note_node(self, seq: int, record: NodeChanged) -> None:
@@ -74,23 +76,25 @@ class InMemoryJournal:
         self.nodes[record.run, record.node] = seq, record
 
     def redact(self, instead: Mapping[int, Message], at: float) -> tuple[Copy, ...]:
-        """Put other messages in the place of these, by sequence number, for good. Errors: `UnpairedTools`."""
+        """Replace these messages, by sequence number, for good. Errors: `UnpairedTools`."""
         for target, message in instead.items():
             index = list(self.messages).index(target)
             self.add(Redacted(at=at, target=target, message=message, turn=self.fold.turns, index=index))
         return ()
 
     def buffer_of(self, session_id: str, agent_id: str, patience: StorePatience | None = None) -> CommitBuffer:
-        """What waits to be stored: never anything."""
+        """An empty commit buffer: nothing ever waits here."""
         del patience
         return CommitBuffer(session_id, agent_id)
 
     def history(self) -> tuple[Message, ...]:
-        """A copy of everything that was said, oldest first."""
+        """A copy of all messages, oldest first."""
         return tuple(map(copy_message, self.messages.values()))
 
     def said(self, after: int, until: int | None) -> list[SaidMessage]:
-        """What was said after a sequence number, oldest first, without what a rewind up to `until` has left behind."""
+        """The messages after a sequence number, oldest first, without those that a rewind up to `until` has left
+        behind.
+        """
         path = paths_to(self.branches, [self.fold.last_seq if until is None else until])
         return [
             SaidMessage(seq, self.times[seq], message)

@@ -1,5 +1,4 @@
-"""An agent's journal, as its author writes it: each record is folded at once, and here the author waits until what it
-wrote is durable.
+"""An agent's journal for its one author: each record is folded at once, and here the author waits for durability.
 
 Not an actor: it belongs to the agent or orchestrator actor, the only author of its journal.
 """
@@ -34,15 +33,15 @@ if TYPE_CHECKING:
     from repertory.core.messages import Message
 
 LATE_S = 2.0
-"""How long after its deadline a call may still wait for its store: a turn that was cut short is written down then."""
+"""How long after its deadline a call may still wait for the store, so that a turn that was cut short is stored."""
 
 _log = logging.getLogger("repertory.journal")
 
 
 class ActorJournal:
-    """Gathers records until somebody has to wait, so that what belongs together is committed together.
+    """Gathers records until the author has to wait, so that related records are committed together.
 
-    A session that is not kept has nothing to wait for: `hand_over`, `commit`, `begin` and `prove` do nothing then.
+    For a session without a store `hand_over`, `commit`, `begin` and `prove` do nothing.
     """
 
     def __init__(
@@ -52,8 +51,8 @@ class ActorJournal:
         wall: Callable[[], float],
         buffer: CommitBuffer,
     ) -> None:
-        """`journal`: what the persister has opened just now, with the lease; `wall` gives epoch seconds; `buffer`:
-        what the persister could not store.
+        """`journal`: opened by the persister just now, with the lease. `wall` gives epoch seconds. `buffer`: the
+        persister's.
         """
         self._persister = persister
         self._buffer = buffer
@@ -70,26 +69,25 @@ class ActorJournal:
     def _go_on(self, journal: JournalAuthor | InMemoryJournal) -> None:
         self._journal = journal
         self._author = journal if isinstance(journal, JournalAuthor) else None
-        """None for a session that is not kept."""
+        """None for a session without a store."""
         self._confirmed_at = self.wall() if self._author is not None else math.inf
         self._unshown: list[NumberedMessage] = []
         self.asked = _asked(journal.fold)
-        """What the user said last: one message after the other, without an answer between them."""
+        """The user's last messages, one after the other with no answer between them."""
 
     @property
     def fold(self) -> Fold:
-        """Where the journal stands, every record so far included. To be read only."""
+        """The state after every record so far. Read only."""
         return self._journal.fold
 
     @property
     def pending_tools(self) -> PendingTools:
-        """Where the tools of the last message stand."""
         return pending_tools_of(self.fold)
 
     def add(self, record: Record) -> int:
-        """Add the next record; gives its number. It reaches the persister with the next `hand_over` or `commit`.
+        """Append a record; returns its sequence number. The persister gets it with the next `hand_over` or `commit`.
 
-        Errors: `Invalid` (`UnpairedTools`) when it may not stand here; nothing has changed then.
+        Errors: `Invalid` (`UnpairedTools`) if the record is not allowed here; nothing has changed then.
         """
         last = self.fold.last_message
         seq = self._journal.add(record)
@@ -101,48 +99,46 @@ class ActorJournal:
         return seq
 
     def add_view(self, change: ViewChanged) -> None:
-        """A change of what is shown: part of the message that it follows directly, when that is still here and can
-        hold it; else a record of its own.
+        """Record a change of the view: as part of the message directly before it, if that is not handed over yet and
+        can hold it; otherwise as its own record.
         """
         self._journal.add_view(change)
 
     def add_changes(self, state: AgentState) -> None:
-        """Record what changed in the state since this was last asked."""
+        """Record what changed in the state since the last call."""
         patch = state.take_patch()
         if patch is not None:
             self.add(StateChanged(at=self.wall(), set=dict(patch.set), delete=patch.delete))
 
     def take_unshown(self) -> tuple[NumberedMessage, ...]:
-        """The messages that were added since this was last asked, for the conversation manager."""
+        """The messages added since the last call, for the conversation manager."""
         unshown, self._unshown = tuple(self._unshown), []
         return unshown
 
     def show_from_here(self) -> None:
-        """The conversation manager is told of everything at once."""
+        """Forget the unshown messages: the conversation manager is about to load everything."""
         self._unshown, self.asked = [], _asked(self.fold)
 
     def redact(self, instead: Mapping[int, Message]) -> None:
-        """Put other messages in the place of these of the running turn, by sequence number, for good: what is committed
-        next destroys the originals.
-        """
+        """Replace these messages, by sequence number, for good. The next commit destroys the originals."""
         left = self._journal.redact(instead, self.wall())
         if left:
             where = [copy.what for copy in left]
-            _log.warning("what was redacted is said elsewhere too where=%r", where)
+            _log.warning("copies of a redacted message remain where=%r", where)
         self.asked = [NumberedMessage(entry.seq, instead.get(entry.seq, entry.message)) for entry in self.asked]
         self.hand_over()
 
     def hand_over(self, *, soon: bool = False) -> None:
-        """Have the persister write what was gathered in the background: at once when `soon`."""
+        """Have the persister write the gathered records in the background; at once if `soon`."""
         if self._author is not None and self._author.gathered:
             self._author.hand_over()
-            with suppress(MailboxFull):  # It has much to read, and takes this with what it reads next.
+            with suppress(MailboxFull):  # The persister takes these rows with the messages in its full mailbox.
                 self._persister.tell(Store(soon=soon))
 
     async def commit(self, *, closing: bool = False, patient: bool = True) -> None:
         """Wait until everything added so far is durable. Errors: those of the persister's `Commit`; `ActorDead`.
 
-        `closing`: the turn is over, so that what later openings need may be restated with it. Without `patient` the
+        `closing`: the turn is over, so a restatement that later openings need may be added. Without `patient` the
         store's first refusal is raised. A call with a deadline waits until `LATE_S` after it at most.
         """
         if self._author is None:
@@ -155,11 +151,11 @@ class ActorJournal:
         self._confirmed_at = self.wall()
 
     async def begin(self, *, stored: bool) -> bool:
-        """Before a turn's model is asked for the first time: wait until the store has said that the session is still
-        ours, and with `stored` has what was gathered.
+        """Before a turn first asks the model: wait until the store confirms the lease and, with `stored`, has all
+        records.
 
-        When somebody else has written to it meanwhile and it can be opened again, everything since the turn began is
-        forgotten: the answer is True then, and `fold` is what is there now. Errors: as `commit`, `SessionBusy`.
+        True if another process has written meanwhile and the session was opened again: everything since the turn began
+        is forgotten, and `fold` is the new state. Errors: as `commit`, `SessionBusy`.
         """
         if self._author is None:
             return False
@@ -174,22 +170,21 @@ class ActorJournal:
 
     @property
     def behind(self) -> bool:
-        """Whether the store does not take what was said."""
+        """True while the store refuses this agent's rows."""
         return self._buffer.error is not None
 
     @property
     def full(self) -> bool:
-        """Whether as much waits for the store as may."""
         return self._buffer.full(0 if self._author is None else self._author.gathered)
 
     def promise(self) -> None:
-        """A caller is answered before this is stored."""
+        """Note that a caller gets its answer before these records are stored."""
         self._buffer.promised = self.fold.last_seq
 
     async def catch_up(self) -> None:
-        """Before a turn: wait until what earlier ones left behind is stored. Nothing of this one is on record yet.
+        """Before a turn: wait until the rows of earlier turns are stored.
 
-        Errors: `SessionException`, once, when turns that were answered will never be stored; those of `commit`.
+        Errors: `SessionException`, once, if turns that were answered will never be stored; those of `commit`.
         """
         lost = self._buffer.take_lost()
         if lost is not None:
@@ -199,23 +194,23 @@ class ActorJournal:
             await self.commit()
 
     async def prove(self) -> None:
-        """Wait until the store has said that the session is still ours. Errors: as `commit`."""
+        """Wait until the store confirms the lease. Errors: as `commit`."""
         await self._persister.ask(VerifyLease(within_s=_within_s()), timeout_s=math.inf)
         self._confirmed_at = self.wall()
 
     def confirmed_within(self, seconds: float) -> bool:
-        """Whether the lease was taken or proved, or the store took a commit of ours, that recently."""
+        """True if the lease was acquired or confirmed, or the store took a commit, in the last `seconds`."""
         return self.wall() - self._confirmed_at <= seconds
 
 
 def _within_s() -> float:
-    """How long the call for which code runs here may wait for its store."""
+    """How long the running call may wait for the store."""
     at = deadline()
     return math.inf if at == math.inf else max(at - anyio.current_time(), 0.0) + LATE_S
 
 
 def _asked(fold: Fold) -> list[NumberedMessage]:
-    """What the user said last, as far as it is shown."""
+    """The user's last messages, as far as they are shown."""
     asked: list[NumberedMessage] = []
     for seq, message in reversed(tuple(fold.shown.recent)):
         if message["role"] == "user":

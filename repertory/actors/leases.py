@@ -1,7 +1,7 @@
-"""What makes sessions outlive their process: a store with its writer, and the leases that agents of a session share.
+"""What makes sessions durable: a store with its writer, and the leases that agents of one session share.
 
-Not an actor: whoever shares a lease lives in one event loop. A session belongs to a process, not to an agent: two
-agents in one session write under one lease, which is given up with the last of them.
+Not an actor: all users of a lease live in one event loop. A session belongs to a process, not to an agent: two agents
+in one session write under one lease, and the last of them releases it.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from repertory.errors import LeaseLost, RepertoryError, SessionBusy
 from repertory.runtime.ref import ActorRef
 
 _TRIES = 5
-"""How often another process is asked in the time in which an idle one gives a session up."""
+"""How often to try again within the time that an idle owner needs to give a session up."""
 
 
 @dataclass(slots=True)
 class _Session:
     lock: anyio.Lock = field(default_factory=anyio.Lock)
     callers: int = 0
-    """Who holds the lock or waits for it."""
+    """Tasks that hold the lock or wait for it."""
     lease: Lease | None = None
     users: int = 0
     owed: bool = False
-    """Whether nobody uses the lease any more, and the store could not be told."""
+    """True if the lease has no user and the store could not be told."""
     doubted: bool = False
-    """Whether one of its users has failed, so that nobody knows whether the lease is still good."""
+    """True if one user has failed, so that the lease may have been lost."""
 
 
 class SessionLeases:
-    """Acquires each session once, however many agents ask."""
+    """Acquires each session once, for any number of agents."""
 
     def __init__(self, store: SessionStore, *, busy_s: float) -> None:
         """`busy_s`: how long to wait at most for another process to give a session up."""
@@ -50,10 +50,11 @@ class SessionLeases:
     async def acquire(
         self, session_id: str, *, takeover: bool, patience: StorePatience | None = None, by: float = math.inf
     ) -> Lease:
-        """The session's lease, one more user of it. A live owner elsewhere is asked to give it up, and waited for
-        as `patience` says, when it is given, and no longer than until `by` by the event loop's clock.
+        """The session's lease, with one more user.
 
-        Errors: as `SessionStore.acquire`; `SessionBusy` says who has it.
+        If another process owns the session, it is asked to give it up; this waits for `patience.busy_s` (without
+        `patience`: the default) and no longer than until `by`, on the event loop's clock. Errors: as
+        `SessionStore.acquire`; `SessionBusy` names the owner.
         """
         async with self._locked(session_id) as session:
             if session.doubted and session.lease is not None and not await self._is_current(session.lease):
@@ -67,8 +68,8 @@ class SessionLeases:
             return session.lease
 
     async def release(self, lease: Lease) -> None:
-        """One user less; the last one gives the session up. Errors: `Unavailable`: it is given up when somebody asks
-        for it, or when the store is closed.
+        """Remove one user; the last one gives the session up. Errors: `Unavailable`: the session is then given up when
+        another process asks for it, or when the store is closed.
         """
         async with self._locked(lease.session_id) as session:
             if session.lease != lease:
@@ -79,13 +80,13 @@ class SessionLeases:
                 await self._give_up(session, lease)
 
     async def give_up_owed(self, session_id: str) -> None:
-        """Tell the store what it could not be told before. Errors: `Unavailable`."""
+        """Tell the store of a release that it could not be told before. Errors: `Unavailable`."""
         async with self._locked(session_id) as session:
             if session.owed and session.lease is not None:
                 await self._give_up(session, session.lease)
 
     async def leave(self, lease: Lease) -> None:
-        """As `release`, for one who may have been cancelled: it does not count any more, whatever happens here."""
+        """As `release`, for a user that may be cancelled: the user is removed even if the store cannot be told."""
         session = self._sessions.get(lease.session_id)
         if session is not None and session.lease == lease:
             session.users -= 1
@@ -93,9 +94,9 @@ class SessionLeases:
             await self.give_up_owed(lease.session_id)
 
     def forget(self, lease: Lease) -> None:
-        """One user less, who failed, so nobody knows whether the lease is still good. The next to ask acquires anew,
-        which fences this one; while other agents of this process use it, the store is asked first whether it is good,
-        so that they are not fenced by their own process.
+        """Remove a user that failed, so that the lease may be lost. The next `acquire` takes a new lease, which fences
+        this one. While other agents of this process use the lease, the next `acquire` first asks the store if it is
+        still good, so that this process does not fence its own agents.
         """
         session = self._sessions.get(lease.session_id)
         if session is None or session.lease != lease:
@@ -144,7 +145,7 @@ class SessionLeases:
 
 
 def _busy(error: SessionBusy, session_id: str, waited_s: float, yields_s: float) -> SessionBusy:
-    """Who has the session, and what to do. An idle owner would have given it up in `yields_s`."""
+    """The error for the caller: who owns the session, and what to do. An idle owner gives it up within `yields_s`."""
     owner = error.fields.get("owner")
     return SessionBusy(
         "another live owner has the session: try again later, or take it over with takeover=True",
@@ -164,8 +165,8 @@ class Durable:
     leases: SessionLeases
     writer: ActorRef[WriterMessage]
     buffers: CommitBuffers = field(default_factory=CommitBuffers)
-    """What has been accepted and is not stored; its settings say how long callers wait."""
+    """The commit buffers; their settings say how long callers wait."""
 
     def buffer_of(self, session_id: str, agent_id: str, patience: StorePatience | None = None) -> CommitBuffer:
-        """Where what waits of that agent is kept, the same whoever asks. `patience`: the agent's own."""
+        """The agent's commit buffer; every call gives the same one. `patience`: the agent's own."""
         return self.buffers.of(self.store.name, session_id, agent_id, patience)

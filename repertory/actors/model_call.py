@@ -1,7 +1,7 @@
-"""Asking the model: for one step of a turn (`ModelCalls`), or beside turns (`call_until_answered`).
+"""Calls the model: for one step of a turn (`ModelCalls`), or beside turns (`call_until_answered`).
 
-From what the conversation manager shows to a whole answer: past hooks and budgets, with what is said in one call only,
-publishing pieces on the way, and again as the retry strategy says.
+A call takes the conversation manager's view, passes hooks and budgets, adds the injections of this call, publishes
+pieces of the answer as they arrive, and repeats as the retry strategy says, until there is a whole answer.
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ _counts_log = logging.getLogger("repertory.conversation")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRequest:
-    """What the model is asked. Nobody edits the messages."""
+    """One request to the model. The messages must not be edited."""
 
     messages: Sequence[Message]
     tool_specs: Sequence[ToolSpec]
     system_prompt: str | None
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """What few calls need: `tool_choice`, and `system_prompt_content` when the system prompt is content blocks."""
+    """Rare options: `tool_choice`, and `system_prompt_content` if the system prompt is content blocks."""
 
 
 class ModelCalls:
@@ -85,20 +85,20 @@ class ModelCalls:
         agent_id = turn.settings.agent_id
         self._spending = Spending((PAYER.get() if agent_id == NAMELESS else None) or agent_id)
         self.budgets = self._spending.budgets
-        """What the turn uses counts towards these."""
+        """The turn's usage counts towards these."""
         self._tokens: int | None = None
-        """What the next request takes, where the conversation manager measures it."""
+        """Tokens of the next request, where the conversation manager measures it."""
         self._injected_tokens = 0
-        """What was added to the last request takes about so many."""
+        """Estimated tokens of the last request's injections."""
         self.prepared: list[Answer] = []
-        """Answers that are known before: a direct tool call asks no model."""
+        """Prepared answers: a direct tool call asks no model."""
 
     def stopped(self) -> Stopped:
-        """What there is to say when the turn is to end now."""
+        """The event for a turn that must end now."""
         return Stopped(self._turn.stop.heard() or CANCELLED)
 
     async def call(self, command: CallModel) -> MachineEvent:
-        """Ask the model, or know the answer already."""
+        """Ask the model, or take a prepared answer."""
         if self.prepared:
             return Answered(self.prepared.pop(0))
         stop = self._turn.stop
@@ -114,19 +114,19 @@ class ModelCalls:
             return Erred(error)
 
     async def reduce(self, command: Reduce) -> MachineEvent:
-        """Have what the model is shown shortened."""
+        """Shorten what the model is shown."""
         try:
             first = ReduceView(error=command.error, before=command.before)
             shown = await self._record.decided(first, replace(first, again=True))
         except ContextWindowOverflowException as overflow:
-            self._look_at_budgets()  # Nothing may have been left for a summary.
+            self._look_at_budgets()  # A summary may need budget that is used up.
             return Erred(overflow) if self._turn.stop.heard() is None else self.stopped()
         if shown.undecided:
             return self.stopped()
         return Reduced(Size(estimate_tokens(shown.messages), len(shown.messages)))
 
     def _look_at_budgets(self) -> None:
-        """End the turn when what it may use with others is used up. Errors: `Invalid` for a model without a price."""
+        """End the turn if one of its budgets is used up. Errors: `Invalid` for a model without a price."""
         reason = self._spending.reached(self._parts.model)
         if reason is not None:
             self._turn.stop.ask(StopReason(reason=reason))
@@ -134,14 +134,14 @@ class ModelCalls:
     # What the model is asked.
 
     async def _request(self, *, output_only: bool) -> ModelRequest:
-        """What the model is to be asked; what was said until now is on its way to the store, or there."""
+        """The next request. By now all earlier messages are stored or on their way to the store."""
         await self._record.own_or_raise()
         await self._record.show_edits()
         specs, prompt = self._parts.tools.specs, self._parts.system_prompt
         window, countable = _told_by(self._parts.model)
         beside = Beside(tool_specs=specs, system_prompt=system_text(prompt), window=window, countable=countable)
         shown = await self._shown(beside)
-        # What is shown shortened, tools may read whole.
+        # Messages that the model sees shortened, tools may read whole.
         self._record.journal.hand_over(soon=not self._turn.settings.durable and self._parts.hooks.shorten is not None)
         options: dict[str, Any] = {}
         if self._form is not None:
@@ -154,7 +154,7 @@ class ModelCalls:
         return ModelRequest(messages=sent, tool_specs=specs, system_prompt=beside.system_prompt, options=options)
 
     async def _shown(self, beside: Beside) -> ModelView:
-        """What the model is to be shown beside tools and system prompt, counted where that matters."""
+        """The view for a request with these tools and system prompt, its tokens counted where that matters."""
         added, budgets = self._record.journal.take_unshown(), self.budgets
         first = PrepareCall(added=added, beside=beside, budgets=budgets)
         again = PrepareCall(added=(), beside=beside, budgets=budgets, again=True)
@@ -171,7 +171,7 @@ class ModelCalls:
         if (shown := await self._record.show_edits()) is not None:
             request = replace(request, messages=with_noted_summary(shown))
         if instead is None:
-            self._look_at_budgets()  # A summary, or a hook, may have used what was left.
+            self._look_at_budgets()  # A summary or a hook may have used up the budget.
         self._turn.meter.asking()
         stop = self._turn.stop
         answer = (
@@ -185,14 +185,14 @@ class ModelCalls:
         return await self._answered(answer, output_only=output_only)
 
     async def _answer_instead(self, request: ModelRequest) -> str | None:
-        """What a hook wants the answer to be, without asking the model."""
+        """A hook's text to use as the answer instead of asking the model."""
         tokens = partial(projected_tokens, request.messages, request.tool_specs, request.system_prompt)
         if self._tokens is not None:
             tokens = partial(int, self._tokens)
         return await self._turn.stop.run_unless_stopped(lambda: self._hooks.before_model(tokens))
 
     async def _ask(self, request: ModelRequest) -> Answer | RepertoryError:
-        """The answer, or what the model failed with."""
+        """The answer, or the model's error."""
         try:
             if self._parts.hooks.injections:
                 request = await self._with_injections(request)
@@ -208,7 +208,7 @@ class ModelCalls:
         return replace(request, messages=messages)
 
     async def _failed(self, error: RepertoryError) -> MachineEvent:
-        """Whether the call is made again is for the retry strategy to say, and for hooks."""
+        """Handle a failed call: the retry strategy and hooks decide if it is repeated."""
         attempt = self._turn.meter.attempts
         delay_s = retry_delay_s(self._parts.retry, error, attempt, self._chance())
         again = await self._asked_again(None, error, retry=delay_s is not None)
@@ -238,7 +238,7 @@ class ModelCalls:
         return Answered(answer, self._read_form(answer.message) if output_only else None)
 
     async def _asked_again(self, answer: Answer | None, error: RepertoryError | None, *, retry: bool) -> bool | None:
-        """Whether the model is to be asked once more; None when the turn was stopped while hooks thought about it."""
+        """True to ask the model again; None if the turn was stopped while hooks decided."""
         if not self._hooks.hear(AfterModelCallEvent):
             return retry
         return await self._turn.stop.run_always(lambda: self._hooks.after_model(answer, error, retry=retry))
@@ -249,7 +249,7 @@ class ModelCalls:
         return event
 
     def _read_form(self, message: Message) -> str | None:
-        """The form's JSON text, when the model wrote it as its answer instead of calling the tool."""
+        """The structured output's JSON text, if the model wrote it as its answer instead of calling the tool."""
         if self._form is None or any(tool_uses(message)):
             return None
         try:
@@ -269,11 +269,11 @@ class ModelCalls:
 async def call_model(
     model: Model, request: ModelRequest, publish: Publish | None, answer_bytes: int = ANSWER_BYTES
 ) -> Answer:
-    """The whole answer. A partial one is never returned.
+    """The whole answer, never a partial one.
 
-    Errors: the model's own from `repertory.errors`; `ModelStreamBroken` when the stream ends early; `ModelFailed` for
-    nonsense and for anything else that the model raises, which is its `__cause__`; `TooLarge` when the answer gets
-    heavier than `answer_bytes`. Both that and cancellation close the model's stream before they go on.
+    Errors: the model's own from `repertory.errors`; `ModelStreamBroken` if the stream ends early; `ModelFailed` for
+    invalid events and for anything else that the model raises, which is its `__cause__`; `TooLarge` if the answer
+    exceeds `answer_bytes`. That error and cancellation close the model's stream before they go on.
     """
     assembler = Assembler(answer_bytes)
     try:
@@ -287,8 +287,8 @@ async def call_model(
 
 
 async def call_until_answered(model: Model, request: ModelRequest, strategy: RetryStrategy | None, who: str) -> Answer:
-    """The same for a side call that nobody watches: it is made again as the strategy says, and counts towards the
-    budgets that count here, as used by `who`.
+    """As `call_model`, for a side call without events: it is repeated as the strategy says, and counts towards the
+    current budgets, as used by `who`.
 
     Errors: the last one; `LimitReached` when a budget is used up.
     """
@@ -309,7 +309,7 @@ async def call_until_answered(model: Model, request: ModelRequest, strategy: Ret
 
 
 def retry_delay_s(strategy: RetryStrategy | None, error: Exception, attempt: int, jitter: float) -> float | None:
-    """Seconds to wait before the call is made again; None gives up, as does a strategy that fails, which is logged."""
+    """Seconds to wait before the call is repeated; None gives up. A strategy that fails is logged and gives up, too."""
     if strategy is None:
         return None
     try:
@@ -317,13 +317,13 @@ def retry_delay_s(strategy: RetryStrategy | None, error: Exception, attempt: int
         if delay_s is None or 0 <= delay_s < math.inf:
             return delay_s
         _log.error("retry strategy gave no time to wait", extra={"delay_s": delay_s})
-    except Exception as failure:  # noqa: BLE001 - A strategy may be anybody's code, and the model's failure matters more.
+    except Exception as failure:  # noqa: BLE001 - A strategy may be a user's code, and the model's failure matters more.
         _log.error("retry strategy failed", exc_info=failure)
     return None
 
 
 async def _drain(stream: AsyncIterator[StreamEvent], assembler: Assembler, publish: Publish | None) -> None:
-    """Feed every event. Generators are closed here; other iterators have nothing to close."""
+    """Feed every event to the assembler. Generators are closed here; other iterators have nothing to close."""
     if not hasattr(stream, "aclose"):
         async for event in stream:
             assembler.feed(event)
@@ -338,17 +338,17 @@ async def _drain(stream: AsyncIterator[StreamEvent], assembler: Assembler, publi
 
 
 def _told_by(model: Model) -> tuple[int | None, bool]:
-    """Its window in tokens, and whether it counts. Errors: `ModelFailed` when its own code fails."""
+    """The model's window in tokens, and True if it can count. Errors: `ModelFailed` if its own code fails."""
     try:
         return model.context_window_limit, model.counts_tokens
     except Exception as error:
-        raise ModelFailed("the model cannot say how it is set", model=type(model).__name__) from error
+        raise ModelFailed("the model's settings cannot be read", model=type(model).__name__) from error
 
 
 async def _counted(model: Model, messages: Sequence[Message], beside: Beside) -> Counted:
-    """What the model counts, if it can."""
+    """The model's token count; its `tokens` is None if the model cannot count."""
     try:
         return Counted(tokens=await model.count_tokens(messages, beside.tool_specs, beside.system_prompt))
-    except Exception as error:  # noqa: BLE001 - A model may be anybody's code; the estimate stays.
+    except Exception as error:  # noqa: BLE001 - A model may be a user's code; the estimate stays.
         _counts_log.warning("the model did not count", exc_info=error)
         return Counted(tokens=None)

@@ -1,15 +1,15 @@
 """The persister of one session: owns its lease, and makes durable what the author of its journal hands over.
 
-State: the rows that are not durable yet, who waits for them. Fails: when the session belongs to somebody else or its
-journal is damaged; it then starts again from what is stored. Pace: the store's, through the writer; one write is under
-way at a time and takes everything that has gathered. Supervised by the session (first child, so its failure restarts
-the rest).
+State: the rows that are not durable yet, and the askers that wait for them. Fails: when another process owns the
+session or the journal is corrupt; it then starts again from what is stored. Pace: the store's, through the writer; one
+write runs at a time and takes everything that has gathered. Supervised by the session (first child, so its failure
+restarts the rest).
 
-A write that fails is tried again as it was, for as long as the session lives, and what follows waits behind it. So a
-store knows it again if it was stored all the same; where it does not, the journal's last row says how much of it was.
-Callers wait for a bounded time, and are then told that what they said waits.
+A write that fails is repeated unchanged for as long as the session lives, and later rows wait behind it. A store
+recognises the repeated write if the first one was stored after all; otherwise the journal's last row tells how much of
+it was. Callers wait for a bounded time, and are then told that their messages are not stored yet.
 
-A session that is not kept has a `InMemoryJournal` in the place of a store, so it is built of the same parts.
+A session without a store has an `InMemoryJournal` in the place of the store, so it is built of the same parts.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ from repertory.runtime.ref import ActorRef
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenJournal(Ask[JournalAuthor | InMemoryJournal]):
-    """The journal, for its author, who alone writes to it. A persister that has failed takes nothing of it any more."""
+    """Answers the journal, for its one author. A persister that has failed takes no more rows from it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Store:
-    """The author has handed something over. It is written after `linger_s` at the latest, or at once when `soon`."""
+    """The author has handed rows over. They are written within `linger_s`, or at once if `soon`."""
 
     soon: bool = False
 
@@ -63,54 +63,53 @@ class Store:
 class Commit(Ask[None]):
     """Answered when everything up to this record is durable; its author has handed it over.
 
-    Errors: `Unavailable` (and `Failed`, where somebody has to change something first): the records wait, and are stored
-    when the store takes them, so the session goes on; others, such as `LeaseLost`: it starts again from what is stored.
+    Errors: `Unavailable` (and `Failed`, when a person must change something first): the records wait until the store
+    accepts them, and the session goes on. Others, such as `LeaseLost`: the persister starts again from what is stored.
     """
 
     seq: int
     patient: bool = True
-    """Whether to wait while the store refuses what it is given; without it the first refusal is the answer."""
+    """True to wait while the store refuses; False to raise its first refusal."""
     within_s: float = math.inf
-    """How long to wait at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begin(Ask[JournalAuthor | InMemoryJournal | None]):
-    """A turn has only just begun. Answered with None when the store has said that the session is still ours, and, with
-    `stored`, has what was handed over.
+    """Sent when a turn has begun and not asked the model yet. Answers None when the store has confirmed the lease and,
+    with `stored`, has everything that was handed over.
 
-    When somebody else has written to it since, it is opened again if it can be, and nothing of the turn is kept; the
-    answer is the journal that is there now. Errors: as `Commit`.
+    If another process has written since, the session is opened again if possible and the turn's records are dropped;
+    the answer is the journal that is there now. Errors: as `Commit`.
     """
 
     before: int
     """The last record that was handed over before the turn."""
     stored: bool = False
     within_s: float = math.inf
-    """How long to wait at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyLease(Ask[None]):
-    """Answered when the store has said that the session is still ours. Errors: as `Commit`."""
+    """Answered when the store has confirmed the lease. Errors: as `Commit`."""
 
     within_s: float = math.inf
-    """How long to wait at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadImage(Ask[Image]):
-    """Everything an agent needs to go on, as of now."""
+    """Answers everything that an agent needs to go on, as of now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadHistory(Ask[History]):
-    """Every message ever said here, whatever the model is shown."""
+    """Answers every message of the session, including those that the model is no longer shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadSaid(Ask[Sequence[SaidMessage]]):
-    """What was said after a sequence number, oldest first, without what a rewind up to `until` has left behind."""
+    """Answers the messages after a sequence number, oldest first, without those that a rewind up to `until` has left
+    behind.
+    """
 
     after: int
     until: int | None = None
@@ -119,41 +118,40 @@ class ReadSaid(Ask[Sequence[SaidMessage]]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadRun(Ask[Run | None]):
-    """A run of the orchestrator that was followed by others; None when it is not there or is not over."""
+    """Answers an earlier run of the orchestrator; None if it is missing or not over."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShortenTimeouts:
-    """The session has to end soon: from now on callers wait no longer than this, and its last write twice as long."""
+    """The session has to end soon: from now on callers wait at most this long, and the last write twice as long."""
 
     wait_s: float
 
 
-# What a persister tells itself.
+# Messages of the persister to itself.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeToLook:
-    """Something may be due: a write, another attempt, or an answer for somebody who has waited long enough."""
+    """Something may be due: a write, another attempt, or the end of a caller's wait."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TailRead:
-    """What the store said of the journal's end, after it had refused a write that it may have done before."""
+    """The end of the stored journal, read after the store had refused a write that it may have stored before."""
 
     refused: LeaseLost
     last: Row | None = None
-    """The last row that is stored."""
+    """The last stored row."""
     error: RepertoryError | None = None
-    """It said nothing."""
 
 
 _WRITING_SHARE = 0.8
-"""Of the time to stop: the rest is for giving the session up."""
+"""Share of the stop time for the last write; the rest is for releasing the lease."""
 _EARLY_S = 0.001
-"""A timer may fire this much too early, by the clock that is read when it has."""
+"""How much too early a timer may fire, by the clock that is read when it has fired."""
 
 PersisterMessage: TypeAlias = (
     OpenJournal | Store | Commit | Begin | VerifyLease | ReadImage | ReadHistory | ReadSaid | ReadRun | ShortenTimeouts
@@ -162,48 +160,47 @@ PersisterMessage: TypeAlias = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PersisterSettings:
-    """What a persister persists, and how eagerly."""
+    """What a persister stores, and how soon."""
 
     session_id: str
     agent_id: str
     takeover: bool = False
     """Fence a live owner instead of refusing to start."""
     linger_s: float = 0.005
-    """How long records wait for company before they are written unasked, unless the store asks for longer."""
+    """How long rows wait for others before they are written unasked, unless the store asks for longer."""
     patience: StorePatience | None = None
-    """What the agent wants in the place of its host's."""
+    """The agent's own retry policy, instead of the host's."""
     busy_by: float = math.inf
-    """Until when opening waits at most for another process, by the event loop's clock."""
+    """Until when opening waits at most for another process, on the event loop's clock."""
     stop_timeout_s: float = 10.0
     """How long a stopping session waits for its last commit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Waiter:
-    """Somebody who is answered when a record is durable, or the lease is proved, or both."""
+    """An asker that waits for a durable record, for a confirmed lease, or for both."""
 
     slot: ReplySlot[JournalAuthor | InMemoryJournal | None]
     since: float
     within_s: float
-    """How long that may last at most; the persister's patience may be shorter."""
+    """The longest wait; the persister's own limit may be shorter."""
     seq: int = 0
     """The record that has to be durable; 0 for none."""
     write: int = 0
-    """The first write that proves the lease for them, by its number; 0 when none has to."""
+    """The number of the first write that confirms the lease for this asker; 0 if it needs none."""
     patient: bool = True
-    """Whether to wait while the store refuses."""
+    """True to wait while the store refuses."""
     before: int | None = None
-    """Of a turn that has only just begun, the last record before it."""
+    """For `Begin`: the last record before the turn."""
 
     def until(self, patience_s: float) -> float:
-        """When it has lasted long enough."""
         return self.since + min(patience_s, self.within_s)
 
 
 class SessionPersister(Actor[PersisterMessage]):
-    """Makes durable what it is given, in the order in which it came.
+    """Makes its author's rows durable, in order.
 
-    What to do next follows from the state alone: `_go_on` looks at it after every message.
+    The next action follows from the state alone: `_go_on` computes it after every message.
     """
 
     def __init__(
@@ -217,29 +214,27 @@ class SessionPersister(Actor[PersisterMessage]):
         )
         self._lease: Lease | None = None
         self._buffer = CommitBuffer(settings.session_id, settings.agent_id)
-        """What waits to be stored."""
         self._durable_seq = 0
         self._waiters: list[_Waiter] = []
         self._write: WriteRows | None = None
-        """The last one."""
         self._writes = 0
-        """How many were begun."""
+        """How many writes were begun."""
         self._busy = False
-        """Whether the store has not answered: to a write, or how much of a refused one is stored."""
+        """True while a write runs, or a look at the tail of the journal after a refused one."""
         self._due_at = math.inf
-        """When the rows that wait are written, if nobody waits for them sooner."""
+        """When the waiting rows are written, if no asker waits for them earlier."""
         self._again_at = -math.inf
-        """After a write that was refused: when the next one is tried, unless somebody new comes to wait."""
+        """When a refused write is repeated, unless a new asker comes first."""
         self._failures = 0
-        """Of writes, since the last one that succeeded."""
+        """Failed writes since the last successful one."""
         self._unsure = False
-        """Whether what was refused may be stored all the same."""
+        """True if a refused write may have been stored after all."""
         self._linger_s = settings.linger_s
         self._patience_s = 0.0
         self._last_s = settings.stop_timeout_s * _WRITING_SHARE
         """How long the last write is tried."""
         self._looks_at = math.inf
-        """When a timer will have the state looked at again."""
+        """When the next `TimeToLook` is due."""
 
     def summary(self) -> object:
         buffer = self._buffer
@@ -250,14 +245,14 @@ class SessionPersister(Actor[PersisterMessage]):
         return said
 
     async def on_start(self) -> None:
-        """Take the lease, then read what the last owner left. What an earlier incarnation could not store follows."""
+        """Take the lease and read the stored journal; append the rows that an earlier incarnation could not store."""
         if isinstance(self._keeper, InMemoryJournal):
             return
         settings, store = self._settings, self._keeper.store
         self._linger_s = max(self._linger_s, store.capabilities.flush_delay_s if store.capabilities.maintained else 0.0)
         self._patience_s = (settings.patience or self._keeper.buffers.patience).wait_s
         self._buffer = self._keeper.buffer_of(settings.session_id, settings.agent_id, settings.patience)
-        again = isinstance(self._buffer.failed, LeaseLost)  # Whoever has it now is not fenced in turn, nor waited for.
+        again = isinstance(self._buffer.failed, LeaseLost)  # Neither fence the new owner nor wait for it.
         await self._open(self._keeper, takeover=settings.takeover and not again, wait=not again)
         self._buffer.failed = None
 
@@ -284,7 +279,7 @@ class SessionPersister(Actor[PersisterMessage]):
         self._take(author)
         self._write_what_waits()
         if restored.mended:
-            self.context.logger.warning("stored messages were mended messages=%r", sorted(restored.mended))
+            self.context.logger.warning("stored messages were repaired messages=%r", sorted(restored.mended))
 
     async def on_ready(self) -> None:
         self._go_on()
@@ -312,7 +307,7 @@ class SessionPersister(Actor[PersisterMessage]):
             case VerifyLease():
                 return self._wait(message.within_s, write=self._writes + 1)
             case Written() | WriteRefused() if message.of is not self._write:
-                return carry_on()  # It is for an incarnation that is gone.
+                return carry_on()  # For an earlier incarnation.
             case Written(seq=seq):
                 self._note_written(seq, proved=self._writes)
                 return carry_on()
@@ -331,7 +326,7 @@ class SessionPersister(Actor[PersisterMessage]):
             case ReadHistory() | ReadSaid() | ReadRun():
                 try:
                     return reply(await self._read(message))
-                except RepertoryError as error:  # It concerns whoever wants to read, and nobody else.
+                except RepertoryError as error:  # Only the reader is told; the persister goes on.
                     return refuse(error)
             case _:
                 assert_never(message)
@@ -347,7 +342,7 @@ class SessionPersister(Actor[PersisterMessage]):
                 return await read_run(keeper, session_id, buffer, number)
 
     async def on_stop(self, reason: ExitReason) -> None:
-        """Write what is left, then give the session up. What cannot be written stays in the buffer."""
+        """Write the remaining rows, then give the session up. Rows that cannot be written stay in the buffer."""
         keeper, lease = self._keeper, self._lease
         if isinstance(keeper, InMemoryJournal) or lease is None:
             return
@@ -365,18 +360,18 @@ class SessionPersister(Actor[PersisterMessage]):
             self.context.logger.error(
                 "records could not be stored records=%d cause=%r", buffer.count, str(buffer.error)
             )
-        with suppress(Retryable):  # It is given up when somebody asks for it, or the store is closed.
+        with suppress(Retryable):  # It is released when another process asks for it, or when the store is closed.
             await keeper.leases.release(lease)
 
     def _kept(self, rows: Sequence[Row]) -> list[Row]:
-        """What an earlier incarnation accepted and could not store, as far as it still follows on what is stored."""
+        """The rows that an earlier incarnation could not store; empty if another process has written since."""
         buffer = self._buffer
         kept = following(rows, buffer.rows, first_link(self._settings.agent_id))
         if kept is None:
             fields = {"session": self._settings.session_id, "records": buffer.count}
-            self._abandon(LeaseLost("somebody else has written to the session since", **fields))
+            self._abandon(LeaseLost("another process has written to the session since", **fields))
         buffer.sent, buffer.unsent, buffer.error = (), kept or [], None
-        self._unsure = bool(kept)  # They may be on their way.
+        self._unsure = bool(kept)  # They may have been stored.
         buffer.put_back()
         return buffer.unsent
 
@@ -399,7 +394,7 @@ class SessionPersister(Actor[PersisterMessage]):
     def _wait(
         self, within_s: float, *, seq: int = 0, write: int = 0, patient: bool = True, before: int | None = None
     ) -> Next:
-        """Somebody waits from now on. The store is tried for them at once, also when it has refused just now."""
+        """Add a waiting asker. The store is tried for it at once, even if it has just refused."""
         if self._lease is None or (seq <= self._durable_seq and not write):
             return reply(None)
         slot, since = self.context.defer(), self.context.clock()
@@ -412,7 +407,9 @@ class SessionPersister(Actor[PersisterMessage]):
     # What follows from the state.
 
     def _go_on(self) -> None:
-        """After every change: tell who has waited long enough, begin a write if one is due, and look again in time."""
+        """After every change: answer the askers whose wait is over, begin a write if one is due, and set the next
+        timer.
+        """
         if self._lease is None:
             return
         now = self.context.clock()
@@ -422,12 +419,12 @@ class SessionPersister(Actor[PersisterMessage]):
             self._begin_write(self._lease)
             due_at = math.inf
         look_at = min(due_at, min((waiter.until(self._patience_s) for waiter in self._waiters), default=math.inf))
-        if look_at < self._looks_at:  # One timer for all: it outlasts those who wait.
+        if look_at < self._looks_at:  # One timer for all; it may outlast the askers.
             self._looks_at = look_at
             self.context.after(max(look_at - now, 0.0), TimeToLook(), key="look")
 
     def _write_due_at(self) -> float:
-        """When the next write is to begin; never while one is under way, or there is nothing to do."""
+        """When the next write is to begin; infinity while one runs or there is nothing to do."""
         if self._busy:
             return math.inf
         if self._buffer.waits:
@@ -438,11 +435,11 @@ class SessionPersister(Actor[PersisterMessage]):
 
     @property
     def _unproved(self) -> bool:
-        """Whether somebody waits for the lease to be proved."""
+        """True if an asker waits for the lease to be confirmed."""
         return any(waiter.write for waiter in self._waiters)
 
     def _begin_write(self, lease: Lease) -> None:
-        """Hand everything gathered to the writer; what was refused goes again as it was, and first."""
+        """Hand all rows to the writer. A refused write is repeated first, unchanged."""
         buffer = self._buffer
         if not (buffer.waits or self._unproved):
             buffer.error = None
@@ -457,11 +454,11 @@ class SessionPersister(Actor[PersisterMessage]):
         self._keeper.writer.tell(self._write)
 
     def _write_what_waits(self) -> None:
-        """Nothing that is here already waits for company."""
+        """Write the waiting rows without a further delay."""
         self._due_at = -math.inf if self._buffer.waits else math.inf
 
     def _lose_patience(self, now: float) -> None:
-        """Tell those who have waited long enough that what they said waits on."""
+        """Tell the askers whose wait is over that their records are not stored yet."""
         late = [waiter for waiter in self._waiters if waiter.until(self._patience_s) <= now]
         if late:
             error = self._not_stored_yet(min(waiter.since for waiter in late))
@@ -476,7 +473,7 @@ class SessionPersister(Actor[PersisterMessage]):
     # What the store answers.
 
     def _note_written(self, seq: int, *, proved: int = 0) -> None:
-        """Everything up to there is stored, and the lease was proved by the write of that number; 0: by none."""
+        """Everything up to `seq` is stored. `proved`: the number of the write that confirmed the lease; 0 for none."""
         if self._failures:
             self.context.logger.info("the store takes records again failures=%d", self._failures)
         self._busy, self._failures, self._unsure = False, 0, False
@@ -507,7 +504,6 @@ class SessionPersister(Actor[PersisterMessage]):
         return carry_on()
 
     def _rest(self, error: RepertoryError) -> None:
-        """Try again in a while."""
         self._failures += 1
         if self._failures == 1:
             self.context.logger.warning("the store takes no records cause=%r", str(error))
@@ -516,7 +512,7 @@ class SessionPersister(Actor[PersisterMessage]):
         self._due_at, self._again_at = -math.inf, self.context.clock() + delay_s
 
     async def _look(self, refused: LeaseLost) -> None:
-        """Ask how much of what was refused is stored. A job: meanwhile callers are told that they have waited."""
+        """Read how much of a refused write is stored. This is a job, so that callers' waits still end in time."""
         try:
             looked = TailRead(refused=refused, last=await self._last_stored())
         except RepertoryError as error:
@@ -555,7 +551,9 @@ class SessionPersister(Actor[PersisterMessage]):
         return error
 
     async def _open_again(self, error: RepertoryError) -> Next:
-        """Take in what somebody else has written, for a turn that has only just begun: it can go on from there."""
+        """For a turn that has not asked its model yet: take in what another process has written, and let the turn begin
+        again. Otherwise start over.
+        """
         begun = next((one for one in self._waiters if one.before is not None and one.before <= self._durable_seq), None)
         keeper = self._keeper
         if not (isinstance(error, LeaseLost) and begun and self._lease and isinstance(keeper, Durable)):
@@ -573,7 +571,7 @@ class SessionPersister(Actor[PersisterMessage]):
         return carry_on()
 
     def _start_over(self, error: RepertoryError) -> Next:
-        """What was said cannot be stored: tell who waits, and start again from what the store says."""
+        """The rows cannot be stored: tell the askers, and restart from what is stored."""
         self._fail(self._waiters, error)
         self._abandon(error)
         self._buffer.failed = error
@@ -587,10 +585,11 @@ async def write_last(
     last_stored: Callable[[], Awaitable[Row | None]],
     rng: Rng,
 ) -> None:
-    """Try until the buffer is empty, or trying makes no sense. Cancel it when the time is over.
+    """Repeat the last write until the buffer is empty or the store refuses for good. The caller cancels it when time is
+    up.
 
-    A write that is under way reaches the store before. `last_stored` asks the store for the journal's last row. What is
-    left stays in the buffer, with the reason.
+    A write that still runs reaches the store first. `last_stored` reads the journal's last row from the store. Rows
+    that remain stay in the buffer, with the reason.
     """
     failures = 0
     while buffer.waits:
@@ -619,7 +618,7 @@ async def write_last(
 async def _stored_after_all(
     rows: Sequence[Row], buffer: CommitBuffer, last_stored: Callable[[], Awaitable[Row | None]]
 ) -> int:
-    """The last of the rows that is stored; 0 when none is, or when the store does not say."""
+    """The last of the rows that is stored; 0 if none is, or if the store cannot be read."""
     try:
         stored = stored_of(rows, await last_stored())
     except RepertoryError as error:

@@ -1,13 +1,13 @@
-"""One active session: how its actors hang together.
+"""The actors of one open session and their supervision.
 
     session (supervisor, rest_for_one)
     |- persister      lease, journal, durable positions
     |- conversation   what the model is shown
     |- agent          the turn
-    `- memory         what memory stores are to know of it, if there are any
+    `- memory         brings messages to the memory stores, if there are any
 
-Each depends on those before it and rebuilds itself from the persister's image, so a failure restarts what stands
-behind it.
+Each depends on those before it and rebuilds itself from the persister's image, so a failure restarts the actors after
+it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class SessionSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionParts:
-    """Everything a session is made of."""
+    """The components of a session."""
 
     agent: AgentParts
     manager: WindowManager
@@ -65,7 +65,7 @@ class SessionParts:
 def session_spec(name: str) -> ChildSpec:
     """The supervisor of one session, to start `member_specs` under.
 
-    Temporary: a session that cannot go on is started again by whoever needs it next.
+    Temporary: a session that failed for good is started again by its next caller.
     """
     supervision = SupervisorSettings(strategy=Strategy.REST_FOR_ONE)
     return ChildSpec(name=name, factory=lambda: Supervisor((), supervision), restart=Restart.TEMPORARY)
@@ -92,7 +92,7 @@ def member_specs(settings: SessionSettings, parts: SessionParts) -> Sequence[Chi
         ChildSpec(
             name="persister",
             factory=persister,
-            start_timeout_s=math.inf,  # Waiting for another process has its own bound, and so have stores.
+            start_timeout_s=math.inf,  # Stores, and the wait for another process, have bounds of their own.
             stop_timeout_s=settings.persister.stop_timeout_s,
         ),
         ChildSpec(name="conversation", factory=conversation),

@@ -22,11 +22,13 @@ _MEMBERS = ("name", "spec", "effects", "idempotent", "timeout_s", "run")
 class ToolRegistry:
     """Tools in the order they were given. Lookup costs one dictionary access; hyphens and underscores are the same.
 
-    A source of tools stands for nothing until its server runs (`opened`), and from then on for what the server offers.
+    A source of tools has no tools until its server runs (`opened`), and from then on those that the server offers.
     """
 
     def __init__(self, tools: Iterable[object] = ()) -> None:
-        """Errors: `Invalid` for something that is no tool, and for two names that are the same but for hyphens."""
+        """Errors: `Invalid` for an object that is no tool, and for two names that differ only in hyphens and
+        underscores.
+        """
         self._given: list[Tool | ToolSource] = []
         for candidate in tools:
             if not any(candidate is given for given in self._given):
@@ -52,26 +54,25 @@ class ToolRegistry:
         return tuple(given for given in self._given if _is_source(given))
 
     def opened(self, links: Sequence[ServerLink]) -> ToolRegistry:
-        """A registry whose sources stand for what their servers offer: one link per source, in the order of `sources`.
+        """A registry whose sources have the tools of their servers: one link per source, in the order of `sources`.
 
-        When an offer changes, so does the registry; a new tool with the name of another is then left out.
-        Errors: `Invalid` for names that are the same from the beginning.
+        The registry follows the offers; a tool offered later under a name in use is left out. Errors: `Invalid` for
+        names that are the same from the beginning.
         """
         return self._copy(self._enabled, links) if self.sources else self
 
     @property
     def whole(self) -> ToolRegistry:
-        """All of the tools, whatever `only` has chosen."""
+        """A registry of all tools, without the choice that `only` made."""
         return self if self._enabled is None else self._copy(None, self._links)
 
     @property
     def enabled(self) -> tuple[str, ...]:
-        """The names of the tools that there are, and those that `only` has chosen before their server ran."""
+        """The names of the tools, and the names that `only` chose before their server ran."""
         unknown = [name for key, name in (self._enabled or {}).items() if key not in self._now()]
         return (*self.names, *unknown)
 
     def get(self, name: str) -> Tool | None:
-        """The tool of that name, or None."""
         return self._now().get(_key(name))
 
     @property
@@ -81,7 +82,7 @@ class ToolRegistry:
 
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
-        """The tools as the model is told of them, in order, built at first use and kept while nothing changes.
+        """The specs for the model, in order, built at first use and kept while nothing changes.
 
         Errors: `Invalid` from a tool whose parameters have no JSON schema; nothing is kept then.
         """
@@ -91,10 +92,7 @@ class ToolRegistry:
         return self._specs
 
     async def prepare(self) -> None:
-        """Build every spec, letting other tasks run in between: a schema takes about a millisecond.
-
-        Errors: as `specs`.
-        """
+        """Build every spec; other tasks run in between: a schema takes about a millisecond. Errors: as `specs`."""
         tools = tuple(self)
         if self._specs is not None:
             return
@@ -106,7 +104,7 @@ class ToolRegistry:
     def only(self, names: Iterable[str]) -> ToolRegistry:
         """A registry of these tools alone, in this registry's order.
 
-        Errors: `Invalid`, naming unknown ones, unless a source whose server does not run yet may have them.
+        Errors: `Invalid` with the unknown names, unless a source whose server does not run yet may have them.
         """
         keys = {_key(name): name for name in names}
         unknown = [name for key, name in keys.items() if key not in self._now()]
@@ -115,7 +113,7 @@ class ToolRegistry:
         return self._copy(keys, self._links)
 
     def also(self, tool: Tool) -> ToolRegistry:
-        """A registry that has this tool as well, whatever `only` has chosen. Errors: `Invalid` for a name twice."""
+        """A registry with this tool added, whatever `only` has chosen. Errors: `Invalid` for a name twice."""
         registry = ToolRegistry([*self._given, tool])
         if self._enabled is not None:
             registry._enabled = {**self._enabled, _key(tool.name): tool.name}
@@ -137,7 +135,7 @@ class ToolRegistry:
         return self._tools
 
     def _put_together(self, *, strict: bool) -> dict[str, Tool]:
-        """The tools by key, the first of each name. Errors, when strict: `Invalid` for a second one."""
+        """The tools by key, the first of each name. Errors, if strict: `Invalid` for a second one."""
         tools: dict[str, Tool] = {}
         offered = iter(self._offered)
         for given in self._given:
@@ -161,7 +159,7 @@ def _is_source(candidate: object) -> TypeGuard[ToolSource]:
 
 
 def _checked(candidate: object) -> Tool:
-    """The candidate if it has a tool's members. They are looked up without being run: building a spec is not cheap."""
+    """The candidate, if it has a tool's members. They are looked up without being run: building a spec is slow."""
     missing = [member for member in _MEMBERS if not _has(candidate, member)]
     if isinstance(candidate, type) or missing:
         raise Invalid(f"not a tool: {_HOW_TO}", got=candidate, missing=missing)

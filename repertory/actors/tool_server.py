@@ -1,9 +1,9 @@
-"""A server of tools: the connection to it, the calls in flight, and what its tools know of it.
+"""A tool server: the connection to it, the calls in flight, and what its tools know of it.
 
-State: the connection, open for as long as the incarnation. Fails: with the connection, however that ends; its
-supervisor starts it again with growing pauses and never gives up, and until then the tools answer with errors. Pace:
-the server's; calls run in jobs of their own, side by side. Supervised by a supervisor of its own under the root, so
-that a server that dies again and again takes nobody with it.
+State: the connection, open for as long as the incarnation. Fails: with the connection, for any reason; its supervisor
+starts it again with growing pauses and never gives up, and until then the tools answer with errors. Pace: the server's;
+calls run in jobs of their own, side by side. Supervised by a supervisor of its own under the root, so that a server
+that fails again and again stops no other actor.
 
     tools github    supervisor, never gives up
     `- connection   this actor
@@ -40,7 +40,7 @@ R = TypeVar("R")
 
 _ENDED = "the connection ended"
 _MAILBOX = MailboxSettings(capacity=10_000)
-"""A message here waits for no work, only for its turn."""
+"""Messages here wait only to be handled; the calls run in jobs."""
 _SUPERVISION = SupervisorSettings(
     intensity=sys.maxsize, failures_max=sys.maxsize, backoff=Backoff(base_s=0.25, limit_s=30.0)
 )
@@ -48,7 +48,9 @@ _SUPERVISION = SupervisorSettings(
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CallTool(Ask[ToolResult]):
-    """Run a tool of the server. Compared by identity: it also names the call. Errors: `Unavailable`."""
+    """Run a tool of the server. Compared by identity, because the object also identifies the call. Errors:
+    `Unavailable`.
+    """
 
     name: str
     tool_use: ToolUse
@@ -57,7 +59,7 @@ class CallTool(Ask[ToolResult]):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ServerQuery(Ask[object]):
-    """Ask the server for something else that it has; see `ToolConnection.query`."""
+    """Ask the server for something else that it offers; see `ToolConnection.query`."""
 
     method: str
     arguments: Mapping[str, object]
@@ -65,7 +67,7 @@ class ServerQuery(Ask[object]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Withdraw:
-    """Nobody waits for this very answer any more: the server is to drop the work."""
+    """The asker no longer waits for this call: the server is to drop the work."""
 
     request: Ask[object]
 
@@ -74,7 +76,7 @@ ToolServerMessage: TypeAlias = "CallTool | ServerQuery | Withdraw"
 
 
 class ToolServer(Actor[ToolServerMessage]):
-    """Connects when it starts, and has started when it knows the server's tools."""
+    """Connects when it starts; the start ends when the server's tools are known."""
 
     def __init__(self, source: ToolSource, link: ServerLink) -> None:
         self._source = source
@@ -105,7 +107,7 @@ class ToolServer(Actor[ToolServerMessage]):
                 assert_never(message)
 
     async def _hold(self, opened: anyio.Event) -> None:
-        """Keep the connection open. Entered and left here, in one task, as scopes and task groups demand."""
+        """Keep the connection open. It is entered and left here, in one task, as scopes and task groups require."""
         error: RepertoryError = Unavailable(_ENDED)
         try:
             async with self._source.connect() as connection:
@@ -116,9 +118,9 @@ class ToolServer(Actor[ToolServerMessage]):
         raise error
 
     async def _follow(self, connection: ToolConnection, opened: anyio.Event) -> RepertoryError:
-        """Offer the server's tools, and new ones when they change, until the connection has ended: the reason.
+        """Offer the server's tools, and new ones when they change, until the connection has ended; returns the reason.
 
-        The tools hear of the end here, before the connection is left, which may take its time.
+        The tools are told of the end here, before the connection is left, which may take time.
         """
         self._connection = connection
         why = _ENDED
@@ -134,7 +136,7 @@ class ToolServer(Actor[ToolServerMessage]):
             self._link.fall(why)
 
     async def _answer(self, message: CallTool | ServerQuery, slot: ReplySlot[object]) -> None:
-        assert self._connection is not None  # Nothing is handled before `on_start` has ended.
+        assert self._connection is not None  # Messages are handled after `on_start`.
         try:
             match message:
                 case CallTool(name=name, tool_use=tool_use, result_bytes=result_bytes):
@@ -148,50 +150,51 @@ class ToolServer(Actor[ToolServerMessage]):
 
 
 class ServerLink:
-    """What all incarnations of a server's actor share with the server's tools: whether it is there, and its address.
+    """The link between a server's tools and all incarnations of its actor: whether the server is there, and its
+    address.
 
-    Asking through it never waits for a restart: while the server is away, and for everybody who waits in the moment in
-    which it goes, the answer is `Unavailable`.
+    A request through it never waits for a restart: while the server is away, and for requests in flight when it goes,
+    the answer is `Unavailable`.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.tools: tuple[ServedTool, ...] = ()
-        """What the server offered last. A new tuple exactly when that has changed."""
+        """The server's last offer. A new tuple exactly when the offer has changed."""
         self._offered: tuple[OfferedTool, ...] = ()
         self._loop = current_token().native_token
         self._ref: ActorRef[ToolServerMessage] | None = None
         self._away: str | None = "it was not opened yet"
         self._why = _ENDED
-        """What whoever waited when the server went away last is told."""
+        """The error text for requests that were in flight when the server last went away."""
         self._waiting: set[anyio.CancelScope] = set()
 
     def rise(self, ref: ActorRef[ToolServerMessage], offered: Sequence[OfferedTool]) -> None:
-        """The server is there and offers these."""
+        """The server is there and offers these tools."""
         self._ref, self._away = ref, None
         if tuple(offered) != self._offered:
             self._offered = tuple(offered)
             self.tools = tuple(ServedTool(offer, self) for offer in offered)
 
     def fall(self, why: str) -> None:
-        """The server is away. Whoever waits for it is told now, and why."""
+        """The server is away. Requests in flight fail now, with this reason."""
         self._away, self._why = self._away or _ENDED, why
         for scope in self._waiting:
             scope.cancel()
 
     def explain(self, error: RepertoryError) -> None:
-        """Why the server is away, as far as is known now."""
+        """Set the reason why the server is away."""
         self._away = str(error)
 
     async def call(self, name: str, tool_use: ToolUse, result_bytes: int = RESULT_BYTES) -> ToolResult:
-        """Run a tool. Cancelled, the server is told to drop it.
+        """Run a tool. If cancelled, the server is told to drop it.
 
-        Errors: `Unavailable`; `TooLarge` for a result that weighs more than `result_bytes`; `Invalid` in another loop.
+        Errors: `Unavailable`; `TooLarge` for a result larger than `result_bytes`; `Invalid` in another loop.
         """
         return await self._ask(CallTool(name=name, tool_use=tool_use, result_bytes=result_bytes))
 
     async def query(self, method: str, arguments: Mapping[str, object]) -> object:
-        """Ask for something else that the server has. Errors: as `call`; `Failed` when the server refuses."""
+        """Ask for something else that the server offers. Errors: as `call`; `Failed` when the server refuses."""
         return await self._ask(ServerQuery(method=method, arguments=arguments))
 
     async def _ask(self, message: Ask[R]) -> R:
@@ -219,7 +222,9 @@ class ServerLink:
 
 
 class ServedTool:
-    """A `Tool` that a server runs. It outlives the server's deaths, and says so when it is called meanwhile."""
+    """A `Tool` that a server runs. It outlives the server's failures; calls while the server is away give an error
+    result.
+    """
 
     def __init__(self, offered: OfferedTool, link: ServerLink) -> None:
         self._offered = offered
@@ -230,22 +235,18 @@ class ServedTool:
 
     @property
     def name(self) -> str:
-        """What the model calls it."""
         return self._offered.spec["name"]
 
     @property
     def spec(self) -> ToolSpec:
-        """Name, description and JSON schema, as the server gave them."""
         return self._offered.spec
 
     @property
     def effects(self) -> bool:
-        """Whether running it changes the world."""
         return self._offered.effects
 
     @property
     def idempotent(self) -> bool:
-        """Whether running it twice is as good as once."""
         return self._offered.idempotent
 
     @property
@@ -254,7 +255,7 @@ class ServedTool:
         return self._offered.timeout_s
 
     async def run(self, tool_use: ToolUse, context: ToolContext) -> ToolResult:
-        """Run once. A server that is away, or goes away meanwhile, is a result with status `error`, at once."""
+        """Run once. If the server is away, or goes away meanwhile, the result has status `error`, at once."""
         try:
             return await self._link.call(self.name, tool_use, context.result_bytes)
         except RepertoryError as error:
@@ -264,10 +265,10 @@ class ServedTool:
 
 
 def tool_server_spec(name: str, source: ToolSource, link: ServerLink) -> ChildSpec:
-    """The supervisor of one server's connection, which has started when the server's tools are known.
+    """The supervisor of one server's connection; its start ends when the server's tools are known.
 
-    A first start that fails is the start's failure, with the source's own error as the innermost cause. How long a
-    start may take is the source's business.
+    If the first start fails, the supervisor's start fails, with the source's own error as the innermost cause. The
+    source bounds the time of a start.
     """
 
     def connection() -> ToolServer:

@@ -1,13 +1,13 @@
-"""The tools of one answer: past hooks, as child tasks of the turn, each with its own timeout, to the end of the step.
+"""Runs the tools of one answer: through hooks, as child tasks of the turn, each with its own timeout, to the step's
+end.
 
-Every tool use gets exactly one result, whatever happens: an unknown name, an input that is not JSON, a hook that says
-no, a raise, a timeout and a cancellation are results with status `error`. A tool with effects starts only when its
-intent is durable.
+Every tool use gets exactly one result: an unknown name, an input that is not JSON, a refusal by a hook, an exception, a
+timeout and a cancellation are results with status `error`. A tool with effects starts only when its intent is durable.
 
 A tool that asks a person stops, and one about which a hook asks does not start: it has no result, and the step is not
-over. The others run to their end all the same, unless tools run one after the other: then those behind it wait.
+over. The others still run to their end, unless tools run one after the other: then those behind it wait.
 
-Start with `run_tools`. `call_unrecorded` is the same for a call that the program makes, and that leaves no trace.
+Start with `run_tools`. `call_unrecorded` is the same for a call that the program makes and that is not recorded.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ AT_ONCE_MAX = 16
 """Tools that run at the same time at most."""
 CUT_TEXT = "Cancelled before it ended."
 WITHHELD_TEXT = "The tool ran, but its result is withheld"
-"""What the model is told of a result that a guard did not let pass."""
+"""What the model is told of a result that a guard refused."""
 _NO_QUESTIONS = "cannot raise interrupt in direct tool call"
 
 
 async def run_tools(turn: TurnContext, record: TurnRecord, command: RunTools) -> ToolsEnded | ToolsParked:
-    """How the step ended, or what a person is to answer first. Its tools go on from what is on record of them."""
+    """Run the step's tools, continuing from their records: how the step ended, or what a person must answer first."""
     record.begun()
     direct = turn.invocation.direct
-    if direct is not None:  # The message may only name what JSON cannot say.
+    if direct is not None:  # The recorded message may lack what JSON cannot hold.
         command = replace(command, uses=(direct,))
     begun = record.journal.pending_tools
     turn.parts.read_model.ended = {}
@@ -57,10 +57,9 @@ async def run_tools(turn: TurnContext, record: TurnRecord, command: RunTools) ->
 
 
 async def call_unrecorded(settings: AgentSettings, parts: AgentParts, use: ToolUse) -> ToolResult:
-    """The result of a tool call of the program itself that leaves no trace in the conversation. Hooks are told as of
-    any tool call. Cancellation cancels the tool.
+    """The result of a tool call by the program itself that is not recorded. Hooks are called as for any tool call.
 
-    Errors: those of a guard; `Invalid` when the tool, or a hook, asks a person.
+    Cancellation cancels the tool. Errors: those of a guard; `Invalid` if the tool, or a hook, asks a person.
     """
     invocation = Invocation(prompt=None, direct=use)
     turn = TurnContext(settings, parts, invocation, anyio.current_time, is_turn=False)
@@ -81,7 +80,6 @@ class _Call:
     tool: Tool
     context: ToolContext
     raised: list[Exception] = field(default_factory=list[Exception])
-    """What it has raised in this attempt."""
 
     @property
     def use_id(self) -> str:
@@ -93,10 +91,10 @@ class _Call:
 
 
 class ToolStep:
-    """The tools of one answer, and what they lead to. Made for one step, used once."""
+    """The tools of one answer and their results. Made for one step, used once."""
 
     def __init__(self, turn: TurnContext, record: TurnRecord | None, command: RunTools, begun: PendingTools) -> None:
-        """`record` is where starts and ends are noted; None leaves no trace. `begun`: what is on record of them."""
+        """`record` notes starts and ends; None records nothing. `begun`: the starts and ends already recorded."""
         self._turn = turn
         self._hooks = turn.hooks
         self._record = record
@@ -108,11 +106,11 @@ class ToolStep:
         self._questions = Questions(wall, begun.responses)
         self._running = 0
         self._ready: dict[str, _Call] = {}
-        """By tool use id, what hooks were asked about and not told the end of."""
+        """By tool use id, the calls for which `before_tool` hooks were called and `after_tool` hooks were not."""
         self._parked: dict[str, Start] = {}
-        """Ids of tool uses that had started on record and stopped in order to ask, with that start."""
+        """Recorded starts, by id, of tool uses that then stopped to ask a person."""
         self._recorded: set[str] = set()
-        """Ids of tool uses whose result is on record."""
+        """Ids of tool uses whose result is recorded."""
         self._ran = False
         self._cut = False
         self._filled: str | None = None
@@ -120,14 +118,14 @@ class ToolStep:
         self.results: dict[str, ToolResult] = dict(command.known)
         """By tool use id."""
         self.failed: RepertoryError | None = None
-        """The error of a guard, or of the store, if one failed: what had not started did not run."""
+        """The first error of a guard or of the store; tools that had not started did not run then."""
         self.asked: dict[str, Interrupt] = {}
-        """What a person is to answer before the step can end, by id."""
+        """What a person must answer before the step can end, by id."""
 
-    # The step: what hooks make of it, and its end.
+    # The step: hooks before it, and its end.
 
     async def run_unless_refused(self) -> str | None:
-        """Run the tools, unless a hook is against it or asks a person first. Why none of them ran, if none did."""
+        """Run the tools, unless a hook refuses or asks a person first. Returns the refusal, if there is one."""
         try:
             refused = await self._refused()
             if isinstance(refused, str):
@@ -143,14 +141,14 @@ class ToolStep:
         return None
 
     async def _refused(self) -> str | tuple[Interrupt, ...] | None:
-        """Why none of the tools is to run (now); None runs them."""
+        """Why none of the tools may run (now); None runs them."""
         turn, asking = self._turn, None if self._record is None else self._record.journal.fold.last_message
         if turn.invocation.direct is not None or asking is None or not self._hooks.hear(BeforeToolsEvent):
             return None
         return await turn.stop.run_unless_stopped(lambda: self._hooks.before_tools(asking, self._questions))
 
     async def end(self, refusal: str | None) -> ToolsEnded | ToolsParked:
-        """The end of the step, or its rest when a person is asked. `refusal`: of tools that have no result."""
+        """The end of the step, or its open part if a person is asked. `refusal`: the result of tools that have none."""
         parks = bool(self.asked) and self.failed is None and not self._cut
         known = dict(self.results)
         for use in self._command.uses:
@@ -171,7 +169,7 @@ class ToolStep:
         return ToolsParked(park=self._park(known), instead=ended)
 
     async def _tell_end(self, told: Mapping[str, ToolResult]) -> tuple[ContentBlock, ...]:
-        """Tell hooks of the results. The turn's answer, if it is to end here."""
+        """Call hooks with the results. Returns the turn's answer, if a hook ends it here."""
         if self._turn.invocation.direct is not None or not self._hooks.hear(AfterToolsEvent):
             return ()
         results = tuple(told[use["toolUseId"]] for use in self._command.uses if use["toolUseId"] in told)
@@ -189,7 +187,7 @@ class ToolStep:
         return StopReason(reason="tool_use") if ends else None
 
     def _park(self, known: Mapping[str, ToolResult]) -> Park:
-        """What is to be recorded so that the step can go on. A form is read again then."""
+        """The record from which the step can go on. Structured output is left out: it is read again then."""
         form = None if self._form is None else self._form.name
         uses = self._command.uses
         kept = [use["toolUseId"] for use in uses if use["toolUseId"] in known and use["name"] != form]
@@ -200,13 +198,13 @@ class ToolStep:
     # All tools of the step.
 
     async def run(self) -> None:
-        """One result per use, unless a person was asked: then what waits has none. When the turn is to end, what runs
-        is cut short; nothing else is lost. Errors: those of the commit of an intent.
+        """Give each use one result, unless a person is asked: then the uses that wait have none. If the turn is told to
+        end, running tools are cut short; every result so far is kept. Errors: those of the commit of an intent.
         """
         waiting = [use for use in self._command.uses if use["toolUseId"] not in self.results]
         sequential = self._turn.settings.tool_execution == "sequential"
         with self._turn.stop.scope() as scope:
-            await anyio.lowlevel.checkpoint_if_cancelled()  # A tool that never waits would run to its end.
+            await anyio.lowlevel.checkpoint_if_cancelled()  # A tool that never awaits would otherwise run to its end.
             for group in [[use] for use in waiting] if sequential else [waiting]:
                 if not self.asked:
                     await self._run_group(group)
@@ -220,7 +218,7 @@ class ToolStep:
             self.results.setdefault(use["toolUseId"], error_result(use["toolUseId"], missing))
 
     async def _cut_short(self, call: _Call, why: str) -> None:
-        """Tell hooks, who were asked about this tool, that it has come to nothing."""
+        """Tell the hooks that were called before this tool that it was cut short."""
         result = error_result(call.use_id, why)
         ended = ToolEnded(tool=call.tool, use=call.use, result=result, cancel_message=why)
         try:
@@ -260,7 +258,7 @@ class ToolStep:
     # Before one tool runs.
 
     async def _prepare(self, use: ToolUse) -> _Call | None:
-        """The call that has to run; None when the use has its result already. Errors: those of a guard."""
+        """The call that has to run; None if the use has its result already. Errors: those of a guard."""
         use_id = use["toolUseId"]
         if self._form is not None and use["name"] == self._form.name:
             self._fill_in(self._form, use)
@@ -280,14 +278,14 @@ class ToolStep:
         return None
 
     def _why_not(self, tool: Tool | None, use: ToolUse, changed: ToolUse) -> str | None:
-        """What is wrong about a use that the model asked for, and that hooks have `changed`."""
+        """Why this use cannot run. `changed`: the use after hooks."""
         invalid = self._command.invalid.get(use["toolUseId"])
         if tool is None:
             return f"Unknown tool: {use['name']}. Available tools: {', '.join(self._tools.names) or 'none'}."
         return None if invalid is None or changed != use else f"The input is not valid JSON: {invalid[:200]}"
 
     def _fill_in(self, form: OutputSchema, use: ToolUse) -> None:
-        """Read the form. A wrong one is answered with what is wrong about it."""
+        """Read the structured output. If it is invalid, the result says why."""
         use_id = use["toolUseId"]
         invalid = self._command.invalid.get(use_id)
         try:
@@ -301,7 +299,7 @@ class ToolStep:
             self.results[use_id] = error_result(use_id, str(error))
 
     def _call(self, tool: Tool, use: ToolUse) -> _Call:
-        """The call with what its tool may know of it."""
+        """The call with the tool's context."""
         turn, record = self._turn, self._record
         turn.stop.heard()
         settings, use_id, raised = turn.settings, use["toolUseId"], list[Exception]()
@@ -381,7 +379,7 @@ class ToolStep:
             await self._turn.publish({"tool_interrupt_event": asked})
 
     async def _attempt(self, call: _Call) -> tuple[ToolResult, bool]:
-        """The result of one attempt, and whether a hook wants another."""
+        """The result of one attempt, and True if a hook wants another."""
         clock = self._turn.meter.clock
         began = clock()
         result = await _bounded(call)
@@ -390,7 +388,7 @@ class ToolStep:
         exception = call.raised[0] if call.raised else None
         ended = ToolEnded(tool=call.tool, use=call.use, result=result, exception=exception, duration_s=duration_s)
         self._ready.pop(call.use_id, None)
-        if self._hooks.hear_of_tools:  # They may not get to their end.
+        if self._hooks.hear_of_tools:  # If the hooks are cut short, this result stays.
             self.results[call.use_id] = error_result(call.use_id, f"{WITHHELD_TEXT}: a hook was cut short.")
         return await self._hooks.after_tool(ended)
 
@@ -405,7 +403,7 @@ class ToolStep:
         return show
 
     def _record_end(self, call: _Call, result: ToolResult) -> None:
-        """The step's message, which holds every result, comes only when the slowest tool has ended."""
+        """Record the result now: the step's message with all results comes only when the slowest tool has ended."""
         if self._record is None:
             return
         journal = self._record.journal
@@ -417,7 +415,7 @@ class ToolStep:
 
 
 async def _bounded(call: _Call) -> ToolResult:
-    """The tool's result, or the error result that says that it ran out of time."""
+    """The tool's result, or an error result after its timeout."""
     if call.tool.timeout_s is None:
         return await _guarded(call)
     with anyio.move_on_after(call.tool.timeout_s):
@@ -427,18 +425,20 @@ async def _bounded(call: _Call) -> ToolResult:
 
 
 def _result_for(use: ToolUse, result: object, result_bytes: int) -> ToolResult:
-    """What a tool gave, as the result of this use. Errors: `Invalid` when it is none, `TooLarge`."""
+    """The tool's return value as the result of this use. Errors: `Invalid` if it is not one, `TooLarge`."""
     checked = check_result_size(check_result(result), result_bytes)
     return checked if checked.get("toolUseId") == use["toolUseId"] else {**checked, "toolUseId": use["toolUseId"]}
 
 
 async def _guarded(call: _Call) -> ToolResult:
-    """The tool's result, whatever the tool raises: even `SystemExit`, or a cancellation that nobody asked for."""
+    """The tool's result, or an error result for anything it raises: even `SystemExit`, or a cancellation not requested
+    here.
+    """
     try:
         return _result_for(call.use, await call.tool.run(call.use, call.context), call.context.result_bytes)
     except (KeyboardInterrupt, GeneratorExit):
         raise
-    except Exception as error:  # A tool may be anybody's code, and its failure is for the model to act on.
+    except Exception as error:  # A tool is a user's code; the model must handle its failure.
         questions, question = call.context.questions, question_in(error)
         if question is not None and questions is not None and questions.were_asked(question.interrupts):
             raise
@@ -446,6 +446,6 @@ async def _guarded(call: _Call) -> ToolResult:
             call.context.on_exception(error)
         return error_result(call.use["toolUseId"], exception_text(error))
     except BaseException as error:
-        if anyio.current_effective_deadline() == -math.inf:  # This task is being cancelled, which goes on.
+        if anyio.current_effective_deadline() == -math.inf:  # This task is being cancelled: let that go on.
             raise
         return error_result(call.use["toolUseId"], exception_text(error))

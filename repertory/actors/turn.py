@@ -1,7 +1,7 @@
-"""Driving one turn: carries out what the turn machine decides, and feeds back what happened.
+"""Runs one turn: carries out the commands of the turn machine, and reports back what happened.
 
-The machine (`core/turn.py`) decides; this file only does. A driver lives for one turn, inside a job of the agent actor.
-Stopping a turn cancels the command under way, never the driver, so that what happened is always written down.
+The machine (`core/turn.py`) decides; this file only acts. A driver lives for one turn, inside a job of the agent actor.
+Stopping a turn cancels the running command, never the driver, so that the outcome is always recorded.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ if TYPE_CHECKING:
 
 
 class TurnDriver:
-    """One turn from opening to answer."""
+    """One turn from its start to its answer."""
 
     def __init__(
         self, turn: TurnContext, record: TurnRecord, chance: Callable[[], float], before: TurnDriver | None = None
     ) -> None:
-        """`chance` gives random numbers from 0 up to 1; `before` is the call's turn before this one, with which it
-        shares the limits.
+        """`chance` gives random numbers from 0 up to 1; `before` is the call's previous turn, with which it shares the
+        limits.
         """
         self._turn = turn
         self._parts = turn.parts
@@ -69,13 +69,13 @@ class TurnDriver:
         turn.stop.after_tools = self._stop_after_tools
         self._direct = turn.invocation.direct is not None
         self._over = True
-        """Whether hooks have been told that the call is over, or not yet that it began."""
+        """True unless hooks have been told that the call began, and not yet that it ended."""
         self.record = record
         self.resume: UserMessages | InterruptResponses | None = None
-        """The prompt that a hook wants to go on with, after the end."""
+        """After the end: the prompt of a further turn that a hook wants."""
 
     async def begin(self, prompt: UserMessages | InterruptResponses) -> UserMessages | InterruptResponses | AgentResult:
-        """What the caller said, as hooks want it; a result when they want no turn, or the call was stopped by then."""
+        """The prompt after hooks. A result if a hook answers the call itself, or the call was stopped meanwhile."""
         if self._direct:
             return prompt
         self._over = False
@@ -91,25 +91,25 @@ class TurnDriver:
         return said
 
     def answer_with(self, answers: list[Answer]) -> None:
-        """Take these for the model's answers: they are known before, and hooks are not told of the call."""
+        """Use these answers instead of asking the model. Hooks are not told of the call."""
         self._model.prepared = answers
 
     async def conclude(
         self, reason: str, *, message: Message | None = None, interrupts: tuple[Interrupt, ...] = ()
     ) -> AgentResult:
-        """The result of a call that ends before its turn began; nothing was said."""
+        """End a call before its turn has begun, with nothing recorded of the turn."""
         state = request_state(self._invocation)
         return await self.end(AgentResult(stop_reason=reason, message=message, state=state, interrupts=interrupts))
 
     async def end(self, result: AgentResult) -> AgentResult:
-        """The call has this result, and no turn."""
+        """End a call with this result and no turn."""
         await self._tell_end(result)
         self._journal.add_changes(self._parts.state)
         await self._journal.commit()
         return result
 
     async def settle(self) -> None:
-        """The call failed: what was said until then stays, and is written down."""
+        """The call failed: keep its records so far, and store them."""
         await self._tell_end(None)
         self._journal.add_changes(self._parts.state)
         if self.record.wrote:
@@ -119,7 +119,7 @@ class TurnDriver:
     async def run(self, opening: Began | Continued) -> AgentResult | None:
         """The turn's result, durable as the settings say. Errors: those of model, view, guards and store.
 
-        None when others have gone on with the conversation and nothing of the turn is on record.
+        None if another process has gone on with the conversation; nothing of the turn is recorded then.
         """
         event: MachineEvent = opening
         while True:
@@ -147,18 +147,19 @@ class TurnDriver:
                         assert_never(command)
 
     def begin_again(self) -> None:
-        """The next run begins from where the journal stands now: the conversation has gone on meanwhile."""
+        """Begin the next `run` at the journal's new position, since the conversation has gone on meanwhile."""
         self.record.begin_again()
         self._machine = self._machine._replace(phase=TurnPhase.READY)
 
     async def after_answer(self) -> None:
-        """When the answer is out: make durable what a relaxed turn left undone."""
+        """After the answer is given: make a relaxed turn durable."""
         if self._turn.settings.durability == "relaxed":
             await self._journal.commit(closing=True, patient=False)
 
     def stop(self, stop: StopReason, *, after_tools: bool = False) -> None:
-        """End the turn early, with a history in which everything pairs up: at once, or when the tools that run have
-        ended (those of the answer that comes, when none run). The first one to ask decides; an end at once is earlier.
+        """End the turn early, with a valid history: at once, or when the running tools have ended. If no tools run,
+        `after_tools` waits for those of the next answer. The first reason counts, but an end at once replaces a
+        later one.
         """
         if after_tools:
             self._stop_after_tools(stop)
@@ -170,7 +171,7 @@ class TurnDriver:
             self._machine, _ = step(self._machine, StopAsked(stop))
 
     def steer(self, content: tuple[ContentBlock, ...]) -> bool:
-        """Add to the turn what the model is shown at its next step; False when the turn is over already."""
+        """Show the model this content at its next step. False if the turn is over."""
         if self._machine.phase in (TurnPhase.READY, TurnPhase.OVER) or self._direct:
             return False
         self._machine, _ = step(self._machine, Steered(content))
@@ -182,20 +183,20 @@ class TurnDriver:
         return self._machine.steering
 
     def spent_by(self, turn: Turn) -> Turn:
-        """The turn, with what this one has spent of its limits."""
+        """`turn`, with what this turn has spent of their common limits."""
         spent = self._machine
         return turn._replace(steps=spent.steps, total_tokens=spent.total_tokens, output_tokens=spent.output_tokens)
 
     @property
     def may_resume(self) -> bool:
-        """Whether a hook may add another turn to the call: nothing has cut it short, and no limit of it is reached."""
+        """True if a hook may add another turn to the call: nothing has cut it short, and it has reached no limit."""
         return self._turn.stop.heard() is None and self._machine.stop is None and self._machine.limit_reached is None
 
     # Ending.
 
     async def _finish(self, reason: str, message: Message | None) -> AgentResult:
-        """Tidy up first, so that the answer and what the next turn is shown are one commit, and one record."""
-        last = None if message is None else self._journal.fold.last_message  # As hooks have left it.
+        """Tidy up first, so that the answer and the next turn's view are one commit and one record."""
+        last = None if message is None else self._journal.fold.last_message  # With the edits of hooks.
         result = AgentResult(
             stop_reason=reason,
             message=None if last is None else copy_message(last),
@@ -210,7 +211,7 @@ class TurnDriver:
         return await self._stored(result)
 
     async def _park(self, command: Park) -> AgentResult:
-        """What ended and what is asked are one commit. What the model is shown is left alone: the step is not over."""
+        """Record the ended tools and the interrupts in one commit. The view stays as it is: the step is not over."""
         at = self._journal.wall()
         for ended in command.results:
             self._journal.add(ToolFinished(at=at, tool_use_id=ended["toolUseId"], result=ended))
@@ -226,7 +227,7 @@ class TurnDriver:
         return await self._stored(result)
 
     async def _stored(self, result: AgentResult) -> AgentResult:
-        """The result, when it is as durable as the settings say."""
+        """The result, once it is as durable as the settings say."""
         self._journal.add_changes(self._parts.state)
         await self.record.mark()
         if self._turn.settings.durability == "relaxed":
@@ -237,7 +238,6 @@ class TurnDriver:
         return result
 
     async def _tell_end(self, result: AgentResult | None) -> None:
-        """Tell hooks that the call is over, once."""
         if not self._over:
             self._over = True
             self.resume = await self._turn.hooks.after_invocation(result)

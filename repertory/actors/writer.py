@@ -1,8 +1,8 @@
-"""The writer of one session store, which commits what every session hands in, in groups, and the keeper of its leases.
+"""The writer of one session store, which commits the rows of many sessions in groups, and the keeper of its leases.
 
 State: which sessions have a commit under way, where groups need not wait for each other. Fails: never for a store's
-error, nor for a bug of it: both go to the sessions concerned, and what one session cannot have written hinders no other
-one. Pace: the store's. Supervised by the runtime's root, permanent; started before and stopped after every session.
+error or bug: the sessions concerned get it, and other sessions' writes go on. Pace: the store's. Supervised by the
+runtime's root, permanent; started before and stopped after every session.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ class Written:
     """Everything up to `seq` is on stable storage."""
 
     of: WriteRows
-    """What was asked for."""
     seq: int
 
 
@@ -37,17 +36,16 @@ class WriteRefused:
     """The rows of the last `WriteRows` may not be stored. Usual errors: `LeaseLost`, `Unavailable`."""
 
     of: WriteRows
-    """What was asked for."""
     error: RepertoryError
     final: bool = False
-    """The store failed by a bug, or the writer was stopped: the same write would meet the same."""
+    """The store failed by a bug, or the writer was stopped: the same write would fail again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteRows:
     """Commit these rows of one session. Answered by one `Written` or `WriteRefused` to `reply_to`.
 
-    A session sends its next `WriteRows` after the answer to the last one, so that a refusal cannot be overtaken.
+    A session sends its next `WriteRows` after the answer to the last one, so that no row overtakes a refusal.
     """
 
     lease: Lease
@@ -76,13 +74,13 @@ class WriterSettings:
     """Bounds of the writer."""
 
     group_writes_max: int = 512
-    """Sessions committed together at most."""
 
 
 class StoreWriter(Actor[WriterMessage]):
-    """One group per turn of its mailbox: what waits when a commit ends is the next group.
+    """Commits one group per turn of its mailbox: the writes that wait when a commit ends are the next group.
 
-    Where sessions do not wait for each other, groups do not either, so a slow request delays its own session alone.
+    Where a store lets sessions write independently, groups run side by side, so a slow request delays its own session
+    alone.
     """
 
     def __init__(self, store: SessionStore, settings: WriterSettings) -> None:
@@ -110,7 +108,7 @@ class StoreWriter(Actor[WriterMessage]):
                 assert_never(message)
 
     def _begin(self, group: Sequence[WriteRows]) -> None:
-        """Commit a group beside others. A session has one write under way at most, and its last one waits for that."""
+        """Commit a group beside others. A session has at most one write under way, and its last one waits for that."""
         ended = anyio.Event()
         self._under_way |= {write.lease.session_id: ended for write in group}
         self.context.job(self._commit_apart, group, ended, name="commit")
@@ -135,7 +133,7 @@ class StoreWriter(Actor[WriterMessage]):
         return refuse(outcome) if isinstance(outcome, RepertoryError) else reply(outcome.seq)
 
     async def _commit(self, group: Sequence[WriteRows]) -> None:
-        """Every write is answered, also when this is killed: nobody waits for a lost one."""
+        """Answer every write, even if this job is killed, so that no session waits for ever."""
         left = {id(write): write for write in group}
         try:
             for write, outcome in zip(group, await self._outcomes(group), strict=True):
@@ -151,7 +149,7 @@ class StoreWriter(Actor[WriterMessage]):
                 write.reply_to.tell(WriteRefused(of=write, error=error, final=True))
 
     async def _outcomes(self, group: Sequence[WriteRows]) -> Sequence[Position | RepertoryError]:
-        """What became of each write. What one of them fails by does not fail the others: then each goes alone."""
+        """The outcome of each write. If one makes the group fail, each write is tried alone."""
         batches = [Batch(lease=write.lease, rows=write.rows, erase=write.erase) for write in group]
         try:
             return await self._append(batches)
@@ -164,20 +162,20 @@ class StoreWriter(Actor[WriterMessage]):
                 outcomes += await self._append([batch])
             except RepertoryError as error:
                 outcomes.append(error)
-            if isinstance(outcomes[-1], LeaseLost):  # It may have been stored with the group, so it is looked for.
-                msg = "nobody knows whether this is stored: others failed in its group"
+            if isinstance(outcomes[-1], LeaseLost):  # The group may have stored it; the persister looks.
+                msg = "it is unknown if this is stored: other writes of its group failed"
                 outcomes[-1] = StoreUnavailable(msg, session=batch.lease.session_id)
         return outcomes
 
     async def _append(self, batches: Sequence[Batch]) -> Sequence[Position | RepertoryError]:
-        """Errors: the store's; `Unwritable` for whatever else it raises."""
+        """Errors: the store's; `Unwritable` for anything else it raises."""
         with own_errors(*sorted({batch.lease.session_id for batch in batches})):
             return await self._store.append(batches)
         raise AssertionError
 
 
-# The keeper of one session store: renews leases and tidies up, where the store has to be tended, and looks whether
-# other processes ask for sessions.
+# The keeper of one session store: renews leases and tidies up, if the store needs maintenance, and looks for sessions
+# that other processes ask for.
 #
 # State: none. Fails: by a bug of the store alone, and is started again. Pace: the store's own. Supervised by the root.
 
@@ -187,11 +185,11 @@ OnGiveUp: TypeAlias = Callable[[str], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookForAskers:
-    """Time to see whether anybody asks for a session."""
+    """Look for sessions that other processes ask for."""
 
 
 class StoreKeeper(Actor[LookForAskers]):
-    """Runs what the store does in the background. `give_up` is called with each session that somebody asks for."""
+    """Runs the store's background work. `give_up` is called with each session that another process asks for."""
 
     def __init__(self, store: SessionStore, give_up: OnGiveUp | None) -> None:
         self._store = store
@@ -211,7 +209,7 @@ class StoreKeeper(Actor[LookForAskers]):
         return carry_on()
 
     async def _asked_for(self) -> tuple[str, ...]:
-        """Who cannot be heard now is heard the next time."""
+        """The sessions that others ask for; empty if the store cannot be read now (the next look finds them)."""
         try:
             return tuple(await self._store.asked_for())
         except Retryable:
@@ -219,7 +217,9 @@ class StoreKeeper(Actor[LookForAskers]):
 
 
 def keeper_spec(store: SessionStore, name: str, give_up: OnGiveUp | None = None) -> ChildSpec | None:
-    """The child spec of a store's keeper; None for a store that needs none. Without `give_up` nobody is heard."""
+    """The child spec of a store's keeper; None for a store that needs none. Without `give_up`, requests are not looked
+    for.
+    """
     hears = give_up is not None and store.capabilities.look_every_s is not None
     if not hears and not store.capabilities.maintained:
         return None

@@ -1,6 +1,6 @@
-"""On whose behalf code runs: what an ask inherits from the turn or the job that it is made in.
+"""The calling actor of the running code: what an ask inherits from the turn or job that sends it.
 
-One record per incarnation and per job, held by a context variable that is set once for the task; a turn changes the
+There is one record per incarnation and per job, in a context variable that is set once for the task. A turn changes the
 record's fields, which is cheaper than setting a variable for every message.
 """
 
@@ -13,9 +13,9 @@ from contextvars import ContextVar
 
 
 class CallContext:
-    """Who speaks.
+    """The actor that the running code belongs to.
 
-    `waits` is the actor whose turn waits for the answer, if one does; `owner` is set for its jobs too.
+    `waits` is that actor if its turn waits for the answers of asks made here; `owner` is set in its jobs too.
     """
 
     __slots__ = ("deadline", "owner", "trace", "waits")
@@ -33,15 +33,14 @@ ORIGIN: ContextVar[CallContext] = ContextVar("repertory_origin", default=OUTSIDE
 
 
 def current_trace() -> object:
-    """The trace token that messages sent from here carry; None without one."""
+    """The trace token of messages sent from here; None without one."""
     return ORIGIN.get().trace
 
 
 @contextmanager
 def traced(token: object) -> Generator[None]:
-    """Messages sent inside the block carry `token`, and so does everything that they cause.
-
-    The runtime never looks at it.
+    """Messages sent inside the block carry `token`, and so do the messages that they cause. The runtime never reads
+    it.
     """
     outer = ORIGIN.get()
     inner = CallContext(outer.owner, outer.waits, token)
@@ -53,10 +52,10 @@ def traced(token: object) -> Generator[None]:
         ORIGIN.reset(reset)
 
 
-# Who waits for whom: the wait-for graph on which ask deadlocks are found before they happen.
+# The wait-for graph, in which a deadlock of asks is found before it happens.
 #
-# A chain of calls is not enough: two independent chains can block each other. Each node knows whom its turn waits
-# for; an ask that would close a circle raises instead of waiting. Asks from jobs have no edge, since the actor's
+# A chain of calls is not enough: two independent chains can block each other. Each node knows the actors that its turn
+# waits for; an ask that would close a circle raises instead of waiting. Asks from jobs have no edge, since the actor's
 # mailbox goes on meanwhile.
 
 
@@ -68,11 +67,11 @@ class Waits:
     def __init__(self, path: str) -> None:
         self.path = path
         self.waiting_on: list[Waits] = []
-        """Whose answers its running turn awaits; more than one when a handler asks from several tasks."""
+        """The actors whose answers its running turn awaits; more than one if a handler asks from several tasks."""
 
 
 def find_circle(asker: Waits, target: Waits) -> list[Waits] | None:
-    """The way from `target` back to `asker` along the edges, both included; None when there is none."""
+    """The path from `target` back to `asker` along the edges, both included; None if there is none."""
     if asker is target:
         return [target]
     trail: list[Waits] = [target]

@@ -1,9 +1,9 @@
 """One incarnation of an actor: its task, from the start to the last clean-up.
 
-This is the one place where any failure becomes an exit reason. Nothing that an actor raises enters a task group; its
-supervisor is told, and decides. Cancellation, by whomever, is a kill, unless this file itself did it to end a start, a
-turn or a drain that took too long. A task that was cancelled ends here, so there is nobody left to re-raise for: doing
-so after a native cancellation would take every other actor's task down with it.
+Only this file turns a failure into an exit reason. An actor's exception never enters a task group; its supervisor is
+told, and decides. A cancellation is a kill, unless this file itself cancelled a start, a turn or a drain that took too
+long. A cancelled task ends here and does not re-raise: after a native cancellation that would take every other actor's
+task down with it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ BURST = 64
 
 
 async def attempt(work: JobWork) -> Exception | None:
-    """Run `work` as the last thing that its task does: the exception that it raised, or None; None if cancelled."""
+    """Run `work` as the last thing that its task does. Returns its exception, or None; None also if cancelled."""
     try:
         await work()
     except anyio.get_cancelled_exc_class():
@@ -64,7 +64,7 @@ async def attempt(work: JobWork) -> Exception | None:
 
 
 class Cell:
-    """Runs one incarnation. `child` is the address that it belongs to, `keeper` its supervisor's books."""
+    """Runs one incarnation. `child` is its address, `keeper` its supervisor."""
 
     __slots__ = (
         "_actor",
@@ -104,13 +104,10 @@ class Cell:
         self._processed = 0
         self._failed = 0
 
-    # -------------------------------------------------------------------------------------- what the supervisor calls
+    # ----------------------------------------------------------------------------------------------- for the supervisor
 
     def launch(self) -> None:
-        """Begin to run.
-
-        The task's cancel scope exists before its first step, so it can be ended at any time from now on.
-        """
+        """Start the task. Its cancel scope exists before its first step, so it can be ended at any time from now on."""
         self._expire_in(self._child.spec.start_timeout_s)
         self._handle = self._services.spawn(self._run(), self._child.ref.path)
 
@@ -131,7 +128,6 @@ class Cell:
             self._expire_in(child.spec.stop_timeout_s)
 
     def kill(self) -> None:
-        """End now."""
         self._end_with(Killed())
         if self._hook is not None:
             self._hook.cancel()
@@ -139,7 +135,7 @@ class Cell:
             self._context.own_children.kill()
 
     def expire(self) -> None:
-        """A start, or a drain, has taken too long."""
+        """End a start or a drain that has taken too long."""
         match self._child.state:
             case State.STARTING:
                 limit_s = self._child.spec.start_timeout_s
@@ -151,10 +147,10 @@ class Cell:
 
     @property
     def keeping(self) -> Keeper | None:
-        """What keeps its own children, if it ever had one."""
+        """The supervisor of its own children; None if it never had any."""
         return self._context.own_children
 
-    # --------------------------------------------------------------------------------------------------------- a life
+    # --------------------------------------------------------------------------------------------------------- the task
 
     async def _run(self) -> None:
         reason: ExitReason = Killed()
@@ -188,7 +184,7 @@ class Cell:
         self._child.ref.mailbox.kind = type(actor).__name__
         await actor.on_start()
         self._started = True
-        # It may have been told to end while it did what cannot be cut short: then it ends, and `on_stop` tidies up.
+        # A stop may have come during a shielded part of the start: then end here, and `on_stop` cleans up.
         await anyio.lowlevel.checkpoint_if_cancelled()
         self._child.advance(LifecycleEvent.STARTED)
         self._clear_bucket()
@@ -197,9 +193,9 @@ class Cell:
         return actor
 
     async def _serve(self, actor: Actor[object]) -> ExitReason:
-        """Handle messages until there is a reason to end. Taking one and beginning its turn is a single step.
+        """Handle messages until there is a reason to end. Taking a message and beginning its turn is a single step.
 
-        This is the runtime's hot path: what is looked up for every message is held in local names.
+        This is the runtime's hot path: values needed for every message are held in local names.
         """
         child, context, origin, mailbox = self._child, self._context, self._origin, self._child.ref.mailbox
         queue, handle, parking = mailbox.queue, actor.handle, self._services.transport.waker
@@ -263,7 +259,7 @@ class Cell:
                 await parking.pause()
 
     async def _handle_cancellable(self, handle: MessageHandler, envelope: Envelope) -> Next:
-        """A turn that is not worth finishing once its asker has gone."""
+        """Handle a request, and cancel its turn if the asker goes."""
         with anyio.CancelScope() as scope:
             envelope.on_gone(scope.cancel)
             return await handle(envelope.message)
@@ -283,7 +279,7 @@ class Cell:
                 self._context.envelope = None
                 return self._conclude(note, after)
             case _:
-                pass  # A timer of an earlier incarnation, or one that was cancelled after it had run out.
+                pass  # Of an earlier incarnation, or cancelled after it had run out.
         return None
 
     async def _handle_rejecting(self, handle: MessageHandler, envelope: Envelope) -> Next:
@@ -293,7 +289,7 @@ class Cell:
             return Refuse(rejected.error)
 
     def _conclude(self, envelope: Envelope, after: Next) -> ExitReason | None:
-        """Do what the handler said; the reason when it said to end."""
+        """Carry out the handler's result. Returns the exit reason if it ends the incarnation."""
         match after:
             case Reply(value=value):
                 envelope.answer(value)
@@ -321,10 +317,10 @@ class Cell:
             self._processed -= 1
             self._child.ref.mailbox.dead_letter(envelope, Reason.REJECTED)
 
-    # -------------------------------------------------------------------------------------------------------- the end
+    # ---------------------------------------------------------------------------------------------------------- the end
 
     def _leave_turn(self, reason: ExitReason) -> None:
-        """The incarnation ends, perhaps in the middle of a turn: say so to whoever waits for its answer."""
+        """If the incarnation ends in the middle of a turn, tell the asker that waits for its answer."""
         envelope, self._context.envelope = self._context.envelope, None
         if envelope is None or isinstance(envelope, Note):
             return
@@ -335,12 +331,11 @@ class Cell:
         elif envelope.unanswered() or not envelope.asked:
             self._child.ref.mailbox.dead_letter(envelope, Reason.CANCELLED)
         else:
-            self._processed += 1  # It was answered, or somebody will answer it.
+            self._processed += 1  # It was answered, or its slot or sink is open.
 
     async def _close(self, reason: ExitReason) -> ExitReason:
-        """Jobs, then children, then the actor's own clean-up.
-
-        Only a native cancellation, which is a kill, gets through.
+        """End jobs, then children, then run the actor's own clean-up. Only a native cancellation, which is a kill, is
+        raised.
         """
         was_started = self._started or self._child.state is not State.STARTING
         if self._child.state is not State.STOPPING:
@@ -357,10 +352,7 @@ class Cell:
         return reason
 
     async def _clean_up(self, actor: Actor[object], reason: ExitReason) -> ExitReason:
-        """Run `on_stop`.
-
-        When it does not end in time, or raises, that becomes the reason of an end that had been in order.
-        """
+        """Run `on_stop`. If it raises or takes too long, that replaces the reason of an orderly end."""
         self._origin.deadline = math.inf
         error: Exception | None = None
         with anyio.move_on_after(self._child.spec.stop_timeout_s, shield=True) as self._hook:
@@ -376,7 +368,7 @@ class Cell:
         return Killed() if error is None else ExitFailed(error)
 
     def _end(self, reason: ExitReason) -> None:
-        """Whatever happened, leave nothing behind, and tell the supervisor. One step, so that nothing can cut it."""
+        """Release everything and tell the supervisor, in one step that nothing can interrupt."""
         child, context = self._child, self._context
         self._clear_bucket()
         if context.own_children is not None:
@@ -394,16 +386,15 @@ class Cell:
         self._keeper.child_ended(child, reason)
 
     def _report(self, reason: ExitFailed | ExitLimitReached) -> None:
-        """A failure is an error in the log. A first start that failed is not: whoever started the actor is told."""
+        """Log a failure. A first start that failed is not logged, because its starter is told."""
         level = logging.ERROR if self._started or self._child.restarts else logging.DEBUG
         summary = None if self._actor is None else self._actor.summary()
         fields = (self._child.ref.path, self._child.restarts + 1, type(reason).__name__, summary)
         _LOG.log(level, "actor ended actor=%s incarnation=%d reason=%s summary=%r", *fields, exc_info=reason.error)
 
-    # -------------------------------------------------------------------------------------------------------- details
+    # ---------------------------------------------------------------------------------------------------------- details
 
     def info(self) -> ActorInfo:
-        """What it does right now."""
         child, context, mailbox = self._child, self._context, self._child.ref.mailbox
         now = self._services.now()
         current = context.envelope
@@ -436,7 +427,7 @@ class Cell:
             self._end_with(ExitFailed(error))
 
     def _end_with(self, reason: ExitReason) -> None:
-        """Cancel what the task does now; `reason` says why, unless there is a better one."""
+        """Cancel what the task does now. `reason` counts unless there is a more specific one."""
         if self._cut is None or isinstance(reason, Killed):
             self._cut = reason
         if self._handle is not None:
@@ -460,7 +451,7 @@ class Cell:
 
 
 def _failure_in(error: BaseException) -> Exception | None:
-    """The failure that was raised, taken out of groups of one; None for what is no failure: an interrupt, an exit."""
+    """The exception, taken out of groups of one; None for an interrupt or an exit, which are no failures."""
     if isinstance(error, Exception) and not isinstance(error, ExceptionGroup):
         return error
     if not isinstance(error, BaseExceptionGroup):
@@ -475,7 +466,7 @@ def _failure_in(error: BaseException) -> Exception | None:
 
 
 def _refusal_in(group: ExceptionGroup[Exception]) -> Refuse:
-    """A `Reject` that was raised inside a task group of the handler. Anything else goes on."""
+    """A `Reject` that was raised inside a task group of the handler, as its error. Anything else is raised."""
     failure = _failure_in(group)
     if isinstance(failure, Reject):
         return Refuse(failure.error)

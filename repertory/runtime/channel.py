@@ -1,6 +1,6 @@
 """Streams: an ask with many answers. The actor writes into a `Sink`, the caller reads the `EventStream`.
 
-Between them lies a bounded buffer. A send with room costs an append and, when the reader is parked, a wake-up; without
+Between them lies a bounded buffer. A send with room costs an append and, if the reader is waiting, a wake-up; without
 room the writer waits, so a slow reader slows its producer down and nothing else.
 """
 
@@ -45,35 +45,35 @@ class StreamCall(Request):
         self._writers: deque[Waiter] = deque()
 
     def unanswered(self) -> bool:
-        """Whether nobody has ended the stream or promised to."""
+        """True if the stream is neither ended nor deferred."""
         return not self.ended and self.kept is None
 
     def answer(self, value: object) -> None:
-        """A stream is not answered with one value: the handler's mistake, which the reader is told."""
+        """Fail the stream: answering it with one value is the handler's mistake, which the reader is told."""
         self.fail(StreamClosed("a stream was answered with a single value", value=type(value).__name__))
 
     def fail(self, error: Exception) -> None:
-        """The reader gets what is buffered, then `error`."""
+        """The reader gets the buffered events, then `error`."""
         if not self.ended:
             self.error = error
             self.end()
 
     def end(self) -> None:
-        """The reader gets what is buffered, then the end."""
+        """The reader gets the buffered events, then the end."""
         self.ended = True
         self.release()
         self._wake_reader()
         self._wake_writers()
 
     def expire(self) -> None:
-        """The deadline has passed: the reader is told at once, the writer is told to stop."""
+        """The deadline has passed: the reader is told at once, and the writer is told to stop."""
         if not self.ended and self.gone is None:
             self.buffer.clear()
             self.fail(timed_out(self))
             self.leave(Reason.EXPIRED)
 
     def leave(self, reason: Reason) -> None:
-        """The reader has gone: nothing more need be produced."""
+        """The reader has gone: tell the writer to stop."""
         if self.gone is None:
             super().leave(reason)
             self.release()
@@ -93,7 +93,7 @@ class StreamCall(Request):
         return True
 
     async def room(self) -> None:
-        """Wait until there may be room. Cancelled, it passes its turn on."""
+        """Wait until there may be room. If cancelled, the next writer is woken instead."""
         waiter = self._make_waiter()
         self._writers.append(waiter)
         try:
@@ -106,7 +106,7 @@ class StreamCall(Request):
             raise
 
     async def filled(self) -> None:
-        """Wait until there is something for the reader."""
+        """Wait until the reader has an event, an error or the end to take."""
         self._reader = self._make_waiter()
         try:
             await self._reader
@@ -114,7 +114,7 @@ class StreamCall(Request):
             self._reader = None
 
     def take(self) -> object:
-        """The oldest buffered event; its room is offered to a waiting writer."""
+        """The oldest buffered event; a waiting writer is woken to use its room."""
         event = self.buffer.popleft()
         if self._writers:
             self._wake_one_writer()
@@ -137,7 +137,7 @@ class StreamCall(Request):
 
 
 class Sink(Generic[E_contra]):
-    """The writer's end of a stream, taken with `context.sink()`. It may outlive the turn, as a job does.
+    """The writer's end of a stream, taken with `context.sink()`. It may outlive the turn, as in a job.
 
     When the incarnation ends, a sink that was not ended fails with `ActorDead`.
     """
@@ -149,14 +149,13 @@ class Sink(Generic[E_contra]):
 
     @property
     def closed(self) -> bool:
-        """Whether the stream is over: the reader has left, or the sink was ended."""
+        """True if the reader has left, or the sink was ended."""
         return self._call.gone is not None or self._call.ended
 
     @property
     def on_closed(self) -> Callable[[], object] | None:
-        """Called once when the reader leaves before the end, at once if it has left already.
-
-        Must neither raise nor wait.
+        """Called once when the reader leaves before the end, at once if it has left already. Must neither raise nor
+        wait.
         """
         return self._call.on_closed
 
@@ -167,9 +166,8 @@ class Sink(Generic[E_contra]):
             callback()
 
     def send_nowait(self, event: E_contra) -> bool:
-        """Hand `event` to the reader if there is room; False if not.
-
-        Errors: `StreamClosed` when nobody reads any more.
+        """Hand `event` to the reader if there is room; False if not. Errors: `StreamClosed` after the reader has
+        left.
         """
         return self._call.put(event)
 
@@ -179,12 +177,12 @@ class Sink(Generic[E_contra]):
             await self._call.room()
 
     def end(self) -> None:
-        """There is no more. Allowed more than once."""
+        """End the stream. Allowed more than once."""
         if not self._call.ended:
             self._call.end()
 
     def fail(self, error: Exception) -> None:
-        """There is no more, because of `error`, which the reader gets after what is buffered."""
+        """End the stream with `error`, which the reader gets after the buffered events."""
         self._call.fail(error)
 
 

@@ -1,4 +1,4 @@
-"""One child of a supervisor: its address, and the incarnation that runs behind it now."""
+"""One child of a supervisor: its address, and the incarnation that runs at it now."""
 
 from __future__ import annotations
 
@@ -14,26 +14,22 @@ from repertory.runtime.spec import ChildSpec
 class Incarnation(Protocol):
     """What a supervisor asks of a running child."""
 
-    def launch(self) -> None:
-        """Begin to run."""
-        ...
+    def launch(self) -> None: ...
 
     @property
     def keeping(self) -> Keeper | None:
-        """What keeps its own children, if it ever had one."""
+        """The supervisor of its own children; None if it never had any."""
         ...
 
     def request_stop(self, reason: Shutdown, *, keep_queue: bool) -> None:
-        """Stop in order: what waits (unless the next incarnation gets it), jobs, children, `on_stop`."""
+        """Stop in order: queued messages (unless the next incarnation gets them), jobs, children, `on_stop`."""
         ...
 
     def kill(self) -> None:
-        """End now: no `on_stop`, not even its rest."""
+        """End now. `on_stop` is not run, or is cut short."""
         ...
 
-    def info(self) -> ActorInfo:
-        """What it does right now."""
-        ...
+    def info(self) -> ActorInfo: ...
 
 
 class Child:
@@ -63,13 +59,13 @@ class Child:
         self.started_at: float | None = None
         """When this incarnation's start was acknowledged."""
         self.settled: Callable[[Exception | None], None] | None = None
-        """Told once how this incarnation's start ended."""
+        """Called once with the outcome of this incarnation's start."""
         self.on_ended: list[Callable[[], object]] = []
         """Called when this incarnation has ended."""
         self.stopping = False
-        """Its supervisor has told this incarnation to stop, so its end is no surprise."""
+        """True if the supervisor has told this incarnation to stop, so its end is expected."""
         self.removing = False
-        """It is not to run again."""
+        """True if it must not run again."""
         self.failures = 0
         """Failed incarnations in a row."""
         self.restarts = 0
@@ -78,11 +74,10 @@ class Child:
         self.failed = 0
 
     def advance(self, event: LifecycleEvent) -> None:
-        """Move on in its life."""
         self.state = advance(self.state, event)
 
     def info(self) -> ActorInfo:
-        """What it does right now; between incarnations, what waits for the next one."""
+        """The incarnation as it is now; between incarnations, the messages that wait for the next one."""
         if self.cell is not None:
             return self.cell.info()
         mailbox = self.ref.mailbox
@@ -105,7 +100,7 @@ class Child:
         )
 
     def settle(self, error: Exception | None) -> None:
-        """Say how the start ended, if somebody wants to know."""
+        """Report how the start ended, if a caller waits for that."""
         settled, self.settled = self.settled, None
         if settled is not None:
             settled(error)
@@ -136,12 +131,10 @@ class Keeper(Protocol):
         ...
 
     def child(self, name: str) -> Child | None:
-        """The books' entry for the child of that name."""
+        """The entry of the child of that name; None if there is none."""
         ...
 
-    async def start(self, spec: ChildSpec) -> ActorRef[object]:
-        """Start a child and wait for it."""
-        ...
+    async def start(self, spec: ChildSpec) -> ActorRef[object]: ...
 
     def end(self, name: str, ended: Callable[[], object], reason: Shutdown) -> None:
         """Stop a child in order and forget it, then call `ended`. Errors: `NotFound`."""

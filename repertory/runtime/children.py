@@ -1,9 +1,9 @@
 """Supervision: starting children in order, deciding about those that end, stopping them in reverse.
 
-Any actor may have children; a `Supervisor` has nothing else. What is done about an unexpected end is decided in the
-supervisor's own turn (`Exited` on its system lane), so decisions come one after the other; carrying a restart out
-(stopping siblings, the backoff, the starts) is a job, so one bad child never keeps the supervisor from its other
-children, and a shutdown can always get in between.
+Any actor may have children; a `Supervisor` does nothing else. An unexpected end is decided in the supervisor's own turn
+(`Exited` on its system lane), so decisions come one after the other. A restart (stopping siblings, the backoff, the
+starts) is a job, so one bad child never keeps the supervisor from its other children, and a shutdown can always come in
+between.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Settled = Callable[[Exception | None], None]
 
 
 class _Recovery:
-    """One restart that is being carried out. `pending` are the children that it has yet to start."""
+    """One restart under way. `pending` are the children that it has yet to start."""
 
     __slots__ = ("pending",)
 
@@ -66,7 +66,6 @@ class Children:
         return iter(tuple(self._by_name.values()))
 
     def infos(self) -> tuple[ActorInfo, ...]:
-        """What they do right now."""
         return tuple(child.info() for child in self._by_name.values())
 
     def find(self, name: str) -> ActorRef[object]:
@@ -77,7 +76,6 @@ class Children:
         return child.ref
 
     def child(self, name: str) -> Child | None:
-        """The books' entry for the child of that name."""
         return self._by_name.get(name)
 
     def refs(self) -> dict[str, ActorRef[object]]:
@@ -87,7 +85,8 @@ class Children:
     # ------------------------------------------------------------------------------------------------ start and stop
 
     def begin(self, spec: ChildSpec, settled: Settled) -> ActorRef[object]:
-        """Start a child after the others; `settled` is called once with None or the error, when nothing of it is left.
+        """Start a child after the others; `settled` is called once with None, or with the error when the child has
+        ended.
 
         Errors: `AlreadyExists`; `ActorDead` when this supervisor is stopping.
         """
@@ -165,7 +164,7 @@ class Children:
             await self._stop(child, keep_queue=False)
 
     def kill(self) -> None:
-        """Cut all short, without waiting."""
+        """End all children now, without waiting."""
         self._closed = True
         for child in self._by_name.values():
             child.removing = True
@@ -173,15 +172,14 @@ class Children:
                 child.stopping = True
                 child.cell.kill()
 
-    # ---------------------------------------------------------------------------------------- what children report
+    # ---------------------------------------------------------------------------------------------- reports of children
 
     def child_started(self, child: Child) -> None:
-        """The start is acknowledged."""
         child.started_at = self._services.now()
         child.settle(None)
 
     def child_ended(self, child: Child, reason: ExitReason) -> None:
-        """The incarnation is over; unless that was expected, the supervisor's next turn decides what follows."""
+        """Note an end. If it was unexpected, the supervisor's next turn decides what follows."""
         acknowledged, started_at = child.started_at is not None, child.started_at or 0.0
         first = not acknowledged and child.restarts == 0
         expected, child.stopping = child.stopping, False
@@ -197,7 +195,7 @@ class Children:
             ended()
 
     def decide(self, exited: Exited) -> None:
-        """Do what the settings say about a child that ended. Errors: `RestartLimitReached` when they say to give up."""
+        """Do what the settings say about a child that ended. Errors: `RestartLimitReached` if they say to give up."""
         child = exited.child
         if self._closed or child.removing or child.cell is not None or self._is_pending(child):
             return
@@ -223,7 +221,9 @@ class Children:
         self._jobs.start(partial(self._carry_out, recovery, delay_s), name=f"restart {failed.spec.name}")
 
     def _victims(self, failed: Child) -> list[Child]:
-        """Who is restarted with `failed`, in starting order; also whoever an unfinished recovery has yet to start."""
+        """The children to restart with `failed`, in starting order, including those that an unfinished recovery has yet
+        to start.
+        """
         children = list(self._by_name.values())
         if self.settings.strategy is Strategy.ONE_FOR_ALL:
             return children
@@ -242,12 +242,12 @@ class Children:
         while recovery in self._recoveries and recovery.pending:
             child = recovery.pending.pop(0)
             if not child.removing and not await self._start_again(child) and not child.removing:
-                break  # Its failure is being decided on; that takes care of those behind it.
+                break  # The decision on its failure takes care of the children after it.
         if recovery in self._recoveries:
             self._recoveries.remove(recovery)
 
     async def _start_again(self, child: Child) -> bool:
-        """Whether the child is up again. If not, its end is on the supervisor's system lane."""
+        """Start the child again. False if that failed; its end is then on the supervisor's system lane."""
         waiter = self._waiter()
         outcome: list[Exception | None] = []
 
@@ -289,7 +289,7 @@ class Children:
             self._forget(child, Shutdown())
 
     def _discard(self, name: str) -> None:
-        """Nobody waits for the child's start any more."""
+        """Kill a child whose starter no longer waits."""
         child = self._by_name.get(name)
         if child is not None:
             child.settled = None
@@ -298,7 +298,7 @@ class Children:
                 child.cell.kill()
 
     def _forget(self, child: Child, reason: ExitReason) -> None:
-        """The address ends here."""
+        """Remove the address for good."""
         if self._by_name.get(child.spec.name) is child:
             del self._by_name[child.spec.name]
             self._services.totals.processed += child.processed
@@ -329,8 +329,8 @@ def _gave_up(child: Child, reason: ExitReason, why: str) -> RestartLimitReached:
 
 # What to do about a child that ended: a pure decision.
 #
-# As in OTP, the intensity counts the restarts of all children of one supervisor; on top of that, failures of one child
-# that never ran healthily in between are counted for themselves, because backoff can stretch them past any period.
+# As in OTP, the intensity counts the restarts of all children of one supervisor. In addition, failures of one child
+# with no healthy run in between have their own count, because backoff can stretch them past any period.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -340,19 +340,19 @@ class Ending:
     restart: Restart
     reason: ExitReason
     failures: int
-    """Of the incarnations before it, since the last healthy one."""
+    """Failed incarnations before it, since the last healthy one."""
     ran_s: float
     """How long it ran since its start was acknowledged; 0 if it never was."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """The child is not started again."""
+    """Do not start the child again."""
 
 
 @dataclass(frozen=True, slots=True)
 class RestartWithin:
-    """Start the child again after a random part of `ceiling_s`. `failures` and `restarts` are to be remembered."""
+    """Start the child again after a random part of `ceiling_s`. `failures` and `restarts` are for the next decision."""
 
     ceiling_s: float
     failures: int
@@ -372,10 +372,7 @@ RestartVerdict: TypeAlias = Forget | RestartWithin | FailUpward
 def decide_restart(
     ending: Ending, settings: SupervisorSettings, restarts: tuple[float, ...], now: float
 ) -> RestartVerdict:
-    """The verdict on an ended child.
-
-    `restarts` are the times of the supervisor's last restarts, as the last verdict gave them.
-    """
+    """The verdict on an ended child. `restarts`: the times of the supervisor's last restarts, from the last verdict."""
     if not wants_restart(ending.restart, ending.reason):
         return Forget()
     failures = failures_behind(ending.failures, ending.ran_s, settings.backoff)
@@ -388,7 +385,7 @@ def decide_restart(
 
 
 def wants_restart(restart: Restart, reason: ExitReason) -> bool:
-    """Whether a child of this type, ended for this reason, is to run again."""
+    """True if a child of this type, ended for this reason, is to run again."""
     match restart:
         case Restart.PERMANENT:
             return True
@@ -399,7 +396,7 @@ def wants_restart(restart: Restart, reason: ExitReason) -> bool:
 
 
 def failures_behind(failures: int, ran_s: float, backoff: Backoff) -> int:
-    """How many failures in a row this one makes: 1 after a healthy run."""
+    """Failures in a row, including this one: 1 after a healthy run."""
     return 1 if ran_s >= backoff.healthy_s else failures + 1
 
 

@@ -1,4 +1,4 @@
-"""Where time and chance enter the runtime, as things that can be replaced."""
+"""The runtime's clock and random source, so that tests can replace them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ Clock: TypeAlias = Callable[[], float]
 
 
 class Rng(Protocol):
-    """The source of chance: a `random.Random` is one."""
+    """A random source, such as `random.Random`."""
 
     def uniform(self, a: float, b: float, /) -> float: ...
 
 
 def unseeded() -> Rng:
-    """A source of chance that no seed repeats."""
+    """A random source without a seed."""
     return random.SystemRandom()

@@ -1,4 +1,4 @@
-"""What an actor sees of the runtime: itself, its siblings and children, time, and ways to answer later."""
+"""An actor's view of the runtime: its own address, siblings and children, timers, jobs, and later answers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Context:
         self._make_jobs = make_jobs
         self._children: Children | None = None
         self._watched: list[ActorRef[object]] | None = None
-        # What follows is read by the actor's cell.
+        # Read by the actor's cell.
         self.envelope: Envelope | None = None
         self.kept: set[Request] | None = None
         self.taken = 0
@@ -69,7 +69,7 @@ class Context:
 
     @property
     def rng(self) -> Rng:
-        """The system's source of chance."""
+        """The system's random source."""
         return self._services.rng
 
     @property
@@ -79,7 +79,7 @@ class Context:
 
     @property
     def trace(self) -> object:
-        """The trace token of the message that is being handled; whatever is sent in this turn carries it on."""
+        """The trace token of the message that is being handled; messages sent in this turn carry it on."""
         return current_trace()
 
     def sibling(self, name: str) -> ActorRef[object]:
@@ -90,7 +90,7 @@ class Context:
 
     @property
     def asked(self) -> bool:
-        """Whether somebody waits for an answer to the message that is being handled."""
+        """True if a sender waits for an answer to the message that is being handled."""
         return self.envelope is not None and self.envelope.asked
 
     def defer(self) -> ReplySlot[object]:
@@ -119,24 +119,24 @@ class Context:
 
     def job(self, fn: Callable[[*Ts], Awaitable[object]], *args: *Ts, name: str = "job", finish: bool = False) -> Job:
         """Run `fn(*args)` beside the actor's turns, as a task of this incarnation: cancelled and joined before
-        `on_stop`. `finish`: an orderly stop waits for it first, within the spec's `stop_timeout_s`, as for a turn.
+        `on_stop`.
 
-        An exception in it ends the incarnation like one in a handler, at once; `StreamClosed`, from a sink that nobody
-        reads any more, ends the job alone. It inherits the trace, not the deadline.
+        `finish`: an orderly stop waits for it first, within the spec's `stop_timeout_s`, as for a turn. An exception in
+        it ends the incarnation at once, like one in a handler; `StreamClosed`, from a sink whose reader has left, ends
+        the job alone. It inherits the trace, not the deadline.
         """
         return self._own_jobs().start(partial(fn, *args), name, finish=finish)
 
     def after(self, delay_s: float, message: object, *, key: Hashable = None) -> None:
-        """Handle `message` in `delay_s`, before what waits in the mailbox.
-
-        A timer of the same key is replaced; a restart voids it.
+        """Handle `message` in `delay_s`, before queued messages. Replaces a timer of the same key; a restart voids
+        it.
         """
         self._own_timers().after(delay_s, message, object() if key is None else key)
 
     def every(self, period_s: float, message: object, *, key: Hashable = None) -> None:
         """Handle `message` every `period_s`, without drift; a period that ends before its turn came is skipped."""
         if period_s <= 0:
-            raise Invalid("a period is longer than nothing", period_s=period_s)
+            raise Invalid("a period must be longer than zero", period_s=period_s)
         self._own_timers().every(period_s, message, object() if key is None else key)
 
     def cancel_timer(self, key: Hashable) -> None:
@@ -153,9 +153,9 @@ class Context:
     def take_queued(self, limit: int, kind: type[T]) -> list[T]: ...
 
     def take_queued(self, limit: int, kind: type[T] | type[object] = object) -> list[T] | list[object]:
-        """Tells that wait already, taken now: at most `limit`, up to the first message that is an ask or not a `kind`.
+        """Take queued tells now: at most `limit`, up to the first message that is an ask or not a `kind`.
 
-        They count as handled. If the turn fails they are gone with it, like the message being handled.
+        They count as handled. If the turn fails they are lost with it, like the message being handled.
         """
         mailbox = self.self_ref.mailbox
         queue = mailbox.queue
@@ -166,12 +166,11 @@ class Context:
         self.taken += len(taken)
         return taken
 
-    # ------------------------------------------------------------------------------------------------- others' lives
+    # ----------------------------------------------------------------------------------------------------- other actors
 
     def watch(self, ref: ActorRef[object]) -> None:
-        """Have `on_down` called when that actor has ended for good, at once if it has.
-
-        A restart of this actor ends it.
+        """Have `on_down` called when that actor has ended for good, at once if it has. A restart of this actor ends
+        it.
         """
         watch(self.self_ref, ref)
         if self._watched is None:
@@ -199,23 +198,23 @@ class Context:
         return {} if self._children is None else self._children.refs()
 
     def supervise(self, settings: SupervisorSettings) -> None:
-        """How to treat children; to be said before the first one is started. One for one without it."""
+        """Set how children are treated, before the first one is started. Default: one for one."""
         self.supervision.settings = settings
 
     @property
     def supervision(self) -> Children:
-        """What keeps this actor's children."""
+        """The supervisor of this actor's children, made at first use."""
         if self._children is None:
             self._children = Children(self.self_ref, self._services, self._own_jobs())
         return self._children
 
     @property
     def own_children(self) -> Children | None:
-        """The same, if there ever was a child."""
+        """As `supervision`, but None if it was never used."""
         return self._children
 
     def close(self, error: Exception) -> None:
-        """The runtime's own: the incarnation is over; whoever still waits for an answer of its gets `error`."""
+        """The runtime's own: end the incarnation. Asks and streams that are still open fail with `error`."""
         for request in tuple(self.kept or ()):
             request.fail(error)
         if self.timers is not None:
@@ -226,7 +225,7 @@ class Context:
     # -------------------------------------------------------------------------------------------------------- details
 
     def _in_turn(self) -> bool:
-        """Whether this is the turn itself: a job runs beside turns that are not its business."""
+        """True in the turn itself; a job runs beside turns and must not answer for them."""
         return ORIGIN.get().waits is self.self_ref.mailbox.waits
 
     def _keep(self, request: Request) -> None:

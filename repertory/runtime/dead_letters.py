@@ -1,4 +1,4 @@
-"""Where messages go that no handler finished: counted, the last ones kept, and shown to whoever subscribes.
+"""Dead letters: messages that no handler finished. They are counted, the last ones are kept, and subscribers see each.
 
 Every accepted tell ends in exactly one place: `processed` of its actor, or here.
 """
@@ -31,7 +31,7 @@ class Reason(Enum):
     CANCELLED = "cancelled"
     """The receiver was killed in the middle of its turn."""
     REJECTED = "rejected"
-    """The handler refused it, and nobody had asked."""
+    """The handler refused it, and its sender did not wait for an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,20 +39,20 @@ class DeadLetter:
     """One message that was not handled."""
 
     path: str
-    """Whom it was meant for."""
+    """The receiver's path."""
     kind: str
     """The receiver's class."""
     message: object
     reason: Reason
     asked: bool
-    """Whether somebody waited for an answer; they were told."""
+    """True if the sender waited for an answer; it was told."""
 
 
 class DeadLetters:
     """The dead letters of one system."""
 
     def __init__(self, now: Callable[[], float], keep: int) -> None:
-        """`keep` is how many of the last letters are held."""
+        """`keep`: how many of the last dead letters are held."""
         self._now = now
         self._recent: deque[DeadLetter] = deque(maxlen=keep)
         self._counts: Counter[tuple[str, Reason]] = Counter()
@@ -65,25 +65,27 @@ class DeadLetters:
 
     @property
     def tells(self) -> int:
-        """How many of all letters were tells."""
+        """How many of all dead letters were tells."""
         return self._tells
 
     @property
     def counts(self) -> Mapping[tuple[str, Reason], int]:
-        """How many letters there were, by the receiver's class and the reason."""
+        """The number of dead letters, by the receiver's class and the reason."""
         return dict(self._counts)
 
     def recent(self) -> list[DeadLetter]:
-        """The last letters, oldest first."""
+        """The last dead letters, oldest first."""
         return list(self._recent)
 
     def subscribe(self, subscriber: Callable[[DeadLetter], None]) -> Callable[[], None]:
-        """Show every further letter to `subscriber`, which must neither raise nor wait. Call the result to end it."""
+        """Show every further dead letter to `subscriber`, which must neither raise nor wait. Call the result to end
+        it.
+        """
         self._subscribers.append(subscriber)
         return lambda: self._subscribers.remove(subscriber)
 
     def add(self, letter: DeadLetter) -> None:
-        """Take a letter in. Never produces a letter itself."""
+        """Add a dead letter. Never causes another one."""
         self._tells += not letter.asked
         self._counts[letter.kind, letter.reason] += 1
         self._recent.append(letter)
@@ -92,7 +94,7 @@ class DeadLetters:
         self._log(letter)
 
     def _log(self, letter: DeadLetter) -> None:
-        """At most one line in ten seconds; it says how many there were since the last."""
+        """Log at most one line in ten seconds, with the number of dead letters since the last."""
         self._unlogged += 1
         now = self._now()
         if now - self._logged_at < _LOG_EVERY_S:

@@ -16,44 +16,40 @@ Hook: TypeAlias = Callable[[], Awaitable[object]]
 
 
 class Actors(Protocol):
-    """All actors of a system, as something that can be stopped."""
+    """All actors of a system, for stopping them."""
 
     @property
     def ended(self) -> anyio.Event:
         """Set when the last one has ended."""
         ...
 
-    def request_stop(self, why: str) -> None:
-        """Stop them in order."""
-        ...
+    def request_stop(self, why: str) -> None: ...
 
     def kill(self) -> tuple[str, ...]:
-        """Cut them short; the paths of those that still ran."""
+        """End all now; the paths of those that still ran."""
         ...
 
 
 class Hooks:
-    """What is to be done in each phase besides stopping actors."""
+    """The hooks that each phase runs besides stopping actors."""
 
     def __init__(self, phases: Sequence[DrainPhase]) -> None:
         self._by_phase: dict[str, list[Hook]] = {phase.name: [] for phase in phases}
 
     def add(self, phase: str, hook: Hook) -> None:
-        """Run `hook` in that phase, beside its other hooks. Too late once the phase has begun. Errors: `Invalid`."""
+        """Run `hook` in that phase, beside its other hooks. A phase that has begun does not see it. Errors:
+        `Invalid`.
+        """
         if phase not in self._by_phase:
             raise Invalid("no such phase", phase=phase, phases=list(self._by_phase))
         self._by_phase[phase].append(hook)
 
     def of(self, phase: str) -> list[Hook]:
-        """The hooks of that phase."""
         return list(self._by_phase[phase])
 
 
 class Drain:
-    """One drain on its way.
-
-    It runs in a task of its own, so that cancelling whoever waits for it does not cancel it.
-    """
+    """One running drain. It runs in a task of its own, so that cancelling a waiting caller does not cancel it."""
 
     def __init__(self, phases: Sequence[DrainPhase], grace_s: float, hooks: Hooks, actors: Actors) -> None:
         self._phases = phases
@@ -73,9 +69,9 @@ class Drain:
             self._scope.deadline = min(self._scope.deadline, deadline)
 
     async def run(self, reason: str, dead_letters: Callable[[], Mapping[str, int]]) -> ActorsReport:
-        """All phases, in order. Whatever a hook raises stands in the report; the next phase comes all the same.
+        """Run all phases in order. Errors of hooks go into the report; the next phase runs all the same.
 
-        A run that was cancelled may be run again: it goes on with the phase that was not over.
+        A cancelled run may be run again: it continues with the phase that was not over.
         """
         before = dead_letters()
         began = anyio.current_time()
@@ -119,7 +115,7 @@ class Drain:
         )
 
     async def _run_hooks(self, hooks: Sequence[Hook], errors: list[str], unfinished: list[str]) -> None:
-        """All at once. A hook that was cut stays in `unfinished`."""
+        """Run all hooks at once. A hook that was cut short stays in `unfinished`."""
         unfinished += map(_name, hooks)
         async with anyio.create_task_group() as group:
             for hook in hooks:
@@ -149,7 +145,7 @@ def _name(hook: Hook) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainPhase:
-    """One step of a drain."""
+    """One phase of a drain."""
 
     name: str
     timeout_s: float
@@ -157,16 +153,13 @@ class DrainPhase:
     reserve_s: float = 0.0
     """What earlier phases must leave to it, and all that it gets when the drain is cut short; 0 means skipped then."""
     stops_actors: bool = False
-    """All actors are stopped in this phase, in reverse order, after its hooks.
-
-    One phase does so; the last one if none says.
-    """
+    """All actors are stopped in this phase, in reverse order, after its hooks. Exactly one phase of a system has it."""
 
 
 def phase_deadline(phases: Sequence[DrainPhase], index: int, now: float, end: float, *, cut_short: bool) -> float:
     """When the phase at `index` must be over, in the seconds of `now`; `end` is when the drain should be.
 
-    A phase never eats what is reserved for those after it, and never gets less than its own reserve.
+    A phase never uses time reserved for later phases, and never gets less than its own reserve.
     """
     phase = phases[index]
     if cut_short:
@@ -177,20 +170,20 @@ def phase_deadline(phases: Sequence[DrainPhase], index: int, now: float, end: fl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseReport:
-    """One phase of a drain."""
+    """The report of one phase."""
 
     name: str
     duration_s: float
     completed: bool
-    """Whether it ended by itself, without an error, before its deadline."""
+    """True if it ended by itself, without an error, before its deadline."""
     errors: tuple[str, ...] = ()
     unfinished: tuple[str, ...] = ()
-    """What the deadline cut: hooks by name, actors by path."""
+    """What the deadline cut short: hooks by name, actors by path."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActorsReport:
-    """A whole drain."""
+    """The report of a whole drain."""
 
     reason: str
     phases: tuple[PhaseReport, ...]
@@ -199,14 +192,14 @@ class ActorsReport:
     dead_letters: Mapping[str, int]
     """Reason to count, during the drain alone."""
     fatal: str | None = None
-    """What the actors were lost to, when they were: nothing of theirs could be finished."""
+    """The error that ended the actors, if there was one: none of their work could be finished."""
 
     @property
     def ok(self) -> bool:
-        """Whether every phase completed, and no actor was lost for good."""
+        """True if every phase completed, and no actor was lost."""
         return self.fatal is None and all(phase.completed for phase in self.phases)
 
     @property
     def unfinished(self) -> tuple[str, ...]:
-        """What any phase had to cut."""
+        """What any phase had to cut short."""
         return tuple(name for phase in self.phases for name in phase.unfinished)

@@ -1,7 +1,7 @@
-"""A message on its way: when it was sent, on whose behalf, and who waits for the reply.
+"""A message on its way: its trace, its deadline, and the asker that waits for the reply.
 
-`Envelope` is a tell, `Call` an ask; a stream's is in `channel.py`. An ask is answered at most once: whatever comes
-after the first answer, or after its asker has gone, is dropped and counted.
+`Envelope` is a tell, `AskEnvelope` an ask; a stream's is in `channel.py`. An ask is answered at most once: later
+answers, and answers after the asker has gone, are dropped and counted.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Envelope:
 
     asked = False
     cancellable = False
-    """Whether its turn is not worth finishing once the asker has gone."""
+    """True if its turn is cancelled once the asker has gone."""
     deadline: float = math.inf
     gone: Reason | None = None
 
@@ -45,17 +45,17 @@ class Envelope:
         self.trace = trace
 
     def answer(self, value: object) -> None:
-        """Nobody waits."""
+        """Does nothing: a tell has no asker."""
 
     def fail(self, error: Exception) -> None:
-        """Nobody waits."""
+        """Does nothing: a tell has no asker."""
 
     def unanswered(self) -> bool:
-        """Whether somebody waits for an answer that nobody has given or promised."""
+        """True if an asker waits and no answer was given or deferred."""
         return False
 
     def on_gone(self, cancel: Callable[[], None]) -> None:
-        """Call `cancel` when the asker goes. Nobody waits."""
+        """Call `cancel` when the asker goes. A tell has none."""
 
 
 class Note(Envelope):
@@ -65,7 +65,7 @@ class Note(Envelope):
 
 
 class Request(Envelope):
-    """A message that somebody waits for an answer to."""
+    """A message whose sender waits for an answer."""
 
     __slots__ = ("_cancel_turn", "_edge", "cancellable", "deadline", "gone", "kept", "receiver")
 
@@ -86,7 +86,7 @@ class Request(Envelope):
         self._edge: Waits | None = None
 
     def unanswered(self) -> bool:
-        """Whether nobody has given or promised an answer."""
+        """True if no answer was given or deferred."""
         return self.kept is None
 
     def on_gone(self, cancel: Callable[[], None]) -> None:
@@ -94,18 +94,18 @@ class Request(Envelope):
         self._cancel_turn = cancel
 
     def draw_edge(self, asker: Waits) -> None:
-        """The asker's turn waits for the receiver from here on."""
+        """From here on the asker's turn waits for the receiver."""
         asker.waiting_on.append(self.receiver.waits)
         self._edge = asker
 
     def lift_edge(self) -> None:
-        """The receiver's turn no longer stands between the asker and the answer."""
+        """The asker's turn no longer waits for the receiver's turn."""
         asker, self._edge = self._edge, None
         if asker is not None:
             asker.waiting_on.remove(self.receiver.waits)
 
     def keep_in(self, kept: set[Request]) -> None:
-        """The answer comes later than the turn's end."""
+        """Defer the answer to after the turn's end."""
         self.lift_edge()
         kept.add(self)
         self.kept = kept
@@ -119,7 +119,7 @@ class Request(Envelope):
                 self._cancel_turn()
 
     def release(self) -> None:
-        """It is answered: nobody has to keep it."""
+        """Remove it from the deferred requests: it is answered."""
         if self.kept is not None:
             self.kept.discard(self)
             self.kept = None
@@ -150,11 +150,11 @@ class AskEnvelope(Request):
         self.value: object = None
 
     def unanswered(self) -> bool:
-        """Whether nobody has given or promised an answer."""
+        """True if no answer was given or deferred."""
         return not self.answered and self.kept is None
 
     def answer(self, value: object) -> None:
-        """Give the asker what it asked for, unless it was answered or has gone."""
+        """Give the answer to the asker, unless it was answered or has gone."""
         if self.answered or self.gone is not None:
             self.receiver.note_late_reply()
             return
@@ -172,7 +172,6 @@ class AskEnvelope(Request):
             self._settle()
 
     def expire(self) -> None:
-        """The deadline has passed."""
         if not self.answered and self.gone is None:
             self.error = timed_out(self)
             self.leave(Reason.EXPIRED)
@@ -187,13 +186,13 @@ class AskEnvelope(Request):
 
 
 def timed_out(request: Request) -> AskTimeout:
-    """The error of an ask that nobody answered in time."""
+    """The error of an ask that was not answered in time."""
     waited = round(request.deadline - request.at, 3)
     return AskTimeout("no answer in time", actor=request.receiver.waits.path, message=_name(request), waited_s=waited)
 
 
 def undelivered(request: Envelope, reason: Reason, path: str) -> Exception:
-    """What the asker is told when its message was not handled."""
+    """The asker's error if its message was not handled."""
     fields = {"actor": path, "message": _name(request)}
     match reason:
         case Reason.FULL | Reason.DROPPED:
@@ -225,11 +224,10 @@ class ReplySlot(Generic[R_contra]):
 
     @property
     def open(self) -> bool:
-        """Whether somebody still waits."""
+        """True if the asker still waits."""
         return not self._call.answered and self._call.gone is None
 
     def reply(self, value: R_contra) -> None:
-        """Answer."""
         self._call.answer(value)
 
     def fail(self, error: Exception) -> None:
@@ -237,5 +235,5 @@ class ReplySlot(Generic[R_contra]):
         self._call.fail(error)
 
     def on_gone(self, cancel: Callable[[], None]) -> None:
-        """Call `cancel` when the asker goes before it is answered: what is done for nobody need not be finished."""
+        """Call `cancel` when the asker goes before it is answered, so that its work can be stopped."""
         self._call.on_gone(cancel)

@@ -1,8 +1,9 @@
-"""A task of its own for an async context manager, so that its block may be left in another task than it was entered in.
+"""Runs an async context manager in a task of its own, so that its block may be left in another task than it was entered
+in.
 
-A task group and a cancel scope end in the task that began them. Users cannot promise that: yield fixtures, start-up
-callbacks and exit stacks enter a block in one task and leave it in another. So what such a block opens lives in a host
-task, and the block only talks to it:
+A task group and a cancel scope must end in the task that began them. Users cannot promise that: yield fixtures,
+start-up callbacks and exit stacks enter a block in one task and leave it in another. So the block's content lives in a
+host task, and the block only talks to it:
 
     entering task           host task                       leaving task
     enter() --------------> enters the hosted block
@@ -11,9 +12,9 @@ task, and the block only talks to it:
                             leaves the hosted block
                             ended                ---------> returns, or raises what leaving raised
 
-The host task belongs to the event loop, and ends before it: on asyncio it is a task like others, which `asyncio.run`
-cancels at its end; on trio it is a system task, which is cancelled when the main task has ended. Cancelled, it leaves
-the hosted block as any cancelled task would.
+The host task belongs to the event loop, and ends before it: on asyncio it is an ordinary task, which `asyncio.run`
+cancels at its end; on trio it is a system task, which is cancelled when the main task has ended. When cancelled, it
+leaves the hosted block as any cancelled task would.
 """
 
 from __future__ import annotations
@@ -40,12 +41,12 @@ HostWork: TypeAlias = Callable[[], Coroutine[object, object, None]]
 class HostTask(Generic[T]):
     """Enters `block` in a task of its own, keeps it open, and leaves it there. Used once.
 
-    The hosted block sees the context variables of whoever entered. When it ends by itself, with an error, the entering
+    The hosted block sees the context variables of the entering task. If it ends by itself with an error, the entering
     task is cancelled, as a task group cancels its body, and `leave` raises that error.
     """
 
     def __init__(self, block: AbstractAsyncContextManager[T], *, name: str) -> None:
-        """`name`: what the task is called where tasks are listed."""
+        """`name`: the task's name in listings."""
         self._block = block
         self._name = name
         self._value: list[T] = []
@@ -53,10 +54,10 @@ class HostTask(Generic[T]):
         self._left = False
 
     async def enter(self) -> T:
-        """What entering the block gives.
+        """Enter the block; returns its value.
 
-        Cancelled, it waits until the block is left again, and nothing runs any more. Errors: what entering raised;
-        `Unavailable` in an event loop that ends.
+        If cancelled, it waits until the block is left again, and nothing runs any more. Errors: what entering raised;
+        `Unavailable` in an event loop that is ending.
         """
         self._entered = anyio.Event()
         self._leaving = anyio.Event()
@@ -72,15 +73,16 @@ class HostTask(Generic[T]):
             raise
         if not self._value:
             await self.leave()
-            raise Unavailable("the event loop is ending, and has cancelled what was to start", task=self._name)
+            raise Unavailable("the event loop is ending, and has cancelled the new task", task=self._name)
         return self._value[0]
 
     async def leave(self, error: BaseException | None = None) -> None:
-        """Leave the block, from any task of the event loop, and wait until it has been left. Again: nothing happens.
+        """Leave the block, from any task of the event loop, and wait until it has been left. A second call does
+        nothing.
 
-        `error`: what the caller's own block ended with. A cancellation is handed on to the hosted block, and so is one
-        that comes while this waits and that no shield keeps out, which is then raised at the end. Errors: what leaving
-        raised, or what the hosted block ended with before.
+        `error`: what the caller's own block ended with. A cancellation is passed on to the hosted block; so is one that
+        arrives during this wait, unless it is shielded, and it is raised at the end. Errors: what leaving raised, or
+        what the hosted block ended with before.
         """
         if not self._left:
             self._left = True
@@ -114,7 +116,7 @@ class HostTask(Generic[T]):
             cancelled, self._error = group.split(anyio.get_cancelled_exc_class())
             if cancelled is not None:
                 raise cancelled from None
-        except Exception as error:  # noqa: BLE001 - relayed: whoever leaves the block raises it
+        except Exception as error:  # noqa: BLE001 - relayed: the leaving task raises it
             self._error = error
         finally:
             self._ended.set()
@@ -125,7 +127,7 @@ class HostTask(Generic[T]):
 
 @asynccontextmanager
 async def apart(block: AbstractAsyncContextManager[T], *, name: str) -> AsyncGenerator[T]:
-    """`block`, in a task of its own: for generators, which one task may begin and another one close."""
+    """`block` in a task of its own: for generators that one task begins and another one closes."""
     task = HostTask(block, name=name)
     value = await task.enter()
     failed: BaseException | None = None
@@ -153,18 +155,18 @@ class _Owner(Protocol):
     """The task that entered the block, on one kind of loop."""
 
     def interrupt(self) -> None:
-        """Cancel what it does since it entered, unless it has ended."""
+        """Cancel the code inside the block, unless the task has ended."""
         ...
 
     async def let_go(self, error: BaseException | None) -> None:
-        """Take the cancellation back, if there was one. `error`: what it ended with."""
+        """Take the cancellation back, if there was one. `error`: what the task ended with."""
         ...
 
 
 # ------------------------------------------------------------------------------------------------------------- asyncio
 
 _running: set[object] = set()
-"""A loop refers to its tasks weakly; these run until their loop ends, whatever happens to who entered."""
+"""A loop holds its tasks weakly; these must run until their loop ends, even if the entering task is gone."""
 
 
 class _AsyncioTask:
@@ -204,7 +206,7 @@ class _AsyncioOwner:
         cancelled = anyio.get_cancelled_exc_class()
         if not isinstance(error, cancelled):
             with suppress(cancelled):
-                await self._pause(0)  # The cancellation may be on its way still.
+                await self._pause(0)  # The cancellation may not have arrived yet.
         self._task.uncancel()
 
 
@@ -230,7 +232,7 @@ class _TrioTask:
 
 
 class _Status(Protocol):
-    """What trio keeps for itself of one level of cancellation: that of the code between two `with CancelScope()`."""
+    """Trio's internal state of one cancel scope: that of the code between two `with CancelScope()`."""
 
     parent: _Status | None
 
@@ -239,9 +241,8 @@ _STATUS, _ACTIVATE = "_cancel_status", "_activate_cancel_status"
 
 
 class _TrioOwner:
-    """Trio has no public way to cancel what a task does since it entered a block, other than a scope that this very
-    task would have to close. So such a scope is put in its place when there is something to cancel, and only then, by
-    means that trio keeps for itself.
+    """Trio has no public way to cancel the code inside a block, except by a scope that the same task must close. So
+    such a scope is inserted, through trio's internals, only when there is something to cancel.
     """
 
     def __init__(self) -> None:
@@ -258,7 +259,7 @@ class _TrioOwner:
         while inner is not None and inner is not self._around and inner.parent is not self._around:
             inner = inner.parent
         if inner is None:
-            return  # The task has ended, or what stood around the block has.
+            return  # The task, or the scope around the block, has ended.
         scope = self._scope = self._new_scope()
         make = cast("Callable[..., _Status]", type(inner))
         status = make(scope=scope, parent=self._around)

@@ -1,6 +1,6 @@
 """Background work of one incarnation: tasks that are cancelled and joined before the actor stops.
 
-They run in the system's task group, so an actor without jobs pays nothing and one with jobs pays one task each.
+They run in the system's task group, so an actor without jobs costs nothing and one with jobs costs one task each.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from repertory.runtime.call_context import ORIGIN, CallContext, Waits
 JobWork: TypeAlias = Callable[[], Awaitable[object]]
 Spawn: TypeAlias = Callable[[Coroutine[object, object, None], str], anyio.TaskHandle[None]]
 Attempt: TypeAlias = Callable[[JobWork], Awaitable[Exception | None]]
-"""Runs work to its end; the exception that it raised, or None. Cancellation ends it quietly: the task ends with it."""
+"""Runs work to its end; the exception that it raised, or None. A cancellation is not raised: the task ends with it."""
 
 
 class Job:
@@ -30,12 +30,12 @@ class Job:
         self._handle: anyio.TaskHandle[None] | None = None
 
     def attach(self, handle: anyio.TaskHandle[None]) -> None:
-        """The runtime's own: the job's task exists."""
+        """The runtime's own: set the job's task."""
         self._handle = handle
 
     @property
     def done(self) -> bool:
-        """Whether it has ended, in whatever way."""
+        """True if it has ended, with or without an error."""
         status = anyio.TaskHandle.Status
         return self._handle is not None and self._handle.status not in {status.PENDING, status.CANCELLING}
 
@@ -45,7 +45,6 @@ class Job:
             self._handle.cancel()
 
     async def wait(self) -> None:
-        """Wait until it has ended."""
         if self._handle is not None:
             await self._handle.wait()
 
@@ -66,7 +65,7 @@ class Jobs:
         return len(self._running)
 
     def names(self) -> tuple[str, ...]:
-        """What runs now."""
+        """Names of the running jobs."""
         return tuple(job.name for job in self._running)
 
     def start(self, work: JobWork, name: str, *, finish: bool = False) -> Job:
@@ -77,7 +76,7 @@ class Jobs:
         return job
 
     def to_finish(self) -> Job | None:
-        """One that an orderly stop waits for; None when there is none left."""
+        """A job that an orderly stop must wait for; None if none is left."""
         return next((job for job in self._running if job.finish and not job.done), None)
 
     async def close(self) -> None:
@@ -93,5 +92,5 @@ class Jobs:
             error = await self._attempt(work)
         finally:
             self._running.discard(job)
-        if error is not None and not isinstance(error, StreamClosed):  # Nobody wants the rest: no failure.
+        if error is not None and not isinstance(error, StreamClosed):  # The reader has left: no failure.
             self._on_failure(error)

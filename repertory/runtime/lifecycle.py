@@ -1,4 +1,4 @@
-"""The life cycle of an actor's address, as a table; why one ends; what can be looked at of it while a system runs.
+"""The life cycle of an actor's address, as a table; exit reasons; and snapshots of actors while a system runs.
 
     starting --started--> running --stop--> draining --drained--> stopping --ended--> stopped
         |                    |                 |                      ^                  |
@@ -8,8 +8,8 @@
                             |
                             `--stop--> stopped
 
-`end` is a failure, a kill or the actor's own wish. A `stop` may arrive in every state; `started` after it may not,
-which is how a start that is overtaken by a shutdown cannot bring the actor back.
+`end` is a failure, a kill or the actor's own decision. A `stop` may arrive in every state; `started` after it may not,
+so a shutdown during a start cannot be undone by the end of that start.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from repertory.errors import Invalid
 
 
 class State(Enum):
-    """Where an actor's address is in its life."""
+    """The states of an actor's address."""
 
     STARTING = "starting"
     RUNNING = "running"
     DRAINING = "draining"
-    """No new messages; what waits is still handled."""
+    """No new messages; queued ones are still handled."""
     STOPPING = "stopping"
-    """No more messages: jobs, children and `on_stop` come to their end."""
+    """No more messages: jobs and children end, and `on_stop` runs."""
     STOPPED = "stopped"
     RESTARTING = "restarting"
     """Between two incarnations; messages are queued."""
 
 
 class LifecycleEvent(Enum):
-    """What moves an actor's address from one state to the next."""
+    """The events that move an actor's address from one state to the next."""
 
     STARTED = "started"
     STOP = "stop"
@@ -77,7 +77,7 @@ def advance(state: State, event: LifecycleEvent) -> State:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActorInfo:
-    """One actor at this instant, with everything below it."""
+    """One actor at this instant, with all actors below it."""
 
     path: str
     kind: str
@@ -86,10 +86,10 @@ class ActorInfo:
     incarnation: int
     """1 for the first; one more with every restart."""
     queued: int
-    """Messages that wait."""
+    """Messages in its mailbox."""
     queued_system: int
     oldest_s: float | None
-    """How long the oldest message has waited; None when none does."""
+    """How long the oldest message has waited; None if none waits."""
     current: str | None
     """The class of the message that it handles; None between turns."""
     running_s: float | None
@@ -103,11 +103,11 @@ class ActorInfo:
     failed: int
     """Of these, how many ended an incarnation."""
     summary: object
-    """What the actor says of itself."""
+    """The result of `Actor.summary`."""
     children: tuple[ActorInfo, ...] = ()
 
     def walk(self) -> Iterator[ActorInfo]:
-        """This one and everything below it, parents first."""
+        """This actor and all below it, parents first."""
         yield self
         for child in self.children:
             yield from child.walk()
@@ -120,7 +120,7 @@ class SystemStats:
     actors: int
     queued: int
     processed: int
-    """By the actors that exist now and by those that are gone."""
+    """By present and former actors."""
     failed: int
     restarts: int
     jobs: int
@@ -132,12 +132,12 @@ class SystemStats:
     late_replies: int
 
 
-# Why an actor ended: a closed set. Supervision looks at nothing else.
+# The exit reasons of an actor: a closed set, the only input of supervision.
 
 
 @dataclass(frozen=True, slots=True)
 class Normal:
-    """It said `stop()`: its work was done."""
+    """The handler returned `stop()`: the work was done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ class Shutdown:
     """It was asked to stop, and did so in order."""
 
     why: str = ""
-    """As the one who asked put it; what stops an actor stops its children for the same."""
+    """The reason given with the request; the actor's children are stopped with the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ class Killed:
 
 @dataclass(frozen=True, slots=True)
 class ExitFailed:
-    """A handler, a job or a start raised, or the handler said `fail(error)`."""
+    """A handler, a job or a start raised, or the handler returned `fail(error)`."""
 
     error: Exception
 

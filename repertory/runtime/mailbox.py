@@ -1,7 +1,7 @@
-"""What waits for an actor: a bounded lane of messages and a lane of system messages, which go first.
+"""The mailbox of an actor: a bounded lane of messages, and a lane of system messages, which are handled first.
 
-The mailbox belongs to the address, so a restart keeps what waits in it. Taking a message and beginning its turn are one
-step without an await, and parking carries no payload: nothing can be lost between the two.
+The mailbox belongs to the address, so a restart keeps its messages. Taking a message and beginning its turn are one
+step without an await, and a wake-up carries no message: nothing can be lost between the two.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ class Overflow(StrEnum):
     WAIT = "wait"
     """`send` and `ask` wait for room; `tell` raises `MailboxFull`."""
     REJECT = "reject"
-    """`MailboxFull`, whoever sends."""
+    """Every sender gets `MailboxFull`."""
     DROP_OLDEST = "drop_oldest"
     """The oldest becomes a dead letter."""
     DROP_NEWEST = "drop_newest"
-    """This one becomes a dead letter."""
+    """The new one becomes a dead letter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MailboxSettings:
-    """How much may wait."""
+    """The size of a mailbox, and what happens when it is full."""
 
     capacity: int = 1000
     """Messages, not counting system messages. At least 1."""
@@ -47,7 +47,7 @@ class MailboxSettings:
 
 
 class AcceptFrom(Enum):
-    """Whose messages are taken."""
+    """Whose messages are accepted."""
 
     OPEN = "open"
     OWN = "own"
@@ -63,7 +63,7 @@ class Place:
     def __init__(self, waiter: Waiter) -> None:
         self.waiter = waiter
         self.granted = False
-        """Whether a place in the queue is kept for it."""
+        """True if a place in the queue is kept for it."""
 
 
 class Mailbox:
@@ -93,11 +93,11 @@ class Mailbox:
         self._dead_letters = dead_letters
         self._make_waiter = waiter
         self.waiter: Waiter | None = None
-        """What the actor awaits when there is nothing to do. The actor sets it anew each time."""
+        """What an idle actor awaits; the actor sets a new one each time."""
         self._intake = AcceptFrom.OPEN
         self._reserved = 0
         self.room = settings.capacity
-        """The queue's length from which on a sender must look closer: it is full, reserved or closed."""
+        """The queue length from which on a sender must check further: the queue is full, reserved or closed."""
         self.waits = Waits(path)
         self.kind = ""
         """The actor's class, for statistics."""
@@ -105,10 +105,10 @@ class Mailbox:
         self.lane: deque[object] | None = None
         """System messages."""
         self.senders: deque[Place] | None = None
-        """Those who wait for room, in order."""
+        """Senders that wait for room, in order."""
 
     def offer(self, envelope: Envelope) -> bool:
-        """Take the envelope in, or dispose of it as the policy says. False when its sender has to wait for room.
+        """Add the envelope, or treat it as the overflow policy says. False if its sender has to wait for room.
 
         Errors: `MailboxFull` under the policy `reject`.
         """
@@ -123,14 +123,14 @@ class Mailbox:
         return True
 
     def offer_system(self, message: object) -> None:
-        """Take a system message in: never refused, handled before all others."""
+        """Add a system message: never refused, handled before all others."""
         if self.lane is None:
             self.lane = deque()
         self.lane.append(message)
         self.wake()
 
     async def offer_patiently(self, envelope: Envelope) -> None:
-        """Take the envelope in, waiting for room if need be. Cancelled, it was not taken in. Errors: as `offer`."""
+        """Add the envelope, waiting for room if need be. Cancelled, it was not added. Errors: as `offer`."""
         if self.offer(envelope):
             return
         place = Place(self._make_waiter())
@@ -149,28 +149,28 @@ class Mailbox:
             self.dead_letter(envelope, Reason.STOPPED)
 
     def admit(self) -> None:
-        """There is room again: each free place is kept for one waiting sender, who fills it in its own step."""
+        """There is room again: keep each free place for one waiting sender, which fills it in its own step."""
         while self.senders and len(self.queue) + self._reserved < self._capacity:
             self._grant(self.senders.popleft())
 
     def wake(self) -> None:
-        """Let the actor look around."""
+        """Wake the actor, if it is idle."""
         waiter, self.waiter = self.waiter, None
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
 
     def drain(self) -> None:
-        """Take no more messages but the actor's own."""
+        """From now on accept only the actor's own messages."""
         self._intake = AcceptFrom.OWN
         self._let_senders_go()
 
     def reopen(self) -> None:
-        """Take messages in again: the address has a new incarnation coming."""
+        """Accept messages again, for a new incarnation."""
         self._intake = AcceptFrom.OPEN
         self._reserve(0)
 
     def close(self) -> None:
-        """Take nothing more. What waits becomes dead letters."""
+        """Accept nothing more. Queued messages become dead letters."""
         self._intake = AcceptFrom.CLOSED
         self._let_senders_go()
         self.lane = None
@@ -178,13 +178,13 @@ class Mailbox:
             self.dead_letter(self.queue.popleft(), Reason.STOPPED)
 
     def dead_letter(self, envelope: Envelope, reason: Reason) -> None:
-        """Make a dead letter of an envelope, and tell whoever waits for its answer."""
+        """Make a dead letter of an envelope, and tell its asker, if it has one."""
         letter = DeadLetter(self.waits.path, self.kind, envelope.message, reason, envelope.asked)
         self._dead_letters.add(letter)
         envelope.fail(undelivered(envelope, reason, self.waits.path))
 
     def note_late_reply(self) -> None:
-        """An answer came when nobody waited for it any more."""
+        """Count an answer whose asker had gone."""
         self._dead_letters.late_replies += 1
 
     def full(self) -> MailboxFull:

@@ -1,4 +1,4 @@
-"""What a message promises to whoever sends it, and what its handler says comes next.
+"""The base classes of messages that are answered, and the results of handlers.
 
 A message is a frozen dataclass. One that derives from `Ask[R]` is answered with an R, one that derives from `Stream[E]`
 with any number of Es; one that derives from neither is told and not answered.
@@ -18,9 +18,9 @@ OnAbandon: TypeAlias = Literal["finish", "cancel"]
 class Ask(Generic[R_co]):
     """A message that is answered once, with an R.
 
-    `on_abandon` says what becomes of a turn whose asker has timed out or was cancelled: `finish` runs it to its end
-    (writes), `cancel` cancels it where it stands (generation that nobody reads). One that still waits in the mailbox is
-    never run.
+    `on_abandon` decides what happens to a turn whose asker has timed out or was cancelled: `finish` runs it to its end
+    (writes), `cancel` cancels it at once (generation without a reader). A message that still waits in the mailbox is
+    never run then.
     """
 
     __slots__ = ()
@@ -33,20 +33,20 @@ class Stream(Generic[E_co]):
     __slots__ = ()
 
 
-# What a handler says comes next: a closed set, built by the functions below.
+# The results of a handler: a closed set, built by the functions below.
 #
 # `carry_on()`, `reply(value)`, `refuse(error)`, `stop()`, `stop(reply=value)`, `fail(error)`; and `raise Reject(error)`
 # from any depth, which does the same as `refuse`. Plain slotted classes, since one is made for every message.
 
 
 class Unanswered(Enum):
-    """The value of a `Stop` that answers nobody."""
+    """The value of a `Stop` that answers no asker."""
 
     UNANSWERED = "unanswered"
 
 
 class CarryOn:
-    """Nothing to say; take the next message."""
+    """Take the next message, without an answer."""
 
     __slots__ = ()
 
@@ -61,10 +61,7 @@ class Reply:
 
 
 class Refuse:
-    """Give `error` to the asker and to nobody else, then take the next message.
-
-    A refused tell becomes a dead letter.
-    """
+    """Give `error` to the asker alone, then take the next message. A refused tell becomes a dead letter."""
 
     __slots__ = ("error",)
 
@@ -82,7 +79,7 @@ class Stop:
 
 
 class Fail:
-    """End this incarnation for the reason `Failed(error)`; the supervisor decides. The asker gets `ActorFailed`."""
+    """End this incarnation for the reason `ExitFailed(error)`; the supervisor decides. The asker gets `ActorFailed`."""
 
     __slots__ = ("error",)
 
@@ -108,13 +105,10 @@ class Reject(Exception):
 
 
 def carry_on() -> CarryOn:
-    """Nothing to say; take the next message. An ask that nobody answered or deferred fails with `ActorFailed`."""
+    """Take the next message. An ask that was neither answered nor deferred fails with `ActorFailed`."""
     return CARRY_ON
 
 
 def stop(*, reply: object = Unanswered.UNANSWERED) -> Stop:
-    """End this actor for the reason `Normal`.
-
-    What waits in its mailbox becomes dead letters; queued asks get `ActorDead`.
-    """
+    """End this actor for the reason `Normal`. Queued messages become dead letters; queued asks get `ActorDead`."""
     return Stop(reply)

@@ -1,7 +1,7 @@
-"""How an actor is spoken to, and watched: its address, which outlives its incarnations.
+"""Actor references: sending messages to an actor and watching it. An address outlives its incarnations.
 
-All of it must be called in the loop's thread, `tell_threadsafe` apart. Messages of one sender arrive in order; each is
-handled at most once. Every ask ends: with its answer or with one of the errors below.
+Everything here must be called in the loop's thread, except `tell_threadsafe`. Messages of one sender arrive in order;
+each is handled at most once. Every ask ends: with its answer or with one of the errors below.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Transport:
 class ActorRef(Generic[M_contra]):
     """An actor's address. Refs are compared by identity; there is one per address.
 
-    A ref of any messages stands wherever a ref of some is wanted, so what the runtime hands out (`ActorRef[object]`)
-    needs no cast.
+    A ref of any messages can be used as a ref of some, so the refs that the runtime gives out (`ActorRef[object]`) need
+    no cast.
     """
 
     __slots__ = ("_make_waiter", "_now", "_transport", "_wheel", "ended", "mailbox", "path", "watchers")
@@ -56,7 +56,7 @@ class ActorRef(Generic[M_contra]):
         self.ended: ExitReason | None = None
         """Why it has ended for good; None while it lives, restarts included."""
         self.watchers: dict[ActorRef[object], None] | None = None
-        """The runtime's own: whom to tell of its end."""
+        """The runtime's own: the actors to tell of its end."""
         self._transport = transport
         self._make_waiter = transport.waker.waiter
         self._now = transport.waker.now
@@ -71,10 +71,10 @@ class ActorRef(Generic[M_contra]):
         return self.path.rpartition("/")[2]
 
     def tell(self, message: M_contra) -> None:
-        """Put a message into the mailbox and go on. Never waits, never fails for the receiver's state.
+        """Put a message into the mailbox. Never waits, and does not fail if the receiver has stopped: the message then
+        becomes a dead letter.
 
-        A message to an actor that has stopped becomes a dead letter. Errors: `MailboxFull` under the policies `wait`
-        and `reject`.
+        Errors: `MailboxFull` under the policies `wait` and `reject`.
         """
         mailbox = self.mailbox
         envelope = Envelope(message, self._now(), ORIGIN.get().trace)
@@ -82,7 +82,7 @@ class ActorRef(Generic[M_contra]):
             if not mailbox.offer(envelope):
                 raise mailbox.full()
             return
-        # The same as `offer` in the common case, without the call.
+        # As `offer` in the common case, without the call.
         mailbox.queue.append(envelope)
         waiter = mailbox.waiter
         if waiter is not None:
@@ -108,12 +108,13 @@ class ActorRef(Generic[M_contra]):
             raise ActorDead("the event loop has ended", actor=self.path) from error
 
     async def ask(self, message: Ask[R], *, timeout_s: float) -> R:
-        """The answer. `timeout_s` counts from now and includes waiting for room; inside a turn that was itself asked,
-        the earlier deadline holds. Deadlines are noticed within 50 ms; `math.inf` waits for ever.
+        """Send an ask and return the answer. `timeout_s` counts from now and includes waiting for room; inside a turn
+        that was itself asked, the earlier deadline holds. Deadlines are noticed within 50 ms; `math.inf` waits for
+        ever.
 
-        Cancelled or timed out, the message is not run if it still waits; if it runs, its `on_abandon` decides.
+        If the ask is cancelled or times out, a queued message is not run; for a running one `on_abandon` decides.
         Errors: `AskTimeout`; `ActorDead` (stopped before it answered); `ActorFailed` (the handler raised: `__cause__`);
-        `Deadlock` (the ask would wait for itself); `MailboxFull` (policy `reject`, or dropped); and whatever the
+        `Deadlock` (the ask would wait for itself); `MailboxFull` (policy `reject`, or dropped); and the error that the
         handler refused with.
         """
         origin = ORIGIN.get()
@@ -136,7 +137,7 @@ class ActorRef(Generic[M_contra]):
             elif deadline != _FOREVER:
                 raise Invalid("a timeout is a number of seconds", timeout_s=timeout_s)
             if len(mailbox.queue) < mailbox.room:
-                # The same as `offer` in the common case, without the call.
+                # As `offer` in the common case, without the call.
                 mailbox.queue.append(call)
                 parked = mailbox.waiter
                 if parked is not None:
@@ -161,8 +162,8 @@ class ActorRef(Generic[M_contra]):
         """A stream of answers: `async with ref.stream(message, timeout_s=60) as events`, then `async for`.
 
         `timeout_s` bounds the whole stream, as in `ask`; at most `buffer` events wait for the reader, then the producer
-        waits. Leaving the block closes the stream: the producer is told, and what was not read is gone.
-        Errors: as `ask`, while reading; and whatever the producer failed with, after the events before it.
+        waits. Leaving the block closes the stream: the producer is told, and unread events are dropped. Errors: as
+        `ask`, while reading; and the error that the producer failed with, after the events before it.
         """
         return EventStream(self._stream_call(message, timeout_s, buffer), self._open)
 
@@ -179,7 +180,7 @@ class ActorRef(Generic[M_contra]):
         return call
 
     async def _open(self, call: StreamCall) -> Callable[[], object]:
-        """Put the request into the mailbox; the result takes back what was set up for it."""
+        """Put the request into the mailbox. Call the result to undo what was set up for it."""
         asker = ORIGIN.get().waits
         if asker is not None:
             self._draw_edge(call, asker)
@@ -220,7 +221,7 @@ class ActorRef(Generic[M_contra]):
             self.mailbox.dead_letter(Envelope(message, self._now(), None), Reason.FULL)
 
 
-# Being told when another actor has ended for good. A restart is not an end.
+# Watching: being told when another actor has ended for good. A restart is not an end.
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +233,7 @@ class Down:
 
 
 def watch(watcher: ActorRef[object], target: ActorRef[object]) -> None:
-    """Have `Down` put into the watcher's system lane when the target ends; at once if it has ended. Once per pair."""
+    """Put `Down` into the watcher's system lane when the target ends; at once if it has ended. Once per pair."""
     if target.ended is not None:
         watcher.mailbox.offer_system(Down(target, target.ended))
     elif target.watchers is None:
@@ -248,7 +249,7 @@ def unwatch(watcher: ActorRef[object], target: ActorRef[object]) -> None:
 
 
 def announce_end(target: ActorRef[object], reason: ExitReason) -> None:
-    """The target has ended for good: tell who watches."""
+    """The target has ended for good: tell its watchers."""
     target.ended = reason
     watchers, target.watchers = target.watchers, None
     for watcher in watchers or ():

@@ -25,12 +25,12 @@ class Totals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """Handed to every actor's cell; what users see of it is the actor's context."""
+    """Given to every actor's cell; actors see parts of it through their context."""
 
     transport: Transport
     dead_letters: DeadLetters
     clock: Clock
-    """What actors read; deadlines read the loop's own."""
+    """For actors; deadlines use the loop's own clock."""
     rng: Rng
     spawn: Spawn
     """Starts a task of the system, in a copy of the context that the system was opened in."""

@@ -1,16 +1,16 @@
 """Signals, for programs that own their process: the first drains, the second cuts the drain short, the third ends the
-process. Embedded in somebody else's server the runtime never touches signals.
+process. Embedded in a user's server the runtime never touches signals.
 
     signal -> C handler of Python -> wakeup fd ---> watchdog, a thread -> event loop: drain, cut short
            -> handler in the main thread --------->        |
                                                            `-> ends the process: third signal, or time is up
 
-The event loop cannot be trusted to hear a signal: a blocking call may hold it up, before the signal or after. So a
-thread listens. Python writes each signal to the wakeup fd at once, whatever the main thread does; the handler in the
-main thread says the same, for when somebody else has taken the wakeup fd. Each signal is counted once.
+The event loop may miss a signal: a blocking call can hold it up, before the signal or after. So a thread listens.
+Python writes each signal to the wakeup fd at once, whatever the main thread does; the handler in the main thread
+reports it too, in case other code has taken the wakeup fd. Each signal is counted once.
 
-From the first signal on the thread holds the process to its bound, also after the drain: while the loop runs on, and
-while the interpreter waits for threads at its exit. A program that goes on without that loop is left alone until it
+From the first signal on the thread ends the process when its time is up, also after the drain: while the loop runs on,
+and while the interpreter waits for threads at its exit. A program that goes on without that loop is left alone until it
 exits.
 """
 
@@ -41,9 +41,9 @@ SignalHandler: TypeAlias = Callable[[int, FrameType | None], object]
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _BY_HANDLER = 0x80
-"""Added to a signal's number when the handler says it, and not the wakeup fd."""
+"""Added to a signal's number if it comes from the handler, not from the wakeup fd."""
 _LAST_WORDS_S = 0.5
-"""What writing out what is buffered may take before the process is ended: whoever reads it may have stopped."""
+"""How long writing buffered output may take before the process is ended: its reader may have stopped."""
 _LOOK_S = 1.0
 
 
@@ -63,12 +63,12 @@ class Drainable(Protocol):
 async def serve_signals(
     system: Drainable, force_after_s: float, end_process: EndProcess, task_status: TaskStatus[None]
 ) -> ActorsReport:
-    """Wait for a signal and drain, or for a drain that somebody else begins, and return its report. Cancelled, it stops
+    """Wait for a signal and drain, or for a drain that other code begins, and return its report. Cancelled, it stops
     listening; a drain that has begun goes on.
 
-    `force_after_s` from the first signal on the process is ended by a thread with 128 + n, whatever it does, unless it
-    has ended by itself. `task_status` is told when signals are listened to. When this returns, the handlers and the
-    wakeup fd are those of before. Errors: `Invalid` outside the main thread.
+    `force_after_s` after the first signal a thread ends the process with 128 + n, unless it has ended by itself.
+    `task_status` is told when listening begins. When this returns, the handlers and the wakeup fd are restored. Errors:
+    `Invalid` outside the main thread.
     """
     first, second = anyio.Event(), anyio.Event()
     watchdog = _Watchdog(force_after_s, end_process, parking_here(), (first.set, second.set))
@@ -90,7 +90,7 @@ async def serve_signals(
 async def _obey(system: Drainable, watchdog: _Watchdog, first: anyio.Event, second: anyio.Event) -> None:
     await first.wait()
     async with anyio.create_task_group() as group:
-        group.start_soon(_cut_short, system, second)  # Runs when the drain has begun.
+        group.start_soon(_cut_short, system, second)  # Runs once the drain has begun.
         await system.drain(signal.Signals(watchdog.first).name)
 
 
@@ -100,7 +100,7 @@ async def _cut_short(system: Drainable, second: anyio.Event) -> None:
 
 
 class _Watchdog:
-    """Hears signals on a thread of its own, tells the event loop, and ends the process when that does not help."""
+    """Listens for signals on a thread of its own, tells the event loop, and ends the process if that does not help."""
 
     def __init__(
         self, bound_s: float, end_process: EndProcess, parking: Waker, tells: Sequence[Callable[[], object]]
@@ -114,7 +114,7 @@ class _Watchdog:
         self._deadline: float | None = None
         self._due = math.inf
         self._handlers: dict[int, tuple[SignalHandler, SignalHandler | int | None]] = {}
-        """By signal, what is called and what was called before."""
+        """By signal: our handler, and the one before it."""
         self._wakeup_fd = -1
         self._lifted = threading.Event()
         self._ending = threading.Event()
@@ -122,12 +122,12 @@ class _Watchdog:
         self._why = ""
         self._speaker = threading.Thread(target=self._speak, name="repertory last words", daemon=True)
         self.first = 0
-        """The first signal's number, once there was one."""
+        """The first signal's number; 0 before."""
         self.has_ears = False
-        """Whether its thread still reads from the wakeup fd."""
+        """True if its thread still reads from the wakeup fd."""
 
     def listen(self) -> None:
-        """Take over the signals. In the main thread, which is the only one that may."""
+        """Install the handlers. Possible in the main thread only."""
         global _current
         if threading.current_thread() is not threading.main_thread():
             text = "signals can be served in the main thread only; elsewhere have a handler of yours call `drain()`"
@@ -144,23 +144,25 @@ class _Watchdog:
         self._wakeup_fd = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
 
     def stop_listening(self) -> None:
-        """Give the signals back. A bound that has begun stays."""
+        """Restore the handlers. A time limit that has begun stays."""
         self._give_back(self._wakeup_fd)
         self._writer.close()
 
     def lift(self) -> None:
-        """The program has gone on, and serves signals again: the bound no longer holds, if nobody listens here."""
+        """The program has gone on and serves signals again: drop the time limit, unless this watchdog still listens."""
         if not self.has_ears:
             self._lifted.set()
 
     def forget(self) -> None:
-        """In a forked child, whose signals the parent would hear as well, by the wakeup fd that both have."""
+        """In a forked child: let go of the wakeup fd that both processes share, so that the parent does not get the
+        child's signals.
+        """
         if self._handlers:
             self._give_back(-1)
 
     def _give_back(self, wakeup_fd: int) -> None:
         now = signal.set_wakeup_fd(-1)
-        with suppress(ValueError, OSError):  # Whose it was may be gone.
+        with suppress(ValueError, OSError):  # The fd before ours may be closed.
             signal.set_wakeup_fd(wakeup_fd if now == self._writer.fileno() else now, warn_on_full_buffer=False)
         if self._due < math.inf:
             signal.setitimer(signal.ITIMER_VIRTUAL, 0)
@@ -183,14 +185,14 @@ class _Watchdog:
             self._end("a third signal came")
 
     def _look(self, number: int, frame: FrameType | None) -> None:
-        """In the main thread, once in a second of work: code in C that never lets another Python thread run, such as a
-        regular expression, heeds signals all the same.
+        """In the main thread, once in a second of work: C code that never lets another Python thread run, such as a
+        regular expression, still handles signals.
         """
         del number, frame
         if time.monotonic() >= self._due:
             self._end(self._too_late)
 
-    # ------------------------------------------------------------------------------------------------- on the thread
+    # ---------------------------------------------------------------------------------------------------- on the thread
 
     def _watch(self) -> None:
         while True:
@@ -239,7 +241,7 @@ class _Watchdog:
         return None if self._deadline is None else max(self._deadline - time.monotonic(), 0.001)
 
     def _outlast(self) -> None:
-        """The drain is over: see that the process ends as well."""
+        """The drain is over: make sure that the process ends as well."""
         if self._lifted.wait(self._left_s()):
             return
         if not self._loop_lives() and not _exiting():
@@ -265,14 +267,14 @@ class _Watchdog:
         self._end_process(128 + self.first)
 
     def _speak(self) -> None:
-        """On a thread that nobody has to wait for, since writing may block: why the process is ended, and what it had
-        written before.
+        """Write why the process is ended, the running threads, and the buffered output. On a thread of its own, since
+        writing may block.
         """
         self._ending.wait()
         told = f"repertory: the process is ended after {signal.Signals(self.first).name}: {self._why}\n"
         os.write(2, (told + "".join(_what_runs())).encode(errors="replace"))
         for stream in (sys.stdout, sys.stderr):
-            with suppress(AttributeError, OSError, ValueError):  # There is none, or it is closed.
+            with suppress(AttributeError, OSError, ValueError):  # The stream is missing or closed.
                 stream.flush()
 
 
@@ -289,7 +291,7 @@ os.register_at_fork(after_in_child=_in_child)
 
 
 def _exiting() -> bool:
-    """Whether the interpreter is on its way out: the main thread has ended, or waits for the others to end."""
+    """True if the interpreter is exiting: the main thread has ended, or waits for the others to end."""
     main = threading.main_thread()
     frame = _frames().get(main.ident or 0)
     if frame is None or not main.is_alive():
@@ -300,7 +302,7 @@ def _exiting() -> bool:
 
 
 def _what_runs() -> list[str]:
-    """A line for each thread that the process would wait for."""
+    """One line for each thread that the process would wait for."""
     frames = _frames()
     waited_for = [thread for thread in threading.enumerate() if not thread.daemon and thread.ident in frames]
     return [f"  {thread.name!r} is in {_place(frames[thread.ident or 0])}\n" for thread in waited_for]
@@ -315,5 +317,5 @@ def _place(frame: FrameType) -> str:
 
 
 def end_by_signal() -> None:
-    """Ask this process to end, as its operator would."""
+    """Send SIGTERM to this process, as its operator would."""
     os.kill(os.getpid(), signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""What a supervisor is told: which children, and what to do when one ends. Frozen data, in OTP's words."""
+"""Child specs and supervisor settings: which children, and what to do when one ends. Frozen data, in OTP's words."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from repertory.runtime.message import Next
 
 
 class Behaviour(Protocol):
-    """What a factory makes: an `Actor`, whatever its messages."""
+    """The result of a factory: an `Actor` of any messages."""
 
     def handle(self, message: Never, /) -> Awaitable[Next]: ...
 
@@ -32,10 +32,10 @@ class Restart(Enum):
 
 
 class Strategy(Enum):
-    """Who is restarted with a child that is restarted."""
+    """Which siblings are restarted with a child."""
 
     ONE_FOR_ONE = "one_for_one"
-    """Nobody."""
+    """None."""
     ONE_FOR_ALL = "one_for_all"
     """All its siblings."""
     REST_FOR_ONE = "rest_for_one"
@@ -49,16 +49,13 @@ class ChildSpec:
     name: str
     """Unique among the supervisor's children; no `/`."""
     factory: Callable[[], Behaviour]
-    """Makes a new actor for each incarnation.
-
-    It must not do anything that can fail or take long: that is `on_start`'s.
-    """
+    """Makes a new actor for each incarnation. It must neither fail nor take long: such work belongs in `on_start`."""
     restart: Restart = Restart.PERMANENT
     mailbox: MailboxSettings = field(default_factory=MailboxSettings)
     start_timeout_s: float = 10.0
     """How long `on_start` may take."""
     stop_timeout_s: float = 5.0
-    """How long a stopping actor may handle what waits; `on_stop` then has as long again."""
+    """How long a stopping actor may handle queued messages; `on_stop` then has as long again."""
 
     def __post_init__(self) -> None:
         if not self.name or "/" in self.name:
@@ -72,7 +69,7 @@ class Backoff:
     base_s: float = 0.1
     limit_s: float = 30.0
     healthy_s: float = 60.0
-    """A child that ran this long has no failures behind it."""
+    """After running this long, a child's earlier failures no longer count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,8 +81,7 @@ class SupervisorSettings:
     """Restarts, of all children together, that are allowed within `period_s`; one more and the supervisor gives up."""
     period_s: float = 30.0
     failures_max: int = 8
-    """Failures of one child without a healthy run after which the supervisor gives up, however far apart they are."""
+    """Failures of one child without a healthy run after which the supervisor gives up, at any distance in time."""
     backoff: Backoff = Backoff()
     stop_together: bool = False
-    """Stop all children at once instead of one after the other in reverse order: for many alike that need not be
-    ordered."""
+    """Stop all children at once instead of one after the other in reverse order: for many alike that need no order."""

@@ -17,9 +17,8 @@ from repertory.runtime.spec import ChildSpec, SupervisorSettings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartChild(Ask[ActorRef[object]]):
-    """Start a child after the others; answers when it has started.
-
-    Errors: `StartFailed`, `AlreadyExists`, `ActorDead`.
+    """Start a child after the others; answers when it has started. Errors: `StartFailed`, `AlreadyExists`,
+    `ActorDead`.
     """
 
     spec: ChildSpec
@@ -38,7 +37,7 @@ SupervisorMessage: TypeAlias = StartChild | StopChild
 class Supervisor(Actor[SupervisorMessage]):
     """Starts its children in order, restarts them as the settings say, stops them in reverse order.
 
-    When one of the first children does not start, neither does the supervisor, and those before it are stopped again.
+    If one of the first children does not start, neither does the supervisor, and those before it are stopped again.
     """
 
     def __init__(self, children: Sequence[ChildSpec] = (), settings: SupervisorSettings | None = None) -> None:
@@ -60,7 +59,7 @@ class Supervisor(Actor[SupervisorMessage]):
                 assert_never(message)
 
     def _start(self, spec: ChildSpec) -> Next:
-        """Start without waiting here, so that a slow start holds nobody up."""
+        """Start the child without waiting here, so that a slow start does not block the mailbox."""
         slot: ReplySlot[ActorRef[object]] = self.context.defer()
         started: list[ActorRef[object]] = []
         try:

@@ -1,14 +1,14 @@
-"""A whole system of actors: opened, looked at, drained.
+"""A whole system of actors: opening, inspecting and draining it.
 
-    host task                    `async with ActorSystem()`: may be cancelled by anybody, at any time
-    `- root task                 shielded, so that nobody's cancellation reaches the actors
+    host task                    `async with ActorSystem()`: may be cancelled at any time
+    `- root task                 shielded, so that no outside cancellation reaches the actors
        |- alarms                 timers and deadlines
        |- one task per actor
        |- one task per job
        `- the drain              a task of its own for the same reason
 
-A cancelled host, natively or by a scope, does not lose what actors have in hand: leaving the block then runs the part
-of the drain that has a reserve, and only then lets the cancellation go on.
+A cancelled host, natively or by a scope, does not lose the actors' work: leaving the block then runs the part of the
+drain that has a reserve, and only then lets the cancellation go on.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ OnFatal: TypeAlias = Literal["raise", "signal"] | Callable[[Exception], object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SystemSettings:
-    """How a system behaves as a whole."""
+    """Settings of a whole system."""
 
     phases: tuple[DrainPhase, ...] = (DrainPhase(name="stop actors", timeout_s=20.0, reserve_s=5.0, stops_actors=True),)
-    """What a drain does, in order."""
+    """The phases of a drain, in order."""
     grace_s: float = 25.0
     """How long a whole drain may take. Below the usual 30 s after which a process is killed."""
     force_after_s: float = 5.0
@@ -57,7 +57,8 @@ class SystemSettings:
     """How the root treats its children."""
     on_fatal: OnFatal = "raise"
     """When the root gives up: `raise` out of the block; `signal`: send SIGTERM to this process, for servers that would
-    go on answering without their actors; or a function that is called with the error."""
+    go on answering without their actors; or a function that is called with the error.
+    """
     dead_letters_kept: int = 256
 
     def __post_init__(self) -> None:
@@ -73,8 +74,8 @@ class SystemSettings:
 class ActorSystem:
     """`async with ActorSystem() as system: ref = await system.start(ChildSpec(...))`. Enter and leave it in one task.
 
-    Leaving the block drains. `clock` is what actors read; deadlines always follow the loop's own clock, the default of
-    `clock` too.
+    Leaving the block drains. `clock` is for actors; deadlines always follow the loop's own clock, which is also the
+    default of `clock`.
     """
 
     def __init__(
@@ -125,7 +126,7 @@ class ActorSystem:
         cancelled = isinstance(error, anyio.get_cancelled_exc_class())
         lost = self._fatal is not None
         interrupted = await self._drain_whatever_happens(cut_short=cancelled)
-        if not cancelled:  # The group need not know of the body's error, which goes on by itself.
+        if not cancelled:  # The body's error goes on by itself, not through the group.
             kind, error, traceback = type(interrupted) if interrupted else None, interrupted, None
         try:
             suppress = await self._host.__aexit__(kind, error, traceback)
@@ -142,10 +143,10 @@ class ActorSystem:
 
     @property
     def _raises(self) -> bool:
-        """Whether the system was lost to something that the block ends with."""
+        """True if the block must raise the error that ended the system."""
         return self._fatal is not None and self._settings.on_fatal == "raise"
 
-    # ----------------------------------------------------------------------------------------------- actors come and go
+    # ------------------------------------------------------------------------------------- starting and stopping actors
 
     async def start(self, spec: ChildSpec, *, under: ActorRef[object] | None = None) -> ActorRef[object]:
         """Start an actor under the root supervisor, or under another actor, and wait until it has started.
@@ -156,9 +157,9 @@ class ActorSystem:
         return await self._keeper_at("/" if under is None else under.path).start(spec)
 
     async def stop(self, ref: ActorRef[object], why: str = "") -> None:
-        """Stop an actor in order, with everything below it, and wait for its end. Cancelled, the stop goes on.
+        """Stop an actor in order, with all below it, and wait for its end. Cancelled, the stop goes on.
 
-        Its supervisor forgets it. One that has ended is left alone. `why` reaches `on_stop` as `Shutdown(why)`.
+        Its supervisor forgets it. An ended actor is left alone. `why` reaches `on_stop` as `Shutdown(why)`.
         """
         if ref.ended is not None:
             return
@@ -168,26 +169,28 @@ class ActorSystem:
         await ended.wait()
 
     def kill(self, ref: ActorRef[object]) -> None:
-        """Cut an actor short now, with everything below it: no `on_stop`. Its supervisor decides what follows."""
+        """End an actor now, with all below it, without `on_stop`. Its supervisor decides what follows."""
         if ref.ended is None:
             child = self._keeper_at(ref.path.rpartition("/")[0]).child(ref.name)
             if child is not None and child.cell is not None:
                 child.cell.kill()
 
-    # ------------------------------------------------------------------------------------------------------ looking
+    # ------------------------------------------------------------------------------------------------------- inspecting
 
     @property
     def healthy(self) -> bool:
-        """Whether it runs and takes work: neither lost nor draining. What a readiness probe should say."""
+        """True while it runs and accepts work, neither lost nor draining: the value for a readiness probe."""
         return self._fatal is None and self._drain is None
 
     @property
     def dead_letters(self) -> DeadLetters:
-        """The messages that nobody handled."""
+        """The messages that no actor handled."""
         return self._root.services.dead_letters
 
     def tree(self) -> ActorInfo:
-        """Every actor, from the root down, at this instant. Asks nobody, so it works on stuck actors too."""
+        """All actors, from the root down, at this instant. Needs no answer from them, so it works on stuck actors
+        too.
+        """
         return self._root.info()
 
     def stats(self) -> SystemStats:
@@ -211,16 +214,16 @@ class ActorSystem:
     # -------------------------------------------------------------------------------------------------------- the end
 
     def on_shutdown(self, phase: str, hook: Hook) -> None:
-        """Run `hook` in that phase of the drain, beside the phase's other hooks. Too late once the phase has begun.
+        """Run `hook` in that phase of the drain, beside the phase's other hooks. A phase that has begun does not see
+        it.
 
         Errors: `Invalid` for a phase that the settings do not have.
         """
         self._hooks.add(phase, hook)
 
     async def drain(self, reason: str = "drain") -> ActorsReport:
-        """Stop everything, phase by phase. The first call decides; all calls get its report.
-
-        Cancelled, the drain goes on.
+        """Stop everything, phase by phase. The first call decides; all calls get its report. Cancelled, the drain goes
+        on.
         """
         self._begin_drain(reason)
         await self._drained.wait()
@@ -230,7 +233,7 @@ class ActorSystem:
 
     @property
     def draining(self) -> anyio.Event:
-        """Set when it takes no more work: a drain has begun, or the actors are lost. Errors: `NotReady` before it is
+        """Set when a drain has begun or the actors are lost: no more work is accepted. Errors: `NotReady` before it is
         open.
         """
         assert self._root
@@ -243,17 +246,17 @@ class ActorSystem:
         return self._drained
 
     def cut_short(self) -> None:
-        """Let a drain that is under way do only what has a reserve. Without one, nothing happens."""
+        """Let a running drain do only the phases that have a reserve. Without a drain, nothing happens."""
         if self._drain is not None:
             self._drain.cut_short()
 
     async def serve_signals(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> ActorsReport:
         """Wait for SIGTERM or SIGINT and drain; a second signal cuts the drain short, a third ends the process (128 +
-        n). Returns after the drain, whoever began it.
+        n). Returns after the drain, also if other code began it.
 
         Only for programs that own their process: from the first signal on it has `grace_s` + `force_after_s` to end,
-        and is ended then. `await group.start(system.serve_signals)` returns once it listens. Errors: `Invalid` outside
-        the main thread.
+        and is then ended by force. `await group.start(system.serve_signals)` returns once it listens. Errors: `Invalid`
+        outside the main thread.
         """
         force_after_s = self._settings.grace_s + self._settings.force_after_s
         return await serve_signals(self, force_after_s, os._exit, task_status)
@@ -267,7 +270,7 @@ class ActorSystem:
         return self._opened
 
     async def _run(self) -> None:
-        """The root task. A native cancellation of it kills every actor, and is then what the system was lost to."""
+        """The root task. A native cancellation of it kills every actor, and then becomes the system's fatal error."""
         try:
             with anyio.CancelScope(shield=True):
                 async with anyio.create_task_group() as self._group:
@@ -333,18 +336,15 @@ class ActorSystem:
             self._over.set()
 
     async def _tidy_up(self) -> None:
-        """Every actor has ended, and no drain came to its end: what holds files, locks and threads is closed all the
-        same.
-        """
+        """Run the drain's hooks after a loss of all actors, so that files, locks and threads are still closed."""
         drain = self._drain = self._drain or self._new_drain()
         drain.cut_short()
         with anyio.CancelScope(shield=True):
             await self._carry_out_drain(drain, "the actors were lost")
 
     async def _drain_whatever_happens(self, *, cut_short: bool) -> BaseException | None:
-        """Drain to the end.
-
-        A cancellation that comes meanwhile cuts the drain short, and is handed back to go on afterwards.
+        """Drain to the end. A cancellation meanwhile cuts the drain short, and is returned so that the caller raises
+        it.
         """
         interrupted: BaseException | None = None
         if not self._drained.is_set():
@@ -360,7 +360,7 @@ class ActorSystem:
         return interrupted
 
     def _keeper_at(self, path: str) -> Keeper:
-        """What keeps the children of the actor at that path."""
+        """The supervisor of the children of the actor at that path."""
         keeper = self._root.keeper
         for name in path.split("/"):
             if name:
@@ -373,7 +373,7 @@ class ActorSystem:
 
 
 class Root:
-    """Keeps the root supervisor. When that ends unasked, the system is lost: `on_fatal` is called."""
+    """Runs the root supervisor. If that ends unasked, the system is lost: `on_fatal` is called."""
 
     def __init__(self, services: Services, settings: SupervisorSettings, on_fatal: Callable[[Exception], None]) -> None:
         spec = ChildSpec(name="root", factory=lambda: Supervisor((), settings))
@@ -387,7 +387,7 @@ class Root:
 
     @property
     def keeper(self) -> Keeper:
-        """What keeps the root's children. Errors: `ActorDead` once the root has ended."""
+        """The supervisor of the root's children. Errors: `ActorDead` once the root has ended."""
         cell = self._child.cell
         keeper = None if cell is None else cell.keeping
         if keeper is None:
@@ -395,7 +395,6 @@ class Root:
         return keeper
 
     def launch(self) -> None:
-        """Begin to run."""
         self._child.cell = self.services.incarnate(self._child, self)
         self._child.cell.launch()
 
@@ -404,13 +403,12 @@ class Root:
         return self._child.info()
 
     def request_stop(self, why: str) -> None:
-        """Stop all actors in order."""
         self._stopping = True
         if self._child.cell is not None:
             self._child.cell.request_stop(Shutdown(why), keep_queue=False)
 
     def kill(self) -> tuple[str, ...]:
-        """Cut all actors short; the paths of those that still ran, innermost only."""
+        """End all actors now; the paths of those that still ran, innermost only."""
         self._stopping = True
         running = tuple(actor.path for actor in self.info().walk() if not actor.children and actor.path != "/")
         if self._child.cell is not None:
@@ -424,7 +422,7 @@ class Root:
         self.started.set()
 
     def child_ended(self, child: Child, reason: ExitReason) -> None:
-        """The root supervisor has ended, and with it everything."""
+        """The root supervisor has ended, and with it all actors."""
         child.cell = None
         child.ref.mailbox.close()
         announce_end(child.ref, reason)

@@ -50,18 +50,17 @@ class Timers:
         self._arm(key, message, self._now() + period_s, period_s)
 
     def cancel(self, key: Hashable) -> None:
-        """Void the timer of that key, even one that has run out and waits to be handled. None is fine."""
+        """Void the timer of that key, even one that has run out and waits to be handled. Unknown keys are fine."""
         entry = self._set.pop(key, None)
         if isinstance(entry, Alarm):
             entry.cancel()
 
     def close(self) -> None:
-        """Void all."""
         for key in tuple(self._set):
             self.cancel(key)
 
     def claim(self, fired: TimerFired) -> bool:
-        """Whether a timer that has run out still counts; it does once. A periodic one is set again."""
+        """True, once, if a timer that has run out still counts. A periodic one is set again."""
         if self._set.get(fired.key) is not fired:
             return False
         del self._set[fired.key]
@@ -82,15 +81,15 @@ class Timers:
 # Everything in a system that happens later: exact timers in a heap, and ask deadlines on a wheel of 50 ms slots.
 #
 # One task waits for the earliest of them on the loop's own clock. A deadline per ask would cost more than the ask; a
-# slot of the wheel is one timer for all asks that end in the same 50 ms, and an answered ask takes itself out again,
-# so none is retained.
+# slot of the wheel is one timer for all asks that end in the same 50 ms, and an answered ask removes itself, so none is
+# retained.
 
 SLOT_S = 0.05
 _COMPACT_FROM = 64
 
 
 class Expiring(Protocol):
-    """Something with a deadline on the wheel."""
+    """An object with a deadline on the wheel."""
 
     def expire(self) -> None: ...
 
@@ -124,9 +123,8 @@ class Alarms:
         self._sleep = anyio.CancelScope()
 
     def at(self, when: float, action: Callable[[], object]) -> Alarm:
-        """Run `action` at `when`, in seconds of the loop's clock, never earlier.
-
-        Alarms of the same instant run in order.
+        """Run `action` at `when`, in seconds of the loop's clock, never earlier. Alarms of the same instant run in
+        order.
         """
         alarm = Alarm(action, self)
         self._count += 1
@@ -154,7 +152,7 @@ class Alarms:
             self._cancelled = 0
 
     async def run(self) -> None:
-        """Wait and fire, until cancelled."""
+        """Wait and run the actions, until cancelled."""
         while True:
             with anyio.CancelScope(deadline=self._heap[0][0] if self._heap else math.inf) as self._sleep:
                 await anyio.sleep_forever()

@@ -1,9 +1,9 @@
-"""Waiting natively. Besides the tasks of `host_task.py`, nothing else in the runtime names an event loop.
+"""Waiting and waking with each event loop's own means. Only this file and `host_task.py` name an event loop.
 
-A mailbox parks on what each loop offers at its lowest level: a Future on asyncio and uvloop, a rescheduled task on
-trio. Waking carries no payload, so a receiver that is cancelled in the instant of a delivery loses nothing: the message
-is still in the queue. Portable primitives cost two to three times as much, and a portable stream drops a message when
-its receiver is cancelled natively.
+An idle mailbox waits on the lowest level of each loop: a Future on asyncio and uvloop, a rescheduled task on trio. A
+wake-up carries no message, so a receiver that is cancelled in the instant of a delivery loses nothing: the message is
+still in the queue. Portable primitives cost two to three times as much, and a portable stream drops a message when its
+receiver is cancelled natively.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Waiter(Protocol):
 
 
 class Waker(Protocol):
-    """What the runtime asks of a loop."""
+    """What the runtime needs of a loop."""
 
     @property
     def waiter(self) -> Callable[[], Waiter]:
@@ -51,7 +51,7 @@ class Waker(Protocol):
 
 class _AsyncioParking:
     def __init__(self) -> None:
-        import asyncio  # here, so that building an agent does not load an event loop
+        import asyncio  # Here, so that building an agent does not load an event loop.
 
         loop = asyncio.get_running_loop()
         standard = type(loop).time is asyncio.BaseEventLoop.time
@@ -82,7 +82,9 @@ class _TrioParking:
 
 @cache
 def _trio_waiter() -> Callable[[], Waiter]:
-    """The class of waiters on trio, made once trio is there. One is made for every wait, so it holds what it calls."""
+    """The class of waiters on trio, made once trio is loaded. One is made for every wait, so it holds the functions it
+    calls.
+    """
     from trio.lowlevel import Abort, Task, current_task, reschedule, wait_task_rescheduled
 
     park: Callable[[Callable[[object], Abort]], Coroutine[object, object, object]] = wait_task_rescheduled
@@ -122,10 +124,10 @@ def _nothing() -> Generator[object, None, None]:
 
 
 def runs_on_asyncio() -> bool:
-    """Whether the loop that runs now is one of asyncio or uvloop; else it is trio's."""
+    """True if the running loop is one of asyncio or uvloop; else it is trio's."""
     return anyio.get_cancelled_exc_class().__module__.startswith("asyncio")
 
 
 def parking_here() -> Waker:
-    """The parking of the loop that runs now."""
+    """The waker of the running loop."""
     return _AsyncioParking() if runs_on_asyncio() else _TrioParking()

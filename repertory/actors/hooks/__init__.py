@@ -1,4 +1,4 @@
-"""Hooks: who listens, what they are told, and how their code is called.
+"""Hooks: the events of an agent, who listens to them, and how callbacks are called.
 
-Start with `events.py` (what there is to hear of), then `registry.py` (who hears it) and `calls.py` (how).
+Start with `events.py` (the events), then `registry.py` (who listens) and `calls.py` (how callbacks are called).
 """

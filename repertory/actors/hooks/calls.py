@@ -1,8 +1,8 @@
-"""Telling callbacks what happens in one turn, and bringing back what they decide.
+"""Calls callbacks at the events of one turn, and returns what they decide.
 
-Costs next to nothing where nobody listens: an event is made only for somebody. Failures of observers are logged here,
-those of guards become `HookFailed`. What callbacks leave in an event is looked at before it is used: rubbish in an
-observer's event is logged and changes nothing, in a guard's event it is a failure.
+It costs almost nothing without listeners: an event is made only if a callback is registered for it. An observer's
+failure is logged here; a guard's becomes `HookFailed`. Values that callbacks leave in an event are checked before use:
+a wrong value is logged and ignored in an observer's event, and a failure in a guard's event.
 """
 
 from __future__ import annotations
@@ -60,17 +60,17 @@ _T = TypeVar("_T")
 async def fire(
     registry: HookRegistry, event: _Event, *, observed: bool = False, asked: list[Interrupt] | None = None
 ) -> _Event:
-    """Call everybody who listens to this type of event, in order; the event as they left it.
+    """Call all callbacks of this event's type in order; returns the event as they left it.
 
-    `observed`: there is nothing left to guard. `asked` takes what they ask a person; None: nobody may ask anything.
-    Errors: `HookFailed`, or a guard's own `RepertoryError`; nobody is called after it.
+    `observed`: the event guards nothing any more. `asked` collects the questions to a person; None forbids questions.
+    Errors: `HookFailed`, or a guard's own `RepertoryError`; later callbacks are not called then.
     """
     for registered in registry.callbacks_for(type(event)):
         try:
             outcome = registered.callback(event)
             if outcome is not None and inspect.isawaitable(outcome):
                 await outcome
-        except Exception as error:  # noqa: BLE001 - A callback is anybody's code; a guard's failure is raised.
+        except Exception as error:  # noqa: BLE001 - A callback is a user's code; a guard's failure is raised.
             question = question_in(error)
             if asked is not None and question is not None:
                 asked.extend(one for one in question.interrupts if one not in asked)
@@ -80,7 +80,7 @@ async def fire(
 
 
 def fire_sync(registry: HookRegistry, event: HookEvent) -> None:
-    """The same where nothing can be awaited: every callback is synchronous."""
+    """As `fire`, where nothing can be awaited: every callback is synchronous."""
     for registered in registry.callbacks_for(type(event)):
         try:
             outcome = registered.callback(event)
@@ -92,8 +92,8 @@ def fire_sync(registry: HookRegistry, event: HookEvent) -> None:
 
 
 def fire_built(registry: HookRegistry, event: HookEvent) -> Sequence[Callable[[], Awaitable[None]]]:
-    """Tell of something that has just been built: synchronous callbacks are called here, the others are given, to be
-    awaited before anything is done with it.
+    """Fire for an object that has just been built: call synchronous callbacks now, and return the asynchronous ones.
+    The caller awaits those before it uses the object.
     """
     late: list[Callable[[], Awaitable[None]]] = []
     for registered in registry.callbacks_for(type(event)):
@@ -133,16 +133,15 @@ class ToolChosen(NamedTuple):
 
     tool: Tool | None
     use: ToolUse
-    """The id is always the one asked for."""
+    """With the id that the model gave."""
     cancelled: str | None = None
-    """Why it is not to run."""
+    """Why the tool must not run."""
     asked: tuple[Interrupt, ...] = ()
-    """What a person is to answer first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolEnded:
-    """One tool use and what became of it."""
+    """One tool use and its result."""
 
     tool: Tool | None
     use: ToolUse
@@ -159,7 +158,7 @@ class TurnHooks:
     def __init__(
         self, registry: HookRegistry, agent: Any, invocation_state: dict[str, Any], read_model: ReadModel | None = None
     ) -> None:
-        """`read_model`: that of the turn, whose messages callbacks may edit."""
+        """`read_model` belongs to the turn; callbacks may edit its messages."""
         self._registry = registry
         self._read_model = read_model
         self._listened = registry.in_order
@@ -171,18 +170,16 @@ class TurnHooks:
             return await fire(self._registry, event, observed=observed, asked=asked)
 
     def hear(self, kind: type[HookEvent]) -> bool:
-        """Whether anybody is told of this type of event."""
         return kind in self._listened
 
     @property
     def hear_of_tools(self) -> bool:
-        """Whether anybody is told of tools that ended."""
         return AfterToolCallEvent in self._listened
 
     async def before_invocation(
         self, prompt: UserMessages | InterruptResponses
     ) -> UserMessages | InterruptResponses | str:
-        """What callbacks made of what the caller said; a text is the answer to a call that they do not want."""
+        """The caller's messages as callbacks left them, or a text that answers the call instead."""
         if BeforeInvocationEvent not in self._listened:
             return prompt
         given = [copy_message(message) for message in prompt.messages] if isinstance(prompt, UserMessages) else None
@@ -194,7 +191,7 @@ class TurnHooks:
         return _checked(event, "messages", _said)
 
     async def after_invocation(self, result: AgentResult | None) -> UserMessages | InterruptResponses | None:
-        """The prompt to go on with, None for none. Without a result the call has failed, and fails with what it did."""
+        """The prompt of a further turn, or None. `result` is None if the call has failed; it still fails."""
         if AfterInvocationEvent not in self._listened:
             return None
         event = AfterInvocationEvent(agent=self._agent, invocation_state=self._state, result=result)
@@ -206,7 +203,7 @@ class TurnHooks:
             return None
 
     async def message_added(self, message: Message) -> Message:
-        """The message as it is to be stored: callbacks may edit it. An edit that makes no message is undone."""
+        """The message to store, with the callbacks' edits. An edit that makes no valid message is undone."""
         if MessageAddedEvent not in self._listened:
             return message
         edited = copy_message(message)
@@ -220,7 +217,7 @@ class TurnHooks:
         return edited
 
     async def before_model(self, projected: Callable[[], int]) -> str | None:
-        """What to take for the model's answer instead of asking it; None asks it."""
+        """The answer to use instead of asking the model; None asks it."""
         if BeforeModelCallEvent not in self._listened:
             return None
         tokens = projected()
@@ -228,7 +225,7 @@ class TurnHooks:
         return _text((await self._fire(event)).cancel, "model call denied by hook")
 
     async def after_model(self, answer: Answer | None, error: Exception | None, *, retry: bool) -> bool:
-        """Whether to ask the model again."""
+        """True if the model is to be asked again."""
         if AfterModelCallEvent not in self._listened:
             return retry
         response = None
@@ -240,7 +237,7 @@ class TurnHooks:
         return bool((await self._fire(event)).retry)
 
     async def before_tools(self, message: Message, questions: Questions) -> str | tuple[Interrupt, ...] | None:
-        """The error result of every tool, or what a person is to answer first; None runs them."""
+        """The error result for every tool, or what a person must answer first; None runs the tools."""
         if BeforeToolsEvent not in self._listened:
             return None
         event = BeforeToolsEvent(
@@ -252,7 +249,7 @@ class TurnHooks:
         return tuple(asked) or _text(event.cancel, "Tool cancelled by hook")
 
     async def after_tools(self, results: Sequence[ToolResult]) -> tuple[ContentBlock, ...]:
-        """The turn's answer, if it is to end here; empty to go on."""
+        """The turn's answer, if a callback ends it here; empty to go on."""
         if AfterToolsEvent not in self._listened:
             return ()
         message: Message = {"role": "user", "content": [{"toolResult": result} for result in results]}
@@ -262,13 +259,13 @@ class TurnHooks:
             try:
                 return _closing(ended)
             except Invalid as error:
-                _log.error("hook ended the turn with what is no answer; it goes on", exc_info=error)
+                _log.error("hook ended the turn with an invalid answer; it goes on", exc_info=error)
                 return ()
         text = _text(ended, "Turn ended early by hook after tool execution")
         return () if text is None else ({"text": text},)
 
     async def before_tool(self, tool: Tool | None, use: ToolUse, questions: Questions) -> ToolChosen:
-        """The tool and the input to run it with, and why not to run it (now), if so."""
+        """The tool and input to run, and the reason not to run it (now), if any."""
         if BeforeToolCallEvent not in self._listened:
             return ToolChosen(tool, use)
         given, asked = copy_use(use), list["Interrupt"]()
@@ -288,7 +285,7 @@ class TurnHooks:
         return ToolChosen(chosen, changed, _text(event.cancel_tool, "tool cancelled by user"))
 
     async def after_tool(self, ended: ToolEnded) -> tuple[ToolResult, bool]:
-        """The result as the model is to be told it, and whether to run the tool again instead."""
+        """The result to show the model, and True to run the tool again instead."""
         if AfterToolCallEvent not in self._listened:
             return ended.result, False
         event = AfterToolCallEvent(
@@ -328,7 +325,7 @@ def _text(cancel: object, default: str) -> str | None:
 
 
 def _check_edit(edited: Message, message: Message) -> None:
-    """Raise `Invalid` unless the edited message can stand where the message stood."""
+    """Raise `Invalid` unless the edited message can take the place of the original."""
     dump(check_message(edited))
     if edited["role"] != message["role"] or _tools_in(edited) != _tools_in(message):
         raise UnpairedTools("an edit keeps the role, and tool uses and tool results where they are")
@@ -359,13 +356,13 @@ def _closing(content: list[ContentBlock]) -> tuple[ContentBlock, ...]:
 
 
 def _checked(event: HookEvent, name: str, check: Callable[[object], _T]) -> _T:
-    """What a guard left in a field. Errors: `HookFailed` when it is rubbish."""
+    """A guard's field value, checked. Errors: `HookFailed`."""
     value: object = getattr(event, name)
     try:
         return check(value)
     except Invalid as error:
         kind = type(event).__name__
-        raise HookFailed("a hook left what cannot be used", event=kind, field=name, got=repr(value)[:200]) from error
+        raise HookFailed("a hook left an unusable value", event=kind, field=name, got=repr(value)[:200]) from error
 
 
 def _said(messages: object) -> UserMessages:

@@ -1,4 +1,4 @@
-"""The moments of an agent's life that callbacks are told of, as events.
+"""The events of an agent that callbacks can listen to.
 
     BeforeInvocation, MessageAdded (the prompt),
       BeforeModelCall, AfterModelCall, MessageAdded (the answer),
@@ -6,13 +6,13 @@
       BeforeModelCall, ...
     AfterInvocation
 
-A turn that waits for a person ends behind AfterTools, with what has ended until then, or behind BeforeTools when that
-is where the question was asked; the call that goes on begins with BeforeInvocation, BeforeTools. A tool that asks has
-no end yet, so that AfterToolCall is not fired.
+A turn that waits for a person ends after AfterTools, with the tools that have ended by then, or after BeforeTools if
+the question was asked there. The call that continues it begins with BeforeInvocation, BeforeTools. A tool that asks has
+no end yet, so AfterToolCall is not fired for it.
 
-A direct tool call fires BeforeToolCall, AfterToolCall and MessageAdded only. An event's fields are read-only but for
-those that its class names in `writable`: through them a callback changes what happens next. Callbacks of the events
-with `cleanup` run in reverse, so that whoever looked first looks last.
+A direct tool call fires BeforeToolCall, AfterToolCall and MessageAdded only. An event's fields are read-only except
+those that its class names in `writable`: callbacks assign them to change what happens next. Callbacks of events with
+`cleanup` run in reverse, so the callback that ran first before the action runs last after it.
 
 Names, fields and order are those of the SDK whose users we serve; what a failing callback does is our decision (see
 `HookRegistry.add_callback`).
@@ -35,17 +35,17 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True)
 class HookEvent:
-    """What every event has."""
+    """The base of all events."""
 
     writable: ClassVar[frozenset[str]] = frozenset()
     """The fields that callbacks may assign."""
     cleanup: ClassVar[bool] = False
-    """Whether callbacks run in reverse order."""
+    """True if callbacks run in reverse order."""
     guards: ClassVar[bool] = False
-    """Whether a callback that raises fails the turn, unless it was registered otherwise."""
+    """True if a callback that raises fails the turn, unless it was registered otherwise."""
 
     agent: Any
-    """The `Agent` that it happens to."""
+    """The `Agent` of the event."""
 
     def __setattr__(self, name: str, value: object) -> None:
         if name not in self.__dataclass_fields__ or (name in self.__dict__ and name not in self.writable):
@@ -56,16 +56,16 @@ class HookEvent:
 
 @dataclass(kw_only=True)
 class AgentInitializedEvent(HookEvent):
-    """The agent is ready: built, and its session opened. Fired once; its callbacks are synchronous."""
+    """The agent is built and its session is open. Fired once; its callbacks are synchronous."""
 
 
 @dataclass(kw_only=True)
 class BeforeSnapshotEvent(HookEvent):
-    """A snapshot of the agent is about to be taken (`action` is "save") or loaded ("load"). Callbacks are synchronous;
-    one that raises keeps it from happening.
+    """A snapshot of the agent is about to be taken (`action` is "save") or loaded ("load").
 
-    `metadata`: what the caller gives to a snapshot that is taken; add to it, or assign another. `snapshot`: the one
-    that is loaded. `source`: the orchestrator, when it is one's; `agent` is None then.
+    Callbacks are synchronous; one that raises prevents it. `metadata`: the caller's metadata for a new snapshot; add to
+    it, or assign another. `snapshot`: the one that is loaded. `source`: the orchestrator, for an orchestrator's
+    snapshot; `agent` is None then.
     """
 
     writable = frozenset(("metadata",))
@@ -81,8 +81,8 @@ class BeforeSnapshotEvent(HookEvent):
 class AfterSnapshotEvent(HookEvent):
     """A snapshot was taken or loaded. Callbacks are synchronous.
 
-    `loaded`: a `SnapshotLoaded`, when it was loaded. `source`: the orchestrator, when it is one's; `agent` is None
-    then.
+    `loaded`: a `SnapshotLoaded`, after a load. `source`: the orchestrator, for an orchestrator's snapshot; `agent` is
+    None then.
     """
 
     cleanup = True
@@ -97,8 +97,8 @@ class AfterSnapshotEvent(HookEvent):
 class BeforeInvocationEvent(HookEvent):
     """A call is about to begin. Nothing of it is stored yet.
 
-    `messages`: copies of what the caller said (None: answers to interrupts); edit them or assign others to change it.
-    `cancel`: True or a text ends the call there, with that text as its answer and nothing stored.
+    `messages`: copies of the caller's messages (None: interrupt responses); edit them or assign others. `cancel`: True
+    or a text ends the call here, with that text as its answer and nothing stored.
     """
 
     writable = frozenset(("messages", "cancel"))
@@ -111,11 +111,10 @@ class BeforeInvocationEvent(HookEvent):
 
 @dataclass(kw_only=True)
 class AfterInvocationEvent(HookEvent):
-    """A call is over, whichever way, even one that could not begin. Agent state that its callbacks set is committed
-    with the turn.
+    """A call has ended, even one that could not begin. Agent state that callbacks set is committed with the turn.
 
-    `result`: None when the call failed. `resume`: anything that a call takes as a prompt begins another turn in the
-    same call, whose result the caller gets then, unless a limit of the call is reached or it was cut short.
+    `result`: None if the call failed. `resume`: assign any prompt to begin another turn in the same call, whose result
+    the caller then gets, unless the call has reached a limit or was cut short.
     """
 
     writable = frozenset(("resume",))
@@ -128,7 +127,7 @@ class AfterInvocationEvent(HookEvent):
 
 @dataclass(kw_only=True)
 class MessageAddedEvent(HookEvent):
-    """A message is being added to the conversation. Edits of `message` in place are what is stored, shown and answered.
+    """A message is being added to the conversation. In-place edits of `message` are stored, shown and answered.
 
     Role, tool uses and tool results stay where they are; their inputs and contents may be edited. Tools run with the
     input that the model asked for: `BeforeToolCallEvent` changes that.
@@ -141,8 +140,8 @@ class MessageAddedEvent(HookEvent):
 class BeforeModelCallEvent(HookEvent):
     """The model is about to be asked.
 
-    `projected_input_tokens`: an estimate of the request. `cancel`: True or a text makes that text the answer, and the
-    model is not asked.
+    `projected_input_tokens`: an estimate of the request. `cancel`: True or a text is the answer, and the model is not
+    asked.
     """
 
     writable = frozenset(("cancel",))
@@ -155,7 +154,7 @@ class BeforeModelCallEvent(HookEvent):
 
 @dataclass(kw_only=True)
 class ModelStopResponse:
-    """What the model said, and why it stopped."""
+    """The model's message and its stop reason."""
 
     message: Message
     stop_reason: str
@@ -165,8 +164,8 @@ class ModelStopResponse:
 class AfterModelCallEvent(HookEvent):
     """The model has answered (`stop_response`), failed (`exception`), or was cut short (neither).
 
-    `retry`: assign True to throw the answer away, or the failure, and ask again; on a failure that the retry strategy
-    is going to retry it is True already, and False gives up at once.
+    `retry`: True throws the answer or the failure away and asks again. After a failure that the retry strategy will
+    retry it is True already; False then gives up at once.
     """
 
     writable = frozenset(("retry",))
@@ -179,7 +178,7 @@ class AfterModelCallEvent(HookEvent):
 
 
 class Asking:
-    """What an event has whose callbacks may ask a person."""
+    """The base of events whose callbacks may ask a person."""
 
     questions: Questions | None
     scope: str
@@ -187,11 +186,10 @@ class Asking:
     def interrupt(
         self, name: str, reason: object = None, response: object = None, *, expires_s: float | None = None
     ) -> Any:
-        """Ask a person: the first time the callback stops here and the turn waits, the second time the answer is
-        returned.
+        """Ask a person: the first time the callback stops here and the turn waits; with the response, it is returned.
 
-        The other callbacks run all the same, and may ask, too. With the answers, all of them are called anew. Arguments
-        and errors are those of `ToolContext.interrupt`.
+        The other callbacks still run, and may ask too. After the responses all of them are called again. Arguments and
+        errors are those of `ToolContext.interrupt`.
         """
         if self.questions is None:
             raise Invalid("nobody can be asked here", name=name)
@@ -200,9 +198,9 @@ class Asking:
 
 @dataclass(kw_only=True)
 class BeforeToolsEvent(Asking, HookEvent):
-    """The tools of one answer are about to run, or to go on after a person was asked.
+    """The tools of one answer are about to run, or to continue after a person was asked.
 
-    `cancel`: True or a text is the error result of each of them that has none. `interrupt` asks a person.
+    `cancel`: True or a text is the error result of each tool use that has none. `interrupt` asks a person.
     """
 
     writable = frozenset(("cancel",))
@@ -219,7 +217,7 @@ class BeforeToolsEvent(Asking, HookEvent):
 class AfterToolsEvent(HookEvent):
     """The tools of one answer have ended; `message` holds their results and is about to be added.
 
-    `end_turn`: True, a text or content blocks end the turn there, with that as its answer.
+    `end_turn`: True, a text or content blocks end the turn here, with that as its answer.
     """
 
     writable = frozenset(("end_turn",))
@@ -232,11 +230,11 @@ class AfterToolsEvent(HookEvent):
 
 @dataclass(kw_only=True)
 class BeforeToolCallEvent(Asking, HookEvent):
-    """One tool is about to run, and its start is not recorded yet. `interrupt` asks a person about it.
+    """One tool is about to run; its start is not recorded yet. `interrupt` asks a person about it.
 
-    `selected_tool`: the tool, None when nobody knows its name; assign another to run that. `tool_use`: a copy; edit its
-    input or assign another to run with that; its id, and what the history says, stay. `cancel_tool`: True or a text is
-    the error result, and the tool does not run.
+    `selected_tool`: the tool, None if its name is unknown; assign another to run that. `tool_use`: a copy; edit its
+    input or assign another to run with that; its id and the history stay. `cancel_tool`: True or a text is the error
+    result, and the tool does not run.
     """
 
     writable = frozenset(("selected_tool", "tool_use", "cancel_tool"))
@@ -257,9 +255,9 @@ class BeforeToolCallEvent(Asking, HookEvent):
 class AfterToolCallEvent(HookEvent):
     """One tool has ended, was cut short, or was kept from running.
 
-    `result`: assign another to change what the model is told. `retry`: True throws the result away and runs the tool
+    `result`: assign another to change what the model is shown. `retry`: True throws the result away and runs the tool
     again. `exception`: what the tool raised. `cancel_message`: why it did not run, or not to its end. `duration`:
-    seconds; None when it did not run to its end.
+    seconds; None if it did not run to its end.
     """
 
     writable = frozenset(("result", "retry"))

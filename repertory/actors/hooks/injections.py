@@ -1,7 +1,7 @@
-"""Asking whoever adds to what the model is shown in one call, all at once, each with a deadline of its own.
+"""Renders the injections of one model call, all at once, each with its own deadline.
 
-Fails open: what cannot be rendered, or not in time, is left out, and the others still stand. What is left out is told:
-in the log, to whoever called (`TurnMetrics.left_out`), and to whoever traces.
+Fails open: an injection that fails or is late is left out, and the others stay. Each one left out is reported in the
+log, to the caller (`TurnMetrics.left_out`) and to tracing.
 """
 
 from __future__ import annotations
@@ -26,38 +26,39 @@ _log = logging.getLogger("repertory.injections")
 
 
 class InjectionContext:
-    """What there is to know when something is added to a model call.
+    """What an injection may look at.
 
     `state`: the agent's state. `agent`: the `Agent`.
     """
 
     def __init__(self, messages: Sequence[Message], state: AgentState, agent: Any) -> None:
         self.shown = messages
-        """The same without copying: nobody edits it."""
+        """The messages themselves, not copied; they must not be edited."""
         self.left_out: dict[str, str] = {}
-        """What this call lacks although it was to be added, by name: why (`failed`, `late`, `skipped`)."""
+        """The injections left out of this call, by name, with the reason (`failed`, `late`, `skipped`)."""
         self.state = state
         self.agent = agent
 
     @cached_property
     def messages(self) -> list[Message]:
-        """A copy of what the model is about to be shown, oldest first, made when it is first looked at."""
+        """A copy of what the model is about to be shown, oldest first, made at first use."""
         return [copy_message(message) for message in self.shown]
 
 
 Rendered: TypeAlias = "str | Sequence[ContentBlock] | None"
 RenderContent: TypeAlias = "Callable[[InjectionContext], Rendered | Awaitable[Rendered]]"
 """Gives what to add: a text, content blocks, or None (also a blank text) for nothing. A synchronous one runs on the
-event loop, so it must not block."""
+event loop, so it must not block.
+"""
 InjectionPredicate: TypeAlias = "Callable[[InjectionContext], bool | Awaitable[bool]]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Injection:
-    """One who adds to what the model is shown, for one call at a time."""
+    """Adds content to what the model is shown, for one call at a time."""
 
     name: str
-    """Unique within its agent; it stands in the log."""
+    """Unique within its agent; the log shows it."""
     render: RenderContent
     trigger: Occasion | InjectionPredicate = "userTurn"
     timeout_s: float
@@ -67,15 +68,15 @@ class Injection:
 
 
 class InjectedText(NamedTuple):
-    """What to show in one call."""
+    """The messages to show in one call."""
 
     messages: Sequence[Message]
     tokens: int
-    """About so many are there in this call only."""
+    """Estimated tokens of the injected content, which is in this call only."""
 
 
 async def injected(injections: Sequence[Injection], context: InjectionContext) -> InjectedText:
-    """What is shown, with what each has to add to this call, in order. No errors: see above."""
+    """The shown messages with the injected content, in order. Raises nothing: see the module docstring."""
     blocks = await _rendered(injections, context)
     if not blocks:
         return InjectedText(context.shown, 0)
@@ -103,7 +104,7 @@ async def _render(injection: Injection, context: InjectionContext) -> list[Conte
                 return []
             given = injection.render(context)
             return blocks_of(await given if inspect.isawaitable(given) else given)
-    except Exception as error:  # noqa: BLE001 - A renderer is anybody's code, and the call goes on without it.
+    except Exception as error:  # noqa: BLE001 - A renderer is a user's code; the call goes on without it.
         _log.error("injection failed", exc_info=error, extra={"injection": injection.name})
         return _left_out(injection, context, "failed")
     _log.warning("injection was too slow", extra={"injection": injection.name, "timeout_s": injection.timeout_s})

@@ -1,4 +1,4 @@
-"""What others have registered with an agent: who is told of which event, in which order, and who adds to its calls."""
+"""What is registered with an agent: its callbacks by event and order, and its injections."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ EventTypes: TypeAlias = "type[HookEvent] | Iterable[type[HookEvent]] | None"
 
 
 class HookOrder:
-    """Where a callback stands among those of one event: lower first, and in the order of registration within one."""
+    """Where a callback stands among those of one event: lower first; within one order, as registered."""
 
     SDK_FIRST = -100
     INTERVENTION_OUTPUT = -90
@@ -44,7 +44,7 @@ class HookOrder:
 
 @runtime_checkable
 class HookProvider(Protocol):
-    """Something that registers callbacks: `Agent(hooks=[provider])`."""
+    """Registers callbacks: `Agent(hooks=[provider])`."""
 
     def register_hooks(self, registry: HookRegistry) -> None:
         """Add the callbacks, by `registry.add_callback(EventType, callback)`."""
@@ -58,22 +58,22 @@ class Registered:
     callback: HookCallback
     order: float
     guard: bool
-    """Whether its failure fails the turn. Failures of the others are logged."""
+    """True if its failure fails the turn. Failures of other callbacks are logged."""
     own: bool = False
-    """Whether it belongs to this agent alone, and not to copies of it."""
+    """True if it belongs to this agent alone, not to copies of it."""
 
 
 class HookRegistry:
-    """The callbacks of one agent. May grow at any time; a call that runs sees new callbacks at its next event."""
+    """The callbacks of one agent. It may grow at any time; a running call sees new callbacks at its next event."""
 
     def __init__(self) -> None:
         self._registered: dict[type[HookEvent], list[Registered]] = {}
         self.in_order: dict[type[HookEvent], tuple[Registered, ...]] = {}
-        """Type of event to its callbacks, in the order in which they run. Nobody edits it."""
+        """Event type to callbacks, in running order. Must not be edited."""
         self.injections: list[Injection] = []
-        """Who adds to what the model is shown in single calls, in order. Nobody edits it."""
+        """In order of registration. Must not be edited."""
         self.shorten: Shorten | None = None
-        """Shortens what has just been said, if anybody wants that; read when a session comes to life."""
+        """Shortens new messages, if set; read when a session is opened."""
         self._own = False
 
     def add_callback(
@@ -84,13 +84,13 @@ class HookRegistry:
         order: float = HookOrder.DEFAULT,
         guard: bool | None = None,
     ) -> None:
-        """Have `callback` called at each event of that type (or those types; None reads its annotation).
+        """Call `callback` at each event of that type (or those types; None reads its annotation).
 
-        A callback that raises: a guard fails the turn with `HookFailed` (or with its own error if that is a
-        `RepertoryError`) before what it guards happens; an observer is logged and the turn goes on. By default
-        callbacks of Before-events are guards and all others observers; `guard` says otherwise.
-        Errors: `Invalid` for what is no event type, for an annotation that names none, and for an asynchronous callback
-        of `AgentInitializedEvent`.
+        If a callback raises: a guard fails the turn with `HookFailed` (or with its own error if that is a
+        `RepertoryError`) before the guarded action happens; an observer is logged and the turn goes on. By default
+        callbacks of Before-events are guards and all others observers; `guard` overrides that. Errors: `Invalid` if the
+        type is no event type, if the annotation names none, and for an asynchronous callback of
+        `AgentInitializedEvent`.
         """
         if not callable(callback):
             raise Invalid("a hook's callback is a function of one event", got=callback)
@@ -110,7 +110,7 @@ class HookRegistry:
         provider.register_hooks(self)
 
     def add_own(self, provider: HookProvider) -> None:
-        """Add everything that a part of the agent registers of which each copy of the agent has its own."""
+        """As `add_hook`, for a part of the agent of which each copy of the agent has its own."""
         self._own = True
         try:
             provider.register_hooks(self)
@@ -118,33 +118,31 @@ class HookRegistry:
             self._own = False
 
     def add_injection(self, injection: Injection) -> None:
-        """Have it asked before each model call, after those that are there. Errors: `Invalid` for a name twice."""
+        """Ask this injection before each model call, after the earlier ones. Errors: `Invalid` for a name twice."""
         if any(injection.name == other.name for other in self.injections):
             raise Invalid("two injections have the same name", name=injection.name)
         self.injections.append(injection)
 
     def has_callbacks(self) -> bool:
-        """Whether anybody is registered for anything."""
+        """True if any callback is registered."""
         return bool(self._registered)
 
     @property
     def registered(self) -> Mapping[type[HookEvent], Sequence[Registered]]:
-        """Everything, in the order in which it was registered."""
         return self._registered
 
     def callbacks_for(self, event_type: type[HookEvent]) -> tuple[Registered, ...]:
-        """The callbacks in the order in which they run."""
+        """The callbacks in running order."""
         return self.in_order.get(event_type, ())
 
 
 class SameHooks:
-    """A provider of everything that is registered in another registry, without what belongs to that agent alone."""
+    """A provider of everything in another registry, except what belongs to that agent alone."""
 
     def __init__(self, registry: HookRegistry) -> None:
         self._registry = registry
 
     def register_hooks(self, registry: HookRegistry) -> None:
-        """Register the same callbacks, in the same order."""
         for kind, registered in self._registry.registered.items():
             for one in registered:
                 if not one.own:
@@ -155,7 +153,7 @@ class SameHooks:
 
 
 def _cleanup_order(in_order: list[Registered]) -> tuple[Registered, ...]:
-    """Within one order the last registered runs first; orders themselves keep their direction."""
+    """Within one order the last registered runs first; the orders themselves are not reversed."""
     newest_first = list(reversed(in_order))
     return tuple(sorted(newest_first, key=lambda one: one.order))
 
@@ -182,7 +180,7 @@ def _event_types(given: EventTypes, callback: HookCallback) -> list[type[HookEve
 
 
 def _annotated(callback: HookCallback) -> list[type[HookEvent]]:
-    """The types that the callback's first parameter names."""
+    """The types that the annotation of the callback's first parameter names."""
     how = "annotate the callback's parameter with an event type, or pass the type"
     function: Callable[..., object] = callback
     while isinstance(function, functools.partial):

@@ -1,4 +1,4 @@
-"""Long-term memory: the actors that bring what was said to the stores, and search them.
+"""Long-term memory: the actors that bring a conversation to the memory stores, and search them.
 
 Start with `consumer.py` (the memory of one session), then `store.py` (the actor of one store).
 """

@@ -1,11 +1,11 @@
-"""The memory of one session: brings what is said to the memory stores, each at its own pace, behind the answers.
+"""The memory of one session: brings its messages to the memory stores, each at its own pace, after the answers.
 
-State: how far each store has got (`Progress`, which the journal has too), and what is under way. Fails: by a bug alone;
-it then starts again from the journal. Pace: that of each store, of which no other store and no turn knows. Supervised
-by the session, behind the agent, so that its failure restarts nobody else.
+State: each store's `Progress`, which the journal has too, and the work in hand. Fails: by a bug alone; it then starts
+again from the journal. Pace: each store's own; no other store and no turn waits for it. Supervised by the session,
+after the agent, so its failure restarts no other actor.
 
-A stretch of the conversation is claimed for a store, on record; then memories are made of it, on record; then they are
-written. Whatever a killed process had begun is done by the next one, under the same keys.
+Each step is recorded before the next: a range of the conversation is reserved for a store; memories are extracted from
+it; the memories are written. After a crash the next process continues with the same keys.
 """
 
 from __future__ import annotations
@@ -52,65 +52,70 @@ if TYPE_CHECKING:
     from repertory.runtime.ref import ActorRef
 
 _EARLY_S = 0.001
-"""Clocks are read twice."""
+"""Added to a timer's delay: the failure and the timer read the clock one after the other, and the timer must not fire
+before the breaker's `retry_at`.
+"""
 _PAUSE_S = 0.5
-"""Between two attempts at an extraction; each further one waits twice as long."""
+"""The wait before a failed store is tried again, and before a second attempt at an extraction; between further attempts
+it doubles.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnEnded:
-    """Turns are over, and what was said in them is on record."""
+    """Turns are over, and their messages are recorded."""
 
     turns: int
     last: int
     """Sequence number of the last message."""
     budgets: tuple[Budget, ...] = ()
-    """Those of the call: what is extracted because of it counts towards them."""
+    """The call's budgets; extraction because of these turns counts towards them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fire:
-    """A trigger of this store wants what was said taken in."""
+    """A trigger of this store asks for an extraction."""
 
     store: str
     budgets: tuple[Budget, ...] = ()
-    """Those of the call from which it has fired."""
+    """The budgets of the call that fired the trigger."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcceptMemories(Ask[int]):
-    """Have these stored behind the turn; answers with how many were accepted when they are on their way to the journal.
+    """Store these memories after the turn; answers how many were accepted, when the record is on its way to the
+    journal.
 
-    Errors: `LimitReached` when too many are on their way to one of the stores already; then none is accepted.
+    Errors: `LimitReached` if too many writes to one of the stores are pending; then none is accepted.
     """
 
     stores: tuple[str, ...]
     contents: tuple[str, ...]
     metadata: Mapping[str, Json] = field(default_factory=dict[str, Json])
     key: str
-    """What the call is known by: the same call is accepted once."""
+    """Identifies the call: the same call is accepted once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlushMemory(Ask[Mapping[str, StoreFlush]]):
-    """Try everything that was said and accepted until now; answers, by store, when each has had its try."""
+    """Try all messages and accepted memories so far; answers, by store, when each has been tried."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishMemory(Ask[None]):
-    """Answered when everything that was begun is over, whichever way."""
+    """Answered when all work that was begun has ended, with or without success."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkipTo:
-    """What stands in the journal up to there was said elsewhere, and is not taken in: it came with a snapshot."""
+    """Messages up to this sequence number came with a snapshot from another conversation; do not extract from them."""
 
     seq: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TryStoreAgain:
-    """A store that has failed has rested long enough."""
+    """The pause after a store's failure is over."""
 
     store: str
 
@@ -119,28 +124,27 @@ MemoryMessage: TypeAlias = TurnEnded | Fire | AcceptMemories | FlushMemory | Fin
 
 
 Extract: TypeAlias = "Callable[[str, Sequence[Message], Sequence[float]], Awaitable[Sequence[ExtractionResult]]]"
-"""Makes memories of what the agent of this id has in its conversation: messages, and the times (epoch seconds) at which
-they were said."""
+"""Extracts memories from the conversation of the agent with this id: its messages, and their times in epoch seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemorySource:
-    """What an agent was told of a store."""
+    """One agent's settings for one store."""
 
     client: MemoryStoreClient
     extracts: bool = False
-    """Whether it takes in what is said."""
+    """True if memories are extracted from the conversation for it."""
     every: int | None = None
-    """After so many turns; None when only somebody says so."""
+    """Extract after this many turns; None for explicit triggers only."""
     extract: Extract | None = None
     """None for a store that is handed the messages."""
     leaves_out: MemoryMessageFilter = field(default_factory=MemoryMessageFilter)
     holds: tuple[object, ...] = ()
-    """The store, and whatever else may hold something open for it."""
+    """The store, and other objects that hold something open for it."""
 
 
 class MemoryLink:
-    """Written by the session's memory actor; read by anybody, in any thread."""
+    """Where others find a session's memory. The session's memory actor writes it; any thread may read it."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -149,13 +153,13 @@ class MemoryLink:
         self._loop: object = None
         self._stores: Mapping[str, ActorRef[MemoryStoreMessage]] = {}
         self.budgets: dict[str, tuple[Budget, ...]] = {}
-        """By store: those of the last call that wanted something extracted for it."""
+        """By store: the budgets of the last call that wanted an extraction for it."""
         self.watch: Callable[[bool], None] | None = None
-        """Told, when the session's memory ends, whether anything is left that stores have not got."""
+        """Called when the session's memory ends; True if stores still lack something."""
         forget_in_children(self)
 
     def forget_parent(self) -> None:
-        """In a forked child: not alive."""
+        """In a forked child: the memory is not alive here."""
         self._guard, self._ref, self._stores = threading.Lock(), None, {}
 
     @property
@@ -164,30 +168,30 @@ class MemoryLink:
         return self._ref
 
     def use(self, stores: Mapping[str, ActorRef[MemoryStoreMessage]]) -> None:
-        """The session's memory has these actors of stores, by name, in the running event loop."""
+        """Set the actors of the session's memory stores, by name, in the running event loop."""
         self._loop, self._stores = current_token().native_token, stores
 
     def stores(self) -> Mapping[str, ActorRef[MemoryStoreMessage]]:
-        """The actors of stores that can be asked from the running event loop: all of the session's, or none."""
+        """The store actors, if they run in the current event loop; otherwise empty."""
         here = current_token().native_token is self._loop and all(ref.ended is None for ref in self._stores.values())
         return self._stores if here else {}
 
     def join(self, ref: ActorRef[MemoryMessage]) -> set[str]:
-        """It is alive. Returns the stores whose triggers have fired meanwhile."""
+        """Set the live memory. Returns the stores whose triggers have fired meanwhile."""
         with self._guard:
             self._ref = ref
             fired, self._fired = self._fired, set()
         return fired
 
     def part(self, *, unread: bool) -> None:
-        """It is not any more. `unread`: whether stores have not got everything that was said."""
+        """The memory has ended. `unread`: True if stores lack some messages."""
         with self._guard:
             self._ref = None
         if self.watch is not None:
             self.watch(unread)
 
     def fire(self, store: str) -> None:
-        """Have a store take in what was said: now, or when the session is alive again."""
+        """Extract for a store: now, or when the session is alive again."""
         budgets = BUDGETS.get()
         with self._guard:
             if self._ref is None:
@@ -199,15 +203,14 @@ class MemoryLink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryParts:
-    """What the memory of an agent is made of."""
+    """The memory components of an agent."""
 
     sources: tuple[MemorySource, ...]
     link: MemoryLink
-    """Where others find this session's memory."""
 
 
 class MemoryConsumer(Actor[MemoryMessage]):
-    """A consumer of the journal, once for each store."""
+    """Consumes the journal, once for each store."""
 
     def __init__(
         self,
@@ -342,14 +345,14 @@ class MemoryConsumer(Actor[MemoryMessage]):
     # Working for a store.
 
     def _work_on(self, stores: Iterable[StoreProgress]) -> None:
-        """Begin what is to be done, unless somebody does it, or the store has failed a moment ago."""
+        """Start a job for each store that has work, unless one runs already or the store has just failed."""
         for store in stores:
             rests = not store.breaker.allows(anyio.current_time())
             if store.has_work(forced=False) and not rests and not store.lock.locked():
                 self.context.job(self._work, store, name=f"memory {store.name}")
 
     async def _work(self, store: StoreProgress, *, forced: bool = False) -> None:
-        """Do all there is to do, step by step, until something fails. Each step leaves the journal able to go on."""
+        """Do all work of a store, step by step, until a step fails. After each step the journal tells how to go on."""
         async with store.lock:
             before = store.landed
             error: RepertoryError | None = None
@@ -373,7 +376,9 @@ class MemoryConsumer(Actor[MemoryMessage]):
             await self._extract(store, store.progress.again[0], forced=forced)
 
     async def _count_refusals(self, store: StoreProgress, *, others_landed: bool) -> RepertoryError | None:
-        """What the store refused while it took others is given up after a while. Why some of it is not, if any."""
+        """Count refused writes, and drop those that were refused too often while the store accepted others. Returns why
+        a write is still refused, if one is.
+        """
         held, store.held = store.held, {}
         for key, error in list(held.items()):
             store.attempts[key] = store.attempts.get(key, 0) + others_landed
@@ -384,7 +389,7 @@ class MemoryConsumer(Actor[MemoryMessage]):
         return next(reversed(held.values()), None)
 
     def _note_failure(self, store: StoreProgress, error: RepertoryError) -> None:
-        """Try again later. While the session rests, that is when it is alive again."""
+        """Try again later. If the session is at rest by then, this happens when it is opened again."""
         now = anyio.current_time()
         store.error = str(error)
         store.breaker = store.breaker.failed(now)
@@ -395,8 +400,8 @@ class MemoryConsumer(Actor[MemoryMessage]):
         self.context.after(rest_s + _EARLY_S, TryStoreAgain(store=store.name), key=store.name)
 
     async def _extract(self, store: StoreProgress, stretch: SeqRange, *, forced: bool) -> None:
-        """Make memories of a stretch, or hand it over, once it is on record that this is the stretch: so it is the same
-        one whenever it is tried. What cannot be made anything of is given up; what a budget was used up for waits.
+        """Extract memories from a range, or hand its messages over, after the range is recorded, so that a retry uses
+        the same range. A range that cannot be extracted is dropped. One that the budget did not allow waits.
         """
         await self._keep(store, sure=True)
         said = await self._said_in(stretch)
@@ -429,12 +434,12 @@ class MemoryConsumer(Actor[MemoryMessage]):
         *,
         forced: bool,
     ) -> list[MemoryWrite] | None:
-        """What is to be written; None when a budget did not allow for all of it. A flush has none. `stretch`: another
-        name after a redaction, since other memories are made of what is left.
+        """The writes for a range; None if a budget did not allow all of it. A flush has no budget. `stretch` gets
+        another name after a redaction, because the remaining messages give other memories.
         """
         session_id, agent_id = self._of
         numbers, times = tuple(each.seq for each in taken), tuple(each.at for each in taken)
-        # The time tells a session from a deleted one that had its name, and its numbers.
+        # The time tells this session from a deleted one with the same name and the same numbers.
         key = f"{session_id}/{agent_id}/{store.name}/{stretch}@{times[-1]}"
         if store.source.extract is None:
             context = self._context(key, numbers, times, times[-1])
@@ -460,9 +465,9 @@ class MemoryConsumer(Actor[MemoryMessage]):
     async def _extracted(
         self, extract: Extract, messages: Sequence[Message], said_at: Sequence[float], budgets: tuple[Budget, ...]
     ) -> Sequence[ExtractionResult] | None:
-        """Errors: `Invalid` when it failed every time for a reason that does not pass."""
+        """Errors: `Invalid` if every attempt failed for a lasting reason."""
         attempt, before = 1, refusals(budgets)
-        BUDGETS.set(budgets)  # In the context of this job.
+        BUDGETS.set(budgets)  # In this job's context.
         while True:
             try:
                 results = await extract(self._of[1], messages, said_at)
@@ -478,7 +483,7 @@ class MemoryConsumer(Actor[MemoryMessage]):
             attempt += 1
 
     async def _write(self, store: StoreProgress, *, forced: bool) -> None:
-        """Write what is pending, one after the other. Errors: those that pass."""
+        """Write the pending memories, one after the other. Errors: those that a retry may cure."""
         try:
             for write in store.pending:
                 context = self._context(write.key, write.sequence_numbers, write.message_times, write.said_at)
@@ -505,12 +510,12 @@ class MemoryConsumer(Actor[MemoryMessage]):
         store.progress = store.progress.refused(key, str(error), self._wall())
 
     def _note_given_up(self, store: StoreProgress, error: RepertoryError) -> None:
-        self.context.logger.error("given up: it is a dead letter now store=%r cause=%r", store.name, str(error))
+        self.context.logger.error("given up: now a dead letter store=%r cause=%r", store.name, str(error))
 
     # The journal.
 
     async def _keep(self, store: StoreProgress, *, sure: bool = False) -> None:
-        """Put the progress on record; when `sure`, return when that is durable."""
+        """Record the progress; with `sure`, return when it is durable."""
         progress = store.progress
         if store.recorded != progress:
             store.recorded = progress
@@ -524,7 +529,7 @@ class MemoryConsumer(Actor[MemoryMessage]):
         return await self._persister.ask(ReadSaid(after=after, until=until), timeout_s=math.inf)
 
     async def _said_in(self, stretch: SeqRange) -> Sequence[SaidMessage]:
-        """What was said there, whatever was gone back to since."""
+        """The messages of the range, including those that were rewound later."""
         first, last = stretch
         return [each for each in await self._said(first - 1, last) if each.seq <= last]
 
@@ -543,41 +548,41 @@ class MemoryConsumer(Actor[MemoryMessage]):
 
 
 def _filtered(said: Sequence[SaidMessage], store: StoreProgress) -> Filtered:
-    """What stands in the place of an erased message is not remembered."""
+    """Without the placeholders of redacted messages."""
     messages: list[Message] = [{**each.message, "content": []} if each.redacted else each.message for each in said]
     return filtered(messages, store.source.leaves_out)
 
 
 ATTEMPTS_MAX = 3
-"""How often something is tried that fails for no reason that passes, before it is given up."""
+"""How often work is tried that fails for a lasting reason, before it is dropped."""
 
 
 @dataclass(slots=True)
 class StoreProgress:
-    """What is known of one store."""
+    """The state of one store."""
 
     source: MemorySource
     link: MemoryLink
     ref: ActorRef[MemoryStoreMessage]
     progress: Progress
     recorded: Progress
-    """As the journal has it."""
+    """As recorded in the journal."""
     durable: Progress
-    """As it surely has it on stable storage."""
+    """As known to be on stable storage."""
     last: int = 0
     """Sequence number of the last message of the last turn that is over."""
     turns: int = 0
-    """Turns that are over since `progress.position`."""
+    """Turns that have ended since `progress.position`."""
     fired: bool = False
     put_off: bool = False
-    """Whether the extractor was refused its model by a budget of the last call that wanted something extracted."""
+    """True if a budget of the last call that wanted an extraction refused the extractor its model."""
     lock: anyio.Lock = field(default_factory=anyio.Lock)
-    """Held by whoever works for it."""
+    """Held by the task that works for the store."""
     breaker: Breaker = field(default_factory=Breaker)
     held: dict[str, RepertoryError] = field(default_factory=dict[str, RepertoryError])
-    """Key of a write to why the store has just refused it, for a reason that may be the write's own."""
+    """By key of a write: why the store has just refused it, for a reason that may lie in the write itself."""
     attempts: dict[str, int] = field(default_factory=dict[str, int])
-    """Key of a write to how often it was refused while others were not."""
+    """By key of a write: how often it was refused while other writes were not."""
     landed: int = 0
     error: str | None = None
 
@@ -587,35 +592,35 @@ class StoreProgress:
 
     @property
     def due(self) -> bool:
-        """Whether a trigger has asked for what was said."""
+        """True if a trigger has asked for an extraction and the store lacks messages."""
         every = self.source.every
         asked = self.fired or (every is not None and self.turns >= every)
         return self.source.extracts and asked and self.last > self.progress.position
 
     @property
     def budgets(self) -> tuple[Budget, ...]:
-        """What is extracted counts towards them, unless it is flushed."""
+        """What an extraction counts towards, unless it is flushed."""
         return self.link.budgets.get(self.name, ())
 
     @property
     def may_extract(self) -> bool:
-        """Whether there is something left to have a model asked on; else what was said waits for another call."""
+        """True if there is budget left for an extraction; otherwise the messages wait for another call."""
         used_up = self.put_off or any(budget.used_up for budget in self.budgets)
         return self.source.extract is None or not used_up
 
     @property
     def unread(self) -> bool:
-        """Whether it has not got everything that was said."""
+        """True if the store lacks some messages."""
         left = self.source.extracts and self.last > self.progress.position
         return bool(left or self.progress.pending or self.progress.again)
 
     @property
     def pending(self) -> list[MemoryWrite]:
-        """What is to be written and has not just been refused."""
+        """The pending writes that were not just refused."""
         return [write for write in self.progress.pending if write.key not in self.held]
 
     def has_work(self, *, forced: bool) -> bool:
-        """Whether anything is to be done; `forced`: whatever triggers say."""
+        """True if there is work. `forced`: regardless of triggers."""
         progress = self.progress
         if self.pending:
             return True
@@ -624,11 +629,11 @@ class StoreProgress:
         return bool(progress.again or unread) and room and (forced or self.may_extract)
 
     def claim(self) -> None:
-        """The turns that are over and that nobody has claimed are extracted next, as one stretch."""
+        """Reserve the turns that are over and not reserved yet, as one range; they are extracted next."""
         self.progress = self.progress.claimed(self.last)
         self.fired, self.turns = False, 0
 
     def wanted(self, budgets: tuple[Budget, ...]) -> None:
-        """A call wants what was said extracted, on its budgets."""
+        """A call wants an extraction on its budgets."""
         self.link.budgets[self.name] = budgets
         self.put_off = False

@@ -1,13 +1,12 @@
-"""The actor of one memory store: every search of it and every write to it, for every conversation on its system.
+"""The actor of one memory store: makes every search of it and every write to it, for all conversations of its system.
 
-State: none of its own; how the store is doing belongs to the event loop (`MemoryStoreClient.health`), so that it
-outlives the actors. Fails: by a bug alone; what a store raises is an answer to whoever asked. Pace: the store's, so
-that a slow one delays nobody but itself. Supervised by the root, permanent; started before and
-stopped after every session.
+State: none of its own; the store's health belongs to the event loop (`MemoryStoreClient.health`), so it outlives the
+actors. Fails: by a bug alone; what a store raises is the asker's answer. Pace: the store's; a slow store delays no
+other. Supervised by the root, permanent; started before and stopped after every session.
 
-Each search and each write is a job of the actor, so a search waits for nobody. Writes are made one after the other, in
-the order in which they were asked for. A stop lets writes finish and ends searches; whoever still waits is then told
-`Unavailable` by `ask_store`.
+Each search and each write is a job of the actor, so a search waits for no other work. Writes run one after the other,
+in the order in which they were asked for. A stop lets writes finish and ends searches; `ask_store` then raises
+`Unavailable` for the askers that still wait.
 """
 
 from __future__ import annotations
@@ -44,31 +43,30 @@ R = TypeVar("R")
 _log = logging.getLogger("repertory.memory")
 
 RESULTS = 3
-"""Entries of one store, where neither the caller nor the store says how many."""
+"""Entries of one store, if neither the caller nor the store sets a number."""
 _MAILBOX = MailboxSettings(capacity=10_000)
-"""A message here waits for no work, only for its turn."""
+"""Messages here wait only to be handled; the work runs in jobs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchMemory(Ask[list[MemoryEntry]]):
-    """What the store knows, the best first, each with the store's name. Ends with its asker.
+    """The entries that match best, the best first, each with the store's name. It is cancelled with its asker.
 
-    Errors: those of `MemoryStoreClient`; `Unavailable` while the store is not asked after it has failed.
+    Errors: those of `MemoryStoreClient`; `Unavailable` while the store is not asked because it has failed.
     """
 
     query: str
     results: int | None = None
-    """At most so many; None: as many as the store says."""
+    """At most this many; None: the store's own number."""
     caller: contextvars.Context | None = None
     """The context variables that the store sees; None: the actor's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchForTurn:
-    """Find what the store has for a turn, which looks at the recall in time.
+    """Search the store for a turn. The result is put into the recall, which the turn reads when it needs it.
 
-    Whatever the store did before, it is asked, unless five turns in a row have asked it in vain: then one turn in four
-    asks.
+    The store is asked even after failures, unless it has failed five turns in a row: then one turn in four asks it.
     """
 
     recall: Recall
@@ -82,15 +80,16 @@ class AddMemory(Ask[None]):
     metadata: Mapping[str, Json] | None = None
     context: AddMessagesContext
     forced: bool = False
-    """Also while the store is not asked after it has failed."""
+    """Also while the store is not asked because it has failed."""
     caller: contextvars.Context | None = None
-    """The context variables that the store sees, of a program whose going ends the write. None: the actor's own, and
-    the write goes on without its asker."""
+    """The context variables that the store sees, of a program whose cancellation ends the write. None: the actor's own,
+    and the write goes on without its asker.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddBatch(Ask[None]):
-    """Hand over what was said; answered when the store has it. Errors: those of `MemoryStoreClient`."""
+    """Hand over messages; answered when the store has them. Errors: those of `MemoryStoreClient`."""
 
     messages: tuple[Message, ...]
     context: AddMessagesContext
@@ -99,7 +98,7 @@ class AddBatch(Ask[None]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForgetMemories(Ask[int]):
-    """Have the store forget, as the arguments of its `forget` say; how many entries it says it has erased."""
+    """Have the store forget, with the arguments of its `forget`; answers how many entries it says it has erased."""
 
     given: tuple[object, ...] = ()
     named: Mapping[str, object] = field(default_factory=dict[str, object])
@@ -115,13 +114,13 @@ MemoryStoreMessage: TypeAlias = SearchMemory | SearchForTurn | StoreWrite | Prep
 
 
 class MemoryStoreActor(Actor[MemoryStoreMessage]):
-    """While the store fails, only probes get through, at growing distances."""
+    """Serves one store. While the store fails, only probes get through, at growing intervals."""
 
     def __init__(self, client: MemoryStoreClient) -> None:
         self._client = client
         self._searching = self._written = 0
         self._last_write: anyio.Event | None = None
-        """Set when the write that was asked for last is over."""
+        """Set when the last requested write is over."""
 
     def summary(self) -> object:
         health = self._client.health
@@ -196,7 +195,7 @@ class MemoryStoreActor(Actor[MemoryStoreMessage]):
             case AddMemory(forced=False) | AddBatch(forced=False) if not client.health.writes.allows(
                 anyio.current_time()
             ):
-                raise Unavailable("the memory store rests, after it has failed", store=client.name)
+                raise Unavailable("the memory store has failed and is not asked for a while", store=client.name)
             case AddMemory(content=content, metadata=metadata, context=context):
                 return await client.add(content, metadata, context)
             case AddBatch(messages=messages, context=context):
@@ -216,12 +215,12 @@ async def ask_store(ref: ActorRef[MemoryStoreMessage], message: Ask[R]) -> R:
         raise Unavailable("the memory store was let go before it answered", actor=ref.path) from error
 
 
-# Asking the store itself, whatever it is: synchronous or not, with all methods or only some, its own or anybody's.
+# Calling the store itself: a user's object, synchronous or not, with all methods or only some.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryStoreSettings:
-    """How long one store may take."""
+    """Time limits for one store."""
 
     search_timeout_s: float = 10.0
     write_timeout_s: float = 30.0
@@ -233,21 +232,20 @@ class Health:
 
     preparing: anyio.Lock = field(default_factory=anyio.Lock)
     writing: anyio.Lock = field(default_factory=anyio.Lock)
-    """One write at a time."""
     searches: Breaker = field(default_factory=Breaker)
     turns: TurnBreaker = field(default_factory=TurnBreaker)
-    """Of the searches that turns wait for."""
+    """The breaker of the searches that turns wait for."""
     writes: Breaker = field(default_factory=Breaker)
     error: str | None = None
-    """The last one; None when the last call went through."""
+    """The last error; None if the last call succeeded."""
 
 
 _healths: RunVar[WeakKeyDictionary[MemoryStoreClient, Health]] = RunVar("repertory_memory_health")
 
 
 class MemoryStoreClient:
-    """One memory store. Errors of all calls: `Unavailable` when it cannot be reached or does not answer in time,
-    `Failed` when it raised anything else (the cause), and what it raises of `repertory.errors`.
+    """One memory store. Errors of all calls: `Unavailable` if it cannot be reached or does not answer in time, `Failed`
+    if it raised anything else (the cause), and the `repertory.errors` that it raises itself.
     """
 
     def __init__(self, store: object, settings: MemoryStoreSettings | None = None) -> None:
@@ -255,13 +253,12 @@ class MemoryStoreClient:
         self.name: str = self.store.name
         self._settings = settings or MemoryStoreSettings()
         self.prepared = not callable(getattr(store, "initialize", None))
-        """Whether the store is ready to be used."""
+        """True if the store needs no `initialize`, or it is done."""
         self._takes_context = {method: _takes(store, method, "context") for method in ("add", "add_messages")}
         self._takes_options = _takes_two(self.store.search)
 
     @property
     def health(self) -> Health:
-        """How it is doing here."""
         healths = _healths.get(None)
         if healths is None:
             healths = WeakKeyDictionary[MemoryStoreClient, Health]()
@@ -272,14 +269,14 @@ class MemoryStoreClient:
         return health
 
     async def prepare(self) -> None:
-        """Have the store prepare itself ahead of need. Errors: none; whoever needs it meets them."""
+        """Have the store prepare itself ahead of need. Raises nothing: later calls meet its errors."""
         if not self.prepared:
             with suppress(RepertoryError):
                 await self._answered("initialize", self._settings.write_timeout_s, self._prepare)
 
     async def search(self, query: str, results: int | None = None, *, forced: bool = False) -> list[MemoryEntry]:
-        """What the store knows of that, the best first, at most `results`, each with the store's name. `forced`: also
-        while the store is not asked after it has failed.
+        """The entries that match best, the best first, at most `results`, each with the store's name. `forced`: also
+        while the store is not asked because it has failed.
         """
         health = self.health
         if not forced and not health.searches.allows(anyio.current_time()):
@@ -301,16 +298,16 @@ class MemoryStoreClient:
         await self._write("add", (content, given), context)
 
     async def add_messages(self, messages: Sequence[Message], context: AddMessagesContext) -> None:
-        """Hand a batch over. On return the store has it."""
+        """Hand over messages. On return the store has them."""
         await self._write("add_messages", (list(messages),), context)
 
     @property
     def forgets(self) -> bool:
-        """Whether the store can forget what was taken from a message."""
+        """True if the store can forget what was extracted from a message."""
         return callable(getattr(self.store, "forget", None))
 
     async def forget(self, given: tuple[object, ...], named: Mapping[str, object]) -> int:
-        """Have the store forget. Gives how many entries it says it has erased."""
+        """Have the store forget. Returns how many entries it says it has erased."""
         async with self.health.writing:
             count = await self._ask("forget", self._settings.write_timeout_s, given, named)
         return count if isinstance(count, int) else 0
@@ -322,7 +319,7 @@ class MemoryStoreClient:
             try:
                 await self._ask(method, self._settings.write_timeout_s, given, named)
             except RepertoryError as error:
-                if isinstance(error, Retryable):  # Other errors may be those of what was written.
+                if isinstance(error, Retryable):  # Other errors may lie in the write itself.
                     health.writes = health.writes.failed(anyio.current_time())
                 health.error = str(error)
                 raise
@@ -338,7 +335,7 @@ class MemoryStoreClient:
         return await self._answered(method, timeout_s, ask)
 
     async def _answered(self, method: str, timeout_s: float, ask: Callable[[float], Awaitable[object]]) -> object:
-        """What it gives, in time, or an error of ours."""
+        """The call's result in time, or one of our errors."""
         try:
             with anyio.fail_after(timeout_s) as scope:
                 return await ask(scope.deadline)
@@ -380,10 +377,10 @@ def _field(found: object, name: str) -> object:
 
 
 async def _called(method: Callable[[], Any], by: float) -> object:
-    """What the store gives. A synchronous one that does not return is waited for until then, and no longer."""
+    """The method's result. A synchronous method that does not return is waited for until `by` and no longer."""
     if inspect.iscoroutinefunction(method):
         return await method()
-    # In a tuple, since trio refuses threads that give something to be awaited.
+    # In a tuple, since trio refuses threads that return an awaitable.
     (answer,) = await run_foreign(lambda: (method(),), by=by)
     return await answer if inspect.isawaitable(answer) else answer
 
@@ -404,17 +401,17 @@ def _takes_two(search: Callable[..., object]) -> bool:
     )
 
 
-# One search of all stores at once, for one turn, which waits for each of them within a bound.
+# One search of all stores at once, for one turn, which waits for each store within a bound.
 
 Miss = Literal["failed", "late", "skipped"]
-"""Why a turn has nothing of a store: it raised an error, did not answer in time, or was not asked at all."""
+"""Why a turn has nothing from a store: it raised, was late, or was not asked."""
 
 
 class Recall:
-    """What the stores know of one query."""
+    """One search of all stores for one turn."""
 
     def __init__(self, query: str, results: int, patience_s: float) -> None:
-        """`results`: entries of each store at most; `patience_s`: how long anybody will wait for them."""
+        """`results`: at most this many entries of each store. `patience_s`: how long the turn waits for them."""
         self.query = query
         self.began_at = anyio.current_time()
         self._results = results
@@ -424,7 +421,7 @@ class Recall:
         self._missed: dict[MemoryStoreClient, Miss] = {}
 
     def begin(self, stores: Mapping[MemoryStoreClient, ActorRef[MemoryStoreMessage] | None]) -> None:
-        """Have each store searched, beside the turn. None: a store that has no actor here."""
+        """Start a search in each store, beside the turn. None: a store that has no actor here."""
         for client, ref in stores.items():
             self._answers[client] = anyio.Event()
             if ref is None:
@@ -433,7 +430,7 @@ class Recall:
                 ref.tell(SearchForTurn(recall=self))
 
     async def found(self) -> list[Sequence[MemoryEntry]]:
-        """What each store knows, in the order of the stores, as far as that is there in time."""
+        """Each store's entries, in the order of the stores; empty for one that is late or failed."""
         with anyio.CancelScope(deadline=self.began_at + self._patience_s):
             for answered in self._answers.values():
                 await answered.wait()
@@ -446,11 +443,11 @@ class Recall:
 
     @property
     def missed(self) -> Mapping[str, Miss]:
-        """The stores that it has nothing of, by name."""
+        """The stores that gave nothing, by name."""
         return {client.name: why for client, why in self._missed.items()}
 
     async def search(self, client: MemoryStoreClient) -> None:
-        """Ask one of the stores. Errors: none; they are logged."""
+        """Search one store. Raises nothing: errors are logged."""
         health = client.health
         try:
             if not health.turns.allows:
@@ -467,11 +464,11 @@ class Recall:
             self._answers[client].set()
 
     def _miss(self, client: MemoryStoreClient, why: Miss, cause: str | None = None) -> None:
-        """Note it, and say so, once."""
+        """Note it, and report it once."""
         if client in self._missed:
             return
         self._missed[client] = why
         if why != "skipped":
             client.health.turns = client.health.turns.failed()
-        text = "a memory store is left out of what the model is told store=%r why=%s cause=%r in_a_row=%d"
+        text = "a turn goes on without a memory store store=%r why=%s cause=%r in_a_row=%d"
         _log.warning(text, client.name, why, cause, client.health.turns.missed)

@@ -1,4 +1,4 @@
-"""The orchestrator of a session, and how it drives a run.
+"""The orchestrator of a session, and how it executes a run.
 
 Start with `orchestrator.py` (one call after the other), then `run_driver.py` (one run).
 """

@@ -1,4 +1,4 @@
-"""The moments of an orchestrator's life that callbacks are told of, as events.
+"""The events of an orchestrator that callbacks can listen to.
 
     MultiAgentInitialized
     BeforeMultiAgentInvocation, (BeforeNodeCall, AfterNodeCall)*, AfterMultiAgentInvocation
@@ -21,37 +21,37 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True)
 class MultiAgentEvent(HookEvent):
-    """What every event of an orchestrator has."""
+    """The base of all events of an orchestrator."""
 
     agent: Any = None
-    """None: it happens to no single agent."""
+    """None: the event belongs to no single agent."""
     source: Any
-    """The orchestrator that it happens to."""
+    """The orchestrator of the event."""
     invocation_state: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
 @dataclass(kw_only=True)
 class MultiAgentInitializedEvent(MultiAgentEvent):
-    """The orchestrator is built. Callbacks that are asynchronous are awaited when the first call begins."""
+    """The orchestrator is built. Asynchronous callbacks are awaited when the first call begins."""
 
 
 @dataclass(kw_only=True)
 class BeforeMultiAgentInvocationEvent(MultiAgentEvent):
-    """A call is about to begin a run, or to go on with one."""
+    """A call is about to begin or continue a run."""
 
     guards = True
 
 
 @dataclass(kw_only=True)
 class AfterMultiAgentInvocationEvent(MultiAgentEvent):
-    """A call is over, whichever way."""
+    """A call has ended, with a result or an error."""
 
     cleanup = True
 
 
 @dataclass(kw_only=True)
 class BeforeNodeCallEvent(Asking, MultiAgentEvent):
-    """A node is about to run, or to go on after a person was asked. `interrupt` asks a person about it.
+    """A node is about to run, or to continue after a person was asked. `interrupt` asks a person about it.
 
     `cancel_node`: True or a text fails the node with that, and it does not run.
     """
@@ -70,9 +70,9 @@ class BeforeNodeCallEvent(Asking, MultiAgentEvent):
 
 @dataclass(kw_only=True)
 class AfterNodeCallEvent(MultiAgentEvent):
-    """A node has ended, whichever way; what it led to is on its way to the store, and nothing that follows has begun.
+    """A node has ended, in success or failure; its record is on its way to the store, and no following node has begun.
 
-    What a guard does not let pass is withheld: the node has failed with the guard's error, and owes its work.
+    A guard that raises withholds the result: the node has failed with the guard's error, and must run again.
     """
 
     cleanup = True

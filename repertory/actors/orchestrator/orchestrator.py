@@ -1,8 +1,9 @@
-"""The orchestrator of one session: takes calls, works on one run at a time, and lets the rest wait.
+"""The orchestrator of one session: accepts calls, works on one run at a time, and queues the rest.
 
-State: the run, the call that works on it, the calls that wait. Fails: when the store refuses (with the persister, which
-restarts it) or by a bug; it then starts again from the journal. Pace: its nodes', which are sessions of their own; runs
-are worked on in a job, so that a cancellation is heard at once. Supervised by its session, as its last child.
+State: the run, the call that works on it, the queued calls. Fails: when the store refuses for good (the persister fails
+too, which restarts this actor) or by a bug; it then starts again from the journal. Pace: its nodes', which are sessions
+of their own; runs are worked on in a job, so a cancellation is handled at once. Supervised by its session, as its last
+child.
 """
 
 from __future__ import annotations
@@ -54,23 +55,23 @@ from repertory.runtime.message import Ask, Next, carry_on, refuse
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaveRun(Ask[Mapping[str, object]]):
-    """Say what a snapshot says of it and of its nodes, all as of the moment when this is heard. Stops nothing."""
+    """Take a snapshot of the run and its nodes, all as of the moment when this is handled. Stops nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadRun(Ask[None]):
-    """Go on from a snapshot; answered when that is durable. Waits for the call that works, not for those that wait."""
+    """Go on from a snapshot; answered when that is durable. It waits for the running call, not for the queued ones."""
 
     wanted: RunFields
     token: str | None = None
-    """What the run is called from now on; None leaves it its name."""
+    """The run's new idempotency token; None keeps its own."""
 
 
 OrchestratorMessage: TypeAlias = AgentMessage | SaveRun | LoadRun
 
 
 Finished = Callable[[Run, MultiAgentResult], MultiAgentResult]
-"""Makes what callers get of what is known of every run."""
+"""Turns the general result of a run into the one that callers get."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,13 +81,13 @@ class OrchestratorSettings:
     session_id: str
     orchestrator_id: str
     reject: bool = False
-    """Whether a call is refused while another one works."""
+    """True to refuse a call while another one works."""
     waiting_max: int = 1000
     durable: bool = True
 
 
 class OrchestratorActor(CallQueueActor[OrchestratorMessage, LoadRun]):
-    """One run at a time. What it knows of the run lies in `_run`."""
+    """Works on one run at a time; `_run` is its state."""
 
     def __init__(
         self,
@@ -96,7 +97,7 @@ class OrchestratorActor(CallQueueActor[OrchestratorMessage, LoadRun]):
         buffer: CommitBuffer,
         wall: Callable[[], float],
     ) -> None:
-        """`buffer` is what this orchestrator's persister could not store."""
+        """`buffer` holds the rows that this orchestrator's persister could not store."""
         super().__init__("runs")
         self._settings = settings
         self._parts = parts
@@ -105,9 +106,9 @@ class OrchestratorActor(CallQueueActor[OrchestratorMessage, LoadRun]):
         self._wall = wall
         self._driver: RunDriver | None = None
         self._beginning: anyio.CancelScope | None = None
-        """Of the hooks that are told that a call begins."""
+        """The scope of the hooks that are told of a new call."""
         self._stop_asked: str | None = None
-        """Why the running call is to end, as somebody has said."""
+        """The reason given by a request to end the running call."""
         self._run = Run()
 
     def summary(self) -> object:
@@ -125,7 +126,7 @@ class OrchestratorActor(CallQueueActor[OrchestratorMessage, LoadRun]):
         self._run = Run.of(fold.nodes.values(), fold.frontier, fold.run)
 
     async def on_stop(self, reason: ExitReason) -> None:
-        """What is on record goes to the persister, which stops after this actor."""
+        """Hand the last records to the persister, which stops after this actor."""
         del reason
         self._journal.hand_over(soon=True)
 
@@ -151,7 +152,7 @@ class OrchestratorActor(CallQueueActor[OrchestratorMessage, LoadRun]):
             case LoadRun():
                 return self._take_load(message)
             case ShowSnapshot() | KeepProgress():
-                return refuse(Invalid("an orchestrator does not do this", message=type(message).__name__))
+                return refuse(Invalid("an orchestrator does not handle this message", message=type(message).__name__))
             case _:
                 assert_never(message)
 
@@ -163,7 +164,7 @@ class OrchestratorActor(CallQueueActor[OrchestratorMessage, LoadRun]):
         except (Invalid, TooLarge) as error:
             return refuse(error)
         if self._comes_from_running(invocation):
-            text = "the call comes from a node of the run that is worked on, so it would wait for itself"
+            text = "the call comes from a node of the running run, so it would wait for itself"
             return refuse(AgentBusy(text, orchestrator=self._settings.orchestrator_id))
         full = len(self._waiting) >= self._settings.waiting_max
         if self._queue.busy and (full or (invocation.busy == "reject" if invocation.busy else self._settings.reject)):
@@ -176,7 +177,7 @@ class OrchestratorActor(CallQueueActor[OrchestratorMessage, LoadRun]):
         return carry_on()
 
     def _save(self) -> Next:
-        """What the run is now, and what its nodes are now: between the two nothing else happens."""
+        """Take the snapshot of the run and of its nodes in one step, so that they agree."""
         if self._refusing:
             return refuse(self._closed())
         run, own = self._run, self._parts.orchestrator_id
@@ -199,21 +200,21 @@ class OrchestratorActor(CallQueueActor[OrchestratorMessage, LoadRun]):
             self._queue.end_beside()
 
     def _abandon(self, invocation: Invocation) -> None:
-        """A caller has gone: what works for it stops, and can be gone on with."""
+        """The caller has gone: stop its work, which can be continued later."""
         if self._running is not None and self._running.invocation is invocation:
             self._stop("cancelled")
         else:
             self._withdraw(invocation)
 
     def _time_up(self, invocation: Invocation) -> None:
-        """Refuse a call that still waits. One that works ends by itself."""
+        """Refuse the call if it is still queued. A running call watches its own deadline."""
         call = self._withdraw(invocation)
         if call is not None:
             text = "other calls took all the time of this one"
             call.channel.fail(AgentBusy(text, orchestrator=self._settings.orchestrator_id))
 
     def _finish(self, at_once: bool) -> Next:
-        """Take no more calls; what nodes do is done to its end, unless it has to be over `at_once`."""
+        """Accept no more calls. Running nodes end normally, or are stopped if `at_once`."""
         self._refusing = True
         self._refuse_waiting()
         while self._loads:
@@ -227,7 +228,7 @@ class OrchestratorActor(CallQueueActor[OrchestratorMessage, LoadRun]):
         return carry_on()
 
     def _stop(self, reason: str) -> None:
-        """End the running call, if one runs, also one that has not come to its nodes yet."""
+        """End the running call, even if none of its nodes has started yet."""
         self._stop_asked = reason
         if self._driver is not None:
             self._driver.stop(reason)
@@ -241,8 +242,8 @@ class OrchestratorActor(CallQueueActor[OrchestratorMessage, LoadRun]):
         )
 
     async def _load(self, wanted: LoadRun, slot: ReplySlot[None]) -> None:
-        """Go on from a snapshot: the run, as a new one, and then every node. Until all of them stand where it says, the
-        run says that they do not, for whoever finds it after a crash.
+        """Load a snapshot: the run, as a new one, and then every node. Until all nodes are loaded the run's record says
+        so, in case of a crash.
         """
         try:
             await self._journal.catch_up()
@@ -287,7 +288,7 @@ class OrchestratorActor(CallQueueActor[OrchestratorMessage, LoadRun]):
     async def _call(self, call: Call) -> MultiAgentResult:
         budget = call.invocation.budget
         counted = Budget() if budget is None else budget.without_bounds()
-        BUDGETS.set((*BUDGETS.get(), counted))  # In the context of this call.
+        BUDGETS.set((*BUDGETS.get(), counted))  # In this call's context.
         try:
             result = await self._carried_out(call)
         except NodeFailed as error:
@@ -333,7 +334,7 @@ class OrchestratorActor(CallQueueActor[OrchestratorMessage, LoadRun]):
             record = leading_to(record, record.frontier, plan.startable(frontier_of(record.frontier)))
             self._run = Run.of([record], record.frontier)
             self._journal.add(record)
-            await self._journal.commit()  # Nodes name what they do by the run, so there must be no other one like it.
+            await self._journal.commit()  # Nodes name their work by the run, so the run must be durable before it.
         self._check_nodes()
         if isinstance(decision, GoOn) and decision.token is not None:
             self._run.called(decision.token)
@@ -355,7 +356,7 @@ class OrchestratorActor(CallQueueActor[OrchestratorMessage, LoadRun]):
         return self._result(self._run, resumed=resumed, reason=driver.reason, limit=driver.limit)
 
     async def _take_over(self) -> None:
-        """Have agents that somebody else has left waiting stand where they were left."""
+        """For agents that another program left waiting: load the state that it left them in."""
         run, own, runner = self._run, self._parts.orchestrator_id, self._parts.runner
         left, nodes = run.left, self._parts.plan.nodes
         if not left:
@@ -369,7 +370,7 @@ class OrchestratorActor(CallQueueActor[OrchestratorMessage, LoadRun]):
         await self._journal.commit()
 
     def _check_nodes(self) -> None:
-        """A run of another kind, or one that owes work to a node that is not there any more, cannot be gone on with."""
+        """Raise if the run is of another kind, or has unfinished work for a node that no longer exists."""
         kind = self._run.kind
         if kind != self._parts.plan.kind:
             raise Invalid(f"the unfinished run is that of a {kind}; use another id, or pass resume=False")
@@ -392,7 +393,7 @@ class OrchestratorActor(CallQueueActor[OrchestratorMessage, LoadRun]):
     ) -> MultiAgentResult:
         interrupts = tuple(interrupt for asked in waiting(run).values() for interrupt in asked)
         status = run.status
-        if status is Status.EXECUTING or (reason is not None and not run.over):  # Somebody has stopped it.
+        if status is Status.EXECUTING or (reason is not None and not run.over):  # The call was stopped.
             status = Status.INTERRUPTED
         elif limit is not None:
             status = Status.FAILED

@@ -1,9 +1,9 @@
-"""Driving one run of an orchestrator: starts what the plan says may start, and writes down what ended and what follows.
+"""Executes one run of an orchestrator: starts the nodes that the plan allows, and records their ends and what follows.
 
-A driver lives for one call, inside a job of the orchestrator's actor. Nodes are its child tasks: one that fails stops
-nothing that runs, only what has not started. The end of a node does not wait for the store: one that is lost with the
-process is begun again under the same token, and its own journal gives the answer that it has. What waits is what
-nobody could find out again: answers of people, and a node that is about to work once more.
+A driver lives for one call, inside a job of the orchestrator's actor. Nodes are its child tasks: a node's failure stops
+no running node, it only prevents new ones. A node's end does not wait for the store: if a crash loses it, the node is
+begun again under the same token, and its own journal returns the answer. Only what could not be recovered waits for the
+store: a person's answers, and a node that is about to run once more.
 """
 
 from __future__ import annotations
@@ -41,16 +41,17 @@ if TYPE_CHECKING:
     from repertory.core.result import TurnEvent
     from repertory.core.snapshots.portable import NodeFields
 
-# What an orchestrator asks of whoever runs its nodes.
+# What an orchestrator asks of a node runner.
 
 OnFailure = Literal["fail", "skip"]
-"""What a node that failed for good does to its run: `fail` ends the call with its error, and the run can be gone on
-with; `skip` goes on with what comes after it, as if it had nothing to say."""
+"""What a node's final failure does to its run: `fail` ends the call with its error, and the run can be continued;
+`skip` goes on with the next nodes, as if the node had no output.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodePolicy:
-    """What to do about a node that takes too long, or fails."""
+    """How long a node may take, and what happens when it fails."""
 
     timeout_s: float | None = None
     """Of one attempt."""
@@ -65,45 +66,45 @@ class NodeCall:
 
     node: str
     prompt: Prompt
-    """What it is told, or answers to what it asked."""
+    """Its prompt, or the responses to its interrupts."""
     token: str
-    """The same for the same execution of the same run, whatever happens in between."""
+    """The same for the same execution of the same run, also after a crash."""
     invocation_state: dict[str, Any]
     budget_owner: str
-    """Under which name budgets have what it uses when it was given no id."""
+    """The name that budgets record its spending under when it has no id of its own."""
     again: bool = False
-    """Whether it has done its work in this run before."""
+    """True if the node has ended in this run before."""
     answers: bool = False
-    """Whether the prompt answers what it asked."""
+    """True if the prompt holds responses to its interrupts."""
     publish: Callable[[TurnEvent], Awaitable[None]] | None = None
-    """Takes what happens on the way; None when nobody looks."""
+    """Sends one event; None if no caller reads events."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeEnd:
-    """What an execution led to."""
+    """The end of one execution."""
 
     outcome: NodeOutcome | None
-    """None: it was cut short, by a shutdown or a budget, and still owes its work."""
+    """None: a shutdown or a budget cut it short, and it must run again."""
     stopped: str | None = None
-    """Which bound of a budget has cut it short."""
+    """The limit of the budget that cut it short."""
     context: Mapping[str, Json] = field(default_factory=dict[str, "Json"])
     """What it leaves for other nodes."""
     handed: tuple[str, str] | None = None
-    """Whom it gives control to, and with which words."""
+    """The node that gets control, and the message for it."""
 
 
 NameOf: TypeAlias = "Callable[[str, int], str]"
-"""The token of a node's execution, counted from 0."""
+"""Gives the token of a node's execution, counted from 0."""
 VisitOf: TypeAlias = "Callable[[str, str], int | None]"
-"""Which execution of the node a token is; None when it is none of the run."""
+"""Gives the execution that a token belongs to; None if it belongs to none of the run."""
 
 
 class Cut(Protocol):
-    """What nodes are at one moment."""
+    """The nodes at one moment."""
 
     async def read(self) -> Mapping[str, object]:
-        """What a snapshot says of each node that has done anything. Errors: what opening a node meets."""
+        """The snapshots of all nodes that have done anything. Errors: those of opening a node."""
         ...
 
 
@@ -115,31 +116,27 @@ class NodeRunner(Protocol):
         ...
 
     async def run(self, call: NodeCall) -> NodeEnd:
-        """Execute a node. Cancelled, its turn ends with a valid history and can be gone on with. Raises nothing: what
-        went wrong is the outcome.
+        """Execute a node. Raises nothing: errors are in the outcome. If cancelled, its turn ends with a valid history
+        and can be continued.
         """
         ...
 
     def cut(self, visit_of: VisitOf) -> Cut:
-        """What nodes are as of now. One that begins another execution before it was read is read first, so none is
-        further on than its end or its beginning in what the orchestrator knows now.
+        """The nodes as of now. A node that is about to begin another execution before it was read is read first, so no
+        node is further than the run's own record says.
         """
         ...
 
     async def load(self, nodes: Mapping[str, NodeFields | None], name_of: NameOf) -> None:
-        """Have these nodes be what a snapshot says of them, or (None) what they were built with. Returns when that is
-        durable.
-        """
+        """Load these nodes from a snapshot, or (None) reset them as they were built. Returns when that is durable."""
         ...
 
     async def done(self, node: str) -> None:
-        """The node owes no work now: one that cannot come to any again need not stay alive. Cancellation waits for
-        it.
-        """
+        """The node has ended; it need not stay alive if it cannot run again. A cancellation waits for this."""
         ...
 
     async def rest(self) -> None:
-        """The call is over: keep no node alive. Cancellation waits for it."""
+        """The call is over: keep no node alive. A cancellation waits for this."""
         ...
 
 
@@ -149,18 +146,18 @@ _NO_POLICY = NodePolicy()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrchestratorParts:
-    """What an orchestrator is made of."""
+    """The components of an orchestrator."""
 
     orchestrator_id: str
     plan: Plan
     runner: NodeRunner
     hooks: HookRegistry
     policies: Mapping[str, NodePolicy] = field(default_factory=dict[str, NodePolicy])
-    """By node; the others fail their run when they fail."""
+    """By node; a node without a policy fails the run when it fails."""
     owner: Any = None
     """The orchestrator that users know; hooks get it as `source`."""
     watch: Callable[[Run, bool], None] | None = None
-    """Is told of the run that a call begins to work on, and (False) when it works on it no more."""
+    """Called with the run and True when a call begins to work on it, and with False when it stops."""
 
 
 class RunDriver:
@@ -174,7 +171,7 @@ class RunDriver:
         invocation: Invocation,
         publish: Callable[[TurnEvent], Awaitable[None]] | None,
     ) -> None:
-        """`run` has begun, or is gone on with."""
+        """`run` has begun already, maybe in an earlier call."""
         self._parts = parts
         self._run = run
         self._journal = journal
@@ -184,34 +181,33 @@ class RunDriver:
         self._answers: Mapping[str, Mapping[str, Json]] = {}
         self._expired: frozenset[str] = frozenset()
         self._parked: set[str] = set()
-        """Nodes that wait for answers."""
+        """Nodes that wait for a person's answers."""
         self._scope = anyio.CancelScope()
         self._group: TaskGroup | None = None
         self._began = 0.0
         self._elapsed_before = run.elapsed_ms
         self._following: dict[str, tuple[str, ...]] = {}
-        """What follows nodes whose end is on record, while hooks still look at it."""
+        """By node whose end is recorded while its hooks still run: the nodes that follow it."""
         self._handing_over = False
-        """Whether what was put on record is about to go to the persister."""
+        """True if a `hand_over` of new records is due."""
         self._door = anyio.Lock()
-        """Nodes wait here for the store."""
+        """Nodes wait for the store one after the other."""
         self._refused: RepertoryError | None = None
-        """What the store has answered them."""
+        """The store's error, for all nodes that wait for it."""
         self._halted = anyio.Event()
-        """Set when nothing else is to start."""
+        """Set when no further node may start."""
         self._ends_with: str | None = None
         """The limit that ends the run."""
         self.reason: str | None = None
         """Why the call ended before the run was over."""
         self.limit: str | None = None
-        """The limit that has ended the run of a node, which owes its work."""
+        """The limit that ended the run of a node, which must run again."""
         self.error: RepertoryError | None = None
-        """What the call fails with."""
 
     async def drive(self, going_on: GoOn) -> None:
-        """Work until nothing runs and nothing can start.
+        """Work until no node runs and none can start.
 
-        Errors: what the store refuses with, when a node has to wait for it; that node owes its work still.
+        Errors: the store's, if a node has to wait for it; that node must run again.
         """
         watch = self._parts.watch
         if watch is None:
@@ -248,7 +244,7 @@ class RunDriver:
             raise self._refused
 
     async def _keep_answers(self) -> None:
-        """Have them on record before anybody goes on with them: whoever has answered is not asked again."""
+        """Wait until a person's answers are stored, before a node uses them, so that the person is not asked again."""
         given = {key: value for answers in self._answers.values() for key, value in answers.items()}
         if given:
             self._put(self._run.restated(at=self._journal.wall(), responses={**self._run.responses, **given}))
@@ -259,13 +255,13 @@ class RunDriver:
         self._journal.add(record)
 
     def stop(self, reason: str) -> None:
-        """End the call now. Nodes that run are cut short and still owe their work."""
+        """End the call now. Running nodes are cut short and must run again."""
         self._halted.set()
         self.reason = self.reason or reason
         self._scope.cancel()
 
     def halt(self) -> None:
-        """Start nothing else; the call ends when what runs has ended."""
+        """Start no further node; the call ends when the running ones have ended."""
         self._halted.set()
 
     def _end_run(self, reason: str) -> None:
@@ -291,7 +287,6 @@ class RunDriver:
             self._group.start_soon(self._work, node)
 
     async def _work(self, node: str) -> None:
-        """One node from start to end."""
         if not await self._may_begin(node):
             self._frontier = self._frontier.stopped(node)
             return
@@ -299,7 +294,7 @@ class RunDriver:
         await self._tell({"type": "multiagent_node_start", "node_id": node, "node_type": self._kind(node)})
         try:
             end = await self._attempts(node)
-        except RepertoryError as error:  # A condition's, or a guard's: the node has not run.
+        except RepertoryError as error:  # From a condition or a guard: the node has not run.
             end = NodeEnd(outcome=error)
         if end.outcome is None:
             self._frontier = self._frontier.stopped(node)
@@ -318,11 +313,11 @@ class RunDriver:
             handed = end.handed[1] if end.handed is not None else None
             await self._tell(_handoff(node, following, handed))
         if node not in self._frontier.at_rest and self._frontier.running - set(following):
-            await self._parts.runner.done(node)  # While others work; the last ones go together at the end.
+            await self._parts.runner.done(node)  # While others run; the last ones are done together at the end.
 
     async def _may_begin(self, node: str) -> bool:
-        """Wait for the store where the node has to; whether it may begin then. One after the other, so that those who
-        come later find that the first one has waited for them.
+        """True if the node may begin, after waiting for the store where needed. Nodes do this one after the other, so a
+        later one finds the store's work done.
         """
         note = self._run.notes.get(node)
         again = note is not None and note.visits > 0
@@ -332,7 +327,7 @@ class RunDriver:
             try:
                 if self._halted.is_set():
                     return False
-                if again:  # Once it has begun anew, its journal may not know what the execution before has led to.
+                if again:  # Its journal may drop the previous execution's answer when it begins anew.
                     await self._journal.commit()
                 elif self._journal.full:
                     self._journal.hand_over(soon=True)
@@ -343,8 +338,8 @@ class RunDriver:
         return not self._halted.is_set()
 
     async def _end(self, node: str, end: NodeEnd, result: NodeResult) -> NodeResult:
-        """Put the end on record and have hooks look at it. What a guard does not let pass is withheld: the node has
-        failed with that, and its policy says what comes of it.
+        """Record the end and call the hooks. If a guard raises, the result is withheld: the node has failed with that
+        error, and its policy applies.
         """
         run, hooks = self._run, self._parts.hooks
         before, answers = run.notes.get(node), run.responses
@@ -359,12 +354,12 @@ class RunDriver:
                 run.forget_end(node, before)
                 if run.responses != answers:
                     self._put(run.restated(at=self._journal.wall(), responses=answers))
-                result = replace(result, result=error, status=Status.FAILED)  # It has cost what it has cost.
+                result = replace(result, result=error, status=Status.FAILED)  # What it has cost still counts.
                 self._note(node, result, NodeEnd(outcome=error), before)
         return result
 
     def _note(self, node: str, result: NodeResult, end: NodeEnd, before: NodeNote | None) -> None:
-        """Put it on record, with what follows. `before`: what was known of the node until then."""
+        """Record the node's end and what follows. `before`: the node's state until then."""
         run = self._run
         policy = self._parts.policies.get(node, _NO_POLICY)
         done = result.status is Status.COMPLETED or (result.status is Status.FAILED and policy.on_failure == "skip")
@@ -379,7 +374,7 @@ class RunDriver:
         if done:
             try:
                 self._following[node] = self._parts.plan.follow(run, node, self._invocation.invocation_state)
-            except RepertoryError as error:  # Its end is not on record: its own journal gives it again.
+            except RepertoryError as error:  # Its end is not recorded: its own journal returns it again.
                 run.forget_end(node, before)
                 self._frontier = self._frontier.stopped(node)
                 self._fail(node, error)
@@ -403,14 +398,14 @@ class RunDriver:
             self._fail(node, _why(result))
 
     def _at_rest(self) -> tuple[str, ...]:
-        """What owes work by the record, where ends that hooks still look at stand as well."""
+        """The nodes that must run by the record, which includes ends whose hooks still run."""
         frontier = self._frontier
         for node, targets in self._following.items():
             frontier = frontier.ended(node, targets)
         return frontier.at_rest
 
     def _go_on_from(self, node: str) -> tuple[str, ...]:
-        """Start what follows the node, and give it."""
+        """Start the nodes that follow, and return them."""
         targets = self._following.pop(node, None)
         if targets is not None:
             self._frontier = self._frontier.ended(node, targets)
@@ -418,7 +413,7 @@ class RunDriver:
         return targets or ()
 
     def _hand_over(self) -> None:
-        """Once for all nodes that end at this moment: the persister's mailbox may have no room for each of them."""
+        """Once for all nodes that end at this moment: the persister's mailbox may lack room for one message each."""
         if len(self._frontier.running) <= 1:
             self._journal.hand_over()
         elif not self._handing_over:
@@ -431,7 +426,7 @@ class RunDriver:
         self._journal.hand_over()
 
     def _fail(self, node: str, why: Exception | str) -> None:
-        """The run fails with this; what runs goes on to its end."""
+        """Fail the run with this error; running nodes go on to their end."""
         self._halted.set()
         if self.error is None:
             self.error = NodeFailed(f"a node failed: {why}", node=node, orchestrator=self._parts.orchestrator_id)
@@ -452,7 +447,7 @@ class RunDriver:
                 return end
             with anyio.move_on_after(min(_BACKOFF_S * 2**attempt, _BACKOFF_MAX_S)):
                 await self._halted.wait()
-                return NodeEnd(outcome=None)  # It is to be tried again, and nothing else begins in this call.
+                return NodeEnd(outcome=None)  # It is to be tried again, and no other node begins in this call.
         return await self._attempt(call, policy)
 
     async def _attempt(self, call: NodeCall, policy: NodePolicy) -> NodeEnd:
@@ -489,7 +484,7 @@ class RunDriver:
         return forward
 
     async def _refusal(self, node: str) -> str | tuple[Interrupt, ...] | None:
-        """Why a hook does not want the node to run, or what a person is to answer first."""
+        """Why a hook refuses the node, or what a person must answer first."""
         hooks, state = self._parts.hooks, self._invocation.invocation_state
         note = self._run.notes.get(node)
         if node in self._expired and note is not None and asked_by_hook(note.result):
@@ -515,13 +510,13 @@ class RunDriver:
 
 
 def _limit_in(result: NodeResult) -> str | None:
-    """The limit that has ended the node's own run; None for a node that has failed otherwise."""
+    """The limit that ended the node's own run; None if the node failed for another reason."""
     outcome = result.result
     return outcome.reason if isinstance(outcome, MultiAgentResult) else None
 
 
 def _why(result: NodeResult) -> Exception | str:
-    """Why a node has failed: its error, or the limit that has ended it."""
+    """The node's error, or the limit that ended it."""
     outcome = result.result
     if isinstance(outcome, AgentResult):
         return outcome.stop_reason

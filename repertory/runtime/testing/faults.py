@@ -18,7 +18,7 @@ M = TypeVar("M")
 
 
 class PlannedCrash(Exception):
-    """The failure that a plan asked for."""
+    """A failure that the plan asked for."""
 
 
 class InjectedFault(Enum):
@@ -35,7 +35,7 @@ class InjectedFault(Enum):
 
 
 class Chance(Protocol):
-    """The source of chance: a `random.Random` is one."""
+    """A random source, such as `random.Random`."""
 
     def random(self) -> float: ...
 
@@ -76,7 +76,7 @@ class Saboteur:
         return lambda: cast("Actor[M]", _Sabotaged(factory(), self))
 
     def next_fault(self) -> InjectedFault | None:
-        """What goes wrong with the next message."""
+        """The fault for the next message; None for none."""
         self._count += 1
         return self._plan.faults.get(self._count)
 

@@ -1,4 +1,4 @@
-"""An actor that records what it receives, and answers as it is told to."""
+"""An actor that records its messages and answers as the test says."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class Probe:
         self._unseen: deque[object] = deque()
         self._arrival = anyio.Event()
         self.context: Context | None = None
-        """Of the incarnation that runs now."""
+        """The context of the running incarnation."""
         self.received: list[object] = []
-        """Everything so far, `Down`s included, oldest first."""
+        """All messages so far, `Down`s included, oldest first."""
         self.stopped: list[ExitReason] = []
-        """Why its incarnations ended, as far as `on_stop` was run."""
+        """The exit reasons of its incarnations, where `on_stop` was run."""
 
     def spec(self, name: str = "probe", mailbox: MailboxSettings | None = None) -> ChildSpec:
         """A child spec whose actor reports here."""
@@ -44,14 +44,14 @@ class Probe:
         return ChildSpec(name=name, factory=lambda: _ProbeActor(self), mailbox=settings, restart=Restart.PERMANENT)
 
     def watch(self, ref: ActorRef[object]) -> None:
-        """Record the `Down` of that actor too. To be called after the probe was started."""
+        """Record the `Down` of that actor too. Call it after the probe was started."""
         assert self.context is not None, "the probe has not been started"
         self.context.watch(ref)
 
     async def expect(self, kind: type[T], *, timeout_s: float = 5.0) -> T:
         """The next message that no `expect` has returned yet.
 
-        Errors: `AssertionError` when it is not a `kind`; `TimeoutError` when none comes.
+        Errors: `AssertionError` if it is not a `kind`; `TimeoutError` if none comes.
         """
         with anyio.fail_after(timeout_s):
             while not self._unseen:
@@ -61,14 +61,14 @@ class Probe:
         return message
 
     async def expect_nothing(self, for_s: float) -> None:
-        """Wait, and see that nothing arrives that no `expect` has returned. Errors: `AssertionError`."""
+        """Wait, and check that no message arrives that no `expect` has returned. Errors: `AssertionError`."""
         with anyio.move_on_after(for_s):
             while not self._unseen:
                 await self._arrival.wait()
         assert not self._unseen, f"expected nothing, received {list(self._unseen)!r}"
 
     def record(self, message: object) -> object:
-        """Take a message in; the answer to it."""
+        """Record a message; returns the answer to it."""
         self.received.append(message)
         self._unseen.append(message)
         arrival, self._arrival = self._arrival, anyio.Event()

@@ -16,9 +16,11 @@ if TYPE_CHECKING:
 
 _OUTSIDE_POLL_S = 0.05
 _FOREVER_S = 86_400.0
-"""What asyncio waits at most: whoever waits so long may be waiting for a thread."""
+"""The longest wait of asyncio: a task that waits that long may be waiting for a thread."""
 _RESOLUTION_S = 1e-6
-"""How exact timers are. Far in the future floats are no finer, and a timer that is due must be seen to be."""
+"""The resolution of timers. For times far in the future floats are no finer, and a timer that is due must be seen as
+due.
+"""
 
 
 class AsyncioOptions(TypedDict):
