@@ -10,50 +10,50 @@
     |  |- AskTimeout                no answer in time; the work may still happen
     |  |- SessionBusy * (Conflict)  another live process owns the session: wait, or take it over
     |  `- MailboxFull               the receiver is behind; wait or shed load
-    |- Conflict                     somebody else got there first: reload, then decide
+    |- Conflict                     another process or caller was first: reload, then decide
     |  |- AlreadyExists *
     |  |- PreconditionFailed *
     |  |- LeaseLost *               another owner has taken the session over: stop writing
-    |  |- SessionBusy * (Retryable) see there
+    |  |- SessionBusy * (Retryable) see above
     |  |- AgentBusy                 a turn runs and the busy policy says reject (= ConcurrencyException)
-    |  `- RunUnfinished             an orchestrator's run owes work: go on with it, or give it up
-    |- Gone                         it is not there, or no longer
+    |  `- RunUnfinished             an orchestrator's run still has work to do: resume it, or abandon it
+    |- Gone                         it does not exist, or no longer
     |  |- NotFound
     |  |  |- StoreNotFound *      no such session, snapshot, bucket or memory
-    |  |  `- InterruptNotFound (KeyError) nobody asks this: answer what waits
-    |  |- InterruptExpired          nobody answered in time: go on without an answer
+    |  |  `- InterruptNotFound (KeyError) no tool waits for this answer: answer a pending interrupt
+    |  |- InterruptExpired          no person answered in time: call again without an answer
     |  |- ActorDead                 the actor stopped before it answered
     |  `- StreamClosed              the reader of a stream has left
     |- Invalid (ValueError)         the caller's mistake: fix the call
     |  |- NotReady                  the agent has not been opened yet
-    |  |- InterruptsWaiting (TypeError)   a person is to answer first
-    |  |- SnapshotException *       that is no snapshot that can be loaded here: choose another one
+    |  |- InterruptsWaiting (TypeError)   a person has to answer first
+    |  |- SnapshotException *       this snapshot cannot be loaded here: choose another one
     |  `- UnpairedTools             tool uses and tool results do not match
-    |- Failed                       the other side tried and failed; `__cause__` says why
+    |- Failed                       an actor, model, hook, node or store tried and failed; `__cause__` says why
     |  |- ActorFailed               a handler raised
     |  |- StartFailed               an actor did not start
     |  |- Deadlock                  the ask would wait for itself
-    |  |- ModelFailed               the provider refused, or answered nonsense
+    |  |- ModelFailed               the provider refused, or its answer cannot be read
     |  |  `- ModelRefused           the model, or its provider's filter, would not answer this
-    |  |- StructuredOutputException the model did not fill in what was asked of it
-    |  |- AggregateMemoryError      some memory stores did not take what they were given; `errors` says which and why
-    |  |- ExtractionFailed          what was said could not be turned into memories
+    |  |- StructuredOutputException the model gave no valid structured output
+    |  |- AggregateMemoryError      some memory stores failed to write; `errors` holds their errors
+    |  |- ExtractionFailed          an extractor could not turn messages into memories
     |  |- HookFailed                a callback that guards a step raised
     |  |- NodeFailed                a node of an orchestrator failed, and with it the run
-    |  `- StoreFailed *             a store of sessions refused the request: change rights, credentials or place
+    |  `- StoreFailed *             a session store refused the request: change rights, credentials or place
     |     `- Unwritable *           a store cannot write these records, and would fail again
     |- Corrupt *                    stored data is damaged: a human must look
     |  `- CorruptJournal *
-    |- LimitReached                 a bound that the caller set, or the provider has
-    |  |- StoreLimitReached *       a quota of the service that keeps the sessions is used up
+    |- LimitReached                 a bound that the caller or the provider has set
+    |  |- StoreLimitReached *       a quota of the service behind the session store is used up
     |  |- ContextWindowOverflowException
-    |  |- MaxTokensReachedException the answer was cut off at the token limit; call again to go on
+    |  |- MaxTokensReachedException the answer was cut off at the token limit; call again to continue it
     |  |- RestartLimitReached
     |  `- TooLarge                  a value, a result or an answer is larger than its bound: ask for less, or raise it
-    `- SessionException             the second base of every error with a *: what a store of sessions gives
+    `- SessionException             the second base of every error with a *: the errors of session stores
 
-`except SessionException` meets whatever a store of sessions gives, and nothing of a model or a tool; the first base
-says what to do next, as for every other error.
+`except SessionException` catches every error of a session store, and none of a model or a tool. The other base says
+what to do next.
 
 Messages are lower case; the fields stand at the end as `key=value`. Errors of client libraries are the `__cause__`,
 never what a caller has to catch.
@@ -134,9 +134,7 @@ class Retryable(RepertoryError):
 
 
 class SessionException(RepertoryError):
-    """A session could not be opened, read or written: the base of every error that a store of sessions gives. The other
-    base of the error says what to do next.
-    """
+    """The base of every error of a session store. The other base of the error says what to do next."""
 
 
 class Unavailable(Retryable):
@@ -172,15 +170,15 @@ class MailboxFull(Retryable):
 
 
 class Conflict(RepertoryError):
-    """Somebody else got there first: reload, then decide."""
+    """Another process or caller was first: reload, then decide."""
 
 
 class AlreadyExists(Conflict, SessionException):
-    """The thing to be created is there. Read it, or choose another name."""
+    """The thing to be created exists. Read it, or choose another name."""
 
 
 class PreconditionFailed(Conflict, SessionException):
-    """The stored version is not the one that the write named. Read again, then decide."""
+    """The stored version is not the one that the write expected. Read again, then decide."""
 
 
 class LeaseLost(Conflict, SessionException):
@@ -188,10 +186,10 @@ class LeaseLost(Conflict, SessionException):
 
 
 class SessionBusy(Conflict, Retryable, SessionException):
-    """Another live process owns the session and has not given it up in time. Try again later, or open it with
+    """Another live process owns the session and has not released it in time. Try again later, or open it with
     `takeover=True`, which fences the owner: its callers get `LeaseLost`.
 
-    `fields` say who it is, as far as its name tells: `owner`, `host`, `pid`, `since` (UTC), and `doing`.
+    `fields` describe the owner, as far as its name tells: `owner`, `host`, `pid`, `since` (UTC), and `doing`.
     """
 
 
@@ -204,11 +202,11 @@ class AgentBusy(ConcurrencyException):
 
 
 class RunUnfinished(Conflict):
-    """An orchestrator's run still owes work, or waits for answers. Go on with it, or say that it is given up."""
+    """An orchestrator's run still has work to do, or waits for answers. Resume it, or pass `resume=False`."""
 
 
 class Gone(RepertoryError):
-    """It is not there, or no longer."""
+    """The object, actor or question does not exist, or no longer."""
 
 
 class NotFound(Gone):
@@ -216,27 +214,27 @@ class NotFound(Gone):
 
 
 class StoreNotFound(NotFound, SessionException):
-    """No such session or snapshot, or no such place for them: a bucket, a memory. Check its name, or create it."""
+    """No such session, snapshot, bucket or memory. Check its name, or create it."""
 
 
 class InterruptNotFound(NotFound, KeyError):
-    """Nobody asks this, or no longer. `waiting` says what may be answered: `agent.interrupts`, too."""
+    """No tool waits for this answer, or no longer. `waiting` and `agent.interrupts` hold the ids to answer."""
 
     __str__ = RepertoryError.__str__  # A `KeyError` shows its message quoted.
 
 
 class InterruptExpired(Gone):
-    """The time for this answer is over, and none of the answers given with it is kept. Call with a prompt, or with
-    None: the tool that waited gets an error result that says that nobody answered in time.
+    """The time for this answer is over, and no answer given with it was stored. Call with a prompt, or with None: the
+    tool that waited gets an error result saying that nobody answered in time.
     """
 
 
 class ActorDead(Gone):
-    """The actor stopped before it answered, or was not running. Look its successor up, or give up."""
+    """The actor stopped before it answered, or was not running. Look up its successor, or give up."""
 
 
 class StreamClosed(Gone):
-    """The reader of a stream has left; nothing more need be produced for it."""
+    """The reader of a stream has left; the producer may stop."""
 
 
 class Invalid(RepertoryError, ValueError):
@@ -251,23 +249,23 @@ class NotReady(Invalid):
 
 
 class InterruptsWaiting(Invalid, TypeError):
-    """The turn waits for a person. `waiting` names what is asked, by interrupt id: call with the answers, or with
-    `drop_interrupts=True` to go on without them.
+    """The turn waits for a person. `waiting` holds the interrupt ids: call with the answers, or with
+    `drop_interrupts=True` to continue without them.
     """
 
 
 class SnapshotException(Invalid, SessionException):
-    """That is no snapshot that can be loaded here: damaged, of another version, or of something else. Choose another
-    one; nothing was changed.
+    """This snapshot cannot be loaded here: it is damaged, of another version, or of another kind or owner. Choose
+    another one; nothing was changed.
     """
 
 
 class UnpairedTools(Invalid):
-    """Tool uses and tool results do not pair up, so the history was refused before it was stored."""
+    """Tool uses and tool results do not match, so the history was refused before it was stored."""
 
 
 class Failed(RepertoryError):
-    """The other side tried and failed. `__cause__` says why."""
+    """An actor, model, hook, node or store tried and failed. `__cause__` says why."""
 
 
 class ActorFailed(Failed):
@@ -283,19 +281,19 @@ class Deadlock(Failed):
 
 
 class ModelFailed(Failed):
-    """The model provider refused the request or answered nonsense. Retrying the same request will not help."""
+    """The model provider refused the request, or its answer cannot be read. Retrying the same request will not help."""
 
 
 class ModelRefused(ModelFailed):
-    """The model, or its provider's filter, would not answer this. What it did say is in the history. Ask otherwise."""
+    """The model, or its provider's filter, refused to answer. Its text is in the history. Change the prompt."""
 
 
 class StructuredOutputException(Failed):
-    """The model did not give the structured output, however often it was told. Ask again, or ease the form."""
+    """The model gave no valid structured output, however often it was asked. Ask again, or simplify the schema."""
 
 
 class AggregateMemoryError(Failed):
-    """Some of the writes to memory stores failed, and the others did not. Write again what `errors` names."""
+    """Some writes to memory stores failed, and the others succeeded. Repeat those that `errors` names."""
 
     def __init__(self, message: str, /, errors: Sequence[Exception] = (), **fields: object) -> None:
         self.errors = tuple(errors)
@@ -303,9 +301,7 @@ class AggregateMemoryError(Failed):
 
 
 class ExtractionFailed(Failed):
-    """An extractor could not say what is worth remembering. Nothing was stored of it; extract from the same messages
-    again.
-    """
+    """An extractor failed, and nothing of these messages was stored as memory. Extract from the same messages again."""
 
 
 class HookFailed(Failed):
@@ -313,21 +309,21 @@ class HookFailed(Failed):
 
 
 class NodeFailed(Failed):
-    """A node of an orchestrator failed, and with it the run, which can be gone on with. `__cause__` is its error, and
-    `result` what the run has led to so far."""
+    """A node of an orchestrator failed, and with it the run, which can be resumed. `__cause__` is the node's error, and
+    `result` the result so far."""
 
     result: object = None
 
 
 class StoreFailed(Failed, SessionException):
-    """The store of the session refused the request. Change what `__cause__` names: rights, credentials, the place. What
-    was said waits meanwhile.
+    """The session store refused the request. Change what `__cause__` names: rights, credentials, the place. The records
+    wait in the commit buffer meanwhile.
     """
 
 
 class Unwritable(StoreFailed):
-    """The store cannot write these records, and would fail again: `__cause__` says why. Nothing more is tried, and no
-    other session is hindered; call again without the value that it names.
+    """The store cannot write these records, and would fail again: `__cause__` says why. Nothing is retried, and other
+    sessions go on; call again without the value that `__cause__` names.
     """
 
 
@@ -340,11 +336,11 @@ class CorruptJournal(Corrupt):
 
 
 class LimitReached(RepertoryError):
-    """A bound that the caller set, or that the provider has, was reached."""
+    """A bound that the caller or the provider has set was reached."""
 
 
 class StoreLimitReached(LimitReached, SessionException):
-    """A quota of the service that keeps the sessions is used up. Have it raised, or remove sessions."""
+    """A quota of the service behind the session store is used up. Have it raised, or remove sessions."""
 
 
 class ContextWindowOverflowException(LimitReached):
@@ -352,7 +348,7 @@ class ContextWindowOverflowException(LimitReached):
 
 
 class MaxTokensReachedException(LimitReached):
-    """The answer was cut off at the token limit. What there is of it is in the history: call again to go on, or raise
+    """The answer was cut off at the token limit. Its beginning is in the history: call again to continue it, or raise
     the limit.
     """
 

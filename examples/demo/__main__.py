@@ -1,4 +1,4 @@
-"""`make demo`: run the demonstration and print what was checked. Exits with 1 when anything was lost."""
+"""`make demo`: run the demonstration and print its checks. Exits with 1 when anything was lost."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run it. Returns the exit code: 0 when everything held, 1 when not."""
+    """Run the demonstration. Returns the exit code: 0 when every check held, 1 when not."""
     options = build_parser().parse_args(arguments)
     signal.signal(signal.SIGTERM, _end)
     folder = Path(tempfile.mkdtemp(prefix="repertory-demo-"))
@@ -141,11 +141,11 @@ def _end(number: int, frame: FrameType | None) -> None:
 
 
 DIALOGUE = Path(__file__).parents[1] / "dialogue.txt"
-"""The dialogue that comes with the project. It is not part of an installed package."""
+"""The dialogue of the project. It is not part of an installed package."""
 
 
 def read_dialogue(path: Path = DIALOGUE) -> list[str]:
-    """The lines of a dialogue, in order, without comments. Errors: `NotFound`; `Invalid` when nobody says anything."""
+    """The lines of a dialogue, in order, without comments. Errors: `NotFound`; `Invalid` when there are none."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:

@@ -1,9 +1,9 @@
-"""The whole demonstration: customers talk, workers die, and in the end everything that was acknowledged is there.
+"""The whole demonstration: customers talk, workers die, and in the end every acknowledged turn is there.
 
-talk       each customer says its lines to whatever worker is up
+talk       each customer says its lines to the current worker
 kill       now and then, in the middle of turns, the worker gets SIGKILL, and a new one is started
-drain      the last worker gets SIGTERM while turns are in flight
-check      the journals are read from the database and compared with what the customers were told
+drain      the last worker gets SIGTERM while turns are running
+check      the journals are read from the database and compared with the acknowledged turns
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ NAMES = ("ada", "ben", "cleo", "dora", "emil", "finn", "gita", "hugo")
 AIM_TIMEOUT_S = 3.0
 Aim = Literal["a turn", "before an order", "after an order"]
 AIMS: tuple[Aim, ...] = ("a turn", "before an order", "after an order")
-"""What kills aim at, in turn: anything, or a tool with effects before or after it has had them."""
+"""The targets of kills, in rotation: any turn, or a tool with effects before or after its effect."""
 DRAIN_TIMEOUT_S = 40.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoSettings:
-    """How long, with whom, and how often the worker dies."""
+    """The length of the run, its customers, and the number of kills."""
 
     folder: Path
     lines: Sequence[str]
@@ -48,7 +48,7 @@ class DemoSettings:
     seed: int
     sessions: int = 4
     seconds: float = 12.0
-    """How long they talk before the drain."""
+    """The time from the start to the drain."""
     kills: int = 6
     pause_s: float = 0.02
     """How long the offline model waits before each event."""
@@ -56,28 +56,28 @@ class DemoSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What came of it."""
+    """The outcome of a run."""
 
     checks: Sequence[Check]
     resumed: Mapping[str, int]
-    """How turns went on after a kill, and how often."""
+    """By kind: how often turns continued after a kill."""
     killed_in_turn: int
-    """Kills that hit at least one turn in flight."""
+    """Kills that hit at least one running turn."""
     drain: Mapping[str, Any]
     """The last worker's `DrainReport`, as JSON."""
     exit_code: int | None
-    """Of the last worker."""
+    """The exit code of the last worker."""
     in_flight_at_drain: int
     answered_in_drain: int
 
     @property
     def good(self) -> bool:
-        """Whether everything held."""
+        """Whether every check held."""
         return self.exit_code == 0 and bool(self.drain.get("ok")) and not any(one.problems for one in self.checks)
 
 
 class Demonstration:
-    """One run. `say` is told what happens, line by line."""
+    """One run. `say` is called with each line of the report."""
 
     def __init__(self, settings: DemoSettings, say: Callable[[str], None]) -> None:
         self._settings = settings
@@ -123,13 +123,13 @@ class Demonstration:
         return self._settings.folder / "worker.log"
 
     def _pauses(self, name: str) -> Iterator[float]:
-        """How long a customer thinks before each line, so that customers do not speak in chorus."""
+        """How long a customer thinks before each line, so that customers do not speak at the same time."""
         rng = random.Random(f"{self._settings.seed} {name}")
         while True:
             yield rng.uniform(0, 20 * self._settings.pause_s)
 
     def _pauses_before_kills(self) -> list[float]:
-        """How long each worker lives before somebody takes aim at it."""
+        """How long each worker lives before it is aimed at."""
         slot = self._settings.seconds / (self._settings.kills + 1)
         return [self._rng.uniform(0.3, 1.0) * slot for _ in range(self._settings.kills)]
 
@@ -141,7 +141,7 @@ class Demonstration:
         self._changed = anyio.Event()
 
     async def _next_worker(self) -> WorkerProcess | None:
-        """The worker that is up, or the next one; None when there will be none."""
+        """The current worker, or the next one; None when there will be none."""
         while not self._closing and (self._worker is None or self._worker.gone.is_set()):
             await self._changed.wait()
         return None if self._closing else self._worker
@@ -152,7 +152,7 @@ class Demonstration:
             self._ordering = anyio.Event()
 
     async def _take_aim(self, aim: Aim) -> None:
-        """Wait for a moment that hurts."""
+        """Wait for the moment of the kill."""
         half_s = ORDER_PAUSES * self._settings.pause_s
         if aim != "a turn":
             with anyio.move_on_after(AIM_TIMEOUT_S):
@@ -170,7 +170,7 @@ class Demonstration:
         self._say(f"worker {worker.pid} killed with SIGKILL; in the middle of a turn: {_listed(hit)}")
 
     async def _drain(self, worker: WorkerProcess) -> None:
-        """Send SIGTERM under load and wait for the end. Errors: `Failed` when it does not end by itself."""
+        """Send SIGTERM under load and wait for the end. Errors: `Failed` when the worker does not end by itself."""
         hit = self._hit_by_drain = self._in_flight()
         self._closing = True
         worker.terminate()
@@ -200,7 +200,7 @@ class Demonstration:
 
 
 async def gather(talkers: Sequence[Talker], settings: WorkerSettings) -> list[Evidence]:
-    """What the database and the order books say beside what the customers were told. Errors: `CorruptJournal`."""
+    """The stored messages and orders beside the acknowledged turns. Errors: `CorruptJournal`."""
     sessions = SQLiteSessions(settings.database)
     owners = {info.session_id: info.owner for info in await sessions.list()}
     store = sessions.open_store()
@@ -235,24 +235,24 @@ def _listed(talkers: Sequence[Talker]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """Everything that is known of one session when all is over."""
+    """The final state of one session, from all sources."""
 
     session_id: str
     acknowledged: Sequence[Exchange]
-    """What the customer was told, in order."""
+    """The acknowledged turns, in order."""
     in_flight: str | None
-    """What the customer said last and has no answer to."""
+    """The customer's last prompt, if it has no answer."""
     messages: Sequence[Message]
-    """What is stored."""
+    """The stored messages."""
     orders: Sequence[Order]
-    """What the order book says."""
+    """The orders in the book."""
     owner: str | None
-    """Who still owns the session."""
+    """The session's owner, if it has one still."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One claim: how many things it was checked on, and what was wrong."""
+    """One claim: the number of things checked, and the problems found."""
 
     claim: str
     count: int
@@ -335,7 +335,7 @@ def _still_owned(one: Evidence) -> Iterator[str]:
 
 
 def _reported_orders(one: Evidence) -> set[str]:
-    """Tool use ids of the orders that succeeded as far as the conversation knows."""
+    """Tool use ids of the orders that succeeded according to the conversation."""
     uses = {use["toolUseId"] for message in one.messages for use in tool_uses(message) if use["name"] == ORDER_TOOL}
     results = (result for message in one.messages for result in tool_results(message))
     return {result["toolUseId"] for result in results if result["status"] == "success"} & uses
@@ -351,10 +351,10 @@ def _message_count(evidence: Sequence[Evidence]) -> int:
     return sum(len(one.messages) for one in evidence)
 
 
-# One customer of the demonstration: says line after line, and keeps what was acknowledged.
+# One customer of the demonstration: says line after line, and keeps the acknowledged turns.
 #
-# A customer knows only its own side. When the worker is gone it does not know what became of the last line, so it asks
-# the next worker for the history, and goes on from there.
+# A customer knows only its own side. When the worker is gone, the customer asks the next worker for the history to find
+# out about its last line, and continues from there.
 
 INEXPLICABLE = "the history did not fit what was acknowledged: gave up"
 FOUND = "unknown outcome: the order was in the book, so its receipt was given"
@@ -365,22 +365,22 @@ class Talker:
     """The client side of one session."""
 
     def __init__(self, session_id: str, lines: Sequence[str], book: Path, pauses: Iterator[float]) -> None:
-        """`book` is the session's order book, which says what really happened. `pauses`: seconds before each line."""
+        """`book`: the session's order book, which shows what really happened. `pauses`: seconds before each line."""
         self.session_id = session_id
         self._lines = itertools.cycle(lines)
         self._book = book
         self._pauses = pauses
         self.acknowledged: list[Exchange] = []
         self.in_flight: str | None = None
-        """What was said and has no answer yet."""
+        """The prompt that has no answer yet."""
         self.resumed: Counter[str] = Counter()
-        """How turns went on after a kill."""
+        """By kind: how often turns continued after a kill."""
         self.refused = 0
-        """Lines that a draining worker did not take."""
+        """Lines that a draining worker refused."""
         self._uncertain = False
 
     async def talk(self, next_worker: Callable[[], Awaitable[WorkerProcess | None]]) -> None:
-        """Talk until there is no worker any more, or the history does not fit what was acknowledged.
+        """Talk until there is no worker any more, or the history contradicts the acknowledged turns.
 
         Errors: `Refused` for a refusal that no drain explains.
         """
@@ -418,7 +418,7 @@ class Talker:
         return await worker.ask("say", self.session_id, {"prompt": prompt})
 
     async def _resume(self, worker: WorkerProcess, prompt: str) -> Mapping[str, Any]:
-        """Find out what became of the prompt, and do what is left to do. Errors: `Corrupt` when nothing explains it."""
+        """Find out how far the prompt got, and do the rest. Errors: `Corrupt` when the history cannot be explained."""
         messages = (await worker.ask("history", self.session_id))["messages"]
         what = fate(messages, len(self.acknowledged), prompt)
         match what:
@@ -432,7 +432,7 @@ class Talker:
         return reply
 
     def _settle(self, interrupt: Mapping[str, Any]) -> object:
-        """What to do about an order of unknown outcome: the book knows."""
+        """The answer about an order of unknown outcome, from the book."""
         use_id = interrupt["reason"]["toolUseId"]
         receipts = [order.receipt for order in read_orders(self._book) if order.tool_use_id == use_id]
         self.resumed[FOUND if receipts else NOT_FOUND] += 1

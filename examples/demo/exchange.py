@@ -1,4 +1,4 @@
-"""Turns as both ends of a conversation see them: what was said, and what came back."""
+"""Turns as both ends of a conversation see them: prompts and answers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Exchange:
 
 
 def exchanges(messages: Sequence[Message]) -> list[Exchange]:
-    """The turns of a conversation, in order. What happens between prompt and answer is left out."""
+    """The turns of a conversation, in order, without the messages between prompt and answer."""
     found: list[Exchange] = []
     for message in messages:
         if message["role"] == "user" and not any(tool_results(message)):
@@ -30,7 +30,7 @@ def exchanges(messages: Sequence[Message]) -> list[Exchange]:
 
 
 class Fate(StrEnum):
-    """What became of a prompt whose answer never arrived."""
+    """The state of a prompt whose answer never arrived."""
 
     UNHEARD = "it had not been stored: said again"
     UNANSWERED = "it was stored without an answer: went on"
@@ -38,7 +38,7 @@ class Fate(StrEnum):
 
 
 def fate(messages: Sequence[Message], acknowledged: int, prompt: str) -> Fate:
-    """What became of the prompt after `acknowledged` turns. Errors: `Corrupt` when the history cannot be explained."""
+    """The state of the prompt after `acknowledged` turns. Errors: `Corrupt` when the history cannot be explained."""
     stored = exchanges(messages)
     if len(stored) == acknowledged:
         return Fate.UNHEARD

@@ -1,7 +1,7 @@
 """The order book: the outside world of the demonstration, where doing something twice would cost money.
 
-One line per order that was carried out, on disk before the tool says so. The book is nothing of ours: it survives the
-worker and is the witness of what really happened.
+One line per executed order, on disk before the tool returns. The book is not part of the library: it survives the
+worker and shows what really happened.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Order:
 
 
 def order_tool(book: Path, *, pause_s: float) -> FunctionTool[..., Any]:
-    """The tool `place_order` on a book. It takes `pause_s` before and after the moment in which it has its effect."""
+    """The tool `place_order` on a book. It waits `pause_s` before and after it writes the order."""
 
     @tool(name=ORDER_TOOL)
     async def place_order(item: str, tool_context: ToolContext) -> str:
@@ -56,14 +56,14 @@ def order_tool(book: Path, *, pause_s: float) -> FunctionTool[..., Any]:
 
 
 def read_orders(book: Path) -> Sequence[Order]:
-    """Every order in the book, in the order in which they were placed; none when there is no book yet."""
+    """Every order in the book, in the order of their placement; empty when there is no book yet."""
     if not book.exists():
         return ()
     return [Order(**json.loads(line)) for line in book.read_text(encoding="utf-8").splitlines()]
 
 
 def _write(book: Path, order: Order) -> None:
-    """Add one line, whole or not at all as far as killing this process goes, and wait until it is on disk."""
+    """Add one line, complete even if this process is killed, and wait until it is on disk."""
     file = os.open(book, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
         os.write(file, f"{json.dumps(asdict(order))}\n".encode())

@@ -2,8 +2,8 @@
 
 One JSON object per line. In: `{"id", "do": "say" | "go_on" | "answer" | "history", "session", ...}`. Out: one reply
 with the same `id` each, `{"event": "ready"}` when it begins, `{"event": "tool_started"}` on the way, and
-`{"event": "drained"}` at the end. SIGTERM drains it; so does the end of its input, so that it never outlives who
-started it.
+`{"event": "drained"}` at the end. SIGTERM drains it; so does the end of its input, so that it never outlives its
+parent.
 """
 
 from __future__ import annotations
@@ -46,22 +46,22 @@ SYSTEM_PROMPT = (
 )
 
 ORDER_PAUSES = 10
-"""Pauses that an order takes before it has its effect, and again after it."""
+"""How many pauses an order takes before it is written, and again after it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSettings:
-    """What a worker is told on its command line."""
+    """The command line of a worker."""
 
     folder: Path
-    """Holds the database, the notes and the order books."""
+    """The folder of the database, the notes and the order books."""
     model: Chosen
     pause_s: float
     """How long the offline model waits before each event."""
 
     @property
     def database(self) -> Path:
-        """Where the sessions are kept."""
+        """The database of the sessions."""
         return self.folder / "sessions.db"
 
     def book(self, session_id: str) -> Path:
@@ -69,13 +69,13 @@ class WorkerSettings:
         return self.folder / f"{session_id}.orders"
 
     def arguments(self) -> list[str]:
-        """The command line that says the same."""
+        """The command line for these settings."""
         model = self.model.provider if self.model.model_id is None else f"{self.model.provider}:{self.model.model_id}"
         return ["--folder", str(self.folder), "--model", model, "--pause", str(self.pause_s)]
 
 
 class Counter:
-    """Where requests are answered: one task each."""
+    """Answers requests, each in its own task."""
 
     def __init__(self, runtime: Runtime, settings: WorkerSettings) -> None:
         self._runtime = runtime
@@ -86,7 +86,7 @@ class Counter:
         self._sessions: dict[str, HostedSession] = {}
 
     async def serve(self, tasks: TaskGroup) -> None:
-        """Take requests until there are no more."""
+        """Answer requests until the input ends."""
         emit({"event": "ready"})
         async for line in lines_from(sys.stdin.fileno()):
             tasks.start_soon(self._answer, json.loads(line))
@@ -144,18 +144,18 @@ class Counter:
 
 
 async def work(settings: WorkerSettings) -> None:
-    """Serve until a signal or the end of the input, drain, and say what the drain reports."""
+    """Serve until a signal or the end of the input, drain, and send the drain's report."""
     async with Runtime(sessions=SQLiteSessions(settings.database), drain_timeout_s=20.0) as runtime:
         async with anyio.create_task_group() as answering:
             counter = Counter(runtime, settings)
             await _first_of(runtime.serve_signals, lambda: counter.serve(answering))
-            await runtime.drain()  # ends the turns in flight, whose replies this block waits for
+            await runtime.drain()  # ends the running turns, whose replies this block waits for
         report = await runtime.drain()
         emit({"event": "drained", "report": {**asdict(report), "ok": report.ok}})
 
 
 async def lines_from(file: int) -> AsyncIterator[bytes]:
-    """The lines of a pipe, without a thread that would have to be waited for at the end."""
+    """The lines of a pipe, read without a thread that would have to end first."""
     pending = b""
     while True:
         await anyio.wait_readable(file)
@@ -168,7 +168,7 @@ async def lines_from(file: int) -> AsyncIterator[bytes]:
 
 
 def emit(message: Mapping[str, object]) -> None:
-    """Write one line for the parent, who reads all the time."""
+    """Write one line for the parent, which reads all the time."""
     sys.stdout.write(f"{json.dumps(message)}\n")
     sys.stdout.flush()
 
@@ -192,7 +192,7 @@ async def _first_of(*functions: Callable[[], Awaitable[object]]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Work as the command line says."""
+    """Work with the settings of the command line."""
     parser = argparse.ArgumentParser(prog="python -m examples.demo.worker")
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--model", required=True)
@@ -202,15 +202,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     anyio.run(work, WorkerSettings(folder=options.folder, model=model, pause_s=options.pause))
 
 
-# The offline model as the demonstration needs it: it can place orders, and it takes its time.
+# The offline model for the demonstration: it can place orders, and it pauses.
 #
-# Without the pauses a turn would be over before anybody could kill the worker in the middle of it.
+# Without the pauses a turn would be over before the parent could kill the worker in the middle of it.
 
 _ORDER = re.compile(r"(?:please )?order (?P<item>.+?)[.!]?$", re.IGNORECASE)
 
 
 class StallModel(Model):
-    """Answers as `OfflineModel` does, with a pause before each event, and orders what it is asked to order."""
+    """Answers like `OfflineModel`, with a pause before each event, and places the orders that the prompt asks for."""
 
     def __init__(self, *, pause_s: float) -> None:
         self._pause_s = pause_s

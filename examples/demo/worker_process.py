@@ -1,4 +1,4 @@
-"""The parent's end of a worker: starts it, asks it, kills it, and knows when it is gone."""
+"""The parent's end of a worker: starts it, asks it, kills it, and notices its end."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from repertory.errors import Failed, Unavailable
 
 START_TIMEOUT_S = 30.0
 ROOT = Path(__file__).parents[2]
-"""The repository, from which it is run."""
+"""The root of the repository, where the worker is started."""
 
 Heard = Callable[[Mapping[str, Any]], None]
-"""Told each event that is no reply."""
+"""Called with each event that is not a reply."""
 
 
 class WorkerLost(Unavailable):
-    """The worker ended before it answered. What it did of the request is known to the journal alone."""
+    """The worker ended before it answered. Only the journal shows how far it got."""
 
 
 class Refused(Failed):
@@ -45,7 +45,7 @@ class WorkerProcess:
         self.ready = anyio.Event()
         self.gone = anyio.Event()
         self.drained: Mapping[str, Any] | None = None
-        """What the drain reported, once it has."""
+        """The drain's report, once it was sent."""
 
     @property
     def pid(self) -> int:
@@ -54,11 +54,11 @@ class WorkerProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """How it ended: negative for a signal; None while it runs."""
+        """The exit code: negative for a signal; None while it runs."""
         return self._process.returncode
 
     async def ask(self, do: str, session: str, fields: Mapping[str, object] | None = None) -> Mapping[str, Any]:
-        """The worker's reply; `fields` are what the request says beside.
+        """The worker's reply; `fields` are more fields of the request.
 
         Errors: `WorkerLost`; `Refused` when the worker answers with an error.
         """
@@ -71,7 +71,7 @@ class WorkerProcess:
         try:
             await self._process.stdin.send(f"{json.dumps(request)}\n".encode())
         except (anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
-            await self.gone.wait()  # Its last words are still to be read; until then nobody else takes its place.
+            await self.gone.wait()  # Its last replies are still to be read; no new worker starts before that.
             raise WorkerLost("the worker has ended", pid=self.pid) from error
         await arrived.wait()
         reply = self._replies.pop(number, None)
@@ -82,15 +82,15 @@ class WorkerProcess:
         return reply
 
     def kill(self) -> None:
-        """SIGKILL: it ends at once, wherever it is."""
+        """SIGKILL: the worker ends at once."""
         self._process.kill()
 
     def terminate(self) -> None:
-        """SIGTERM: it drains and ends."""
+        """SIGTERM: the worker drains and ends."""
         self._process.terminate()
 
     async def listen(self) -> None:
-        """Read what it says until it is gone; everybody who still waits for a reply is told."""
+        """Read the worker's lines until it is gone, then wake all callers that still wait for a reply."""
         assert self._process.stdout is not None
         pending = b""
         async for read in self._process.stdout:
@@ -118,13 +118,13 @@ class WorkerProcess:
 
 @asynccontextmanager
 async def started(settings: WorkerSettings, heard: Heard, log: Path) -> AsyncGenerator[WorkerProcess]:
-    """A worker that is ready, for as long as the block; at its end the process is gone, whatever happened.
+    """A worker that is ready, for as long as the block; at its end the process is gone in any case.
 
-    What it writes to its error stream is added to `log`. Errors: `Failed` when it does not come up.
+    Its error stream is appended to `log`. Errors: `Failed` when it does not start.
     """
     command = [sys.executable, "-m", "examples.demo.worker", *settings.arguments()]
     with log.open("ab") as errors:
-        # A session of its own: Ctrl-C is for the parent, who then ends the worker.
+        # A session of its own: Ctrl-C goes to the parent only, which then ends the worker.
         process = await anyio.open_process(
             command, stdin=PIPE, stdout=PIPE, stderr=errors, cwd=ROOT, start_new_session=True
         )

@@ -1,5 +1,5 @@
-"""The edge: what users construct and call, the command line, and the only code that chooses implementations.
+"""What users construct and call, the command line, and the only code that chooses implementations.
 
-Everything below is given its components from here. Start with `agent/agent.py` (one agent), then
-`host/runtime.py` (many sessions in one process), then `host/host.py` (which builds the actors of both).
+The layers below get their components from here. Start with `agent/agent.py` (one agent), then `host/runtime.py` (many
+sessions in one process), then `host/host.py` (which builds the actors of both).
 """

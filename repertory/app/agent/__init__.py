@@ -1,4 +1,4 @@
-"""`Agent`: what users give it, how it is called, and what belongs to one agent.
+"""`Agent`: its arguments, its calls, and everything that belongs to one agent.
 
-Start with `agent.py`, then `session.py` (the actors that it is made of, and how they are kept alive).
+Start with `agent.py`, then `session.py` (the actors of an agent, and how they are kept alive).
 """

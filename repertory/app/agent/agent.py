@@ -1,7 +1,7 @@
-"""The facade `Agent`: one agent, called from sync code, from async code, or kept open around many calls.
+"""`Agent`: one agent, called from sync code, from async code, or kept open around many calls.
 
-It decides nothing about turns. It chooses the components, brings the session's actors to life for as long as a call (or
-`async with`) lasts, and passes on what was said.
+The class decides nothing about turns. It chooses the components, keeps the session's actors alive for as long as a call
+(or `async with`) lasts, and passes the calls on to them.
 """
 
 from __future__ import annotations
@@ -81,28 +81,28 @@ class Agent:
     """One agent and its conversation.
 
     `agent("Hello!")` from sync code, `await agent.invoke_async("Hello!")` from async code (asyncio or trio), and
-    `async for event in agent.stream_async("Hello!")` to see it happen. A call returns when its turn is over and
-    everything said is durable. Calls that meet queue up unless `busy` says otherwise.
+    `async for event in agent.stream_async("Hello!")` for a stream of events. A call returns when its turn is over and
+    its messages are durable. Concurrent calls queue up unless `busy` says otherwise.
 
     `model`: a `Model`, the id of a Bedrock model, or None for Bedrock's default; `aux_model`: a cheaper one for side
-    calls (it is `model` when None). `tools`: functions decorated with `@tool`, agents, or anything that is a `Tool`;
-    `enabled_tools`: the names of those that the model is told of, None for all; `tool_execution`: whether the tools of
-    one answer run at the same time. `session_manager`: where the conversation is kept; without one it lives as long as
-    this object. `memory_manager`: what is remembered across conversations. `messages`: what a new conversation starts
-    with; a stored one goes on as it was stored. `snapshot`: what the conversation goes on from, whatever was stored;
-    see `load_snapshot`. `callback_handler`: called with each event's entries as keywords; prints by default, None is
-    silent. `hooks`, `plugins`: who is told of what happens, and may change it. `structured_output_model`: what every
-    answer is to be. `retry_strategy`: what to do when a model call fails; None gives up at once.
-    `limits`: of calls that set none. `record_direct_tool_call`: whether `agent.tool.name()` is put on record.
+    calls (it is `model` when None). `tools`: functions decorated with `@tool`, agents, or any other `Tool`;
+    `enabled_tools`: the names of the tools that the model sees, None for all; `tool_execution`: whether the tools of
+    one answer run at the same time. `session_manager`: where the conversation is stored; without one it lives as long
+    as this object. `memory_manager`: memory across conversations. `messages`: the start of a new conversation; a stored
+    one continues as it was stored. `snapshot`: the conversation continues from it, whatever was stored; see
+    `load_snapshot`. `callback_handler`: called with each event's entries as keywords; prints by default, None is
+    silent. `hooks`, `plugins`: callbacks that see events and may change them. `structured_output_model`: the type of
+    every answer. `retry_strategy`: when to repeat a failed model call; None never repeats it.
+    `limits`: of calls that set none. `record_direct_tool_call`: whether `agent.tool.name()` is recorded.
     `durability`, `busy`, `unknown_tool_outcome`: see `AgentSettings`, `Busy` and `UnknownOutcome`. `patience`: how long
-    calls wait for their store, and for another process; None for that of the runtime.
+    calls wait for their store, and for another process; None for the runtime's value.
 
-    Opening: outside an event loop a session is restored at once, so `messages` is right after the constructor. Inside
-    one the constructor does no I/O; `await agent.ready()`, `async with agent` and every call open the session, and
-    `messages` before that raises `NotReady`.
+    Opening: outside an event loop the constructor restores a session, so `messages` is right after it. Inside one the
+    constructor does no I/O; `await agent.ready()`, `async with agent` and every call open the session, and `messages`
+    before that raises `NotReady`.
 
-    Errors: `Invalid` (a ValueError) for arguments that make no sense, `TypeError` for ones that nobody knows; from
-    calls what `repertory.errors` draws.
+    Errors: `Invalid` (a ValueError) for bad arguments, `TypeError` for unknown ones; calls raise the errors of
+    `repertory.errors`.
     """
 
     def __init__(
@@ -198,7 +198,7 @@ class Agent:
             blocking_host().run(self.ready)
 
     def _register(self, hooks: Sequence[HookProvider]) -> None:
-        """Hooks in the order given, then those of plugins, then what plugins do to the agent."""
+        """Order: the hooks as given, then those of plugins, then the plugins' own `init_agent`."""
         for provider in hooks:
             self.hooks.add_hook(provider)
         self.hooks.add_own(self.conversation_manager)
@@ -209,7 +209,7 @@ class Agent:
             self._late_plugins.begin(plugin)
 
     def _announce(self) -> None:
-        """The agent is ready: said once."""
+        """Fire `AgentInitializedEvent`, once."""
         self._opened = True
         if not self._initialized:
             self._initialized = True
@@ -217,7 +217,7 @@ class Agent:
 
     @property
     def model(self) -> Model:
-        """The model. Another one may be assigned, and is asked from the next step on."""
+        """The model. A model assigned here is used from the next step on."""
         return self._parts.model
 
     @model.setter
@@ -226,12 +226,12 @@ class Agent:
 
     @property
     def aux_model(self) -> Model:
-        """The model for side calls."""
+        """The model for side calls; `model` when the agent was built without one."""
         return self._parts.aux_model or self._parts.model
 
     @property
     def system_prompt(self) -> SystemPrompt:
-        """What the model is told first. Another one may be assigned, and is told from the next step on."""
+        """The system prompt. One assigned here is used from the next step on."""
         return self._parts.system_prompt
 
     @system_prompt.setter
@@ -240,7 +240,7 @@ class Agent:
 
     @property
     def enabled_tools(self) -> list[str] | None:
-        """The names of the tools that the model is told of; None for all. May be assigned between any two steps.
+        """The names of the tools that the model sees; None for all. May be assigned between any two steps.
 
         Errors: `Invalid` naming tools that the agent does not have.
         """
@@ -260,14 +260,14 @@ class Agent:
         *,
         guard: bool | None = None,
     ) -> None:
-        """Have `callback` called at each event of that type (read from its annotation when None); see
+        """Call `callback` at each event of that type (read from its annotation when None); see
         `HookRegistry.add_callback`.
         """
         self.hooks.add_callback(event_type, callback, order=order, guard=guard)
 
     @property
     def tool(self) -> DirectTools:
-        """The tools, to be called by the program: `agent.tool.calculator(expression="2 + 2")`."""
+        """The tools, for calls by the program: `agent.tool.calculator(expression="2 + 2")`."""
         return DirectTools(self._call_tool)
 
     def as_tool(
@@ -277,7 +277,7 @@ class Agent:
         return AgentTool(self, name=name, description=description, preserve_context=preserve_context)
 
     def fresh_copy(self) -> Agent:
-        """An agent like this one as it was built, with a conversation of its own that is not kept."""
+        """An agent as this one was built, with a new conversation that is not stored."""
         return Agent(
             self.model,
             messages=self._initial,
@@ -300,7 +300,7 @@ class Agent:
 
     @property
     def session_id(self) -> str | None:
-        """The session's id; None when the conversation is not kept."""
+        """The session's id; None when the conversation is not stored."""
         return self.session_manager.session_id if self.session_manager is not None else None
 
     @property
@@ -310,27 +310,27 @@ class Agent:
 
     @property
     def state(self) -> AgentState:
-        """Values that outlive a turn and are never shown to the model."""
+        """Values that outlive a turn and that the model never sees."""
         return self._state
 
     @property
     def tool_names(self) -> list[str]:
-        """The names of the tools, in the order given; those of tool servers from the time when they are open."""
+        """The names of the tools, in the order given; those of a tool server from when it is open."""
         return list(self._open_tools.names)
 
     @property
     def messages(self) -> list[Message]:
-        """What the model is shown, oldest first. Another list may be assigned, and this one edited: what is done to it
-        (`append`, `clear`, `del messages[:2]`, ...) is done to the conversation; what was said stays in `history()`.
+        """The messages that the model sees, oldest first. An edit of this list (`append`, `clear`, `del messages[:2]`,
+        ...), or an assignment of another one, edits the conversation; `history()` keeps the original.
 
-        Between turns messages may be dropped, changed, one put in front of all others, and new ones behind them. (A
-        message is changed by giving another one in its place: `messages[0] = {...}`.) The session has it on return;
-        inside an event loop, where nothing can be waited for here, when the next call begins, at the end of
-        `async with agent`, or after `await agent.ready()`. In callbacks of a running turn's hooks, which may edit the
-        messages themselves too, it becomes part of the turn.
+        Between turns messages may be dropped, changed, one put in front of all others, and new ones behind them. (To
+        change a message, replace it: `messages[0] = {...}`.) The edit is stored on return; inside an event loop, where
+        a property cannot wait, when the next call begins, at the end of `async with agent`, or after `await
+        agent.ready()`. Hook callbacks of a running turn may edit the messages too, and the edit becomes part of the
+        turn.
 
-        Errors: `NotReady` before the session was opened; of edits `Invalid` for what is no message and for another
-        order, `UnpairedTools` for tool uses without their results, `AgentBusy` while a turn runs (then nothing has
+        Errors: `NotReady` before the session was opened; of edits `Invalid` for an invalid message or a changed order,
+        `UnpairedTools` for tool uses without their results, `AgentBusy` while a turn runs (then nothing has
         changed), and those of the store.
         """
         self._check_open()
@@ -344,7 +344,7 @@ class Agent:
             self._edit_messages(messages, messages if isinstance(messages, EditableMessages) else None)
 
     def _edit_messages(self, wanted: Sequence[Message], read: EditableMessages | None) -> Sequence[Message]:
-        """Show these between two turns; gives them."""
+        """Make `wanted` the shown messages, between two turns; returns them."""
         if self._read_model.in_a_turn or self._life.in_a_turn:
             raise AgentBusy(
                 "a turn is running: edit agent.messages in one of its hooks, or when it is over", agent=self.agent_id
@@ -362,10 +362,10 @@ class Agent:
 
     @property
     def interrupts(self) -> list[Interrupt]:
-        """What a person was asked and has not answered, in that order, also after a restart; empty while nothing waits.
+        """The questions to a person that have no answer, in the order asked, also after a restart.
 
-        Questions whose time is over stand here until a call goes on without them. Errors: `NotReady` before the session
-        was opened.
+        Expired questions stay listed until a call continues without them. Errors: `NotReady` before the session was
+        opened.
         """
         self._check_open()
         return list(self._read_model.pending_tools.waiting)
@@ -382,11 +382,11 @@ class Agent:
         include: Collection[str] | None = None,
         exclude: Collection[str] | None = None,
     ) -> Snapshot:
-        """The agent as it is now, as JSON; `metadata` is kept in it. Also within a turn, from hooks and tools.
+        """The agent as it is now, as JSON, with `metadata`. Also within a turn, from hooks and tools.
 
         Fields: messages, state, conversation_manager_state, interrupt_state and model_state, the data of plugins that
         are `Snapshottable`, `enabled_tools` when it was set, and those to `include` (`system_prompt`), without those to
-        `exclude`. Errors: `Invalid` for names and values that make no sense; `NotReady` before the session was opened.
+        `exclude`. Errors: `Invalid` for unknown names and bad values; `NotReady` before the session was opened.
         """
         told = () if self.enabled_tools is None else ("enabled_tools",)
         return self._snapshot(preset, (*told, "components", *(include or ())), exclude, metadata)
@@ -399,9 +399,9 @@ class Agent:
         exclude: Collection[str] | None = None,
         app_data: Mapping[str, Any] | None = None,
     ) -> Snapshot:
-        """`save_snapshot` as the SDK's newest release spells it: what preset and `include` name, and nothing else.
+        """`save_snapshot` as the SDK's newest release spells it: only the fields that preset and `include` name.
 
-        Errors: `SnapshotException` when that is nothing; those of `save_snapshot`.
+        Errors: `SnapshotException` when they name none; those of `save_snapshot`.
         """
         return self._snapshot(preset, include, exclude, app_data)
 
@@ -422,14 +422,13 @@ class Agent:
     def load_snapshot(
         self, snapshot: Mapping[str, Any], *, overrides: Mapping[str, Any] | None = None
     ) -> SnapshotLoaded:
-        """Go on from a snapshot. Fields that it does not hold stay as they are; what was said until now stays in the
-        history. `overrides`: other values for some fields, or, by `state.KEY`, for single values of the state.
+        """Continue from a snapshot. Fields that it does not hold stay as they are; `history()` keeps the messages until
+        now. `overrides`: other values for some fields, or, by `state.KEY`, for single values of the state.
 
-        `messages`, `state` and what the conversation manager keeps are those of the snapshot at once. The session has
-        it when this returns; inside an event loop, where nothing can be waited for here, when the next call begins:
+        `messages`, `state` and the conversation manager's state are those of the snapshot at once. The session has
+        stored it on return; inside an event loop, where this method cannot wait, when the next call begins:
         `load_snapshot_async` waits. Errors: `SnapshotException` for one that was changed, truncated, or is of another
-        version or kind; `Invalid` for overrides that make no sense; `AgentBusy` from within a turn. Then nothing has
-        changed.
+        version or kind; `Invalid` for bad overrides; `AgentBusy` from within a turn. Then nothing has changed.
         """
         loaded = self._load_snapshot(snapshot, overrides)
         if self.session_manager is not None and not inside_event_loop():
@@ -439,7 +438,7 @@ class Agent:
     async def load_snapshot_async(
         self, snapshot: Mapping[str, Any], *, overrides: Mapping[str, Any] | None = None
     ) -> SnapshotLoaded:
-        """`load_snapshot` that returns when the session has it. Cancelled, the next call sees to that."""
+        """`load_snapshot` that returns when the session has stored it. If cancelled, the next call stores it."""
         loaded = self._load_snapshot(snapshot, overrides)
         await self.ready()
         return loaded
@@ -455,7 +454,7 @@ class Agent:
 
     @property
     def memory_manager(self) -> MemoryManager | None:
-        """What the agent remembers with across conversations; None when it does not."""
+        """The memory across conversations; None when the agent has none."""
         return self._memory_manager
 
     @property
@@ -463,9 +462,9 @@ class Agent:
         return None if self._memory_manager is None else self._memory_manager.parts_for(self)
 
     async def flush_memory(self) -> Mapping[str, StoreFlush]:
-        """Have every memory store take in what this agent's conversation has for it, now; see `MemoryManager.flush`.
+        """Write this conversation's pending memories to every memory store now; see `MemoryManager.flush`.
 
-        By the name of the store, what landed, what did not, and why. Errors: those of opening the session.
+        By the name of the store: what it stored, what it did not, and why. Errors: those of opening the session.
         """
         return await self._flush_by(math.inf)
 
@@ -476,7 +475,7 @@ class Agent:
             return await session.flush_memory()
 
     def _flush_at_exit(self) -> None:
-        """Offer what sync calls have said to memory when the process ends, if nothing else does it before."""
+        """Register a flush at the end of the process for conversations held in sync code, if nothing flushes before."""
         parts = self._memory_parts
         if parts is None or inside_event_loop() or not any(source.extracts for source in parts.sources):
             return
@@ -492,7 +491,7 @@ class Agent:
             left=f"memory stores have not taken in what was said; {then} stores={stores!r}",
             session_id=self.session_id,
             agent_id=self.agent_id,
-            # What is kept in a session is there for the next process as well.
+            # A new process can flush what is stored in a session, so that entry need not keep the agent alive.
             finish=flush_if_there if kept else self._flush_before_exit,
             of_memory=True,
         )
@@ -503,14 +502,16 @@ class Agent:
         return "; ".join(str(each.error) for each in flushed.values() if each.parked) or None
 
     def __call__(self, prompt: Prompt = None, **options: Unpack[CallOptions]) -> AgentResult:
-        """Run a turn from sync code; takes what `invoke_async` takes. Blocks the calling thread until it is durable."""
+        """Run a turn from sync code; takes the arguments of `invoke_async`. Blocks the calling thread until the turn is
+        durable.
+        """
         return blocking_host().run(self.invoke_async, prompt, **options)
 
     async def invoke_async(self, prompt: Prompt = None, **options: Unpack[CallOptions]) -> AgentResult:
-        """Run a turn; `CallOptions` says what may stand beside the prompt.
+        """Run a turn; `CallOptions` lists the options beside the prompt.
 
         Errors: what the model, the store, guards and the policies raise (`repertory.errors`). Cancelled, the turn ends
-        with what was said until then; the history stays valid.
+        with the messages until then; the history stays valid.
         """
         invocation = read_call(prompt, options, self.structured_output_model)
         if self.callback_handler is None:
@@ -527,7 +528,7 @@ class Agent:
         raise AssertionError("a turn's stream ends with its result or an error")
 
     async def stream_async(self, prompt: Prompt = None, **options: Unpack[CallOptions]) -> AsyncGenerator[TurnEvent]:
-        """Run a turn and yield what happens (`core/result.py` lists the shapes); the last event holds the result.
+        """Run a turn and yield its events (`core/result.py` lists the shapes); the last event holds the result.
 
         Leaving the loop early, by `break` inside `contextlib.aclosing`, cancels the turn.
         """
@@ -543,7 +544,7 @@ class Agent:
         return blocking_host().run(self.structured_output_async, output_model, prompt)
 
     async def structured_output_async(self, output_model: type[T], prompt: Prompt = None) -> T:
-        """An object of that type that the model filled in. Errors: `StructuredOutputException` when it would not."""
+        """An object of that type, filled in by the model. Errors: `StructuredOutputException` when there is none."""
         result = await self.invoke_async(prompt, structured_output_model=output_model)
         if result.structured_output is None:
             raise StructuredOutputException("the turn ended without structured output", stop_reason=result.stop_reason)
@@ -553,14 +554,15 @@ class Agent:
     def from_config(
         cls, config: Mapping[str, Any] | str | PathLike[str], more: Mapping[str, Any] | None = None
     ) -> Agent:
-        """An agent from its constructor's keywords, given as a mapping or as the path of a JSON file; `more` adds those
-        that JSON cannot say, and wins. Errors: `Invalid` for a file that cannot be read; those of the constructor.
+        """An agent from its constructor's keywords, given as a mapping or as the path of a JSON file; `more` adds
+        keywords that JSON cannot express, and wins. Errors: `Invalid` for a file that cannot be read; those of the
+        constructor.
         """
         return cls(**{**read_config(config), **(more or {})})
 
     async def history(self) -> list[Message]:
-        """A copy of everything ever said, oldest first, whatever the model is shown. A fork begins with what was said
-        in its source, as far as that is still there.
+        """A copy of all messages of the conversation, oldest first, also those that the model no longer sees. A fork
+        begins with the messages of its source, as far as they still exist.
         """
         from repertory.app.operations.reading import whole_history  # loaded when used
 
@@ -570,14 +572,14 @@ class Agent:
     def cancel(self, message: str | None = None, *, after_current_tools: bool = False) -> None:
         """End the running turn early, if one runs; from any thread. Its call returns with stop reason `cancelled`.
 
-        `message` becomes the turn's answer. `after_current_tools` lets the tools that run end first.
+        `message` becomes the turn's answer. `after_current_tools` lets running tools end first.
         """
         current = self._life.current
         if current is not None and current.alive:
             current.cancel(StopReason(text=message), after_tools=after_current_tools)
 
     async def ready(self) -> None:
-        """Open the session, so that `messages` and `state` are what was stored."""
+        """Open the session, so that `messages` and `state` are the stored ones."""
         if not self._opened or self._life.loads:
             async with self._session():
                 pass
@@ -599,33 +601,33 @@ class Agent:
         blocking_host().run(self.__aexit__, *exc_info)
 
     def shutdown(self) -> None:
-        """Close what `with agent` opened; everything said is durable and was offered to memory, and so is the state.
-        Calling it again does nothing.
+        """Close what `with agent` opened. The messages and the state are durable then, and a flush of the memory stores
+        was tried. A second call does nothing.
         """
         if self._life.is_held or self._state.changed or self._life.edited or self._memory_manager is not None:
             blocking_host().run(self.shutdown_async)
 
     async def shutdown_async(self) -> None:
-        """The same for `async with agent`, from the same event loop."""
+        """`shutdown` for `async with agent`, from the same event loop."""
         if self._life.edited and self.session_manager is not None:
             await self.ready()
         await (self._life.leave() if self._life.is_held else self.flush_memory())
         await self._store_state()
 
     async def _store_state(self, by: float = math.inf) -> None:
-        """Store what was set since the last call, within the time until `by` of the event loop's clock."""
+        """Store the values of `state` set since the last call; `by` is a time of the event loop's clock."""
         if self.session_manager is not None and self._state.changed:
             async with self._session(deadline=by):
-                pass  # Closing it keeps what was set.
+                pass  # Closing the session stores the state.
 
     def _session(
         self, busy: Busy | None = None, deadline: float = math.inf, *, moves: bool = False
     ) -> AbstractAsyncContextManager[ActiveSession]:
-        """The session that is held open, or one brought to life for as long as the block; see `SessionLife.session`."""
+        """The session that is held open, or one that lives as long as the block; see `SessionLife.session`."""
         return self._life.session(busy or self._busy, deadline, moves=moves)
 
     def _joined(self, session: ActiveSession) -> None:
-        """The agent is alive, or another one on the same session is, whose actors it shares."""
+        """Called when the session is open. Another agent object may have opened it: then this one shares its actors."""
         patch = self._state.take_patch() if session.state is not self._state else None
         self._read_model, self._state = session.read_model, session.state
         if patch is not None:
@@ -644,7 +646,7 @@ class Agent:
     async def _call_tool(
         self, name: str, arguments: dict[str, Any], override: str | None, record: bool | None
     ) -> ToolResult:
-        """See `DirectTool.invoke_async`. A tool that the model is not told of may be called too."""
+        """See `DirectTool.invoke_async`. It may also call a tool that `enabled_tools` hides from the model."""
         use = direct_use(self._open_tools, name, arguments)
         if not (self.record_direct_tool_call if record is None else record):
             return await call_unrecorded(self._settings(), self._parts, use)
@@ -667,9 +669,9 @@ class Agent:
         )
 
     def blueprint(self) -> AgentSessionSpec:
-        """What brings this agent to life, for whoever hosts it.
+        """The session spec of this agent, for its host.
 
-        Read anew for each call, so that attributes may be changed between calls.
+        Built anew for each call, so that attributes may be changed between calls.
         """
         manager = self.session_manager
         return AgentSessionSpec(
@@ -690,12 +692,11 @@ class Agent:
 
 
 def with_memory(plugins: Sequence[Plugin] | None, manager: MemoryManager | None) -> Sequence[Plugin]:
-    """The plugins of an agent, its memory manager among them. Errors: as `check_plugins`."""
     return check_plugins([*check_plugins(plugins or (), Plugin), *([manager] if manager is not None else ())], Plugin)
 
 
 def given_manager(given: object) -> MemoryManager | None:
-    """The memory manager that an agent was given. Loads what that takes only when there is one. Errors: `Invalid`."""
+    """The memory manager from the argument of an agent. Loads its module only when there is one. Errors: `Invalid`."""
     if given is None:
         return None
     from repertory.app.memory.memory_manager import read_manager
@@ -717,7 +718,6 @@ def read_config(config: Mapping[str, Any] | str | os.PathLike[str]) -> dict[str,
 
 
 def one_of(argument: str, value: Any, allowed: tuple[str, ...]) -> Any:
-    """The value. Errors: `Invalid` when it is none of these."""
     if value not in allowed:
         raise Invalid(f"{argument} must be one of {', '.join(allowed)}", got=value)
     return value

@@ -1,4 +1,4 @@
-"""What every form of a call takes beside the prompt, how it becomes an invocation, and who is told of what happens."""
+"""The options of a call beside its prompt, how they become an invocation, and the callback handler."""
 
 from __future__ import annotations
 
@@ -23,34 +23,34 @@ if TYPE_CHECKING:
 
 
 class CallOptions(TypedDict, total=False):
-    """What every form of a call takes beside the prompt. None means the same as leaving it out."""
+    """The options of every form of a call beside the prompt. None means the same as leaving an option out."""
 
     invocation_state: dict[str, Any] | None
-    """Values for the hooks and tools of this call, which share this very dictionary. Its `request_state` (made when it
-    is missing) comes back as `result.state`. Not stored."""
+    """Values for the hooks and tools of this call, which share this very dictionary. Its `request_state` (created when
+    missing) comes back as `result.state`. Not stored."""
     structured_output_model: type[Any] | None
     """A pydantic model class: the answer is an object of it, `result.structured_output`."""
     limits: Limits | None
     idempotency_token: str | None
-    """Names the turn. The same token again, also after a restart, gives the same answer and runs nothing twice; while
-    its turn runs, the call shares it; a turn that failed or was cut short goes on."""
+    """Names the turn. A second call with the same token, also after a restart, gives the same answer and runs nothing
+    twice; while its turn runs, the call shares it; a turn that failed or was cut short continues."""
     timeout_s: float | None
-    """Seconds for the whole call, with everything that is done for it. A turn that runs then ends with stop reason
-    `limit_time`; a call that still waits for other turns is refused with `AgentBusy`, and one whose store has not taken
-    its turn 2 seconds later with `Unavailable`."""
+    """Seconds for the whole call. A turn that still runs then ends with stop reason `limit_time`; a call that still
+    waits for other turns is refused with `AgentBusy`, and one whose store has not taken its turn 2 seconds later with
+    `Unavailable`."""
     drop_interrupts: bool | None
-    """Whether to go on without answers that a person has not given: what waits for them gets an error result."""
+    """Whether to continue without the answers of a person: tools that wait for them get an error result."""
     budget: Budget | None
-    """What everything that is done for this call may use together; see `Budget`."""
+    """What all work of this call may use together; see `Budget`."""
     busy: Busy | None
-    """What to do when a turn runs already; None means what the agent was built with."""
+    """What to do while another turn runs; None for the agent's own setting."""
 
 
 _BUSY = ("queue", "reject", "interrupt", "steer")
 
 
 def read_call(prompt: Prompt, options: CallOptions, default_form: type[Any] | None) -> Invocation:
-    """The invocation. Errors: `TypeError` for an option that nobody knows, `Invalid` for one that makes no sense."""
+    """The invocation. Errors: `TypeError` for an unknown option, `Invalid` for a bad value."""
     if not options:
         return Invocation(
             prompt=prompt, invocation_state={"request_state": {}}, output_schema=output_form(default_form)
@@ -98,7 +98,7 @@ def _budget(budget: object) -> Budget | None:
 
 
 def output_form(kind: type[Any] | None) -> OutputSchema | None:
-    """The form of a type. Loads pydantic, which whoever wrote the type has loaded. Errors: `Invalid`."""
+    """The output schema of a type. Loads pydantic, which the author of the type has loaded. Errors: `Invalid`."""
     if kind is None:
         return None
     from repertory.backends.tools.output_form import form_for
@@ -107,24 +107,24 @@ def output_form(kind: type[Any] | None) -> OutputSchema | None:
 
 
 def request_state_of(state: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of an invocation state that callback handlers are given."""
+    """The part of an invocation state that callback handlers get."""
     found = state.get("request_state")
     return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
 
 
 CallbackHandler: TypeAlias = "Callable[..., object]"
-"""Called with each event's entries as keywords, and `request_state`. The turn waits for an asynchronous one."""
+"""Called with each event's entries as keywords, and `request_state`. The turn waits for an asynchronous handler."""
 
 _log = logging.getLogger("repertory.callbacks")
 
 
 async def call_handler(handler: CallbackHandler, event: Mapping[str, object], request_state: dict[str, Any]) -> None:
-    """Tell the handler. What it raises is logged: the turn goes on."""
+    """Call the handler. Its exception is logged, and the turn goes on."""
     try:
         outcome = handler(**event, request_state=request_state)
         if outcome is not None and inspect.isawaitable(outcome):
             await outcome
-    except Exception as error:  # noqa: BLE001 - a handler is anybody's code, and only looks on
+    except Exception as error:  # noqa: BLE001 - a handler is the user's code, and only watches
         _log.error("callback handler failed", exc_info=error)
 
 

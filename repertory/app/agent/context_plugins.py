@@ -1,7 +1,7 @@
-"""Plugins that change what the model is shown.
+"""Plugins that change what the model sees.
 
-`ContextOffloader` shows previews of large tool results, and lets the model read the rest. `ContextInjector` tells it
-something in single calls, such as the time.
+`ContextOffloader` shows previews of large tool results, and lets the model read the rest. `ContextInjector` adds text
+to single calls, such as the time.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ if TYPE_CHECKING:
     from repertory.core.window.decision import WindowPlan
 
 SAVE_TIMEOUT_S = 20.0
-"""How long a tool's result waits for its storage; then it is shown whole."""
+"""How long to wait for the storage to save a tool's result; then the result is shown whole."""
 EVICT_TIMEOUT_S = 5.0
-"""How long a call of the model waits for the storage to delete something."""
+"""How long a model call waits for the storage to delete a content."""
 _FOLDER = "offloaded"
 _AT_ONCE_CHARS = 200_000
 """Longer texts are read in a worker thread."""
@@ -83,22 +83,21 @@ class LineRange:
 class ContextOffloader(Plugin):
     """Shows the model previews of tool results that are estimated to take more than `max_result_tokens`.
 
-    A preview begins as the content does, `preview_tokens` of it, and names references by which the tool
+    A preview is the first `preview_tokens` of the content, with references by which the tool
     `retrieve_offloaded_content` reads the rest: whole if there is room for it, by lines, or what matches a pattern.
 
-    `storage=None`: the content stays where it is, in the conversation's history, and only what the model is shown of
-    it is changed, which is a record there. So a reference works as long as the message is kept: after a restart, in a
-    fork, in a copy; and what redacts or deletes the message takes the content with it.
+    `storage=None`: the content stays in the conversation's history; only what the model sees is changed, by a record
+    there. So a reference works as long as the message is kept: after a restart, in a fork, in a copy; and redacting or
+    deleting the message removes the content with it.
 
-    With a `storage` (`FileStorage`, `S3Storage`, `InMemoryStorage`, or a `ContentStorage` of your own), the content
-    goes there before the preview is on record, under session and agent, and the history holds the preview alone. A
-    content that cannot be stored is shown whole, and logged. It is deleted when no preview of it was shown in so many
-    model calls (`evict_after_cycles`, None for never), and by `erase`; redacting or deleting a session does not reach
-    it.
+    With a `storage` (`FileStorage`, `S3Storage`, `InMemoryStorage`, or your own `ContentStorage`), the content is saved
+    there before the preview is recorded, under session and agent, and the history holds the preview alone. A content
+    that cannot be saved is shown whole, and logged. It is deleted when no preview of it was shown in so many model
+    calls (`evict_after_cycles`, None for never), and by `erase`; redacting or deleting a session does not delete it.
 
-    `should_offload(tool_name, tokens)`, synchronous or not, says of each large result whether to; one that fails says
-    no. `include_retrieval_tool=False` leaves the tool out. One offloader may serve many agents; an agent has at most
-    one. Errors: `Invalid` for settings that make no sense.
+    `should_offload(tool_name, tokens)`, synchronous or not, decides for each large result; an exception means no.
+    `include_retrieval_tool=False` leaves the tool out. One offloader may serve many agents; an agent has at most one.
+    Errors: `Invalid` for bad settings.
     """
 
     name = "context-offloader"
@@ -122,9 +121,9 @@ class ContextOffloader(Plugin):
         self._should_offload = should_offload
         self._evict_after = evict_after_cycles
         self._unsaved: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
-        """What conversations that are not kept are called here."""
+        """The generated session ids of conversations without a session."""
         self._unshown: WeakKeyDictionary[Any, dict[str, int]] = WeakKeyDictionary()
-        """By agent: contents in the storage, and in how many model calls they were not shown."""
+        """By agent: contents in the storage, and for how many model calls no preview of them was shown."""
 
     @property
     def tools(self) -> list[FunctionTool[..., Any]]:
@@ -132,7 +131,7 @@ class ContextOffloader(Plugin):
         return [each for each in super().tools if self._settings.tool or each.name != RETRIEVAL_TOOL]
 
     def init_agent(self, agent: Any) -> None:
-        """Have the agent's tool results looked at."""
+        """Register the hooks that look at tool results."""
         hooks = cast("HookRegistry", agent.hooks)
         if self._place is not None:
             hooks.add_callback(AfterToolCallEvent, self._store, order=HookOrder.SDK_LAST, guard=False)
@@ -147,15 +146,15 @@ class ContextOffloader(Plugin):
         hooks.shorten = partial(self._shorten, kept)
 
     async def erase(self, session_id: str, agent_id: str = "default") -> int:
-        """Delete what the storage holds of one agent in one session; answers with how many contents those were.
+        """Delete the stored contents of one agent in one session; returns their number.
 
-        References to them lead nowhere from then on. Errors: those of the storage; `Invalid` without one.
+        Their references stop working. Errors: those of the storage; `Invalid` without one.
         """
         if self._place is None:
             raise Invalid("without a storage, contents are part of the session: redact or delete it there")
         return await self._place.erase(f"{_folder(session_id, agent_id)}/")
 
-    # What is offloaded.
+    # Saving and evicting contents.
 
     def _shorten(self, kept: set[str], shown: Sequence[Message], new: int) -> WindowPlan:
         plan = offload_plan(shown, new, self._settings, kept)
@@ -187,15 +186,15 @@ class ContextOffloader(Plugin):
         event.result = previewed(result, self._settings)
 
     async def _evict(self, event: BeforeModelCallEvent) -> None:
-        """Forget what has not been shown for long enough. A preview that is shown never leads nowhere."""
+        """Delete contents whose preview was not shown for `evict_after_cycles` calls; a shown preview always works."""
         shown = "\n".join(text for message in event.agent.messages for text in texts_of(message))
         unshown = self._unshown.get(event.agent)
-        if unshown is None:  # It may go on from what an earlier process has stored.
+        if unshown is None:  # An earlier process may have stored contents of this conversation.
             unshown = self._unshown[event.agent] = dict.fromkeys(named_contents(shown), 0)
         for name, calls in list(unshown.items()):
             unshown[name] = 0 if name in shown else calls + 1
         for name in [name for name, calls in unshown.items() if calls >= (self._evict_after or 0)]:
-            unshown[name] = 0  # What fails is tried again after as many calls.
+            unshown[name] = 0  # A failed deletion is tried again after as many calls.
             with anyio.fail_after(EVICT_TIMEOUT_S):
                 await self._delete(event.agent, name)
             del unshown[name]
@@ -208,7 +207,7 @@ class ContextOffloader(Plugin):
         session_id = agent.session_id or self._unsaved.setdefault(agent, f"unsaved-{secrets.token_hex(8)}")
         return f"{_folder(session_id, agent.agent_id)}/{sha256(name.encode()).hexdigest()}"
 
-    # What is read again.
+    # Reading contents.
 
     @tool(effects=False, idempotent=True)
     async def retrieve_offloaded_content(
@@ -261,7 +260,7 @@ def _folder(session_id: str, agent_id: str) -> str:
 
 
 async def _aside(text: str, work: Callable[[], Any]) -> Any:
-    """Reading a long text takes its time."""
+    """Reads a long text in a worker thread, so that it does not block the event loop."""
     return work() if len(text) <= _AT_ONCE_CHARS else await run_in_thread(work)
 
 
@@ -289,14 +288,14 @@ _CLOSE_S = 5.0
 
 @runtime_checkable
 class ContentStorage(Protocol):
-    """Anybody's storage. Coroutine functions, or functions, which run in a worker thread. What they raise reaches the
-    log, or the model as an error.
+    """A storage of the user's own. Its methods are coroutine functions, or functions, which run in a worker thread.
+    Their exceptions reach the log, or the model as an error.
 
-    It may also have `delete(key)`; without it nothing is ever removed from it.
+    It may also have `delete(key)`; without it nothing is ever deleted.
     """
 
     def save(self, key: str, data: bytes) -> Awaitable[None] | None:
-        """Keep the data, in the place of what is there."""
+        """Store the data, replacing what is there."""
         ...
 
     def load(self, key: str) -> Awaitable[bytes | None] | bytes | None:
@@ -305,7 +304,7 @@ class ContentStorage(Protocol):
 
 
 class ContentPlace(Protocol):
-    """Contents under keys."""
+    """Contents by key."""
 
     async def save(self, key: str, data: bytes) -> None: ...
     async def load(self, key: str) -> bytes | None: ...
@@ -317,7 +316,7 @@ AnyStorage: TypeAlias = "Storage | ContentStorage"
 
 
 def content_place(storage: object) -> ContentPlace:
-    """Errors: `Invalid` for what is no storage."""
+    """Errors: `Invalid` for anything but a storage."""
     if hasattr(storage, "open_objects"):
         return _ObjectPlace(cast("Storage", storage))
     if isinstance(storage, ContentStorage):
@@ -326,7 +325,7 @@ def content_place(storage: object) -> ContentPlace:
 
 
 class _ObjectPlace:
-    """Files, a bucket or memory, opened for each use: whose event loop that is may change from call to call."""
+    """Files, a bucket or memory, opened for each use: the event loop may change from call to call."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
@@ -347,7 +346,7 @@ class _ObjectPlace:
             await objects.delete(key)
 
     async def erase(self, folder: str) -> int:
-        """How many there were."""
+        """Returns how many contents it deleted."""
         async with self._open() as objects:
             found = await objects.list(folder)
             for info in found:
@@ -365,8 +364,6 @@ class _ObjectPlace:
 
 
 class _OwnPlace:
-    """A storage of the user's own."""
-
     def __init__(self, storage: ContentStorage) -> None:
         self._storage: Any = storage
 
@@ -400,24 +397,24 @@ TIMEOUT_S = 2.0
 _NAME = "context-injector"
 
 
-# What a `ContextInjector` tells the model is no part of the conversation.
+# The content of a `ContextInjector` is no part of the conversation.
 
 
 class ContextInjector(Plugin):
-    """Adds what `render_content` gives to the last message of the user's, in one model call at a time.
+    """Adds the content of `render_content` to the last user message of a single model call.
 
     `render_content(context)`, synchronous or not, gives a text, content blocks, or None for nothing; see
-    `InjectionContext`. It is asked again for each call, and what it gives is never kept: not in `agent.messages`, the
-    journal or a snapshot. The model is shown it as it is, so escape in it what others have written.
+    `InjectionContext`. It is called anew for each model call, and its content is never stored: not in `agent.messages`,
+    the journal or a snapshot. The model sees it unchanged, so escape text that others have written.
 
-    `trigger`: `userTurn` (None means this) when the user has just said something, `everyTurn` also between the tools of
-    a turn, or a function of the `InjectionContext`, synchronous or not, that says whether. `timeout_s`: seconds for
-    trigger and renderer together. What fails or takes longer is logged, the call is made without it, and the result
-    says so (`metrics.left_out`), as does an event on the caller's span. Several
-    injectors are asked at the same time, and their texts stand in the order of the plugins. `name`: in the log; those
-    without one are numbered, and two with the same are refused.
+    `trigger`: `userTurn` (None means this) for the first call after a user's message, `everyTurn` also between the
+    tools of a turn, or a function of the `InjectionContext`, synchronous or not, that decides. `timeout_s`: seconds for
+    trigger and renderer together. A failure or timeout is logged, the call is made without the content, and the result
+    says so (`metrics.left_out`), as does an event on the caller's span. Several injectors run at the same time, and
+    their texts stand in the order of the plugins. `name`: in the log; those without one are numbered, and two with the
+    same are refused.
 
-    Errors: `Invalid` for a trigger or a time that is none.
+    Errors: `Invalid` for a bad trigger or timeout.
     """
 
     def __init__(
@@ -443,7 +440,7 @@ class ContextInjector(Plugin):
         self._timeout_s = timeout_s
 
     def init_agent(self, agent: Any) -> None:
-        """Have the agent's model calls ask this injector."""
+        """Register the injection with the agent's hooks."""
         hooks = cast("HookRegistry", agent.hooks)
         injection = Injection(
             name=_free_name(self.name, hooks) if self.may_repeat else self.name,

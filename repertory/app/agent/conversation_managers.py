@@ -1,8 +1,8 @@
-"""Conversation managers as users name them, and the documented interface for their own.
+"""The conversation managers of the public API, and the interface for custom ones.
 
-A manager of one's own either says what to hide as a plan, in `plan`, or shortens `agent.messages` in place, in
-`apply_management` and `reduce_context`. Source: the documented interface of the SDK whose users we serve, and for
-`plan` our own decision: a pure function cannot lose anything.
+A custom manager either returns a plan of what to hide, in `plan`, or shortens `agent.messages` in place, in
+`apply_management` and `reduce_context`. Source: the documented interface of the SDK whose users we serve; `plan` is
+our own decision: a pure function cannot lose anything.
 """
 
 from __future__ import annotations
@@ -44,23 +44,23 @@ if TYPE_CHECKING:
 
 
 class ConversationManager:
-    """Base class of conversation managers. Subclass it to decide yourself what the model is shown.
+    """Base class of conversation managers. Subclass it to decide yourself what the model sees.
 
     `apply_management(agent)` is called after each turn, `reduce_context(agent, e)` when the model's window is full (`e`
-    is the model's error, or None for proactive compression): again and again, until enough is gone or it raises. Both
-    may be coroutines, and shorten `agent.messages` in place: they may drop messages, edit them, and put one in front,
-    as long as tool uses keep their results. What they hide stays in the history. Or define
+    is the model's error, or None for proactive compression): repeatedly, until the request fits or it raises. Both may
+    be coroutines, and shorten `agent.messages` in place: they may drop messages, edit them, and put one in front, as
+    long as tool uses keep their results. Hidden messages stay in the history. Or define
     `plan(history, budget) -> WindowPlan` instead of both. `register_hooks` adds hooks to the agent's, which may shorten
     `event.agent.messages` as well.
 
     `proactive_compression`: `True` calls `reduce_context` before a model call whose request takes 0.7 of the window,
-    `{"compression_threshold": r}` at r of it. What fails then is logged and changes nothing.
+    `{"compression_threshold": r}` at r of it. A failure then is logged and changes nothing.
 
     An error of `apply_management` is logged; one of `reduce_context` ends the turn, unless it compressed ahead.
     """
 
     removed_message_count: int = 0
-    """How many messages are hidden, as of the last turn."""
+    """How many messages are hidden, since the last turn."""
     proactive_compression: Compression = None
 
     plan: Any = None
@@ -72,73 +72,71 @@ class ConversationManager:
 
     @property
     def name(self) -> str:
-        """What journals and other layouts call this manager."""
+        """The name of this manager in journals and other layouts."""
         return type(self).__name__
 
     @property
     def compression_threshold(self) -> float | None:
-        """The share of the window from which on to compress before a call; None for never."""
+        """The share of the window from which to compress before a call; None for never."""
         return read_threshold(self.proactive_compression)
 
     def apply_management(self, agent: Any, **kwargs: Any) -> Awaitable[None] | None:
-        """Shorten `agent.messages` after a turn, if need be."""
+        """Shorten `agent.messages` after a turn, if necessary."""
         raise NotImplementedError
 
     def reduce_context(
         self, agent: Any, e: ContextWindowOverflowException | None = None, **kwargs: Any
     ) -> Awaitable[None] | None:
-        """Shorten `agent.messages`: the model's window is full, or nearly. Raise when nothing can be left out."""
+        """Shorten `agent.messages`: the model's window is full, or nearly. Raise when nothing can be dropped."""
         raise NotImplementedError
 
     def get_state(self) -> dict[str, Json]:
-        """What to keep with the session, as JSON; `restore_from_session` gets it back."""
+        """The state to store with the session, as JSON; `restore_from_session` gets it back."""
         return {"__name__": self.name, "removed_message_count": self.removed_message_count}
 
     def restore_from_session(self, state: dict[str, Any]) -> Sequence[Message] | None:
-        """Go on from what `get_state` gave. What it returns is ignored: what is shown is kept with the session."""
+        """Restore what `get_state` gave. The return value is ignored: the session stores the shown messages."""
         self.removed_message_count = int(state.get("removed_message_count", 0))
         return None
 
     def register_hooks(self, registry: Any, **kwargs: Any) -> None:
-        """Add hooks of the manager's own to the agent's."""
+        """Add the manager's own hooks to the agent's."""
         del registry, kwargs
 
 
 _factories: WeakKeyDictionary[ConversationManager, Callable[[], object]] = WeakKeyDictionary()
-"""What has made a manager, if anything has."""
+"""The factory that made a manager, for managers made by one."""
 
 ManagerChoice: TypeAlias = "ConversationManager | Callable[[], ConversationManager] | None"
 """A manager, a function that makes one for each conversation, or None for the default."""
 
 
 class PlannedManager(ConversationManager):
-    """A manager whose decisions are plans. What it is asked to do to `agent.messages` is what it plans."""
+    """A manager that decides by plans. Its `apply_management` and `reduce_context` apply such a plan."""
 
     @property
     def summarizes(self) -> bool:
-        """Whether `reduce` asks for summaries."""
         return False
 
     def keep(self, removed: int) -> Mapping[str, Json]:
-        """What `get_state` of a class of one's own says besides."""
+        """The additional state of a custom `get_state`."""
         return kept_state(self, removed)
 
     def restore(self, removed: int, state: Mapping[str, Json]) -> None:
-        """Go on from that."""
+        """Restore the state that `keep` gave."""
         restore_state(self, removed, state)
 
     def manages_before_call(self, model_calls: int) -> bool:
-        """Whether to plan before this model call as well."""
         del model_calls
         return False
 
     def manage(self, shown: Sequence[Message]) -> WindowPlan:
-        """What to hide after a turn."""
+        """The plan after a turn."""
         del shown
         return WindowPlan()
 
     def reduce(self, shown: Sequence[Message], budget: WindowBudget) -> WindowPlan | SummaryRequest:
-        """What to hide when the window is full."""
+        """The plan when the window is full."""
         raise NotImplementedError
 
     def apply_management(self, agent: Any, **kwargs: Any) -> Awaitable[None] | None:
@@ -156,7 +154,7 @@ class PlannedManager(ConversationManager):
 
     @property
     def only_plans(self) -> bool:
-        """Whether nobody has changed what this class does to `agent.messages`."""
+        """Whether no subclass has overridden `apply_management`, `reduce_context` or `plan`."""
         kind = type(self)
         applies = kind.apply_management is PlannedManager.apply_management
         return applies and kind.reduce_context is PlannedManager.reduce_context and self.plan is None
@@ -165,7 +163,7 @@ class PlannedManager(ConversationManager):
 class NullConversationManager(PlannedManager):
     """Never hides anything. An overflow of the model's window reaches the caller as it is.
 
-    `proactive_compression` is taken as the other managers take it; there is nothing to compress.
+    `proactive_compression` is accepted like in the other managers, and has no effect.
     """
 
     def reduce(self, shown: Sequence[Message], budget: WindowBudget) -> WindowPlan:
@@ -176,11 +174,11 @@ class NullConversationManager(PlannedManager):
 
 
 class SlidingWindowConversationManager(PlannedManager):
-    """Shows at most `window_size` messages (messages, not pairs), as far as a cut allows.
+    """Shows at most `window_size` messages (messages, not pairs), unless a cut there would split a tool pair.
 
     `should_truncate_results`: on overflow, first shorten the oldest long tool result, before hiding messages.
-    `per_turn`: False tidies up after each turn; True also before each model call; n before every n-th.
-    `pin_first`: that many messages at the start stay shown for ever, with the partners of their tool uses.
+    `per_turn`: False trims after each turn; True also before each model call; n before every n-th.
+    `pin_first`: that many messages at the start are always shown, with the partners of their tool uses.
     `proactive_compression`: hide the oldest messages before a call that nearly fills the model's window.
     Errors: `Invalid` (a ValueError) for a negative window, or `per_turn` or `pin_first` below 1.
     """
@@ -213,13 +211,13 @@ class SlidingWindowConversationManager(PlannedManager):
 
 
 class SummarizingConversationManager(PlannedManager):
-    """Has the oldest messages summarised when the model's window is full, or before (`proactive_compression`).
+    """Replaces the oldest messages by a summary when the model's window is full, or before (`proactive_compression`).
 
-    `summary_ratio`: the share of the shown messages that goes into a summary, taken between 0.1 and 0.8.
+    `summary_ratio`: the share of the shown messages that goes into a summary, clamped to 0.1 to 0.8.
     `preserve_recent_messages`: that many at the end are never summarised.
     `summarization_agent`: an `Agent` that writes the summaries, with its own model, tools and system prompt; the
     agent's own model (or its `aux_model`) when None. `summarization_system_prompt`: instead of the default; not both.
-    `pin_first`: that many messages at the start stay shown as they are, with the partners of their tool uses.
+    `pin_first`: that many messages at the start are always shown, with the partners of their tool uses.
     Errors: `Invalid` (a ValueError) for a setting out of range, and for an agent and a prompt together.
     """
 
@@ -251,7 +249,7 @@ class SummarizingConversationManager(PlannedManager):
 
 
 def chosen_manager(choice: object) -> ConversationManager:
-    """The conversation manager, or what a factory makes. Errors: `Invalid`."""
+    """The conversation manager, the one that a factory makes, or the default. Errors: `Invalid`."""
     if choice is None:
         return SlidingWindowConversationManager()
     if isinstance(choice, ConversationManager) or not callable(choice):
@@ -262,7 +260,7 @@ def chosen_manager(choice: object) -> ConversationManager:
 
 
 def another_manager(manager: ConversationManager) -> ConversationManager:
-    """One like it, as it is now, for another conversation: made by the same factory, or a copy that shares nothing.
+    """A manager with the same settings and state for another conversation: from the same factory, or a deep copy.
 
     Errors: `Invalid` saying what to write instead, for one that cannot be copied.
     """
@@ -272,7 +270,7 @@ def another_manager(manager: ConversationManager) -> ConversationManager:
         if another is manager:
             raise Invalid("the factory of a conversation manager makes a new one each time", manager=manager.name)
         return another
-    # Settings never change, and an agent that writes summaries is asked as a fresh copy each time.
+    # Settings are frozen, and a summarising agent is itself copied for each summary: both may be shared.
     settings = getattr(manager, "settings", None)
     try:
         return own_copy(manager, (settings,) if isinstance(settings, SlidingWindow | Summarizing) else ())
@@ -285,7 +283,7 @@ def another_manager(manager: ConversationManager) -> ConversationManager:
 
 
 def check_manager(manager: object) -> ConversationManager:
-    """The same object, if it is a conversation manager that can decide. Errors: `Invalid`."""
+    """The same object. Errors: `Invalid` for an object that is no conversation manager, or defines no decision."""
     if not isinstance(manager, ConversationManager):
         raise Invalid(
             "a conversation manager is a ConversationManager, or a function that makes one", got=type(manager).__name__
@@ -300,8 +298,8 @@ def check_manager(manager: object) -> ConversationManager:
 
 
 def kept_state(manager: ConversationManager, removed: int) -> Mapping[str, Json]:
-    """What to keep with the session of a manager that hides so many messages now: what its `get_state` says, without
-    what is counted anyway. Errors: `Invalid` for what is not JSON; whatever `get_state` raises.
+    """Sets the number of hidden messages; returns the state of `get_state` to store with the session, without that
+    count. Errors: `Invalid` for what is not JSON; whatever `get_state` raises.
     """
     manager.removed_message_count = removed
     if type(manager).get_state is ConversationManager.get_state:
@@ -310,7 +308,7 @@ def kept_state(manager: ConversationManager, removed: int) -> Mapping[str, Json]
 
 
 def restore_state(manager: ConversationManager, removed: int, state: Mapping[str, Json]) -> None:
-    """Have a manager go on from what was kept. Errors: whatever its `restore_from_session` raises."""
+    """Restore a manager's stored state. Errors: whatever its `restore_from_session` raises."""
     manager.restore_from_session({**state, "__name__": manager.name, "removed_message_count": removed})
 
 
@@ -323,10 +321,10 @@ def _apply(agent: Any, plan: WindowPlan) -> None:
     agent.messages[:] = [*front, *apply_plan(agent.messages, plan)]
 
 
-# A copy of somebody's object that is proved to share nothing with it that can change.
+# A copy of a user's object that provably shares nothing mutable with it.
 #
-# `copy.deepcopy` alone proves nothing: classes may say that a copy of them is themselves, and functions keep the lists
-# that they were made around.
+# `copy.deepcopy` alone proves nothing: a class may return itself as its copy, and functions share the lists in their
+# closures.
 
 T = TypeVar("T")
 
@@ -335,13 +333,13 @@ _UNCHANGING = (
     *(re.Pattern, datetime.date, datetime.time, datetime.timedelta, datetime.tzinfo, Decimal),
 )
 _CONTAINERS = (tuple, frozenset, FunctionType)
-"""They cannot change, but what is in them may."""
+"""Immutable, but their contents may not be."""
 
 
 def own_copy(value: T, shared: Collection[object] = ()) -> T:
     """A deep copy. `shared`: objects that both may have.
 
-    Errors: `Invalid` for what cannot be copied, and for what the copy would share, with where that is.
+    Errors: `Invalid` for what cannot be copied, and for a mutable part that both would share, with its path.
     """
     try:
         copied = deepcopy(value, {id(one): one for one in shared})
@@ -356,8 +354,8 @@ def own_copy(value: T, shared: Collection[object] = ()) -> T:
 
 
 def _parts(value: object, known: Collection[int]) -> Iterator[tuple[str, object]]:
-    """Everything that can be reached from the value and may change or hold what does, with where it is."""
-    seen = dict[int, object]((one, None) for one in known)  # With the objects, so that no number is given out twice.
+    """Every reachable object that is mutable or a container, with its path."""
+    seen = dict[int, object]((one, None) for one in known)  # Holds the objects, so that no id is reused.
     waiting = [(type(value).__name__, value)]
     while waiting:
         path, one = waiting.pop()
@@ -387,12 +385,12 @@ def _within(one: object) -> Iterator[tuple[str, object]]:
 
 
 def _kept_by(function: FunctionType) -> Iterator[tuple[str, object]]:
-    """What a function was made around."""
+    """The defaults and the closure of a function."""
     yield "defaults", (function.__defaults__, function.__kwdefaults__)
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
         try:
             yield name, cell.cell_contents
-        except ValueError:  # It has nothing in it yet.
+        except ValueError:  # The cell is empty.
             continue
 
 
@@ -405,30 +403,30 @@ def _attributes(one: object) -> Iterator[tuple[str, object]]:
                 yield name, getattr(one, name)
 
 
-# Asking a manager that plans or edits by code of its own.
+# Calling a custom manager.
 
 
 def window_manager(manager: ConversationManager, owner: Any, summarize: Summarize) -> WindowManager:
-    """What asks this manager. `owner` is the `Agent` that it manages, as the manager's methods get it."""
+    """The manager as the conversation calls it. `owner`: the `Agent` that a custom manager's methods get."""
     if isinstance(manager, PlannedManager) and manager.only_plans:
         return manager
     return CustomManager(manager, owner, summarize)
 
 
 class ManagedAgent:
-    """What `apply_management` and `reduce_context` get: the agent, but with messages that may be edited."""
+    """The argument of `apply_management` and `reduce_context`: the agent, with messages that may be edited."""
 
     def __init__(self, owner: Any, messages: list[Message], summarize: Summarize) -> None:
         self._owner = owner
         self.messages = messages
         self.summarize = summarize
-        """Has a summary written, for managers that extend the summarising one."""
+        """Writes a summary, for subclasses of the summarising manager."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._owner, name)
 
     def __setattr__(self, name: str, value: object) -> None:
-        """The messages are its own; whatever else is assigned is the agent's."""
+        """`messages` and `summarize` are set here, every other attribute on the agent."""
         if name in ("_owner", "messages", "summarize"):
             super().__setattr__(name, value)
         else:
@@ -436,7 +434,7 @@ class ManagedAgent:
 
 
 class CustomManager:
-    """Asks a manager that plans or edits by code of its own."""
+    """Calls a manager with a custom `plan`, or custom edits."""
 
     def __init__(self, manager: ConversationManager, owner: Any, summarize: Summarize) -> None:
         self._manager = manager
@@ -462,7 +460,6 @@ class CustomManager:
         restore_state(self._manager, removed, state)
 
     def manages_before_call(self, model_calls: int) -> bool:
-        """As a manager that extends a ready one says."""
         return isinstance(self._manager, PlannedManager) and self._manager.manages_before_call(model_calls)
 
     def manage(self, shown: Sequence[Message]) -> WindowDecision:

@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 
 _SETTINGS = SystemSettings(
     phases=(DrainPhase(name="close", timeout_s=20.0, reserve_s=10.0, stops_actors=True),),
-    on_fatal=lambda error: None,  # The tools say so themselves.
+    on_fatal=lambda error: None,  # The results of the tools report it.
 )
 
 
 class MCPClientSettings(TypedDict, total=False):
-    """What every way to make a client takes; see `MCPClient`."""
+    """The settings of every way to make a client; see `MCPClient`."""
 
     name: str | None
     startup_timeout_s: float
@@ -63,17 +63,17 @@ class MCPClient:
 
     Life: in a `Runtime` the server is started by the first session that needs it, shared by all of them, and kept until
     the runtime ends. Elsewhere it lives as long as `async with agent` or `async with client`, or a single call. A
-    server that dies is started again, with growing pauses; until then its tools answer with errors. Its tools are
-    listed anew after a restart and whenever the server says that they have changed.
+    server that dies is restarted, with growing pauses; until then its tools answer with errors. Its tools are listed
+    anew after a restart and whenever the server reports a change.
 
-    `name`: what messages call the server. `startup_timeout_s`: how long connecting, and listing tools, may take.
-    `call_timeout_s`: how long one call may take; None means no bound. `tool_filters`: `{"allowed": [...], "rejected":
+    `name`: the server's name in messages. `startup_timeout_s`: the bound for connecting and listing tools.
+    `call_timeout_s`: the bound for one call; None means no bound. `tool_filters`: `{"allowed": [...], "rejected":
     [...]}` of the server's names, compiled patterns or predicates of the `mcp` tool. `prefix`: put before the names,
-    with an underscore. `effects`, `idempotent`: what running the tools means for durability (see `Tool`); None goes by
-    the server's annotations, where a tool that does not say that it only reads has effects.
+    with an underscore. `effects`, `idempotent`: what running the tools means for durability (see `Tool`); None follows
+    the server's annotations, where every tool that is not marked read-only has effects.
 
-    Errors: `ImportError` when the `mcp` package is missing, `Invalid` and `TypeError` for bad arguments. From opening,
-    by whomever: `Unavailable`, with the server's name and what to check.
+    Errors: `ImportError` when the `mcp` package is missing, `Invalid` and `TypeError` for bad arguments. From opening:
+    `Unavailable`, with the server's name and what to check.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class MCPClient:
         forget_in_children(self)
 
     def forget_parent(self) -> None:
-        """In a forked child: not open by hand."""
+        """In a forked child: forget the connection of the parent."""
         never_collect(self._task, self._link)
         self._task, self._link = None, None
 
@@ -118,14 +118,14 @@ class MCPClient:
         cwd: str | Path | None = None,
         **settings: Unpack[MCPClientSettings],
     ) -> MCPClient:
-        """A server that is started as a process. `env` is laid over `PATH`, `HOME` and a few more, not over all."""
+        """A server started as a process. `env` is added to `PATH`, `HOME` and a few more, not to our environment."""
         return cls(StdioServer(command=command, args=tuple(args), env=env, cwd=cwd), **settings)
 
     @classmethod
     def http(
         cls, url: str, *, headers: Mapping[str, str] | None = None, **settings: Unpack[MCPClientSettings]
     ) -> MCPClient:
-        """A server that is spoken to over streamable HTTP, such as `http://127.0.0.1:8000/mcp`."""
+        """A server reached over streamable HTTP, such as `http://127.0.0.1:8000/mcp`."""
         return cls(HTTPServer(url=url, headers=dict(headers or {})), **settings)
 
     def __repr__(self) -> str:
@@ -133,18 +133,18 @@ class MCPClient:
 
     @property
     def name(self) -> str:
-        """What messages call the server."""
+        """The server's name in messages."""
         return self._source.name
 
     def connect(self) -> AbstractAsyncContextManager[ToolConnection]:
-        """A connection of one's own, that nobody watches over: see `ToolSource.connect`."""
+        """A separate connection that no actor supervises: see `ToolSource.connect`."""
         return self._source.connect()
 
     # ------------------------------------------------------------------------------------------------------ by hand
 
     async def __aenter__(self) -> MCPClient:
         """Start the server and keep it until the end of the block, which may come in another task. Agents that are
-        called in it share it.
+        called in the block share it.
         """
         if self._task is not None:
             raise Invalid("the client is open already", server=self.name)
@@ -172,7 +172,7 @@ class MCPClient:
                 yield link
 
     def __enter__(self) -> MCPClient:
-        """The same from sync code, for agents that are called from sync code."""
+        """`async with client` for sync code, for agents that are called from sync code."""
         blocking_host().run(self.__aenter__)
         return self
 
@@ -190,7 +190,7 @@ class MCPClient:
     async def call_tool_async(
         self, tool_use_id: str, name: str, arguments: Mapping[str, Json] | None = None
     ) -> ToolResult:
-        """Run a tool, by its own name or the server's. Whatever goes wrong is a result with status `error`.
+        """Run a tool, by its own name or the server's. Every failure is a result with status `error`.
 
         Errors: `NotReady` when not open; `Invalid` from another event loop than the one it was opened in.
         """
@@ -208,7 +208,7 @@ class MCPClient:
         return blocking_host().run(self.call_tool_async, tool_use_id, name, arguments)
 
     async def list_prompts(self, cursor: str | None = None) -> ListPromptsResult:
-        """A page of the server's prompts, as `mcp` has them. Errors: `Failed`, `Unavailable`, `NotReady`, and
+        """A page of the server's prompts, as `mcp` types. Errors: `Failed`, `Unavailable`, `NotReady`, and
         `TooLarge` for an answer of more than 30 MiB as it is sent.
         """
         return cast("ListPromptsResult", await self._query("prompts/list", {"cursor": cursor}))
@@ -224,7 +224,7 @@ class MCPClient:
         return cast("ListResourcesResult", await self._query("resources/list", {"cursor": cursor}))
 
     async def read_resource(self, uri: str) -> ReadResourceResult:
-        """What a resource holds. Errors: as `list_prompts`."""
+        """The contents of a resource. Errors: as `list_prompts`."""
         return cast("ReadResourceResult", await self._query("resources/read", {"uri": uri}))
 
     async def _query(self, method: str, arguments: Mapping[str, object]) -> object:

@@ -1,6 +1,6 @@
-"""`agent.messages` as a program sees it between turns: a list whose edits are the conversation's.
+"""`agent.messages` between turns: a list whose edits change the conversation.
 
-Every edit makes the list that is wanted, has it checked, and only then changes anything.
+Every edit builds the new list, has it checked, and only then changes anything.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 ChangeMessages = Callable[["list[Message]", "EditableMessages"], "Sequence[Message]"]
-"""Has the conversation show these instead of the list that was read; gives what is shown then."""
+"""Shows the first list instead of the second, which the program had read; returns the messages now shown."""
 
 
 class EditableMessages(list["Message"]):
-    """Copies of the shown messages. What is done to the list is done to the conversation; copies of the list, and the
-    messages in it, are the program's own.
+    """Copies of the shown messages. An edit of the list edits the conversation; copies of the list, and the messages in
+    it, belong to the program.
 
     Errors of every edit: those of assigning to `agent.messages`; then nothing has changed.
     """
 
     def __init__(self, shown: Sequence[Message], edit: ChangeMessages) -> None:
         self.shown = shown
-        """The messages as they were when the list was read, or edited last."""
+        """The messages when the list was read, or edited last."""
         self.given: Sequence[Message] = [copy_message(message) for message in shown]
         """Their copies, in the same order."""
         self._carry_out = edit
@@ -90,10 +90,11 @@ class EditableMessages(list["Message"]):
 
 
 def edit_made(wanted: object, shown: Sequence[Message], read: EditableMessages | None = None) -> MessagesEdit | None:
-    """What it takes to show `wanted` instead of what is shown; None when that says the same. `read`: the list that was
-    read before and edited, if that is known.
+    """The edit that shows `wanted` instead of `shown`; None when both are equal. `read`: the list that the program
+    read and edited, if known.
 
-    Errors: those of `edit_of`; `Invalid` for what is no list, and when the conversation went on since `read` was read.
+    Errors: those of `edit_of`; `Invalid` for anything but a list, and when the conversation went on since `read` was
+    read.
     """
     if not isinstance(wanted, list | tuple):
         raise Invalid("agent.messages is a list of messages", got=type(wanted).__name__)

@@ -1,4 +1,4 @@
-"""Finding a model by its id, or one for the command line: what was asked for, or what the environment is set up for."""
+"""Choosing a model: by its id, or for the command line from its options or the environment."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NO_MODEL = (
     "region for Amazon Bedrock, or add --offline for a small rule-based model that needs nothing."
 )
 MODEL_VARIABLE = "REPERTORY_MODEL"
-"""Names a model as `--model` does; `--model` wins."""
+"""Names a model like `--model`, which wins."""
 
 Provider = Literal["anthropic", "bedrock", "offline", "openai"]
 _NAMES = {"anthropic": "Anthropic", "bedrock": "Amazon Bedrock", "openai": "OpenAI"}
@@ -30,7 +30,7 @@ class Chosen:
 
     @property
     def label(self) -> str:
-        """What to call it in front of a person."""
+        """Its name for a person."""
         if self.provider == "offline":
             return "offline model (rules, no language model)"
         return f"{_NAMES[self.provider]} ({self.model_id or 'default model'})"
@@ -56,7 +56,7 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class NothingChosen:
-    """There is no model; `why` is the one sentence to show."""
+    """No model was found; `why` is the sentence to show."""
 
     why: str
 
@@ -65,11 +65,11 @@ Choice: TypeAlias = "Chosen | NothingChosen"
 
 
 def choose_model(asked: str | None, *, offline: bool, environ: Mapping[str, str]) -> Choice:
-    """`--offline` wins, then `--model`, then `$REPERTORY_MODEL`, then what there are credentials for.
+    """`--offline` wins, then `--model`, then `$REPERTORY_MODEL`, then the provider whose credentials are set.
 
     `asked` is a provider (`anthropic`, `bedrock`, `openai`, `offline`), a provider and a model (`openai:gpt-5.4`), or
-    the id of a Bedrock model. Of files, only those are looked for in which AWS tools keep credentials; nothing in them
-    is read, and nothing is connected.
+    the id of a Bedrock model. It checks whether the credentials file of the AWS tools exists; it reads no file, and
+    connects to nothing.
     """
     if offline:
         return Chosen("offline")
@@ -86,7 +86,7 @@ def choose_model(asked: str | None, *, offline: bool, environ: Mapping[str, str]
 
 
 def named_model(asked: str) -> Chosen:
-    """The model of this name. What begins with no provider is the id of a Bedrock model, which may hold a colon."""
+    """The model of this name. A name without a provider is the id of a Bedrock model, which may hold a colon."""
     named, _, model_id = asked.partition(":")
     provider = next((known for known in get_args(Provider) if known == named), None)
     return Chosen(provider, model_id or None) if provider else Chosen("bedrock", asked)
@@ -100,11 +100,11 @@ def _has_credentials_file(environ: Mapping[str, str]) -> bool:
 
 
 _ELSEWHERE = {("gpt-", "chatgpt-", "o1", "o3", "o4"): "OpenAIModel", ("claude-",): "AnthropicModel"}
-"""How ids of other providers begin: those of Bedrock begin with a region or a vendor and a dot, or are ARNs."""
+"""How ids of other providers begin; Bedrock's ids begin with a region or a vendor and a dot, or are ARNs."""
 
 
 def default_model(model: object) -> Model:
-    """The model itself, or Bedrock's for an id or for None. Nothing is connected before the first call.
+    """The model itself, or Bedrock's for an id or None. Nothing is connected before the first call.
 
     Errors: `Invalid` for anything else; `ImportError` naming what to install when Bedrock's client is missing.
     """
@@ -122,7 +122,7 @@ def default_model(model: object) -> Model:
 
 
 def bedrock_configured(environ: Mapping[str, str]) -> bool:
-    """Whether the environment names AWS credentials. It looks at nothing else, neither files nor the network."""
+    """Whether the environment names AWS credentials. It reads no files, and not the network."""
     if environ.get("AWS_ACCESS_KEY_ID") and environ.get("AWS_SECRET_ACCESS_KEY"):
         return True
     sources = (

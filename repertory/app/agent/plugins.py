@@ -33,13 +33,13 @@ def hook(method: _Callback) -> _Callback:
 class Plugin:
     """Extends agents by its methods that are marked with `@hook` and `@tool`. Subclass it and give it a `name`.
 
-    One object may serve many agents. `init_agent` may do more, and may be asynchronous: then it runs before the agent's
-    first call. When it fails, so does the call, and the next call tries it again.
+    One object may serve many agents. `init_agent` may do more. An asynchronous one runs before the agent's first call;
+    when it fails, so does the call, and the next call tries it again.
     """
 
     name: str = ""
     may_repeat: bool = False
-    """Whether an agent may have several plugins of this name: they were given none of their own."""
+    """Whether an agent may have several plugins of this name, because the program named none of them."""
 
     @property
     def hooks(self) -> list[Callable[..., Any]]:
@@ -61,12 +61,12 @@ class Plugin:
 
 
 def marked_callbacks(plugin: object) -> list[Callable[..., Any]]:
-    """The methods that are marked with `@hook`, base classes first, in the order in which they were written."""
+    """The methods marked with `@hook`, base classes first, in the order in which they were written."""
     return [getattr(plugin, name) for name in _names(plugin) if hasattr(getattr(type(plugin), name), _MARK)]
 
 
 class NamedPlugin(Protocol):
-    """What plugins of agents, and of graphs and swarms, have in common."""
+    """Plugins of agents, graphs and swarms."""
 
     name: str
 
@@ -75,9 +75,7 @@ P = TypeVar("P", bound=NamedPlugin)
 
 
 def check_plugins(plugins: object, kind: type[P]) -> list[P]:
-    """The plugins of that kind as a list. Errors: `Invalid` for what is none, for one without a name, for two of one
-    name.
-    """
+    """The plugins as a list. Errors: `Invalid` for objects of another kind, without a name, or with one name twice."""
     found = list(cast("Sequence[object]", plugins)) if isinstance(plugins, list | tuple) else [plugins]
     checked: list[P] = []
     for plugin in found:
@@ -92,20 +90,19 @@ def check_plugins(plugins: object, kind: type[P]) -> list[P]:
 
 
 class LatePlugins:
-    """The plugins that have not prepared their agent yet, since they need to wait for something."""
+    """The plugins whose asynchronous `init_agent` has not finished."""
 
     def __init__(self, agent: object) -> None:
         self._agent = agent
         self._left: list[tuple[Plugin, Awaitable[None] | None]] = []
-        """With what they have begun already."""
+        """Each with its awaitable, if `init_agent` was called already."""
 
     @property
     def done(self) -> bool:
-        """Whether there are none."""
         return not self._left
 
     def begin(self, plugin: Plugin) -> None:
-        """Let a plugin prepare the agent, now if it can."""
+        """Call `init_agent`, or leave it to `finish` when it is a coroutine function."""
         if inspect.iscoroutinefunction(plugin.init_agent):
             self._left.append((plugin, None))
             return
@@ -114,7 +111,7 @@ class LatePlugins:
             self._left.append((plugin, begun))
 
     async def finish(self) -> None:
-        """Wait for the others, one by one. Errors: `HookFailed`, or a `RepertoryError` that a plugin raised."""
+        """Await the others, one by one. Errors: `HookFailed`, or a `RepertoryError` that a plugin raised."""
         while self._left:
             plugin, begun = self._left[0]
             self._left[0] = (plugin, None)
@@ -131,6 +128,6 @@ async def _nothing() -> None: ...
 
 
 def _names(plugin: object) -> list[str]:
-    """The attributes of the plugin's classes, base classes first; an overridden one stands where it was first."""
+    """The attributes of the plugin's classes, base classes first; an overridden one keeps its first place."""
     names = [name for kind in reversed(type(plugin).__mro__) for name in vars(kind)]
     return [name for name in dict.fromkeys(names) if name not in ("hooks", "tools")]

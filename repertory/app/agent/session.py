@@ -1,4 +1,4 @@
-"""An agent as a session: what brings it to life, and how it is kept alive."""
+"""The session of an agent: its session spec, how it is kept alive, and the author of its summaries."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class MarkingPlace(Protocol):
-    """What a `SessionPlace` has besides when it takes snapshots of its sessions."""
+    """The additional method of a `SessionPlace` that takes snapshots of its sessions."""
 
     def marker(self, spec: AgentSessionSpec, keeper: Durable | InMemoryJournal) -> MarkTurn | None:
-        """What is asked at the end of each turn of a session that is about to come to life."""
+        """The callback for the end of each turn of this session, which is about to start."""
         ...
 
 
@@ -59,8 +59,8 @@ class AgentSessionSpec(SessionSpec):
         memories: Mapping[str, ActorRef[MemoryStoreMessage]],
         host: SessionHost,
     ) -> Sequence[ChildSpec]:
-        """The persister, the conversation manager, the agent and, if it remembers anything, its memory. Tool schemas
-        are built here, once. Errors: `Invalid` from a tool whose parameters have no JSON schema.
+        """The persister, the conversation manager, the agent and, with a memory manager, its memory. Tool schemas are
+        built here, once. Errors: `Invalid` from a tool whose parameters have no JSON schema.
         """
         place, agent = self.sessions, self.agent
         self.parts.mark = place.marker(self, keeper) if isinstance(place, MarkingPlace) else None
@@ -74,7 +74,7 @@ class AgentSessionSpec(SessionSpec):
             patience=self.patience,
             busy_by=self.busy_by,
         )
-        # Programs that know no leases may add messages to the sessions of some stores.
+        # Programs without leases may add messages to the sessions of some stores.
         others_add = isinstance(keeper, Durable) and keeper.store.capabilities.others_add
         settings = SessionSettings(persister=persister, agent=replace(agent, others_add=others_add), calls=self.calls)
         summarize = Summarizer(self.parts, agent.agent_id).write
@@ -92,20 +92,20 @@ class AgentSessionSpec(SessionSpec):
 
 
 class AgentLife(SessionLife):
-    """The life of an agent, which may have to go on from snapshots and edits first."""
+    """The life of an agent, which first applies loaded snapshots and edits."""
 
     def __init__(self, agent_id: str, spec: Callable[[], SessionSpec], joined: Callable[[ActiveSession], None]) -> None:
         super().__init__(f"agent {agent_id}", spec, joined)
         self.loads: list[SnapshotFields | MessagesEdit] = []
-        """Snapshots and edits that the conversation is to go on from and does not yet, the oldest first."""
+        """Snapshots and edits that are not in the conversation yet, the oldest first."""
 
     @property
     def edited(self) -> bool:
-        """Whether the messages were edited, and nothing else waits for the next call."""
+        """Whether only edits of messages wait for the next call, and at least one does."""
         return bool(self.loads) and all(isinstance(one, MessagesEdit) for one in self.loads)
 
     def held_here(self) -> ActiveSession | None:
-        """The session that a block keeps open, when there is nothing to do before a call."""
+        """The session that a block keeps open; None when snapshots or edits have to be applied first."""
         return None if self.loads else super().held_here()
 
     async def _before_leaving(self, session: ActiveSession) -> None:
@@ -114,9 +114,7 @@ class AgentLife(SessionLife):
         await session.flush_memory()
 
     async def _before_use(self, session: ActiveSession) -> None:
-        """Go on from the snapshots that were loaded and the edits that were made. The next call tries one again that
-        the store did not take.
-        """
+        """Apply the loaded snapshots and the edits. One that the store did not take is tried again by the next call."""
         loads, self.loads = self.loads, []
         while loads:
             try:
@@ -132,7 +130,7 @@ class AgentLife(SessionLife):
 
 @dataclass(slots=True)
 class _Asked:
-    """How often a model was asked for one summary."""
+    """The number of requests for one summary."""
 
     often: int = 0
 
@@ -140,7 +138,7 @@ class _Asked:
 class Summarizer:
     """Writes the summaries of one agent's conversation, with its `aux_model` or else its model.
 
-    They count towards the budgets that count where they are asked for, as used by `agent_id/summary`.
+    Their tokens count towards the active budgets, as used by `agent_id/summary`.
     """
 
     def __init__(self, parts: AgentParts, agent_id: str) -> None:
@@ -148,8 +146,8 @@ class Summarizer:
         self._who = f"{agent_id}/summary"
 
     async def write(self, request: SummaryRequest) -> str:
-        """The summary. What is too long for the model's window is shortened and tried again; what is too long even so
-        is summarised in halves, and these in halves, and the summaries are summarised. At most `REQUESTS_MAX` requests.
+        """The summary. Messages too long for the model's window are shortened and tried again; those still too long are
+        summarised in halves, recursively, and the summaries are summarised. At most `REQUESTS_MAX` requests.
 
         Errors: what the model or the agent raises; `ContextWindowOverflowException` when even the smallest pieces are
         too long, or there are too many; `LimitReached` when a budget is used up.
@@ -159,7 +157,7 @@ class Summarizer:
     async def _write(
         self, request: SummaryRequest, said: Sequence[Message], lengths: Sequence[int], asked: _Asked
     ) -> str:
-        """The summary of these, their blocks cut to each of the lengths in turn until that fits."""
+        """Tries each block length in `lengths` in turn until the request fits."""
         refused: ContextWindowOverflowException | None = None
         for chars_max in lengths:
             if asked.often >= REQUESTS_MAX:
@@ -192,7 +190,7 @@ class Summarizer:
 
 
 async def _ask_agent(agent: Any, prompt: str) -> str:
-    """A copy is asked, so that summaries are no part of its own conversation, and nothing is printed."""
+    """Asks a copy, so that summaries are no part of the agent's own conversation, and nothing is printed."""
     if hasattr(agent, "fresh_copy"):
         agent = agent.fresh_copy()
         agent.callback_handler = None

@@ -1,4 +1,4 @@
-"""Snapshots of an agent, and of objects that say themselves what belongs into one: plugins and nodes."""
+"""Snapshots of an agent, and of plugins and nodes that save and load their own data."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ _log = logging.getLogger("repertory.sessions")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotLoaded:
-    """What loading a snapshot has done."""
+    """The outcome of loading a snapshot."""
 
     fields: tuple[str, ...]
-    """The fields that the snapshot held, which the agent has now; of an orchestrator, its nodes."""
+    """The fields of the snapshot, which the agent now has; of an orchestrator, its nodes."""
     missing_tools: tuple[str, ...] = ()
-    """Tools that were enabled and that this agent does not have."""
+    """Enabled tools of the snapshot that this agent does not have."""
     missing_components: tuple[str, ...] = ()
-    """Plugins whose data the snapshot holds and that this agent does not have."""
+    """Plugins with data in the snapshot that this agent does not have."""
     missing_nodes: tuple[str, ...] = ()
-    """Nodes that the snapshot holds and that this orchestrator does not have."""
+    """Nodes of the snapshot that this orchestrator does not have."""
 
 
 def take_snapshot(
@@ -72,7 +72,7 @@ def take_snapshot(
 def show_snapshot(
     agent: Any, read_model: ReadModel, snapshot: object, overrides: Mapping[str, object] | None
 ) -> tuple[SnapshotFields, SnapshotLoaded]:
-    """Make the agent look like the snapshot: what has to become part of its conversation, and what was done."""
+    """Show the snapshot in the agent. Returns what has still to be stored in its conversation, and the outcome."""
     with span("repertory.snapshot.load", {"agent.id": agent.agent_id}):
         fields = read_fields(snapshot, overrides)
         messages = read_model.messages() if fields.messages is None else repair(fields.messages)
@@ -99,17 +99,16 @@ def show_snapshot(
 
 
 def _restore_manager(manager: ConversationManager, read_model: ReadModel, said: Mapping[str, Json]) -> None:
-    """Have the conversation manager go on from what a snapshot says of it."""
     removed = said.get("removed_message_count")
     read_model.keep({key: value for key, value in said.items() if key not in ("__name__", "summary_message")})
     try:
         restore_state(manager, removed if isinstance(removed, int) else 0, read_model.manager_state)
-    except Exception as error:  # noqa: BLE001 - A manager may be anybody's code, and may begin anew.
+    except Exception as error:  # noqa: BLE001 - A manager may be the user's code, and may begin anew.
         _log.warning("a conversation manager could not go on from a snapshot manager=%r", manager.name, exc_info=error)
 
 
 def enable_tools(agent: Any, fields: SnapshotFields) -> tuple[str, ...]:
-    """Enable the tools that a snapshot names, if it names any; gives those that the agent does not have."""
+    """Enable the tools that a snapshot names, if it names any; returns those that the agent does not have."""
     if "enabled_tools" not in fields.names:
         return ()
     known, names = set(agent.tool_names), fields.enabled_tools
@@ -119,23 +118,23 @@ def enable_tools(agent: Any, fields: SnapshotFields) -> tuple[str, ...]:
 
 @runtime_checkable
 class Snapshottable(Protocol):
-    """Something whose state belongs into snapshots: agents, orchestrators, and objects that own data.
+    """An object whose state belongs in snapshots: agents, orchestrators, and plugins that own data.
 
     An agent's snapshot holds those of its plugins that have these methods, under the plugin's name; an orchestrator's
     holds those of its nodes.
     """
 
     def save_snapshot(self) -> Mapping[str, Any]:
-        """What to keep, as JSON. It must not change afterwards."""
+        """The data to keep, as JSON. It must not change afterwards."""
         ...
 
     def load_snapshot(self, snapshot: Any) -> object:
-        """Go on from what `save_snapshot` gave, perhaps in another process and an earlier release."""
+        """Restore the data that `save_snapshot` gave, perhaps in another process and an earlier release."""
         ...
 
 
 def saved_by(name: str, component: Snapshottable) -> dict[str, Json]:
-    """What it keeps. Errors: `SnapshotException` for whatever it raises."""
+    """The component's data. Errors: `SnapshotException` for whatever it raises."""
     try:
         return dict(component.save_snapshot())
     except RepertoryError:
@@ -145,7 +144,7 @@ def saved_by(name: str, component: Snapshottable) -> dict[str, Json]:
 
 
 def loaded_by(name: str, component: Snapshottable, data: Json) -> None:
-    """Give it back what it kept. Errors: `SnapshotException` for whatever it raises."""
+    """Restore the component's data. Errors: `SnapshotException` for whatever it raises."""
     try:
         component.load_snapshot(data)
     except RepertoryError:
@@ -155,7 +154,7 @@ def loaded_by(name: str, component: Snapshottable, data: Json) -> None:
 
 
 def components(agent: Any) -> Iterator[tuple[str, Snapshottable]]:
-    """The plugins of an agent that own data, by name."""
+    """The agent's plugins that are `Snapshottable`, by name."""
     for plugin in agent.plugins:
         name = plugin.name
         if isinstance(plugin, Snapshottable):
@@ -163,12 +162,11 @@ def components(agent: Any) -> Iterator[tuple[str, Snapshottable]]:
 
 
 def saved_components(agent: Any) -> dict[str, Json]:
-    """What the plugins of an agent keep. Errors: `SnapshotException`."""
     return {name: saved_by(name, component) for name, component in components(agent)}
 
 
 def load_components(agent: Any, data: Mapping[str, Json]) -> tuple[str, ...]:
-    """Give the plugins of an agent back what they kept; gives the names of those that it does not have. Errors:
+    """Restore the data of the agent's plugins; returns the names of those that it does not have. Errors:
     `SnapshotException`.
     """
     found = dict(components(agent))

@@ -1,4 +1,4 @@
-"""An agent as a tool of another agent, and the tools of an agent as its program calls them."""
+"""An agent as a tool of another agent, and direct calls of an agent's tools by the program."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from repertory.core.result import AgentResult, TurnEvent
 
 _WAITING_MAX = 256
-"""Copies of agents that wait for a person; the oldest give way."""
+"""Copies of agents that wait for a person; beyond this the oldest is dropped."""
 _LOST = (
     "The agent did not go on: its turn, which waited for a person, is not there any more, and the answer was not used. "
     "Do not report this as done."
@@ -38,46 +38,36 @@ _UNFIT = re.compile(r"[^a-zA-Z0-9_-]+")
 
 
 class Answering(Protocol):
-    """What an `Agent` has that makes it a tool."""
+    """The attributes of an `Agent` that make it a tool."""
 
     name: str
     description: str | None
 
     conversation_manager: ConversationManager
 
-    def blueprint(self) -> AgentSessionSpec:
-        """What brings it to life."""
-        ...
+    def blueprint(self) -> AgentSessionSpec: ...
 
-    def fresh_copy(self) -> Answering:
-        """One like it as it was built."""
-        ...
+    def fresh_copy(self) -> Answering: ...
 
     @property
-    def interrupts(self) -> list[Interrupt]:
-        """What a person was asked and has not answered."""
-        ...
+    def interrupts(self) -> list[Interrupt]: ...
 
-    async def ready(self) -> None:
-        """Open the session."""
-        ...
+    async def ready(self) -> None: ...
 
-    def stream_async(self, prompt: Prompt) -> AsyncGenerator[TurnEvent]:
-        """Run a turn."""
-        ...
+    def stream_async(self, prompt: Prompt) -> AsyncGenerator[TurnEvent]: ...
 
 
 class AgentTool:
-    """Asks an agent what the model says in `input`, and gives its answer as the result.
+    """A tool that passes `input` to an agent, and returns its answer.
 
     Without `preserve_context` each call begins with the messages and the state that the agent was built with, and
-    leaves no trace in it. With it the agent remembers, in its own session if it has one.
+    leaves no trace in it. With it all calls are one conversation, in the agent's own session if it has one.
 
-    When the agent asks a person, so does this tool, and the answers are passed on to it. An agent that remembers waits
-    where it remembers, also across restarts if it has a session. One that does not waits in this object, so that after
+    When the agent asks a person, so does this tool, and it passes the answers on. With `preserve_context` the question
+    waits in the agent's conversation, also across restarts if it has a session. Without, it waits in this object; after
     a restart the result is an error that says so.
 
-    Errors: `Invalid` for an agent that is to remember nothing and whose conversation manager cannot be copied.
+    Errors: `Invalid` without `preserve_context` when the agent's conversation manager cannot be copied.
     """
 
     effects = True
@@ -90,7 +80,7 @@ class AgentTool:
         self._agent = agent
         self._preserve_context = preserve_context
         self._waiting: dict[str, Answering] = {}
-        """Idempotency key of a call to the copy that waits for a person, the oldest first."""
+        """By a call's idempotency key: the copy that waits for a person, the oldest first."""
         self.name = _UNFIT.sub("_", name or agent.name).strip("_")[:64]
         if not self.name:
             raise Invalid("an agent that is a tool needs a name", got=name or agent.name)
@@ -109,7 +99,7 @@ class AgentTool:
 
     @property
     def remembers(self) -> bool:
-        """Whether all its calls are one conversation, or those of an agent that it asks."""
+        """Whether all its calls are one conversation, or those of an agent among its agent's tools are."""
         return self._preserve_context or any(map(_remembers, self._agent.blueprint().parts.tools))
 
     async def run(self, tool_use: ToolUse, context: ToolContext) -> ToolResult:
@@ -126,7 +116,7 @@ class AgentTool:
             return error_result(use_id, f"Error: {type(error).__name__} - {error}")
 
     async def _turn(self, prompt: str, use_id: str, context: ToolContext) -> ToolResult:
-        """The turn's answer as a result. Raises `InterruptException` when a person is asked."""
+        """The turn's answer as a result. Raises `InterruptException` when the agent asks a person."""
         answers = context.questions.answers_below(agent_prefix(use_id)) if context.questions is not None else {}
         agent = self._agent_for(context, goes_on=bool(answers))
         given: Prompt = prompt
@@ -163,7 +153,7 @@ class AgentTool:
 
 
 async def _passed_on(agent: Answering, answers: Mapping[str, Json]) -> Prompt:
-    """The prompt that answers what the agent asks; nothing when it does not ask any of this any more."""
+    """The prompt with the answers to the agent's open questions; empty when it has none of these any more."""
     await agent.ready()
     asked = [one.id for one in agent.interrupts if one.id in answers]
     blocks = [{"interruptResponse": {"interruptId": each, "response": answers[each]}} for each in asked]
@@ -171,7 +161,7 @@ async def _passed_on(agent: Answering, answers: Mapping[str, Json]) -> Prompt:
 
 
 def as_tools(tools: Iterable[object]) -> list[object]:
-    """The tools, lists among them opened, agents among them made tools."""
+    """The tools as a flat list, with agents converted to tools. Errors: `Invalid` for anything but a list."""
     if isinstance(tools, str | bytes) or not isinstance(cast("object", tools), Iterable):
         got: object = tools
         name = getattr(got, "__name__", None) or getattr(got, "name", None) or "my_tool"
@@ -187,7 +177,7 @@ def as_tools(tools: Iterable[object]) -> list[object]:
 
 
 def check_forgetful(tools: Iterable[object]) -> None:
-    """Errors: `Invalid` when one of the tools is an agent that remembers: it would for all sessions together."""
+    """Errors: `Invalid` for an agent with `preserve_context` among the tools: all sessions would share its memory."""
     for one in tools:
         if _remembers(one):
             raise Invalid(
@@ -201,7 +191,7 @@ def _remembers(tool: object) -> bool:
     return isinstance(tool, AgentTool) and tool.remembers
 
 
-# `agent.tool.<name>(...)`: a tool called by the program itself, put on record or not.
+# `agent.tool.<name>(...)`: a tool called by the program itself, recorded or not.
 
 
 class CallDirectly(Protocol):
@@ -213,7 +203,7 @@ class CallDirectly(Protocol):
 
 
 class DirectTools:
-    """The tools of an agent as attributes; underscores also match hyphens. The name is looked up when it is called."""
+    """The tools of an agent as attributes; underscores also match hyphens. Names are looked up at the call."""
 
     def __init__(self, call: CallDirectly) -> None:
         self._call = call
@@ -225,7 +215,7 @@ class DirectTools:
 
 
 class DirectTool:
-    """One tool of an agent, to be called with the tool's own arguments as keywords."""
+    """One tool of an agent. Call it with the tool's own arguments as keywords."""
 
     def __init__(self, name: str, call: CallDirectly) -> None:
         self._name = name
@@ -242,17 +232,17 @@ class DirectTool:
     ) -> ToolResult:
         """Run the tool and give its result; a failure of the tool is a result with status `error`.
 
-        Recorded (as the agent was built, unless said here), the call becomes four messages of the conversation and is
-        durable on return; what JSON cannot say of the arguments stands there by the name of its type.
-        `user_message_override` stands in front of the user's message. Unrecorded, it may also be made while a turn
-        runs. Errors: `AttributeError` for a tool that is not there; `ConcurrencyException` when a recorded call meets a
-        running turn; `Invalid` while a turn waits to be finished, and for arguments nested beyond reason.
+        Recorded (by the agent's setting, unless given here), the call becomes four messages of the conversation and is
+        durable on return; an argument that JSON cannot express is recorded by the name of its type.
+        `user_message_override` precedes the user's message. An unrecorded call may also be made while a turn runs.
+        Errors: `AttributeError` for an unknown tool; `ConcurrencyException` when a recorded call meets a running turn;
+        `Invalid` while an unfinished turn waits, and for arguments nested too deeply.
         """
         return await self._call(self._name, arguments, user_message_override, record_direct_tool_call)
 
 
 def direct_use(tools: ToolRegistry, name: str, arguments: dict[str, Any]) -> ToolUse:
-    """The tool use that a direct call amounts to. Errors: `AttributeError` for a tool that is not there; `Invalid`."""
+    """The tool use of a direct call. Errors: `AttributeError` for an unknown tool; `Invalid` for too deep arguments."""
     tool = tools.get(name)
     if tool is None:
         msg = f"Tool '{name}' not found"
@@ -264,7 +254,7 @@ def direct_use(tools: ToolRegistry, name: str, arguments: dict[str, Any]) -> Too
 
 
 async def call_recorded(session: ActiveSession, use: ToolUse, override: str | None) -> ToolResult:
-    """The tool's result, taken from its message as that is stored: the window may have dropped it by now."""
+    """The tool's result, read from the stored message's event: the window may have dropped the message by now."""
     prompt = [direct_prompt(recorded(use), override)]
     found: list[ToolResult] = []
     async with session.stream(Invocation(prompt=prompt, busy="reject", direct=use)) as events:

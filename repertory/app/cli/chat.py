@@ -1,7 +1,7 @@
-"""`repertory chat`: a conversation in a terminal or over a pipe, kept and resumed.
+"""`repertory chat`: a conversation in a terminal or over a pipe, stored and resumed.
 
-The main thread reads lines and takes signals; turns run in the process's event loop for sync calls. So Ctrl-C lands
-where nothing can be half done, and cuts the turn short as `agent.cancel()` does.
+The main thread reads lines and gets signals; turns run in the process's event loop for sync calls. So Ctrl-C interrupts
+only the main thread, which then cuts the turn short by `agent.cancel()`.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ DEFAULT_AGENT = "default"
 
 
 class ForkedChat(NamedTuple):
-    """Where to chat."""
+    """The forked session and its agent."""
 
     session_id: str
     agent_id: str
 
 
 async def fork_for_chat(place: SessionPlace, source: str, new_id: str | None) -> ForkedChat:
-    """Fork `SESSION` or `SESSION@POSITION`: the agent that is alone in it, or `default`. Without a new id, the first of
-    `SESSION-2`, `SESSION-3` and so on that is free.
+    """Fork `SESSION` or `SESSION@POSITION`: its only agent, or `default`. The default id is the first free one of
+    `SESSION-2`, `SESSION-3` and so on.
 
     Errors: `NotFound`, `AlreadyExists`, `Invalid`, those of the place.
     """
@@ -75,7 +75,7 @@ async def fork_for_chat(place: SessionPlace, source: str, new_id: str | None) ->
 
 
 def source_in(source: str, there: dict[str, list[str]]) -> tuple[str, PositionLike]:
-    """The session and the position that are meant. An id with an `@` in it is known by being there."""
+    """The session and the position in `source`. An existing session's id may contain an `@`."""
     session_id, at, position = source.rpartition("@")
     if source in there or not at:
         return source, None
@@ -87,29 +87,29 @@ SYSTEM_PROMPT = (
     "Use the tools for arithmetic, for the time, and for notes in files."
 )
 ENDED_BY_SIGNAL = 128
-"""Added to a signal's number: what shells show for a process that a signal has ended."""
+"""Added to a signal's number: the exit code that shells show for a process ended by a signal."""
 _CANCEL_AGAIN_S = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatSettings:
-    """Which conversation, with which model, on which files."""
+    """The conversation, the model, and the folder for files."""
 
     session_id: str | None = None
-    """None: `chat`, or with a `source` one that is free."""
+    """None: `chat`, or with a `source` a free id."""
     source: str | None = None
-    """The session whose fork this is to be, as `SESSION` or `SESSION@POSITION`."""
+    """The session to fork, as `SESSION` or `SESSION@POSITION`."""
     agent_id: str = DEFAULT_AGENT
     model: str | None = None
     offline: bool = False
     folder: Path | None = None
-    """What the file tools may use; it is made when it is not there. None: `files` beside the default database."""
+    """The folder for the file tools, created when missing. None: `files` beside the default database."""
     place: SessionPlace | None = None
-    """Where the conversation is kept. None: the default database."""
+    """Where the conversation is stored. None: the default database."""
 
 
 def run_chat(settings: ChatSettings, environ: Mapping[str, str]) -> int:
-    """Find a model and talk until the lines end. Returns the exit code: 0 done, 2 there is no model.
+    """Find a model and talk until the input ends. Returns the exit code: 0 done, 2 there is no model.
 
     Errors: those of opening the session (`SessionBusy`, `Corrupt`, `Invalid`), of the fork (`NotFound`,
     `AlreadyExists`), and over a pipe those of a turn.
@@ -127,10 +127,10 @@ def run_chat(settings: ChatSettings, environ: Mapping[str, str]) -> int:
 
 
 def talk(settings: ChatSettings, model: Model, terminal: Terminal, *, label: str) -> int:
-    """Talk with a model until the lines end. Returns the exit code.
+    """Talk with a model until the input ends. Returns the exit code.
 
     Ctrl-C during a turn cuts it short, at the prompt it ends the chat. SIGTERM and SIGHUP cut the turn short and end
-    the process with 128 and their number; a second one ends it at once, which loses nothing that was said.
+    the process with 128 plus their number; a second one ends it at once, without a loss of durable messages.
     """
     session_id = check_id(settings.session_id or "chat", "session id")
     folder = settings.folder or home() / "files"
@@ -162,7 +162,7 @@ class Chat:
         """Whether the last turn has no answer yet."""
 
     def run(self, title: str) -> None:
-        """Take line after line until there are no more, or until Ctrl-C where nothing runs."""
+        """Take line after line until the input ends, or until Ctrl-C while no turn runs."""
         self._greet(title)
         while (line := self._terminal.ask("you> ")) is not None:
             if line.strip():
@@ -180,7 +180,7 @@ class Chat:
             self._terminal.remark("The last turn was cut short. Press Enter to go on with it, or say something else.")
 
     def _take_turn(self, prompt: Prompt) -> None:
-        """Run a turn to its end, asking on the way what tools ask, and about tools of unknown outcome."""
+        """Run a turn to its end, and ask the user the tools' questions and about tools of unknown outcome."""
         try:
             result = self._run_turn(prompt)
             while result.stop_reason == "interrupt":
@@ -200,7 +200,7 @@ class Chat:
             self._terminal.remark("Stopped. Press Enter to go on with it, or say something else.")
 
     def _run_turn(self, prompt: Prompt) -> AgentResult:
-        """The turn's result. Ctrl-C cuts the turn short; so does the end of the process."""
+        """The turn's result. Ctrl-C and the end of the process cut the turn short."""
         future = blocking_host().start(self._stream, prompt)
         try:
             return future.result()
@@ -211,7 +211,7 @@ class Chat:
             raise
 
     def _stopped(self, future: Future[AgentResult]) -> AgentResult:
-        """Cut the turn short and wait for its end. It is told more than once: before it has begun, it hears nothing."""
+        """Cut the turn short and wait for its end. Cancels repeatedly, since a turn that has not begun ignores it."""
         while not future.done():
             self._agent.cancel()
             wait([future], timeout=_CANCEL_AGAIN_S)
@@ -227,7 +227,7 @@ class Chat:
         raise AssertionError("a turn's stream ends with its result or an error")
 
     def _ask_about(self, interrupts: tuple[Interrupt, ...]) -> Prompt:
-        """What a person says to each question; None when there is nobody left to say it."""
+        """The user's answers to the questions; None when the input has ended."""
         answers: list[dict[str, object]] = []
         for interrupt in interrupts:
             response = self._ask_outcome(interrupt) if is_about_outcome(interrupt) else self._ask(interrupt)
@@ -251,7 +251,7 @@ class Chat:
 
 
 class TurnOnScreen:
-    """Shows one turn: the answer while it comes, and a line for each tool that starts and ends."""
+    """Shows one turn: the streamed answer, and a line for each tool that starts and ends."""
 
     def __init__(self, terminal: Terminal) -> None:
         self._terminal = terminal
@@ -259,7 +259,7 @@ class TurnOnScreen:
         self._names: dict[str, str] = {}
 
     def show(self, event: TurnEvent) -> None:
-        """Show what is to be shown of an event."""
+        """Show the event, if it has anything to show."""
         match event:
             case {"data": str(text)}:
                 self._terminal.write(harmless(text))
@@ -296,7 +296,7 @@ def is_cut_short(messages: Sequence[Message]) -> bool:
 
 @contextmanager
 def _signals_end_the_process() -> Generator[None]:
-    """SIGTERM and SIGHUP raise `SystemExit` in the main thread, once; then they do again what they did before."""
+    """SIGTERM and SIGHUP raise `SystemExit` in the main thread, once; then their earlier handlers are restored."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -323,14 +323,14 @@ class Terminal:
     """Reads lines and writes text. With a pipe there is no prompt, and remarks go to the error stream."""
 
     def __init__(self, source: TextIO | None = None, out: TextIO | None = None, err: TextIO | None = None) -> None:
-        """The process's own streams, unless others are given. Line editing comes with a terminal."""
+        """The default streams are the process's own. A terminal has line editing."""
         self._source, self._out, self._err = source or sys.stdin, out or sys.stdout, err or sys.stderr
         self.interactive = self._source is sys.stdin and self._source.isatty() and self._out.isatty()
         if self.interactive:
             _edit_lines()
 
     def ask(self, prompt: str) -> str | None:
-        """The next line without its line break; None when there are no more."""
+        """The next line without its line break; None at the end of the input."""
         if self.interactive:
             try:
                 return input(prompt)
@@ -345,13 +345,13 @@ class Terminal:
         self._out.flush()
 
     def remark(self, text: str) -> None:
-        """Say something about the conversation that is not part of it."""
+        """Write a remark that is not part of the conversation."""
         stream = self._out if self.interactive else self._err
         stream.write(f"{harmless(text)}\n")
         stream.flush()
 
 
 def _edit_lines() -> None:
-    """Give `input` line editing and a history where Python has them."""
+    """Give `input` line editing and a history if Python has them."""
     with suppress(ImportError):
         import_module("readline")

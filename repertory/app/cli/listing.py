@@ -1,4 +1,4 @@
-"""What is known of stored sessions, as lines of text or as JSON."""
+"""Stored sessions as lines of text or as JSON."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def session_table(sessions: Sequence[SessionInfo]) -> Iterator[str]:
 
 
 def history_lines(agent: StoredAgent) -> Iterator[str]:
-    """Every message with who said it and when; at the end, whether the last turn was cut short."""
+    """Every message with its author and time; at the end, whether the last turn was cut short."""
     if agent.lost_source is not None:
         yield f"(Forked from {harmless(agent.lost_source)}, which is gone: what was said before is not here.)"
     for each in agent.messages:
@@ -55,7 +55,7 @@ def history_lines(agent: StoredAgent) -> Iterator[str]:
 
 
 def _run_lines(run: Mapping[str, Any]) -> Iterator[str]:
-    """How far a graph or swarm is, and what each node led to."""
+    """The state of a graph's or swarm's run, and each node's result."""
     yield f"{run['type']}, {run['status']}: {_one_line(run['current_task'])}"
     for node, result in run["node_results"].items():
         said = NodeResult.from_dict(result)
@@ -65,7 +65,7 @@ def _run_lines(run: Mapping[str, Any]) -> Iterator[str]:
 
 
 def happening_lines(history: StoredHistory) -> Iterator[str]:
-    """One line per position: its number, when, what happened, and whether it was left behind."""
+    """One line per position: its number, time and event, and whether a rewind left it behind."""
     if history.lost_source is not None:
         yield f"(Forked from {harmless(history.lost_source)}, which is gone.)"
     for each in history.happenings:
@@ -102,7 +102,7 @@ def _happened(each: TimelineEntry) -> str:
 
 
 def _number(each: StoredMessage | TimelineEntry | MessageDifference) -> str:
-    """The number, with the journal that it is of when that is another one."""
+    """The number, with the name of its journal if that is another one."""
     return f"#{each.seq}" if each.source is None else f"{harmless(each.source)} #{each.seq}"
 
 
@@ -111,7 +111,7 @@ def _one_line(value: object) -> str:
 
 
 def hit_lines(result: SearchResult) -> Iterator[str]:
-    """One line per message that was found, and what could not be searched."""
+    """One line per message that was found, then the sessions that could not be searched."""
     for hit in result.hits:
         where = f"{harmless(hit.session_id)} {harmless(hit.agent_id)} #{hit.seq}"
         yield f"{where} {hit.role}, {local_time(hit.at)}: {harmless(hit.excerpt)}"
@@ -122,8 +122,8 @@ def hit_lines(result: SearchResult) -> Iterator[str]:
 
 
 def difference_lines(found: Difference) -> Iterator[str]:
-    """What only the first has after a minus, what only the second has after a plus: messages, what is shown, the state,
-    the cost.
+    """Minus for what only the first conversation has, plus for what only the second has: messages, shown messages, the
+    state, and the cost of the answers.
     """
     if found.empty:
         yield f"No difference in {found.same} messages, what is shown and the state."
@@ -156,7 +156,7 @@ def _cost(cost: Cost) -> str:
 
 
 def health_lines(report: DoctorReport) -> Iterator[str]:
-    """What is wrong, what was done about it, and how many sessions are sound."""
+    """The problems, the repairs, and the number of sound sessions."""
     for damage in report.damages:
         yield f"{harmless(damage.where)}: {harmless(damage.what)}"
     if report.rebuilt_from is not None:
@@ -200,20 +200,20 @@ def _plain(value: object) -> object:
     return value
 
 
-# Messages as text for a terminal. What a model or a tool said cannot move the cursor, change colours, or look like
-# something else: characters that reverse the direction of text, or that nobody sees, are spelled out.
+# Messages as text for a terminal. The text of a model or a tool cannot move the cursor, change colours, or look like
+# other text: invisible characters, and those that reverse the direction of text, are spelled out.
 
 SHORT = 100
-"""Characters of a tool's input or result that are shown."""
+"""How many characters of a tool's input or result are shown."""
 
 _HIDDEN = (
     *range(0x20),
     *range(0x7F, 0xA0),
-    0x061C,  # Directions, single and in stretches.
+    0x061C,  # Text direction, single characters and ranges.
     *range(0x200E, 0x2010),
-    *range(0x2028, 0x202F),  # Also the separators of lines and paragraphs.
+    *range(0x2028, 0x202F),  # Also the line and paragraph separators.
     *range(0x2066, 0x206A),
-    0x200B,  # Nothing to be seen at all; joiners are left to the scripts that need them.
+    0x200B,  # Invisible characters; joiners stay, since some scripts need them.
     *range(0x2060, 0x2065),
     0xFEFF,
     *range(0xFFF9, 0xFFFC),
@@ -230,12 +230,12 @@ _IN_JSON = {code: json.dumps(chr(code))[1:-1] for code in _ESCAPES}
 
 
 def harmless(text: str) -> str:
-    """The text with every character that controls or hides something spelled out, but line breaks and tabs."""
+    """The text with every control and invisible character spelled out, except line breaks and tabs."""
     return text.translate(_ESCAPES)
 
 
 def harmless_json(text: str) -> str:
-    """The same for JSON, which says the same as before."""
+    """`harmless` for JSON, whose value stays the same."""
     return text.translate(_IN_JSON)
 
 
@@ -256,13 +256,13 @@ def tool_use_line(use: ToolUse) -> str:
 
 
 def tool_result_line(result: ToolResult) -> str:
-    """What the tool answered, shortened, and whether it failed."""
+    """The tool's result, shortened, and whether it failed."""
     text = shortened(" ".join(_part_text(part) for part in result["content"])) or "(nothing)"
     return text if result.get("status") != "error" else f"failed: {text}"
 
 
 def interrupt_line(interrupt: Interrupt) -> str:
-    """What an interrupt is about."""
+    """The subject of an interrupt."""
     match interrupt.reason:
         case {"tool": str(name), "toolUseId": str(use_id), "input": given}:
             return tool_use_line({"toolUseId": use_id, "name": name, "input": given})

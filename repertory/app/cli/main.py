@@ -45,14 +45,14 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command. Returns the exit code: 0 done, 1 it failed, 2 it was used wrongly or there is no model."""
+    """Run a command. Returns the exit code: 0 done, 1 it failed, 2 wrong usage or no model."""
     options = build_parser().parse_args(arguments)
-    logging.getLogger("repertory").addHandler(logging.NullHandler())  # commands say themselves what failed
+    logging.getLogger("repertory").addHandler(logging.NullHandler())  # commands report their failures themselves
     _take_any_text()
     try:
         return _run(options)
     except BrokenPipeError:
-        # Nobody reads on. The flush at exit must not fail once more.
+        # The reader has closed the pipe. The flush at exit must not fail as well.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt:
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _take_any_text() -> None:
-    """What is said may not fit the terminal's encoding, and what comes in may not be text: neither is an error."""
+    """Neither characters that the terminal's encoding lacks nor undecodable input raise an error."""
     for stream, errors in ((sys.stdin, "replace"), (sys.stdout, "backslashreplace"), (sys.stderr, "backslashreplace")):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors=errors)

@@ -1,4 +1,4 @@
-"""`repertory memory ...`: what agents remember, from the command line."""
+"""`repertory memory ...`: agents' memory stores from the command line."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _Run = Callable[[argparse.Namespace], Awaitable[CommandOutput]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreLine:
-    """One memory store, as a listing shows it."""
+    """One memory store in a listing."""
 
     name: str
     kind: str
@@ -75,7 +75,7 @@ def add_memory_commands(parser: argparse.ArgumentParser) -> None:
 
 
 def run_memory_command(options: argparse.Namespace) -> int:
-    """Run one. Returns the exit code: 0 done; 1 there was nothing."""
+    """Run one command. Returns the exit code: 0 done; 1 it found nothing."""
     if "manager" in options:
         options.opened = _manager(options)
     outcome: CommandOutput = anyio.run(options.run, options)

@@ -1,4 +1,4 @@
-"""`repertory sessions ...`: the operations on stored sessions as commands, and places of sessions as text."""
+"""`repertory sessions ...`: the operations on stored sessions as commands, and names of places."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ _AGE = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smhdw]?)")
 
 @dataclass(frozen=True, slots=True)
 class CommandOutput:
-    """What a command has to say."""
+    """The output of a command."""
 
     report: object
-    """None when everything was said already."""
+    """None when the command has written its output itself."""
     lines: Iterator[str]
     code: int = 0
 
@@ -60,11 +60,11 @@ CliCommand = Callable[[argparse.Namespace, Sessions], Awaitable[CommandOutput]]
 
 
 class Declined(Exception):
-    """Somebody was asked, and did not say yes."""
+    """The user was asked, and did not say yes."""
 
 
 def add_place(parser: argparse.ArgumentParser) -> None:
-    """`--at`, and `--database` for a database alone."""
+    """Adds `--at`, and `--database` for a database alone."""
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
         "--at",
@@ -155,7 +155,7 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
 
 
 def run_command(options: argparse.Namespace) -> int:
-    """Run one. Returns the exit code: 0 done; 1 somebody declined, or something is damaged."""
+    """Run one command. Returns the exit code: 0 done; 1 the user declined, or a session is damaged."""
     sessions = Sessions(chosen_place(options))
     try:
         outcome = anyio.run(options.run, options, sessions)
@@ -377,7 +377,7 @@ def _copied(done: CopyReport, how: str) -> str:
 
 
 def _only(session: StoredSession) -> StoredAgent:
-    """The only agent, or the one that is called `default`."""
+    """The only agent, or the one with the id `default`."""
     agents = session.agents
     if len(agents) == 1:
         return next(iter(agents.values()))
@@ -387,7 +387,7 @@ def _only(session: StoredSession) -> StoredAgent:
 
 
 async def _ask(options: argparse.Namespace, question: str) -> None:
-    """Go on only after a yes, unless that was said before."""
+    """Ask the user, unless `--yes` was given. Errors: `Declined` for any answer but yes."""
     if options.yes:
         return
     sys.stderr.write(f"{question} [y/N] ")
@@ -413,7 +413,7 @@ def _age_s(text: str) -> float:
 
 
 def _argument(read: Callable[[str], T]) -> Callable[[str], T]:
-    """What reads an argument, so that what is wrong with it is said as argparse says such things."""
+    """The reader of an argument, with `Invalid` raised as the error that argparse expects."""
 
     def convert(text: str) -> T:
         try:
@@ -428,13 +428,13 @@ FORMS = (
     "a database file, sqlite:FILE, journal:FOLDER, journal:s3://BUCKET/PREFIX, files:FOLDER, s3://BUCKET/PREFIX,"
     " snapshots:FOLDER, snapshots:s3://BUCKET/PREFIX or agentcore:MEMORY/ACTOR"
 )
-"""For help texts."""
+"""The forms of a place, for help texts."""
 _MEMORY = re.compile(r"((?:arn:.*:memory/)?[^/]+)/(.+)")
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):(.*)", re.DOTALL)
 
 
 def place_named(text: str) -> SessionPlace:
-    """The place. A name without a scheme is a database file. Errors: `Invalid` listing the forms."""
+    """The place of this name. A name without a scheme is a database file. Errors: `Invalid` listing the forms."""
     if text.startswith("s3://"):
         return S3Sessions(*_bucket(text))
     match _SCHEME.fullmatch(text):

@@ -1,5 +1,5 @@
-"""Bringing sessions to life: in a `Runtime`, for a call by itself, and for sync code.
+"""Running sessions: in a `Runtime`, for a single call, and for sync code.
 
-Start with `session.py` (what a session is) and `host.py` (what brings it to life), then `life.py` (calls that find no
+Start with `session.py` (what a session is) and `host.py` (which starts its actors), then `life.py` (calls without a
 host), `runtime.py` and `blocking.py` (sync code).
 """

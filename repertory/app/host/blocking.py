@@ -1,8 +1,8 @@
 """The private event loop of sync code: one thread for the process, started by the first sync call.
 
 Sync calls of every agent run there, on one host, so two agents on one session share its actors. At interpreter exit
-the host is drained, which ends the calls of threads that are still in one, and the thread ends. That is bounded: the
-thread is a daemon, so a process ends whatever its loop, its tools or its stores are doing.
+the host is drained, which ends the calls of threads that still wait for one, and the thread ends. The drain is bounded:
+the thread is a daemon, so a process ends even while its loop, its tools or its stores are stuck.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _RESERVE_SHARE = 0.25
-"""The part of the time for the end that is kept for committing journals and giving sessions up."""
+"""The share of the exit time that is reserved for committing journals and releasing sessions."""
 _log = logging.getLogger("repertory.app")
 
 
@@ -50,36 +50,36 @@ class BlockingHost:
         self._ready = threading.Event()
         self._portal: BlockingPortal | None = None
         self._wake: Callable[[], None] | None = None
-        """Wakes the loop's own task and waits for nothing: the loop may be held up."""
+        """Wakes the loop's own task without waiting, since the loop may be blocked."""
         self._late: deque[Callable[[], Coroutine[object, object, None]]] = deque()
-        """What that task is to start."""
+        """Functions for that task to start."""
         self._stopping = False
         self._end_by = 0.0
-        """When `stop` is to return, by the monotonic clock."""
+        """When `stop` has to return, by the monotonic clock."""
         self._thread = threading.Thread(target=anyio.run, args=(self._serve,), name="repertory-sync", daemon=True)
         self._thread.start()
         self._ready.wait()
 
     def run(self, function: Callable[P, Awaitable[T]], *args: P.args, **options: P.kwargs) -> T:
-        """Run an async function there and wait for it. Errors: what it raises; `Invalid` from within that loop
-        itself. Whoever is interrupted while waiting, by Ctrl-C for one, cancels it.
+        """Run an async function in this loop and wait for it. An exception while waiting, such as Ctrl-C, cancels it.
+        Errors: what it raises; `Invalid` when called from this loop itself.
         """
         future = self.start(function, *args, **options)
         try:
             return future.result()
         except BaseException:
-            future.cancel()  # Without effect on one that has ended, whose own error this is.
+            future.cancel()  # Without effect on a future that has ended, whose own error this is.
             raise
 
     def start(self, function: Callable[P, Awaitable[T]], *args: P.args, **options: P.kwargs) -> Future[T]:
-        """Start an async function there; the future has what it returns or raises. Cancelling it cancels the function.
+        """Start an async function in this loop; the future has its result or error. Cancelling it cancels the function.
 
-        Errors: `Invalid` from within that loop itself, where waiting for the future would never end.
+        Errors: `Invalid` when called from this loop itself, where waiting for the future would never end.
         """
         if threading.current_thread() is self._thread:
             raise Invalid("a sync call from inside the sync loop would wait for itself; use invoke_async")
         if self._portal is None:
-            raise Invalid("the process is exiting; sync calls are over")
+            raise Invalid("the process is exiting; it takes no more sync calls")
 
         async def call() -> T:
             return await function(*args, **options)
@@ -87,8 +87,8 @@ class BlockingHost:
         return self._portal.start_task_soon(call)
 
     def run_within(self, function: Callable[[], Awaitable[None]], within_s: float) -> None:
-        """Run an async function there, and return when it has ended or that time is over, whatever runs there. It must
-        not raise.
+        """Run an async function in this loop, and return when it has ended or after `within_s`, even if the loop is
+        blocked. The function must not raise.
         """
         ended = threading.Event()
 
@@ -101,9 +101,9 @@ class BlockingHost:
             ended.wait(within_s)
 
     def stop(self) -> None:
-        """Do what nobody has done yet, drain the host, and end the thread. Calling it twice is allowed.
+        """Finish pending state and memory, drain the host, and end the thread. A second call does nothing.
 
-        It returns in time, whatever runs there. What has not ended by then is left to itself, and logged.
+        It returns in time even if the loop is blocked. What has not ended by then is abandoned, and logged.
         """
         if self._portal is None:
             return
@@ -117,7 +117,7 @@ class BlockingHost:
             _log.error("sync calls did not end in time; the process does not wait for them within_s=%s", within_s)
 
     def _woken(self) -> bool:
-        """Have the loop's own task look what there is to do. False when the loop has ended."""
+        """Wake the loop's own task. False when the loop has ended."""
         try:
             if self._wake is not None:
                 self._wake()
@@ -128,7 +128,7 @@ class BlockingHost:
     async def _serve(self) -> None:
         from anyio.from_thread import BlockingPortal  # loaded by the first sync call
 
-        # The portal waits for every call, however long: so the drain, which has a deadline, comes before it.
+        # The portal waits for every call without a bound, so the drain, which has a deadline, comes first.
         async with BlockingPortal() as portal, Host(self._settings) as host, anyio.create_task_group() as group:
             events, call_threadsafe = [anyio.Event()], parking_here().call_threadsafe
             self._wake = lambda: call_threadsafe(lambda: events[0].set())
@@ -144,7 +144,7 @@ class BlockingHost:
             group.cancel_scope.cancel()
 
     async def _cut_short(self, host: Host) -> None:
-        """Leave the drain no more than its reserve, when that is all the time there is."""
+        """Cut the drain short when only its reserve of time is left."""
         reserve_s = self._settings.drain_timeout_s * _RESERVE_SHARE
         await anyio.sleep(max(0.0, self._end_by - reserve_s - time.monotonic()))
         host.system.cut_short()
@@ -155,7 +155,7 @@ _host: BlockingHost | None = None
 
 
 def blocking_host() -> BlockingHost:
-    """The process's host for sync calls, started by the first one who asks. A forked child starts its own."""
+    """The process's host for sync calls, started on first use. A forked child starts its own."""
     global _host
     with _host_lock:
         if _host is None:
@@ -164,58 +164,58 @@ def blocking_host() -> BlockingHost:
         return _host
 
 
-# What is to be done before the process ends, if nothing else does it: state that was set is stored, what was said is
-# offered to memory.
+# Work to do before the process ends, if it was not done before: changed state is stored, and memories are extracted
+# from new messages.
 #
-# Tools set state within a turn, which stores it. A program may set it at any time, and end without another call. What
-# was said waits for a trigger of memory, and the program may end before. What does these things is held here until it
-# was done, so that it outlives the last reference to its agent as well.
+# A turn stores the state that its tools set. A program may set state at any time, and end without another call.
+# Messages wait for a memory trigger, and the program may end before. The functions for this work are held here until
+# they ran, so they also outlive the last reference to their agent.
 #
-# At the end of the process everything is tried once, all of it at the same time and within a bound. What is left then
-# is named in the log, and the process ends.
+# At the end of the process every function is called once, all at the same time and within a bound. Work that is left
+# then is named in the log, and the process ends.
 
 FinishAtExit: TypeAlias = Callable[[float], Awaitable[str | None]]
-"""Does it, within the time that is left until a time of the event loop's clock. Returns why some of it is not done, and
-None when all of it is.
+"""Does the work before a time of the event loop's clock. Returns why some of it is not done, and None when all of it
+is.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unfinished:
-    """One thing that is to be done."""
+    """One piece of work to do before the process ends."""
 
     left: str
-    """What the log says when it is not done."""
+    """The log's text when it is not done."""
     session_id: str | None
-    """None when the conversation is kept nowhere."""
+    """None when the conversation is not stored."""
     agent_id: str
     finish: FinishAtExit
     of_memory: bool = False
-    """Whether it may hold a conversation that is kept nowhere else."""
+    """Whether it may hold a conversation that is stored nowhere else."""
 
 
 EXIT_S = 10.0
-"""How long the end of the process may take, with everything that is to be done before it."""
+"""How long the end of the process may take, with all this work."""
 UNSAVED_SHARE = 0.7
-"""The part of it for what is held here. The rest is for committing journals and giving sessions up."""
+"""The share of it for this work. The rest is for committing journals and releasing sessions."""
 HELD_MAX = 256
-"""Agents that are held for their memory. With more the oldest is done now; with twice as many it is given up."""
+"""Agents that are held for their memory. Beyond it the oldest is finished now; beyond twice as many it is dropped."""
 _RETURN_S = 0.5
-"""How long what was cancelled may take to return."""
+"""How long cancelled work may take to return."""
 
 _unsaved_log = logging.getLogger("repertory.sessions")
 _lock = threading.Lock()
 _unsaved: dict[int, Unfinished] = {}
-"""By the identity of what is to be stored, the oldest first."""
+"""By the `id()` of the state or memory, the oldest first."""
 _under_way: dict[int, bool] = {}
-"""What is being done now, and whether there is more of it since. Whatever fails is not held again."""
+"""Work that runs now, and whether there was new work since. Failed work is not held again."""
 _making_room = _registered = _ending = False
 _spent_s = 0.0
 """How much of `EXIT_S` is used up."""
 
 
 def watch_state(state: AgentState, store: FinishAtExit, of: tuple[str, str]) -> None:
-    """Store what is set in the state from now on at the end of the process, unless it is stored before. `of`: session
+    """From now on, store changes of the state at the end of the process, unless they are stored before. `of`: session
     and agent.
     """
     text = "state that was set was not stored, and is lost"
@@ -224,9 +224,7 @@ def watch_state(state: AgentState, store: FinishAtExit, of: tuple[str, str]) -> 
 
 
 def hold_memory(key: int, unfinished: Unfinished, unread: bool) -> None:
-    """Offer what was said to memory at the end of the process, unless that is done before; `unread`: whether anything
-    is left.
-    """
+    """Extract memories at the end of the process, unless that is done before. `unread`: whether messages are left."""
     global _making_room
     _note(key, unfinished, unread)
     given_up: list[Unfinished] = []
@@ -243,7 +241,7 @@ def hold_memory(key: int, unfinished: Unfinished, unread: bool) -> None:
 
 
 def finish_unsaved(host: BlockingHost, within_s: float) -> None:
-    """Do what is left, all of it at the same time. What is not done within that time is logged, and given up."""
+    """Do all pending work at the same time. Work not done within that time is logged, and dropped."""
     with _lock:
         left = dict(_unsaved)
         _unsaved.clear()
@@ -266,10 +264,10 @@ def _note(key: int, unfinished: Unfinished, changed: bool) -> None:
 
 
 def _register() -> None:
-    """Have it done at the end of the process: when the main thread ends, as far as it is known then, and at exit.
+    """Register the exit functions: for the end of the main thread, where Python supports that, and for atexit.
 
-    At exit is late: names are not resolved any more (asyncio does it in threads of `concurrent.futures`), and in some
-    releases no thread is started. What is registered last is called first, in both places.
+    At atexit some things fail: names are not resolved any more (asyncio does it in threads of `concurrent.futures`),
+    and in some releases no thread is started. In both places the function registered last is called first.
     """
     global _registered
     atexit.unregister(_at_exit)
@@ -292,7 +290,7 @@ def _at_end_of_main_thread() -> None:
 
 
 def _at_exit() -> None:
-    """The process ends: stop the host, and take nothing on any more."""
+    """The process ends: stop the host, and accept no more work."""
     global _ending
     if _host is not None or _unsaved:
         _ending = True
@@ -304,7 +302,7 @@ def _held_for_memory() -> list[int]:
 
 
 def _make_room() -> None:
-    """Do the oldest now, one after the other."""
+    """Finish the oldest now, one after the other."""
     global _making_room
     while True:
         with _lock:
@@ -344,7 +342,7 @@ async def _finish_one(waiting: dict[int, Unfinished], key: int, one: Unfinished,
 
     error: Exception | None = None
     with anyio.CancelScope(deadline=by):
-        error = await attempt(finish)  # Whatever it raises, the others are done, and the process ends.
+        error = await attempt(finish)  # If it raises, the other work still runs, and the process ends.
     if (error is None and not outcome) or waiting.pop(key, None) is None:
         return
     with _lock:
@@ -361,7 +359,7 @@ def _tell(one: Unfinished, why: str) -> None:
 
 
 def _forget_parent() -> None:
-    """In a forked child: no host is started yet, and what is left is the parent's to do."""
+    """In a forked child: no host runs, and pending work is the parent's."""
     global _host_lock, _host, _lock, _making_room, _ending, _spent_s
     never_collect(_host)
     _host_lock, _host, _lock = threading.Lock(), None, threading.Lock()

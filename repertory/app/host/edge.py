@@ -1,9 +1,8 @@
-"""The public edge: what callers see of an error, whether they run an event loop, and spans for who traces.
+"""The public edge: the tracebacks that callers see, whether a thread runs an event loop, and optional spans.
 
-An error of ours crosses the edge with the frames of whoever called and of whoever's code raised, so that it says what
-went wrong and where in their own code; those of this package, of the event loops and of client libraries are left out,
-and a group of one error is that error. Causes keep their place in the chain. `REPERTORY_FULL_TRACEBACKS=1` leaves
-everything as it is.
+An error of ours reaches the caller with the frames of the caller's code and of user code that raised. Frames of this
+package, of the event loops and of client libraries are removed, and a group of one error becomes that error. Causes
+keep their place in the chain. `REPERTORY_FULL_TRACEBACKS=1` leaves everything as it is.
 """
 
 from __future__ import annotations
@@ -35,8 +34,8 @@ _LIBRARIES = frozenset((*_LOOPS, *_CLIENTS, "openai", "pydantic"))
 
 
 def short_errors(kind: type[T]) -> type[T]:
-    """A decorator of a public class: its public methods raise errors as callers are to see them, also those that it has
-    from classes of ours.
+    """A decorator of a public class: its public methods, also those inherited from our classes, raise errors with short
+    tracebacks.
     """
     ours = [base for base in kind.__mro__ if base.__module__.partition(".")[0] == __name__.partition(".")[0]]
     for name in dict.fromkeys(name for base in ours for name in vars(base)):
@@ -47,7 +46,7 @@ def short_errors(kind: type[T]) -> type[T]:
 
 
 def shortened_error(error: Exception) -> Exception:
-    """The error to raise instead: the same object, or the only one in a group, if it is ours."""
+    """The error to raise instead: the same object, or the only one of ours in a group, with its traceback shortened."""
     found: BaseException = error
     while isinstance(found, BaseExceptionGroup):
         inner = cast("BaseExceptionGroup[BaseException]", found).exceptions
@@ -63,9 +62,9 @@ def shortened_error(error: Exception) -> Exception:
         link.__traceback__ = _kept(link.__traceback__)
         following = link.__cause__ if link.__cause__ is not None or link.__suppress_context__ else link.__context__
         if isinstance(following, RepertoryError) and link.__cause__ is None:
-            link.__context__ = following = None  # What we did about another error of ours is no news.
+            link.__context__ = following = None  # An error of ours raised while handling another one: drop that one.
         if not isinstance(link, RepertoryError) and link.__traceback__ is None:
-            link.__cause__ = link.__context__ = following = None  # Nor is what a library made it of.
+            link.__cause__ = link.__context__ = following = None  # A library's error without frames: drop its causes.
         link = following
     return found
 
@@ -143,7 +142,7 @@ def _is_internal(file: str) -> bool:
 # Whether the calling thread runs an event loop right now.
 
 _parents_run: Any = None
-"""The run of trio in which this process was forked, if it was. It goes on in the parent alone."""
+"""The run of trio in which this process was forked, if any. It continues in the parent alone."""
 
 
 def inside_event_loop() -> bool:
@@ -162,7 +161,7 @@ def inside_event_loop() -> bool:
 
 
 def _forget_parent() -> None:
-    """In a forked child: asyncio knows by itself that its loop does not run here."""
+    """In a forked child: remember the parent's trio run. asyncio notices by itself that its loop is not here."""
     global _parents_run
     lowlevel: Any = sys.modules.get("trio.lowlevel")
     in_trio_run = getattr(lowlevel, "in_trio_run", None)
@@ -173,19 +172,19 @@ def _forget_parent() -> None:
 call_in_children(_forget_parent)
 
 
-# Spans around what agents do besides turns, and events of what a turn lacks, for whoever traces with OpenTelemetry;
+# Spans around work outside turns, and events for content that a turn lacks, if the program uses OpenTelemetry;
 # nothing without it.
 
 AttributeValue: TypeAlias = (
     "str | bool | int | float | Sequence[str] | Sequence[bool] | Sequence[int] | Sequence[float]"
 )
-"""What a span can say of something."""
+"""The values that a span's attribute may have."""
 _NAME = "repertory"
 
 
 @contextmanager
 def span(name: str, attributes: Mapping[str, AttributeValue]) -> Generator[None]:
-    """A span of that name as the current one, ended with the block; an error in the block is recorded in it."""
+    """A span of that name as the current one, until the end of the block; it records an error of the block."""
     get_tracer = _imported("get_tracer")
     if get_tracer is None:
         yield
@@ -195,12 +194,14 @@ def span(name: str, attributes: Mapping[str, AttributeValue]) -> Generator[None]
 
 
 def tell_left_out(name: str, why: str) -> None:
-    """Note on the current span, which is the caller's, that something was not told to the model, and why."""
+    """Record an event on the caller's span: the injection with this name was left out of the model call, and why."""
     get_current_span = _imported("get_current_span")
     if get_current_span is not None:
         get_current_span().add_event("repertory.injection.left_out", {"injection": name, "why": why})
 
 
 def _imported(name: str) -> Any:
-    """That function, if whoever traces has imported it, wholly: before, another thread may be at it."""
+    """That function of OpenTelemetry, if the program has imported it. Another thread may still be importing it: then
+    None.
+    """
     return getattr(sys.modules.get("opentelemetry.trace"), name, None)

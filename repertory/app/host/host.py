@@ -1,8 +1,7 @@
 """A host: one actor system with its stores, and the sessions that are active on it.
 
-A session is brought to life by the first one who needs it and shared by everybody else on the same host. When the
-last one has left it is put to rest: at once (a call outside a `Runtime` holds nothing afterwards), or after an idle
-time.
+The first user of a session starts it, and all other users on the same host share it. After the last one left, the host
+stops its actors: at once (a call outside a `Runtime` leaves nothing behind), or after an idle time.
 """
 
 from __future__ import annotations
@@ -46,63 +45,63 @@ _LOG = logging.getLogger("repertory.app")
 
 Key: TypeAlias = tuple[str, str, str]
 _HURRY_SHARE = 0.05
-"""Of the whole drain: how long a call that is cut short still waits for its store."""
+"""Share of the drain timeout: how long a call that is cut short still waits for its store."""
 ShutdownHook = Callable[[], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostSettings:
-    """How a host behaves."""
+    """The settings of a host."""
 
     idle_timeout_s: float = 0.0
-    """How long a session that nobody uses stays active; 0 puts it to rest at once."""
+    """How long a session without users stays active; 0 stops it at once."""
     drain_timeout_s: float = 25.0
     on_fatal: OnFatal = "raise"
-    """What to do when the actors are lost for good; see `SystemSettings`."""
+    """What to do when the actors cannot be restarted any more; see `SystemSettings`."""
     patience: StorePatience = DEFAULT_PATIENCE
-    """What sessions do while their store cannot be written."""
+    """How long sessions wait for a store that cannot be written."""
     ambient: bool = True
     """Whether agents called in the same event loop share this host."""
     alone: bool = False
-    """Whether it lives for one agent alone: for a call of it, or for a block around many. Its callers learn from their
-    own calls what goes wrong, and all that it started ends at once when it is left.
+    """Whether the host serves one agent alone: a call of it, or a block around many. Its callers get errors from their
+    own calls, and all that it started ends as soon as it is left.
     """
     closes_models: bool = True
-    """Whether the models that were used are closed when it is left."""
+    """Whether the host closes the models that were used when it is left."""
 
 
 @dataclass(slots=True)
 class _Place:
-    """Everything the host knows of one session."""
+    """The state of one session on the host."""
 
     lock: anyio.Lock = field(default_factory=partial(anyio.Lock, fast_acquire=True))
     active: ActiveSession | None = None
     name: str = ""
-    """Among the actors, while it is active."""
+    """The name of its supervisor, while it is active."""
     store_key: str | None = None
     spec: SessionSpec | None = None
-    """What it was brought to life from, whose lock is held."""
+    """The session spec that it was started from, whose lock is held."""
     remembers: MemoryParts | None = None
     """The memory stores that the session uses."""
     servers: list[ServerUse] = field(default_factory=list[ServerUse])
     """The tool servers that the session uses."""
     users: int = 0
     memory: InMemoryJournal | None = None
-    """What a session in memory goes on from."""
+    """The journal of a session without a store."""
     idle_since: float = 0.0
     by: float = -math.inf
-    """The last deadline of those who have used it since it was put to rest by the last of them."""
+    """The latest deadline of its users since it was last stopped."""
     buffer: CommitBuffer | None = None
-    """What the session has accepted and its store has not, while it is active."""
+    """The accepted records that are not stored yet, while it is active."""
 
     @property
     def waits(self) -> bool:
-        """Whether something waits for a store that does not take it."""
+        """Whether records wait for a store that does not take them."""
         return self.buffer is not None and self.buffer.error is not None and self.buffer.count > 0
 
 
 class Host:
-    """An actor system with sessions on it. An async context manager: when it is left, all that it started has ended."""
+    """An actor system with sessions on it. An async context manager: on exit, all that it started has ended."""
 
     def __init__(self, settings: HostSettings) -> None:
         self._settings = settings
@@ -116,21 +115,21 @@ class Host:
             )
         )
         self.buffers = CommitBuffers(settings.patience)
-        """What sessions have accepted and their stores have not."""
+        """Per session and agent: the accepted records that are not stored yet."""
         self._stores = OpenStores(self.system, self.buffers, self._yield if settings.idle_timeout_s > 0 else None)
         self.servers = ToolServers(self.system)
-        """The tool servers that run for sessions, and for clients that are open by hand."""
+        """The tool servers of sessions, and of clients that are open by hand."""
         self.memories = OpenMemories(self.system)
-        """The actors of memory stores that run for sessions, and for programs that ask a store."""
+        """The memory store actors of sessions, and of programs that ask a store."""
         self._remembers = False
         """Whether any session has used a memory store."""
         self._places: dict[Key, _Place] = {}
         self._wanted: set[tuple[str, str]] = set()
-        """Sessions in use, each by its store and its id, that other processes have asked for."""
+        """Sessions in use that other processes have asked for, each by its store's key and its id."""
         self._names: set[str] = set()
         self._refusing = False
         self.flushed: list[Mapping[str, StoreFlush]] = []
-        """What memory stores have taken in in the drain, and what not, by session."""
+        """By session: what memory stores stored during the drain, and what not."""
         self._models: dict[int, Model] = {}
         self._outer: Host | None = None
 
@@ -159,10 +158,10 @@ class Host:
                 with anyio.CancelScope(shield=True):
                     await self._close()
             for told in () if self._settings.alone else self.buffers.not_stored():
-                _LOG.error("a session is not stored whole session=%r records=%d", told.session_id, told.records)
+                _LOG.error("records of a session were not stored session=%r records=%d", told.session_id, told.records)
 
     def _be_ambient_no_more(self) -> None:
-        """Hosts of one event loop may end in any order, so another one may stand in front of this one."""
+        """Hosts of one event loop may end in any order, so this one may not be the current one."""
         inner = _ambient.get()
         if inner is self:
             _ambient.set(self._outer)
@@ -174,26 +173,26 @@ class Host:
 
     def session(self, spec: SessionSpec, deadline: float = math.inf) -> SessionUse:
         """The session, active for as long as the block: `async with host.session(spec) as session`. `deadline`:
-        that of the call, for what is to be done at the end of the block; see `ActiveSession.finish`.
+        that of the call, for the work at the end of the block; see `ActiveSession.finish`.
 
-        Errors: what opening it met (`SessionBusy`, `Corrupt`, `Unavailable`, `Invalid`).
+        Errors: those of opening it (`SessionBusy`, `Corrupt`, `Unavailable`, `Invalid`).
         """
         return SessionUse(self, spec, deadline)
 
     @property
     def alone(self) -> bool:
-        """Whether it lives for one agent alone."""
+        """Whether the host serves one agent alone."""
         return self._settings.alone
 
     @property
     def refusing(self) -> bool:
-        """Whether it shuts down: nobody else enters, and turns are cut short."""
+        """Whether the host shuts down: it takes no new users, and cuts turns short."""
         return self._refusing
 
     async def enter(self, spec: SessionSpec, deadline: float = math.inf) -> ActiveSession:
-        """One more user of the session, which is brought to life if need be. Each `enter` needs one `leave`.
+        """Adds a user to the session, which is started if necessary. Each `enter` needs one `leave`.
 
-        `deadline`: as `session` takes it. That of a call of which this one is a part holds as well.
+        `deadline`: as for `session`. The deadline of an enclosing call holds as well.
         """
         if self._refusing:
             raise Unavailable("the runtime is shutting down", session=spec.agent.session_id)
@@ -210,13 +209,13 @@ class Host:
                 return place.active or await self._activate(place, spec)
         except BaseException:
             place.users -= 1
-            if not place.lock.locked():  # Else it is being put to rest, and is dropped when that is done.
+            if not place.lock.locked():  # Otherwise the task that stops the session drops the place.
                 self._drop_empty(spec.key, place)
             raise
 
     async def leave(self, spec: SessionSpec) -> None:
-        """One user less; the last one puts the session to rest, unless it may idle and nobody else asks for it.
-        Cancellation waits for it.
+        """Removes a user; the last one stops the session, unless it may idle and no other process asks for it.
+        Cancellation waits for the stop.
         """
         place = self._places[spec.key]
         place.users -= 1
@@ -273,7 +272,7 @@ class Host:
     async def _members(
         self, place: _Place, spec: SessionSpec, keeper: Durable | InMemoryJournal
     ) -> Sequence[ChildSpec]:
-        """What the session consists of, with the tool servers and the memory stores that it uses."""
+        """The session's child specs, with its tool servers and memory stores started."""
         if spec.parts is not None:
             self._models[id(spec.parts.model)] = spec.parts.model
             links = await self.servers.enter_all(spec.parts.tools.sources, place.servers)
@@ -289,7 +288,7 @@ class Host:
         return await spec.members(keeper, memories, self)
 
     def _name_for(self, spec: SessionSpec) -> str:
-        """The session's name among the actors; numbered when one in another store has the same."""
+        """The session's name among the actors; numbered when a session in another store has the same."""
         name = first = f"session {spec.agent.session_id} {spec.agent.agent_id}"
         numbers = count(2)
         while name in self._names:
@@ -298,7 +297,7 @@ class Host:
         return name
 
     async def _rest(self, key: Key, place: _Place, *, at_once: bool = False, by: float = math.inf) -> None:
-        """Put a session to rest: stop its actors, which commits and releases, and leave its store."""
+        """Stop the session's actors, which commits its records and releases its lease, and leave its store."""
         active = place.active
         if active is not None and active.alive:
             if at_once:
@@ -307,19 +306,19 @@ class Host:
             else:
                 await active.finish(by)
             if self._settings.alone:
-                return  # All that there is ends with the host.
+                return  # The actors end with the host.
             await self.system.stop(active.watched)
         await self._forget(place)
         self._drop_empty(key, place)
 
     def _drop_empty(self, key: Key, place: _Place) -> None:
-        """Keep nothing of a session that nobody uses and that is kept elsewhere."""
+        """Drop the place of a session without users that needs nothing kept here."""
         unused = place.active is None and place.memory is None and not place.users and place.spec is None
         if unused and self._places.get(key) is place:
             del self._places[key]
 
     async def _forget(self, place: _Place) -> None:
-        """The session's actors are gone: nothing of it is active."""
+        """Called after the session's actors have ended: release everything that it used."""
         place.active = place.buffer = None
         self._names.discard(place.name)
         self._release(place)
@@ -332,13 +331,13 @@ class Host:
             await self._stores.leave(store_key, keep=self._settings.idle_timeout_s > 0)
 
     def _release(self, place: _Place) -> None:
-        """From now on the session may come to life elsewhere."""
+        """From now on the session may start elsewhere."""
         spec, place.spec = place.spec, None
         if spec is not None:
             spec.lock.release()
 
     async def _passivate_idle(self) -> None:
-        """Put every session to rest that nobody has used for a while, and of which nothing waits to be stored."""
+        """Stop every session that was idle for `idle_timeout_s` and has no records waiting for its store."""
         for key, place in list(self._places.items()):
             async with place.lock:
                 idle_s = anyio.current_time() - place.idle_since
@@ -348,7 +347,7 @@ class Host:
             self._drop_empty(key, place)
 
     async def _yield(self, store_key: str, session_id: str) -> None:
-        """Another process asks for a session: put it to rest, now or when its turns are over."""
+        """Another process asks for a session: stop it, now or when its turns are over."""
         places = {key: place for key, place in self._places.items() if key[:2] == (store_key, session_id)}
         if any(place.users or place.waits for place in places.values()):
             self._wanted.add((store_key, session_id))
@@ -361,23 +360,23 @@ class Host:
         await self._stores.give_up_owed(store_key, session_id)
 
     async def _refuse(self) -> None:
-        """From now on nobody enters."""
+        """From now on `enter` raises `Unavailable`."""
         self._refusing = True
 
     async def _finish_turns(self) -> None:
-        """Let turns in flight finish. The phase's deadline cancels this; what still runs is cancelled later."""
+        """Let running turns finish. The phase's deadline cancels this task; remaining turns are cancelled later."""
         async with anyio.create_task_group() as group:
             for place in list(self._places.values()):
                 group.start_soon(self._finish_turns_of, place)
 
     async def _finish_turns_of(self, place: _Place) -> None:
-        async with place.lock:  # It may be coming to life just now.
+        async with place.lock:  # The session may just be starting.
             active = place.active
         if active is not None:
             await active.finish_turns()
 
     async def _flush_memories(self) -> None:
-        """Have memory stores take in what was said in the sessions that are active."""
+        """Flush the memories of all active sessions."""
         active = [place.active for place in self._places.values() if place.active is not None]
         async with anyio.create_task_group() as group:
             for session in active:
@@ -393,12 +392,12 @@ class Host:
                 group.start_soon(self._rest_one, key, place)
 
     async def _rest_one(self, key: Key, place: _Place) -> None:
-        """A turn that still runs now has had its time: it is cancelled, which leaves a valid history."""
+        """A turn that still runs now is cancelled, which leaves a valid history."""
         async with place.lock:
             await self._rest(key, place, at_once=True)
 
     async def _close(self) -> None:
-        """Close what the sessions used. Their actors have ended."""
+        """Close the stores and models of the sessions, whose actors have ended."""
         for place in self._places.values():
             self._release(place)
         if not self._settings.alone:
@@ -409,7 +408,7 @@ class Host:
 
 
 class SessionUse:
-    """One user of a session. A class and not a generator: it is made for every call."""
+    """One use of a session. A class and not a generator, because every call makes one."""
 
     __slots__ = ("_blueprint", "_deadline", "_host")
 
@@ -429,19 +428,19 @@ _ambient: RunVar[Host | None] = RunVar("repertory_host", None)
 
 
 def ambient_host() -> Host | None:
-    """The host that the running event loop has, if it has one: agents called there share it."""
+    """The host of the running event loop, if any: agents called there share it."""
     return _ambient.get()
 
 
-# Looking now and then for sessions that nobody uses any more.
+# A periodic search for idle sessions.
 #
-# State: none. Fails: with the host, whose look it takes; it is then started again. Pace: its own clock. Supervised by
-# the root.
+# State: none. Fails: with the host's `look`, whose error it takes; it is then restarted. Pace: its own clock.
+# Supervised by the root.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookForIdle:
-    """Time to look."""
+    """A tick of the watch."""
 
 
 class IdleWatch(Actor[LookForIdle]):
@@ -460,15 +459,14 @@ class IdleWatch(Actor[LookForIdle]):
 
 
 def idle_watch_spec(period_s: float, look: Callable[[], Awaitable[None]]) -> ChildSpec:
-    """The child spec of a watch."""
     return ChildSpec(name="idle watch", factory=lambda: IdleWatch(period_s, look))
 
 
-# The phases in which a host shuts down, in order, and what each may take of the time.
+# The phases in which a host shuts down, in order, and their shares of the time.
 #
 # refuse   take no more turns
-# turns    let turns in flight finish; those that do not are cancelled, which leaves a valid history
-# memory   extract and flush what memory stores have to take in
+# turns    let running turns finish; the others are cancelled, which leaves a valid history
+# memory   extract and flush memories
 # commit   stop the sessions: every record is committed, every lease released
 # close    close stores and models
 
@@ -476,15 +474,15 @@ REFUSE, TURNS, MEMORY, COMMIT, CLOSE = "refuse", "turns", "memory", "commit", "c
 
 
 _ALONE = DrainPhase(name=COMMIT, timeout_s=20.0, reserve_s=5.0, stops_actors=True)
-"""The only phase of a host that lives for one agent: its turns have ended before."""
+"""The only phase of a host for one agent, whose turns have ended before."""
 
 
 _TOGETHER = SupervisorSettings(strategy=Strategy.REST_FOR_ONE)
-"""Of such a host: the session's actors stand under the root, behind those that they need."""
+"""For such a host: the session's actors are children of the root, each behind those that it needs."""
 
 
 def drain_phases(total_s: float) -> tuple[DrainPhase, ...]:
-    """The phases within `total_s` seconds. Committing and closing have their share whatever the turns take."""
+    """The phases within `total_s` seconds. Commit and close keep their reserves however long the turns take."""
     return (
         DrainPhase(name=REFUSE, timeout_s=total_s * 0.04),
         DrainPhase(name=TURNS, timeout_s=total_s * 0.60),

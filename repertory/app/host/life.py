@@ -1,8 +1,8 @@
-"""How the session of one agent, graph or swarm comes to life: for a call, or for a block around many calls.
+"""How the session of one agent, graph or swarm starts: for a call, or for a block around many calls.
 
-In a `Runtime`, and in the loop of sync code, one `Host` brings every session to life, and calls share it. Elsewhere
-structured concurrency leaves a call no place for actors but itself. So the first call brings a host of its own, which
-ends with it; whoever else wants the same session in this event loop waits at its gate, or joins.
+In a `Runtime`, and in the loop of sync code, one `Host` starts every session, and calls share it. Elsewhere structured
+concurrency leaves a call no place for actors but itself. So the first call brings its own host, which ends with the
+call; other callers of the same session in this event loop wait at its gate, or join.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
     from repertory.app.host.session import SessionSpec
 
 _IDLE_S = 3600.0
-"""In a block around many calls of a graph or swarm, nodes whose conversation is stored stay alive for that long."""
+"""In a block around many calls of a graph or swarm, unused nodes with a stored conversation stay alive so long."""
 
 
 @dataclass(slots=True)
 class _SessionGate:
-    """Through it one call at a time hosts a session in this event loop."""
+    """Lets one call at a time host a session in this event loop."""
 
     lock: anyio.Lock = field(default_factory=partial(anyio.Lock, fast_acquire=True))
     active: ActiveSession | None = None
     shared: bool = False
-    """Whether the host stays around, so that others need not wait for it to leave."""
+    """Whether the host outlives the call, so that other calls need not wait for its end."""
     callers: int = 0
 
 
@@ -50,15 +50,15 @@ _gates: RunVar[dict[Key, _SessionGate]] = RunVar("repertory_session_gates")
 async def hosted(
     spec: SessionSpec, *, busy: Busy = "queue", stays: bool = False, deadline: float = math.inf
 ) -> AsyncGenerator[ActiveSession]:
-    """The session, alive for as long as the block, whoever hosts it.
+    """The session, alive for as long as the block, on this event loop's host or another call's.
 
     `busy` says what to do when another call hosts it: wait, be refused with `AgentBusy`, cancel that call's turn and
-    wait, or join its turn. `stays`: this host outlives single calls, so others may join it. So may tools and hooks of
-    the turn that runs: it does not end before they do. Waiting ends with `AgentBusy` at the deadline, and so does soon
-    after it what is left to be done at the end.
+    wait, or join its turn. `stays`: this host outlives single calls, so other calls may join it. Tools and hooks of the
+    running turn may always join: the turn does not end before they do. Waiting ends with `AgentBusy` at the deadline,
+    and the work at the end of the block stops soon after it.
 
-    Errors: what opening it met (`SessionBusy`, `AgentBusy`, `Corrupt`, `Unavailable`, `Invalid`); at its end
-    `Unavailable` when turns of an agent that were answered could not be stored.
+    Errors: those of opening it (`SessionBusy`, `AgentBusy`, `Corrupt`, `Unavailable`, `Invalid`); at its end
+    `Unavailable` when answered turns of an agent could not be stored.
     """
     host = ambient_host()
     if host is not None:
@@ -118,14 +118,14 @@ def _host_for(spec: SessionSpec, stays: bool) -> Host:
             ambient=False,
             alone=True,
             closes_models=stays,
-            on_fatal=lambda error: None,  # Callers learn of it from their asks; the block around them is theirs.
+            on_fatal=lambda error: None,  # Callers learn of it from their asks, and own the block around them.
             patience=spec.patience or DEFAULT_PATIENCE,
         )
     )
 
 
 def _check_stored(host: Host) -> None:
-    """Callers of turns that were not answered know of it; of a graph or swarm it is logged."""
+    """Raises for answered turns of an agent. Other turns raised it themselves; for a graph or swarm it is logged."""
     for told in host.buffers.not_stored() if host.alone else ():
         if told.answered:
             text = "a turn that was answered could not be stored, and is lost"
@@ -134,7 +134,7 @@ def _check_stored(host: Host) -> None:
 
 
 class SessionLife:
-    """Brings the session of one agent, graph or swarm to life and puts it to rest."""
+    """Starts the session of one agent, graph or swarm, and ends it."""
 
     def __init__(
         self,
@@ -144,9 +144,9 @@ class SessionLife:
         *,
         keeps_host: bool = False,
     ) -> None:
-        """`name`: what it is called in errors, such as `agent NAME`. `spec` is asked anew each time; `joined` is told
-        of each session that is another one than before. `keeps_host`: a block around many calls keeps a host for it and
-        for its nodes, on which the first call brings it to life; else the block brings the session to life itself.
+        """`name`: the name in errors, such as `agent NAME`. `spec` is called for each start; `joined` is called with
+        each session that differs from the one before. `keeps_host`: a block around many calls keeps a host, on which
+        the first call starts the session and its nodes; without it the block starts the session itself.
         """
         self._name = name
         self._spec = spec
@@ -160,13 +160,13 @@ class SessionLife:
         forget_in_children(self)
 
     def forget_parent(self) -> None:
-        """In a forked child: no session is open, whatever block of the parent's this is."""
+        """In a forked child: no session is open, also within a block of the parent."""
         never_collect(self._task, self._held, self._current)
         self._task, self._held, self._held_in, self._current, self._current_in = None, None, None, None, None
 
     @property
     def current(self) -> ActiveSession | None:
-        """The last session that was open, which may be at rest."""
+        """The last session that was open, which may have ended."""
         return self._current
 
     @property
@@ -183,23 +183,23 @@ class SessionLife:
 
     @property
     def in_a_turn(self) -> bool:
-        """Whether the code that asks runs on behalf of a turn of this very session."""
+        """Whether the calling code runs on behalf of a turn of this very session."""
         return self._current is not None and self._current.in_a_turn
 
     def held_here(self) -> ActiveSession | None:
-        """The session that a block keeps open. Errors: `Invalid` elsewhere than in the block's event loop."""
+        """The session that a block keeps open. Errors: `Invalid` outside the block's event loop."""
         held = self._here()
         return None if isinstance(held, Host) else held
 
     def join(self, session: ActiveSession) -> None:
-        """The session is alive, whoever brought it to life."""
+        """Called when the session is alive, whether this object or another started it."""
         if self._current is not session:
             self._current, self._current_in = session, current_token().native_token
             if self._on_joined is not None:
                 self._on_joined(session)
 
     async def enter(self) -> None:
-        """Keep it alive until `leave`, which any task may call: no lease changes hands between calls."""
+        """Keep the session open until `leave`, which any task may call: no lease changes hands between calls."""
         if self._task is not None:
             raise Invalid(f"the {self._name} is open already")
         if not self._keeps_host:
@@ -217,7 +217,7 @@ class SessionLife:
         self._held_in = current_token().native_token
 
     async def leave(self, error: BaseException | None = None) -> None:
-        """Close what `enter` opened, if anything. `error`: what the caller's own block ended with."""
+        """Close what `enter` opened, if anything. `error`: the exception that ended the caller's own block."""
         task, held, self._task, self._held = self._task, self._held, None, None
         if task is None:
             return
@@ -234,8 +234,8 @@ class SessionLife:
     async def session(
         self, busy: Busy = "queue", deadline: float = math.inf, *, moves: bool = False
     ) -> AsyncGenerator[ActiveSession]:
-        """The session that is held open, or one brought to life for as long as the block. `moves`: another task may
-        leave the block than the one that entered it.
+        """The session that is held open, or one that lives as long as the block. `moves`: another task may leave the
+        block than the one that entered it.
         """
         held = self._here()
         if isinstance(held, ActiveSession):
@@ -267,7 +267,7 @@ class SessionLife:
             yield session
 
     async def _before_use(self, session: ActiveSession) -> None:
-        """What is to be done before each use of the session."""
+        """Called before each use of the session."""
 
     async def _before_leaving(self, session: ActiveSession) -> None:
-        """What is to be done at the end of a block around many calls."""
+        """Called at the end of a block around many calls."""

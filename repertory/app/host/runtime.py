@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
 
 class Cancellable(Protocol):
-    """What `serve_signals` cancels: a scope of anyio or trio, or a task of asyncio."""
+    """An object for `serve_signals` to cancel: a scope of anyio or trio, or a task of asyncio."""
 
     def cancel(self) -> object: ...
 
@@ -69,14 +69,14 @@ class Cancellable(Protocol):
 @short_errors
 class Runtime:
     """Hosts the sessions of one process in one event loop. An async context manager, entered once; another task of the
-    same loop than the one that entered it may leave it.
+    same loop may leave it.
 
-    `sessions`: where sessions are kept; without it they live in memory until the block ends. `memory`: what agents
-    remember with that have no memory manager of their own: one, or its stores. `idle_timeout_s`: how
-    long a session without a message keeps its actors. `drain_timeout_s`: how long shutting down may take in all.
-    `on_fatal`: what to do when the actors cannot be restarted any more: `raise` out of the block; `signal`, which
-    sends this process SIGTERM, for servers that would otherwise go on answering without them; or a function of the
-    error. `patience`: how long calls wait for a store that cannot be written, and how much may wait with them.
+    `sessions`: where sessions are stored; without it they live in memory until the block ends. `memory`: the default
+    for agents without a memory manager: a memory manager, or its stores. `idle_timeout_s`: how long a session without
+    a message keeps its actors. `drain_timeout_s`: how long shutting down may take in all. `on_fatal`: what to do when
+    the actors cannot be restarted any more: `raise` out of the block; `signal`, which sends this process SIGTERM, for
+    servers that would otherwise go on answering without them; or a function of the error. `patience`: how long calls
+    wait for a store that cannot be written, and how many records may wait with them.
     """
 
     def __init__(
@@ -106,9 +106,7 @@ class Runtime:
         await self._task.leave(error)
 
     def agent(self, spec: AgentSpec) -> HostedAgent:
-        """The agent, ready to be asked for sessions. Nothing starts yet. Errors: `Invalid` for a spec that makes no
-        sense.
-        """
+        """The agent, from which to get sessions. Nothing starts yet. Errors: `Invalid` for a bad spec."""
         given = cast("object", spec)
         if not isinstance(given, AgentSpec):
             text = "a runtime makes the agents of its sessions: write runtime.agent(AgentSpec(name='a', model=...))"
@@ -124,16 +122,16 @@ class Runtime:
     async def serve_signals(
         self, *, cancel: Cancellable | None = None, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
     ) -> DrainReport:
-        """Drain on SIGTERM or SIGINT; a second one cuts it short, a third ends the process. Returns after the drain,
-        whoever began it.
+        """Drain on SIGTERM or SIGINT; a second one cuts the drain short, a third ends the process. Returns after the
+        drain, also if other code began it.
 
         `cancel`: the scope, or the asyncio task, of the work beside it, such as loops that take jobs; it is cancelled
         when the drain is over, so calls in flight have their answers by then. `draining` tells such a loop earlier.
 
-        Only for programs that own their process: from the first signal on it has `drain_timeout_s` + 5 s to end,
-        whatever it does, and is then ended with 128 and the signal's number. Cancelled, signals have their earlier
-        effect again, and a drain that has begun goes on. `await group.start(runtime.serve_signals)` returns once
-        signals are listened to. Errors: `Invalid` outside the main thread.
+        Only for programs that own their process: after the first signal the process has `drain_timeout_s` + 5 s to end,
+        and is then ended with 128 plus the signal's number. Cancelled, signals have their earlier effect again, and a
+        drain that has begun goes on. `await group.start(runtime.serve_signals)` returns once the signal handlers are
+        installed. Errors: `Invalid` outside the main thread.
         """
         report = self._whole(await self._host.system.serve_signals(task_status=task_status))
         if cancel is not None:
@@ -142,13 +140,13 @@ class Runtime:
 
     @property
     def draining(self) -> anyio.Event:
-        """Set when it begins to drain, or has lost its actors: whoever takes work from somewhere stops taking it, as
-        calls that come now are refused with `Unavailable`. `await runtime.draining.wait()`, or `is_set()`.
+        """Set when the drain begins, or the actors are lost: a loop that takes jobs stops taking them, as new calls are
+        refused with `Unavailable`. `await runtime.draining.wait()`, or `is_set()`.
         """
         return self._host.system.draining
 
     async def drain(self) -> DrainReport:
-        """Stop in phases and say what could not be finished or stored. Calling it again gives the same report."""
+        """Stop in phases and report what could not be finished or stored. A second call gives the same report."""
         return self._whole(await self._host.system.drain())
 
     def _whole(self, actors: ActorsReport) -> DrainReport:
@@ -159,21 +157,21 @@ class Runtime:
 
     @property
     def healthy(self) -> bool:
-        """Whether it takes calls: neither lost nor draining. What a readiness probe should say."""
+        """Whether it takes calls: its actors are not lost, and it does not drain. For readiness probes."""
         return self._host.system.healthy
 
     def tree(self) -> ActorInfo:
-        """Every actor as it is now: state, queue, what it works on."""
+        """Every actor as it is now: state, queue, current work."""
         return self._host.system.tree()
 
     def stats(self) -> RuntimeStats:
-        """Counters of the whole process: messages, failures, restarts, dead letters, and what waits to be stored."""
+        """Counters of the whole process: messages, failures, restarts, dead letters, and records not stored yet."""
         return runtime_stats(self._host.system.stats(), self._host.buffers)
 
 
 @short_errors
 class HostedAgent:
-    """One agent of a runtime, whatever the session."""
+    """One agent of a runtime, for any number of sessions."""
 
     def __init__(self, host: Host, spec: AgentSpec, sessions: SessionPlace | None) -> None:
         self._host = host
@@ -184,15 +182,15 @@ class HostedAgent:
         check_forgetful(with_plugins)
         self._sessions = sessions
         self._manager = None if spec.conversation_manager is None else chosen_manager(spec.conversation_manager)
-        """What the sessions' managers are copies of, or made like."""
+        """The manager to copy, or to ask its factory, for each session."""
         self._agents: WeakValueDictionary[str, Agent] = WeakValueDictionary()
-        # A spec that makes no sense is refused now; plugins need not prepare the agent that shows it.
+        # A bad spec is refused here; the agent built for that needs no plugins.
         self._spec = replace(spec, model=default_model(spec.model), tools=with_plugins, plugins=(), memory_manager=None)
         self._agent("unsaved", takeover=False)
         self._spec = replace(self._spec, tools=ToolRegistry(tools), plugins=plugins, memory_manager=memory)
 
     def session(self, session_id: str, *, takeover: bool = False) -> HostedSession:
-        """One conversation with this agent. The same id is the same conversation, here and after a restart."""
+        """One conversation with this agent. The same id is the same conversation, also after a restart."""
         agent = self._agents.get(session_id)
         if agent is None or takeover:
             agent = self._agents[session_id] = self._agent(check_id(session_id, "session_id"), takeover=takeover)
@@ -213,7 +211,7 @@ class HostedAgent:
 
 @short_errors
 class HostedSession:
-    """One conversation in a runtime. Cheap to make, any number of times."""
+    """One conversation in a runtime. Cheap to create, any number of times."""
 
     def __init__(self, host: Host, agent: Agent) -> None:
         self._host = host
@@ -222,7 +220,7 @@ class HostedSession:
 
     @property
     def agent(self) -> Agent:
-        """The agent of this conversation, as its tools and hooks see it."""
+        """The agent of this conversation, for its tools and hooks."""
         return self._agent
 
     async def invoke(self, prompt: Prompt = None, **options: Unpack[CallOptions]) -> AgentResult:
@@ -232,7 +230,7 @@ class HostedSession:
             return await session.invoke(invocation)
 
     async def stream(self, prompt: Prompt = None, **options: Unpack[CallOptions]) -> AsyncGenerator[TurnEvent]:
-        """Run a turn and yield what happens; see `Agent.stream_async`."""
+        """Run a turn and yield its events; see `Agent.stream_async`."""
         invocation = read_call(prompt, options, self._agent.structured_output_model)
         async with self._use(invocation) as session, session.stream(invocation) as events:
             async for event in events:
@@ -249,17 +247,17 @@ class HostedSession:
             session.cancel()
 
     async def messages(self) -> list[Message]:
-        """A copy of what the model is shown, oldest first."""
+        """A copy of the messages that the model sees, oldest first."""
         async with self._host.session(self._spec) as session:
             return [copy_message(message) for message in session.messages()]
 
     async def interrupts(self) -> list[Interrupt]:
-        """What a person was asked and has not answered; see `Agent.interrupts`."""
+        """The questions to a person that have no answer; see `Agent.interrupts`."""
         async with self._host.session(self._spec) as session:
             return list(session.read_model.pending_tools.waiting)
 
     async def history(self) -> list[Message]:
-        """A copy of everything ever said, oldest first; see `Agent.history`."""
+        """A copy of all messages of the conversation, oldest first; see `Agent.history`."""
         from repertory.app.operations.reading import whole_history  # loaded when used
 
         async with self._host.session(self._spec) as session:
@@ -273,11 +271,10 @@ class RuntimeStats(SystemStats):
     records_waiting: int
     """Records that were accepted and are not stored yet."""
     sessions_behind: int
-    """Agents in sessions whose store does not take their records now."""
+    """Agents in sessions whose store does not take their records at the moment."""
 
 
 def runtime_stats(actors: SystemStats, buffers: CommitBuffers) -> RuntimeStats:
-    """The counters of the actors, with those of the buffers."""
     said = {field.name: getattr(actors, field.name) for field in fields(SystemStats)}
     counts = [(buffer.count, buffer.error is not None) for buffer in buffers]
     waiting, behind = sum(count for count, _ in counts), sum(late for _, late in counts)
@@ -286,41 +283,40 @@ def runtime_stats(actors: SystemStats, buffers: CommitBuffers) -> RuntimeStats:
 
 @dataclass(frozen=True, kw_only=True)
 class DrainReport(ActorsReport):
-    """A whole drain."""
+    """The report of a drain: its actors, and the records and memories that were not stored."""
 
     not_stored: tuple[NotStored, ...] = ()
-    """By session and agent, what is not on stable storage: what the store would not take until the end, and turns that
-    were answered (`durability="relaxed"`) and got lost, if no call was told of that."""
+    """By session and agent: records that the store did not take until the end, and answered turns
+    (`durability="relaxed"`) that were lost without an error for any call."""
 
     memory: FlushReport = field(default_factory=lambda: FlushReport(stores={}))
-    """By memory store, what it took in of the sessions that were active, and what not: that is in their journals, and
-    is tried again when they are open again."""
+    """By memory store: what it stored of the sessions that were active, and what not. The rest is in their journals,
+    and is tried again when the sessions are open again."""
 
     @property
     def ok(self) -> bool:
-        """Whether every phase completed, no actor was lost for good, and everything is stored."""
+        """Whether every phase completed, no actor was lost for good, and every record is stored."""
         return super().ok and not self.not_stored
 
 
 def drain_report(actors: ActorsReport, not_stored: tuple[NotStored, ...], memory: FlushReport) -> DrainReport:
-    """The report of the actors, with what is not stored and what memory stores have."""
     said = {each.name: getattr(actors, each.name) for each in fields(ActorsReport)}
     return DrainReport(**said, not_stored=not_stored, memory=memory)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentSpec:
-    """An agent that any number of sessions may talk to. The fields mean what they mean for `Agent`.
+    """An agent for any number of sessions. The fields have the meaning of `Agent`'s arguments.
 
-    Each session has messages, state, system prompt and conversation manager of its own: copies of what stands here,
-    proved to share nothing, or what a factory makes (`conversation_manager=lambda: Mine(...)`). Model, tools, hooks,
-    plugins, memory manager and retry strategy are shared by all sessions, so they keep nothing of one conversation but
-    by its agent (`event.agent`, `context.agent`) or its session. `Runtime.agent` refuses, with `Invalid`, conversation
-    managers that cannot be copied, and agents as tools that remember (`preserve_context=True`).
+    Each session has its own messages, state, system prompt and conversation manager: copies of those here that provably
+    share nothing, or a factory's (`conversation_manager=lambda: Mine(...)`). Model, tools, hooks, plugins, memory
+    manager and retry strategy are shared by all sessions, so they store data of a conversation only under its agent
+    (`event.agent`, `context.agent`) or its session. `Runtime.agent` refuses, with `Invalid`, conversation managers that
+    cannot be copied, and agents as tools with `preserve_context=True`.
     """
 
     name: str = "default"
-    """Also the agent's id within each session."""
+    """The agent's id within each session."""
     model: Model | str | None = None
     tools: Iterable[object] = ()
     system_prompt: SystemPrompt = None
@@ -334,7 +330,7 @@ class AgentSpec:
     hooks: Sequence[HookProvider] = ()
     plugins: Sequence[Plugin] = ()
     memory_manager: MemoryManager | Mapping[str, object] | None = None
-    """None for that of the runtime."""
+    """None for the runtime's."""
     structured_output_model: type[Any] | None = None
     aux_model: Model | str | None = None
     retry_strategy: RetryStrategy | None = DEFAULT_RETRY
@@ -343,5 +339,5 @@ class AgentSpec:
     tool_execution: ToolExecution = "concurrent"
 
     def __post_init__(self) -> None:
-        """Errors: `Invalid` (a ValueError) for a name that is no id."""
+        """Errors: `Invalid` (a ValueError) for a name that is not an id."""
         check_id(self.name, "name")

@@ -1,5 +1,5 @@
-"""One session: what brings it to life (`SessionSpec`), what keeps it from coming to life twice (`ActivationLock`), and
-how callers reach its actors while it is alive (`ActiveSession`).
+"""One session: its spec (`SessionSpec`), the lock that prevents a second start (`ActivationLock`), and the refs of its
+actors while it is alive (`ActiveSession`).
 """
 
 from __future__ import annotations
@@ -59,27 +59,27 @@ if TYPE_CHECKING:
 
 
 class SessionHost(Protocol):
-    """Where sessions are brought to life, as far as nodes of an orchestrator need it."""
+    """The methods of a host that the nodes of an orchestrator need."""
 
     @property
     def refusing(self) -> bool:
-        """Whether it shuts down."""
+        """Whether the host shuts down."""
         ...
 
     async def enter(self, spec: SessionSpec) -> ActiveSession:
-        """One more user of the session."""
+        """Adds a user to the session."""
         ...
 
     async def leave(self, spec: SessionSpec) -> None:
-        """One user less."""
+        """Removes a user."""
         ...
 
 
 class ActivationLock:
-    """Keeps one agent, graph or swarm from coming to life twice at a time. Safe from any thread.
+    """Keeps one agent, graph or swarm from being started twice at a time. Safe from any thread.
 
-    Its actors live in the event loop of the call that brought them to life. A call in another loop, of another thread,
-    would bring a second set to life on the same conversation; it is refused while the first one lives.
+    Its actors live in the event loop of the call that started them. A call in another loop, of another thread, would
+    start a second set on the same conversation; it is refused while the first one lives.
     """
 
     def __init__(self) -> None:
@@ -89,29 +89,28 @@ class ActivationLock:
         forget_in_children(self)
 
     def forget_parent(self) -> None:
-        """In a forked child: nobody holds it."""
+        """In a forked child: the lock is free."""
         self._lock, self._starting, self._session = threading.Lock(), False, None
 
     def acquire(self, agent_id: str) -> None:
-        """Needs one `release`. Errors: `AgentBusy` when somebody else brings it to life, or has."""
+        """Needs one `release`. Errors: `AgentBusy` when another caller has started it, or is starting it."""
         with self._lock:
             if self._starting or (self._session is not None and self._session.alive):
-                text = "the agent is at work in another event loop, or for another graph or swarm"
+                text = "the agent is active in another event loop, or in another graph or swarm"
                 raise AgentBusy(text, agent=agent_id)
             self._starting = True
 
     def activated(self, session: ActiveSession) -> None:
-        """It lives: from now on the lock is held as long as the session is alive."""
+        """The session has started: from now on the lock is held as long as the session is alive."""
         self._session, self._starting = session, False
 
     def release(self) -> None:
-        """It is at rest."""
         self._session, self._starting = None, False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionSpec(ABC):
-    """What it takes to bring one agent, graph or swarm to life in one session: chosen, and not started."""
+    """How to start one agent, graph or swarm in one session."""
 
     working: ClassVar[str] = "a turn is running"
     no_time: ClassVar[str] = "other turns took all the time of this call"
@@ -119,39 +118,39 @@ class SessionSpec(ABC):
     agent: AgentSettings
     """For a graph or swarm: its place among the agents of the session."""
     parts: AgentParts | None
-    """What an agent is made of; None for a graph or swarm."""
+    """The components of an agent; None for a graph or swarm."""
     remembers: MemoryParts | None = None
-    """What it remembers with across conversations."""
+    """Its memory across conversations."""
     sessions: SessionPlace | None = None
-    """Where the session is kept; None keeps it in `memory` only."""
+    """Where the session is stored; None keeps it in `memory` only."""
     memory: InMemoryJournal
     own: bool = False
-    """Whether the journal is its alone: nobody else can find it, and the object that users hold keeps it."""
+    """Whether only the user's object keeps the journal, so that no other caller can find it."""
     takeover: bool = False
     patience: StorePatience | None = None
-    """What it wants in the place of its host's."""
+    """Replaces the host's `patience`."""
     busy_by: float = math.inf
-    """Until when the call that opens the session waits for another process at most, by the event loop's clock."""
+    """The latest time, by the event loop's clock, until which opening waits for another process."""
     prepare: Callable[[], Awaitable[None]] | None = None
-    """Awaited before the session comes to life."""
+    """Awaited before the session starts."""
     opened: Callable[[ActiveSession], None] | None = None
-    """Called when it has."""
+    """Called after it has started."""
     lock: ActivationLock = field(default_factory=ActivationLock)
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """The same for every spec of the same agent in the same stored session."""
+        """Equal for every spec of the same agent in the same stored session."""
         place = self.sessions.key if self.sessions is not None else "memory"
         return place, self.agent.session_id, self.agent.agent_id
 
     @property
     def named(self) -> Mapping[str, str]:
-        """Who it is, for errors."""
+        """Its name, for errors."""
         return {"agent": self.agent.agent_id}
 
     def waiting(self, *, reject: bool, deadline: float) -> Self:
-        """The same for one call, which waits for another process that has the session: not at all when it is to be
-        refused, else until its deadline at most, and that of the call that it is a part of.
+        """The spec for one call. A rejecting call does not wait for another process that owns the session; others wait
+        until their deadline, or that of the enclosing call if it is earlier.
         """
         by = -math.inf if reject else min(deadline, caller_deadline())
         return self if by == self.busy_by else replace(self, busy_by=by)
@@ -163,30 +162,30 @@ class SessionSpec(ABC):
         memories: Mapping[str, ActorRef[MemoryStoreMessage]],
         host: SessionHost,
     ) -> Sequence[ChildSpec]:
-        """Its actors in starting order, of which one is the `persister` and one the `agent`."""
+        """The specs of its actors in starting order, among them `persister` and `agent`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActiveSession:
-    """The refs of one active session, and what of it can be looked at."""
+    """The refs of one active session, and its readable state."""
 
     watched: ActorRef[object]
-    """Ends when the session cannot go on."""
+    """Ends when the session has failed for good, or was stopped."""
     persister: ActorRef[PersisterMessage]
     agent: ActorRef[AgentMessage]
     orchestrator: ActorRef[OrchestratorMessage] | None = None
-    """The same as `agent`, when it is an orchestrator."""
+    """The same actor as `agent`, when it is an orchestrator."""
     memory: ActorRef[MemoryMessage] | None = None
-    """None when the agent remembers nothing across conversations."""
+    """None for an agent without a memory manager."""
     read_model: ReadModel = field(default_factory=ReadModel)
     state: AgentState = field(default_factory=AgentState)
     tools: ToolRegistry = field(default_factory=ToolRegistry)
-    """What the agent may call, with what tool servers offer."""
+    """The agent's tools, with those of its tool servers."""
     stop_request: StopRequest = field(default_factory=StopRequest)
 
     @property
     def in_a_turn(self) -> bool:
-        """Whether the code that asks runs on behalf of a turn, or of a run, of this very session."""
+        """Whether the calling code runs on behalf of a turn, or of a run, of this very session."""
         return any(turn.agent is self.agent for turn in OPEN_TURNS.get())
 
     @property
@@ -195,7 +194,7 @@ class ActiveSession:
         return self.watched.ended is None
 
     async def invoke(self, invocation: Invocation) -> AgentResult:
-        """Run a turn. A model may take its time, so there is no deadline here: cancel the scope around it."""
+        """Run a turn. There is no deadline here, since a model call may be long: cancel the scope around it."""
         try:
             return await self.agent.ask(Invoke(invocation=invocation), timeout_s=math.inf)
         except anyio.get_cancelled_exc_class():
@@ -204,7 +203,7 @@ class ActiveSession:
 
     @asynccontextmanager
     async def stream(self, invocation: Invocation) -> AsyncGenerator[AsyncIterator[TurnEvent]]:
-        """Run a turn and read what happens; leaving the block cancels it."""
+        """Run a turn and read its events; leaving the block cancels it."""
         async with self.agent.stream(InvokeStreaming(invocation=invocation), timeout_s=math.inf) as events:
             yield events
 
@@ -216,51 +215,51 @@ class ActiveSession:
     async def finish_turns(self, *, at_once: bool = False) -> None:
         """Take no more turns; returns when none is left. `at_once` cuts the running one short and refuses the others.
 
-        A session that ended meanwhile has none left either.
+        Returns also when the session has ended meanwhile.
         """
         with suppress(ActorDead):
             await self.agent.ask(FinishTurns(at_once=at_once), timeout_s=math.inf)
 
     async def finish(self, by: float) -> None:
-        """Take no more turns, and return when none is left and what was begun for memory stores is over.
+        """Take no more turns; returns when none is left and the work begun for memory stores is over.
 
-        `by`: the deadline of the call for which this is done, by the event loop's clock. Extraction that is not over by
-        then stays in the journal, and the session's last write is not tried for much longer.
+        `by`: the deadline of the call, by the event loop's clock. Extraction that is not over by then stays in the
+        journal, and the session's last write is not tried for much longer.
         """
         await self.finish_turns()
         if self.memory is not None:
             with anyio.move_on_after(_left_s(by)), suppress(ActorDead):
                 await self.memory.ask(FinishMemory(), timeout_s=math.inf)
         if by < math.inf:
-            self.hurry((_left_s(by) + LATE_S) / 2)  # Its last write may take twice as long.
+            self.hurry((_left_s(by) + LATE_S) / 2)  # The last write may take twice this long.
 
     async def flush_memory(self) -> Mapping[str, StoreFlush]:
-        """Have memory stores take in everything that was said; by store, what became of it."""
+        """Extract memories from all new messages, and write them; the outcome by store."""
         if self.memory is not None:
-            with suppress(ActorDead):  # What it had not got to stands in the journal.
+            with suppress(ActorDead):  # The remaining messages stay in the journal.
                 return await self.memory.ask(FlushMemory(), timeout_s=math.inf)
         return {}
 
     def hurry(self, wait_s: float) -> None:
-        """Let nobody wait for the store any longer than this."""
+        """Shorten all waiting for the store to `wait_s`."""
         self.persister.tell(ShortenTimeouts(wait_s=wait_s))
 
     async def show(self, wanted: SnapshotFields | MessagesEdit) -> None:
-        """Go on from a snapshot or an edit of the messages; returns when that is durable. Errors: `Invalid`, and those
-        of the store.
+        """Apply a snapshot or an edit of the messages; returns when that is durable. Errors: `Invalid`, and those of
+        the store.
         """
         await self.agent.ask(ShowSnapshot(wanted=wanted), timeout_s=math.inf)
 
     async def save_run(self) -> Mapping[str, object]:
-        """What a snapshot says of the orchestrator and its nodes now. Errors: what opening a node meets."""
+        """The snapshot of the orchestrator and its nodes. Errors: what opening a node raises."""
         from repertory.actors.orchestrator.orchestrator import SaveRun  # loaded with graphs and swarms
 
         assert self.orchestrator is not None
         return await self.orchestrator.ask(SaveRun(), timeout_s=math.inf)
 
     async def load_run(self, wanted: RunFields, token: str | None = None) -> None:
-        """Have the orchestrator and its nodes go on from a snapshot; returns when that is durable. `token`: what the
-        run is called from now on. Errors: those of the store.
+        """Load a snapshot into the orchestrator and its nodes; returns when that is durable. `token`: the name of the
+        run from now on. Errors: those of the store.
         """
         from repertory.actors.orchestrator.orchestrator import LoadRun  # loaded with graphs and swarms
 
@@ -268,27 +267,27 @@ class ActiveSession:
         await self.orchestrator.ask(LoadRun(wanted=wanted, token=token), timeout_s=math.inf)
 
     async def history(self) -> History:
-        """Everything ever said in its journal."""
+        """All messages in its journal."""
         return await self.persister.ask(ReadHistory(), timeout_s=math.inf)
 
     async def said_after(self, seq: int) -> list[Message]:
-        """What was said after a sequence number, shown or not, oldest first."""
+        """All messages after a sequence number, oldest first, also those that the model no longer sees."""
         said = await self.persister.ask(ReadSaid(after=seq), timeout_s=math.inf)
         return [each.message for each in said]
 
     async def image(self) -> Image:
-        """Everything needed to go on from here."""
+        """The state replayed from its journal."""
         return await self.persister.ask(ReadImage(), timeout_s=math.inf)
 
     def messages(self) -> list[Message]:
-        """What the model is shown now. Not copies."""
+        """The messages that the model sees now. Not copies."""
         return self.read_model.messages()
 
 
 def active_session(
     parts: AgentParts | None, watched: ActorRef[object], refs: Mapping[str, ActorRef[Any]]
 ) -> ActiveSession:
-    """The session of these actors, by the names of their specs. `parts`: what its agent is made of; None for an
+    """The session with these actors, by the names of their specs. `parts`: the agent's components; None for an
     orchestrator.
     """
     persister, agent, memory = refs["persister"], refs["agent"], refs.get("memory")

@@ -1,4 +1,4 @@
-"""What sessions of one actor system share: tool servers and stores, each for as long as somebody uses it."""
+"""Tool servers and session stores of one actor system, shared by its sessions, each open while a session uses it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class _Server:
-    """The server of one source. Whoever waits for its start uses it already."""
+    """The server of one source. Its users include those that wait for its start."""
 
     source: ToolSource
     lock: anyio.Lock = field(default_factory=anyio.Lock)
@@ -43,11 +43,11 @@ class ServerUse:
 
     link: ServerLink
     server: _Server | None
-    """None when it is somebody else's."""
+    """None when the server was opened by hand, and `leave` must not stop it."""
 
 
 class ToolServers:
-    """One server per source object, whoever asks. What is open by hand in this event loop is shared."""
+    """One server per source object. Servers opened by hand in this event loop are shared."""
 
     def __init__(self, system: ActorSystem) -> None:
         self._system = system
@@ -55,9 +55,9 @@ class ToolServers:
         self._started = 0
 
     async def enter(self, source: ToolSource) -> ServerUse:
-        """Use the source's server, which is started when it does not run. Each `enter` needs one `leave`.
+        """Use the source's server, which is started if necessary. Each `enter` needs one `leave`.
 
-        Errors: what kept it from starting: usually `Unavailable` with what to check, `Failed` for nonsense.
+        Errors: why it did not start: usually `Unavailable` with what to check, `Failed` for an unreadable answer.
         """
         server = next((server for server in self._servers if server.source is source), None)
         if server is None:
@@ -78,9 +78,9 @@ class ToolServers:
             raise
 
     async def enter_all(self, sources: Sequence[ToolSource], uses: list[ServerUse]) -> list[ServerLink]:
-        """Use the servers of all these sources, which start side by side; their links in order.
+        """Use the servers of all these sources, which start in parallel; their links in order.
 
-        `uses` takes each use as it begins, also when another one fails. Errors: the first that any `enter` had.
+        `uses` gets each use as it begins, also when another one fails. Errors: the first of any `enter`.
         """
         if not sources:
             return []
@@ -105,7 +105,7 @@ class ToolServers:
         return [links[index] for index in range(len(sources))]
 
     async def leave(self, use: ServerUse, *, keep: bool = False) -> None:
-        """End a use. The last one stops the server, unless it is to be kept; its process has ended then."""
+        """End a use. The last one stops the server and waits for the end of its process, unless `keep`."""
         if use.server is not None:
             await self._leave(use.server, keep=keep)
 
@@ -132,7 +132,7 @@ class ToolServers:
 
 @asynccontextmanager
 async def open_by_hand(servers: ToolServers, source: ToolSource) -> AsyncGenerator[ServerLink]:
-    """The source's server, which everybody in this event loop shares for as long as the block."""
+    """The source's server, shared by all agents in this event loop for as long as the block."""
     use = await servers.enter(source)
     mine = (source, use.link)
     _open_by_hand.set((*_open_by_hand.get(()), mine))
@@ -145,7 +145,7 @@ async def open_by_hand(servers: ToolServers, source: ToolSource) -> AsyncGenerat
 
 
 def reason_of(error: RepertoryError) -> RepertoryError:
-    """What kept an actor from starting, in the words of whoever refused."""
+    """The error that kept an actor from starting, below any number of `StartFailed`."""
     while isinstance(error, StartFailed) and isinstance(error.__cause__, RepertoryError):
         error = error.__cause__
     return error
@@ -154,7 +154,7 @@ def reason_of(error: RepertoryError) -> RepertoryError:
 _open_by_hand: RunVar[tuple[tuple[ToolSource, ServerLink], ...]] = RunVar("repertory_tool_servers_open_by_hand")
 
 
-# Stores, each with its writer, and its keeper if it needs one.
+# Stores, each with its writer, and with its keeper if it needs one.
 
 _MAILBOX = MailboxSettings(capacity=100_000)
 """Each session has at most one write waiting, so this bounds the active sessions of one store."""
@@ -167,18 +167,18 @@ class _OpenStore:
     writer: ActorRef[object]
     tended: bool = False
     keeper: ActorRef[object] | None = None
-    """None for a store that needs none."""
+    """None for a store without maintenance."""
     users: int = 0
 
 
 class OpenStores:
-    """One store and one writer per database, whoever asks."""
+    """One store and one writer per database, shared by its sessions."""
 
     def __init__(
         self, system: ActorSystem, buffers: CommitBuffers, give_up: Callable[[str, str], Awaitable[None]] | None
     ) -> None:
-        """`give_up` is called with the key of a store and a session in it that another process asks for; None: nobody
-        is heard.
+        """`give_up` is called with the key of a store and a session in it that another process asks for; None: such
+        requests are not heard.
         """
         self._system = system
         self._asked = give_up
@@ -188,7 +188,7 @@ class OpenStores:
         self._lock = anyio.Lock()
 
     async def enter(self, sessions: SessionPlace) -> Durable:
-        """The store, opened when it is not, and one more user of it."""
+        """The store, opened if necessary, with one more user."""
         async with self._lock:
             entry = self._open.get(sessions.key)
             if entry is None:
@@ -197,7 +197,7 @@ class OpenStores:
             return entry.durable
 
     async def tend(self, key: str) -> None:
-        """Have the store tended from now on, if it needs that, and hear who asks for sessions in it."""
+        """Maintain the store from now on, if it needs that, and hear other processes' requests for its sessions."""
         async with self._lock:
             entry = self._open[key]
             if not entry.tended:
@@ -207,7 +207,7 @@ class OpenStores:
                 entry.tended = True
 
     async def leave(self, key: str, *, keep: bool) -> None:
-        """One user less; the last one closes the store unless it is to be kept."""
+        """Removes a user; the last one closes the store unless `keep`."""
         async with self._lock:
             entry = self._open[key]
             entry.users -= 1
@@ -215,14 +215,14 @@ class OpenStores:
                 await self._close(key)
 
     async def give_up_owed(self, key: str, session_id: str) -> None:
-        """Give a session up that nobody uses, if that could not be done before. What fails is done the next time."""
+        """Release the lease of an unused session, if that failed before. A failure is tried again the next time."""
         entry = self._open.get(key)
         if entry is not None:
             with suppress(Retryable):
                 await entry.durable.leases.give_up_owed(session_id)
 
     async def close_all(self) -> None:
-        """Close every store. Nobody may use one any more, and the writers have ended."""
+        """Close every store. Their users and their writers must have ended."""
         async with self._lock:
             while self._open:
                 _, entry = self._open.popitem()

@@ -1,4 +1,4 @@
-"""Long-term memory, as users name it.
+"""Long-term memory: the manager and its stores.
 
 Start with `memory_manager.py`; `sqlite.py` and `bedrock.py` are stores.
 """

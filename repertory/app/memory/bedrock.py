@@ -1,4 +1,4 @@
-"""Knowledge bases of Amazon Bedrock as a memory store, as users name it."""
+"""`BedrockKnowledgeBaseStore`: a knowledge base of Amazon Bedrock as a memory store."""
 
 from __future__ import annotations
 
@@ -29,65 +29,65 @@ if TYPE_CHECKING:
 
 DataSourceType = Literal["CUSTOM", "S3", "OTHER"]
 URI_CHARS_MAX = 128
-"""Of an object, behind `s3://`: longer ones cannot be named to the service again."""
+"""The greatest length of an object's URI behind `s3://`: later requests to the service cannot name longer ones."""
 
 T = TypeVar("T")
 
 _NAME_CHARS = 36
-"""Of an object without its folder."""
+"""The length of an object's name without its folder."""
 _READ_ONLY = "writable=True needs a data_source_type of CUSTOM or S3: others are filled by the service itself"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class BedrockKnowledgeBaseS3Config(Options):
-    """Where memories for an S3 data source are put. Give a bucket and prefix that the data source reads: its next sync
-    forgets what lies elsewhere.
+    """The place of memories for an S3 data source. The data source must read this bucket and prefix: its next sync
+    forgets documents that lie elsewhere.
     """
 
     bucket: str | None = None
     prefix: str | None = None
     client: Any = None
-    """A boto3 client of S3, whose credentials, region and endpoint are used. Requests go through clients of our own."""
+    """A boto3 client of S3, whose credentials, region and endpoint are used. Requests go through our own clients."""
     endpoint_url: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class BedrockKnowledgeBaseConfig(Options):
-    """A knowledge base, and how to reach it: many stores may share one. Works as attributes and as a mapping.
+    """A knowledge base and the connection to it. Many stores may share one. Works as attributes and as a mapping.
 
-    What is None comes from the environment, as in every AWS tool.
+    A field that is None comes from the environment, as in every AWS tool.
     """
 
     knowledge_base_id: str | None = None
-    """Must be given."""
+    """Required."""
     knowledge_base_type: KnowledgeBaseKind | None = None
     """`VECTOR`, `MANAGED`, `KENDRA` or `SQL`; None asks the service, once."""
     data_source_type: DataSourceType | None = None
-    """`CUSTOM` or `S3` for a store that is written to; `OTHER` is only read."""
+    """`CUSTOM` or `S3` for a writable store; `OTHER` is read-only."""
     data_source_id: str | None = None
     s3: BedrockKnowledgeBaseS3Config | Mapping[str, Any] | None = None
     """For an S3 data source."""
     scope_metadata_key: str | None = None
-    """The metadata that says whose a memory is; `namespace` when None."""
+    """The metadata key that holds an entry's scope; `namespace` when None."""
     runtime_client: Any = None
     """A boto3 client of `bedrock-agent-runtime`, whose credentials, region and endpoint are used for searches. Requests
-    go through clients of our own."""
+    go through our own clients."""
     agent_client: Any = None
-    """The same for `bedrock-agent`, by which is written."""
+    """The same for `bedrock-agent`, which is used for writes."""
     region_name: str | None = None
     boto_session: Any = None
     """A boto3 session, whose credentials and region are used."""
     boto_client_config: Any = None
-    """A botocore `Config`, laid over ours."""
+    """A botocore `Config`, which overrides ours."""
     endpoint_url: str | None = None
-    """Of a service that speaks both protocols of Bedrock."""
+    """The URL of a service that speaks both protocols of Bedrock."""
 
 
 class BedrockKnowledgeBaseStore(KnowledgeBaseMemory):
     """A memory store in a knowledge base of Amazon Bedrock: pass it to `MemoryManager(stores=[...])`, or use it alone.
 
-    `KnowledgeBaseMemory` says what its methods do. Nothing is connected before the first search or write, so an agent
-    can be built without a network. It needs bedrock:Retrieve, and to write bedrock:IngestKnowledgeBaseDocuments;
+    See `KnowledgeBaseMemory` for its methods. Nothing is connected before the first search or write, so an agent can be
+    built without a network. It needs bedrock:Retrieve; for writes bedrock:IngestKnowledgeBaseDocuments;
     bedrock:GetKnowledgeBase when the kind of the knowledge base is not given and is not `VECTOR`; s3:PutObject for an
     S3 data source.
     """
@@ -108,18 +108,18 @@ class BedrockKnowledgeBaseStore(KnowledgeBaseMemory):
         max_score: float | None = None,
         timeout_s: float = 8.0,
     ) -> None:
-        """`config`: the knowledge base. `scope`: whose memories these are; only those are found, and what is added is
-        marked so. `filter`: what is found instead, as Retrieve spells it; it takes the place of the scope in searches.
+        """`config`: the knowledge base. `scope`: the owner of these memories; searches find only entries of this scope,
+        and new entries get it. `filter`: replaces the scope in searches, in the syntax of Retrieve.
 
-        `access_control_list`: who may see what is added, for data sources that want to know: `access` (`ALLOW` or
-        `DENY`), `name` and `type` (`USER`) each. `min_score`, `max_score`: results with scores beyond are left out; one
-        of them, since in a knowledge base either high scores are good or low ones.
+        `access_control_list`: who may see new entries, for data sources that require it: `access` (`ALLOW` or `DENY`),
+        `name` and `type` (`USER`) each. `min_score`, `max_score`: the bound of a result's score; only one of them,
+        since in a knowledge base either high scores are good or low ones.
 
         `timeout_s`: how long a request is tried again while the service is throttled or cannot be reached.
 
-        `name`, `description`, `max_search_results`, `writable`, `extraction`: for its manager, as for any store.
+        `name`, `description`, `max_search_results`, `writable`, `extraction`: as for any store of a manager.
 
-        Errors: `Invalid` for settings that cannot work, and for unknown ones; `ImportError` naming what to install.
+        Errors: `Invalid` for bad or unknown settings; `ImportError` naming what to install.
         """
         connection = read_options(BedrockKnowledgeBaseConfig, config, "config")
         _one_of(connection.data_source_type, DataSourceType, "data_source_type")
@@ -194,7 +194,7 @@ def _open_objects(
 
 
 def _aws(config: BedrockKnowledgeBaseConfig, client: Any, endpoint_url: str | None) -> AwsSettings:
-    """A client that was given says where and as whom; otherwise the settings do, or the environment."""
+    """The connection of the given client, if any; otherwise the settings' or the environment's."""
     if client is not None and not hasattr(client, "meta"):
         raise Invalid("a client is one of boto3", got=type(client).__name__)
     return AwsSettings(

@@ -1,4 +1,4 @@
-"""How a store takes in what is said: the setting, when extraction runs, and how an extractor is asked."""
+"""Extraction: how a store gets memories from messages, when extraction runs, and how an extractor is called."""
 
 from __future__ import annotations
 
@@ -54,18 +54,18 @@ __all__ = [
 ]
 
 DEFAULT_TURNS = 5
-"""How many turns there are between two extractions of a store that does not say."""
+"""The default number of turns between two extractions."""
 
 Triggers: TypeAlias = "ExtractionTrigger | Sequence[ExtractionTrigger]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ExtractionConfig(Options):
-    """How a store takes in what is said. Works as attributes and as a mapping; what is None takes what is usual.
+    """How a store gets memories from messages. Works as attributes and as a mapping; None means the default.
 
-    `trigger`: one trigger or several, of which any may fire; usually every five turns. `extractor`: makes memories of
-    messages, for the store's `add`; usually a `ModelExtractor` for a store that has only `add`, and none for one with
-    `add_messages`, which is given the messages. `filter`: what is left out before; usually tool uses and their results.
+    `trigger`: one trigger or several, of which any may fire; by default every five turns. `extractor`: makes memories
+    of messages, for the store's `add`; by default a `ModelExtractor` for a store that has only `add`, and none for one
+    with `add_messages`, which gets the messages. `filter`: what to leave out before; by default tool uses and results.
     """
 
     trigger: Triggers | None = None
@@ -75,20 +75,21 @@ class ExtractionConfig(Options):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extraction:
-    """The same with nothing left out."""
+    """An `ExtractionConfig` with the defaults filled in."""
 
     triggers: tuple[ExtractionTrigger, ...]
-    """Empty when that is what was given."""
+    """Empty if an empty sequence was given."""
     extractor: Extractor | None
-    """None for a store that is given messages."""
+    """None for a store that gets the messages themselves."""
     filter: MemoryMessageFilter
 
 
 def read_extraction(given: object, *, has_add: bool, has_add_messages: bool) -> Extraction | None:
-    """A store's `extraction`: None and False are none, True is the usual, else an `ExtractionConfig` or a mapping.
+    """A store's `extraction`: None and False mean no extraction, True the defaults, else an `ExtractionConfig` or a
+    mapping.
 
-    Whether the store can work so is for the caller to check. Errors: `Invalid` for settings, triggers, extractors and
-    filters that are none.
+    The caller checks whether the store supports it. Errors: `Invalid` for bad settings, triggers, extractors and
+    filters.
     """
     if given is None or given is False:
         return None
@@ -117,44 +118,44 @@ def _triggers(given: object) -> tuple[ExtractionTrigger, ...]:
 
 @dataclass(frozen=True, slots=True)
 class ExtractionTriggerContext:
-    """What a trigger works with."""
+    """The argument of a trigger's `attach`."""
 
     agent: Any
     """The `Agent` whose conversation is extracted. A trigger may add hooks to it."""
     fire: Callable[[], None]
-    """Has the store take in what it has not got yet. It returns at once; `MemoryManager.flush` waits for the end."""
+    """Starts the extraction of all new messages. It returns at once; `MemoryManager.flush` waits for the end."""
 
 
 class ExtractionTrigger(ABC):
-    """When a store takes in what was said since the last time. Subclass it for a moment of your own.
+    """When a store extracts memories from new messages. Subclass it for another moment.
 
-    A trigger that never fires never extracts; what it has left is taken in by `MemoryManager.flush`.
+    A trigger that never fires never extracts; `MemoryManager.flush` extracts what is left.
     """
 
     name: str = "custom"
-    """In the log."""
+    """The name in the log."""
     every: int | None = None
-    """How many turns there are between two extractions; None when only `fire` says so. Turns are counted in the
+    """How many turns there are between two extractions; None when only `fire` starts one. Turns are counted in the
     journal, so the count goes on after a restart."""
 
     @abstractmethod
     def attach(self, context: ExtractionTriggerContext) -> None:
-        """Have the agent's hooks call `context.fire()`. Called once for each store and agent that use this trigger."""
+        """Make the agent's hooks call `context.fire()`. Called once for each store and agent that use this trigger."""
 
 
 class InvocationTrigger(ExtractionTrigger):
-    """After every turn. With a `ModelExtractor`, that is a model call a turn, behind the answer."""
+    """After every turn. With a `ModelExtractor` that is one model call per turn, after the answer."""
 
     name = "invocation"
     every = 1
 
     def attach(self, context: ExtractionTriggerContext) -> None:
-        """Nothing to do: the turns are counted."""
+        """Does nothing: turns are counted in the journal."""
         del context
 
 
 class IntervalTrigger(ExtractionTrigger):
-    """After every `turns` turns; what was said between is taken in with them. Errors: `Invalid` for no such number."""
+    """After every `turns` turns, for all messages since. Errors: `Invalid` for anything but a positive integer."""
 
     name = "interval"
 
@@ -165,44 +166,44 @@ class IntervalTrigger(ExtractionTrigger):
         self.every = given
 
     def attach(self, context: ExtractionTriggerContext) -> None:
-        """Nothing to do: the turns are counted."""
+        """Does nothing: turns are counted in the journal."""
         del context
 
 
 GRACE_S = 5.0
-"""How long a synchronous extractor may still take once nobody wants its answer any more."""
+"""How long a synchronous extractor may still run after its caller was cancelled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtractionContext:
-    """Where the messages come from that an extractor is given."""
+    """The origin of the messages that an extractor gets."""
 
     agent: Any = None
-    """The `Agent` that said them; None for a conversation that was left behind by a process that has ended."""
+    """The `Agent` of the conversation; None for a conversation left behind by a process that has ended."""
     agent_id: str | None = None
-    """What their session calls it: for a node whose conversation is kept, `graph.node`."""
+    """The agent's name in the session: for a node whose conversation is stored, `graph.node`."""
     model: Model | None = None
-    """For extractors that were given none: the agent's `aux_model`, or else its model."""
+    """For extractors without a model: the agent's `aux_model`, or else its model."""
     store_name: str | None = None
-    """The store that the results go to."""
+    """The store for the results."""
     said_at: Sequence[float | None] = ()
-    """Epoch seconds: when each message was said, where that is known."""
+    """Epoch seconds at which each message was recorded, where known."""
 
     @property
     def default_model(self) -> Model | None:
-        """The same as `model`."""
+        """Alias of `model`."""
         return self.model
 
 
 class Extractor(Protocol):
-    """Says what of a conversation is worth remembering. A method that is not asynchronous runs in a worker thread."""
+    """Finds what to remember of a conversation. A method that is not asynchronous runs in a worker thread."""
 
     def extract(
         self, messages: list[Message], context: ExtractionContext
     ) -> Awaitable[Sequence[ExtractionResult]] | Sequence[ExtractionResult]:
-        """What is worth remembering, each as one memory; nothing when nothing is.
+        """The memories, each as one result; empty when nothing is worth remembering.
 
-        It may be asked for the same messages again. What it raises keeps them for the next time.
+        It may be called for the same messages again. If it raises, the messages are extracted again later.
         """
         ...
 
@@ -210,11 +211,11 @@ class Extractor(Protocol):
 async def ask_extractor(
     extractor: Extractor, messages: Sequence[Message], context: ExtractionContext
 ) -> list[ExtractionResult]:
-    """What an extractor gives, each once and none blank; nothing without asking when there are no messages.
+    """The extractor's results, without blank and repeated ones; empty without a call when there are no messages.
 
-    Errors: the extractor's own from `repertory.errors`; `ExtractionFailed` for anything else that it raises, which is
-    the `__cause__`, and for results that are none. Cancellation waits for the thread of a synchronous extractor,
-    for `GRACE_S` at most.
+    Errors: the extractor's own from `repertory.errors`; `ExtractionFailed` for any other exception, which is the
+    `__cause__`, and for invalid results. Cancellation waits for the thread of a synchronous extractor, for `GRACE_S` at
+    most.
     """
     if not messages:
         return []
@@ -223,7 +224,7 @@ async def ask_extractor(
         if inspect.iscoroutinefunction(extract):
             given = await extract(list(messages), context)
         else:
-            # In a tuple, since trio refuses threads that give something to be awaited.
+            # In a tuple, since trio refuses threads that return an awaitable.
             (given,) = await run_foreign(lambda: (extract(list(messages), context),), grace_s=GRACE_S)
             given = await given if inspect.isawaitable(given) else given
         return read_results(given)
@@ -238,10 +239,10 @@ class ModelExtractor:
     """An `Extractor` that asks a model for facts.
 
     `model`: a `Model`, or the id of a Bedrock model; None for the agent's `aux_model`, or else its model.
-    `system_prompt`: what is worth remembering, in the place of the usual words; how to answer is said behind it. The
-    model is shown the messages as lines of JSON with times and roles, without tools. A batch that is too long for
-    one call, or has too many facts for one answer, is asked about in several. They count towards the budgets of the
-    call that wants it extracted, as used by `agent_id/memory`.
+    `system_prompt`: what is worth remembering, instead of the default text; the answer's format is added to it. The
+    model sees the messages as lines of JSON with times and roles, without tools. A batch that is too long for one call,
+    or has too many facts for one answer, is split into several calls. They count towards the budgets of the call that
+    asked for the extraction, as used by `agent_id/memory`.
     """
 
     def __init__(self, model: Model | str | None = None, system_prompt: str | None = None) -> None:
@@ -249,7 +250,7 @@ class ModelExtractor:
         self._system_prompt = f"{system_prompt or EXTRACTION_PROMPT}\n\n{FORM}"
 
     async def extract(self, messages: Sequence[Message], context: object = None) -> list[ExtractionResult]:
-        """The facts, each once. What fails for a while is tried again. `context`: an `ExtractionContext`.
+        """The facts, each once. Temporary failures are tried again. `context`: an `ExtractionContext`.
 
         Errors: `ExtractionFailed` when the model answers anything but an array of facts, or when its window or its
         token limit is too small even for short parts; `LimitReached` when a budget is used up; `Invalid` without a
@@ -275,7 +276,7 @@ class ModelExtractor:
         raise ExtractionFailed("question or answer is too long for the model", parts=len(asked)) from too_long
 
     async def aclose(self) -> None:
-        """Close the model that was given to this extractor; another one is its agent's. It opens again when used."""
+        """Close this extractor's own model; another one is its agent's. It opens again when used."""
         if self._model is not None:
             await self._model.aclose()
 
@@ -292,7 +293,7 @@ class ModelExtractor:
 
 
 def _model_of(context: object) -> Model:
-    """The model to ask when the extractor has none of its own."""
+    """The model for an extractor that was given none."""
     agent = _read(context, "agent")
     candidates = (
         _read(context, "model"),

@@ -1,4 +1,4 @@
-"""What the model is told of memory before it is asked: found by searching, for one call only."""
+"""Memory injection: entries found by a search, shown to the model in one call only."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ MAX_ENTRIES = 5
 TIMEOUT_S = 2.0
 MAX_TOKENS = 2000
 _SEARCHED = 3
-"""Times `max_entries` are asked of each store: some of what is found may be left out."""
+"""Each store is asked for so many times `max_entries`, since some results may be left out."""
 _CALLBACKS_S = 2.0
-"""How long trigger, query and format of the user's own may take besides."""
+"""Additional time for the user's own trigger, query and format functions."""
 
 
 @dataclass(frozen=True, slots=True)
 class InjectionFormatContext:
-    """What a `format` is given."""
+    """The argument of a `format` function."""
 
     entries: Sequence[MemoryEntry]
-    """The best first."""
+    """The best entry first."""
 
 
 InjectionQuery: TypeAlias = "Callable[[InjectionContext], str | Awaitable[str | None] | None]"
@@ -47,16 +47,16 @@ Format: TypeAlias = "Callable[[InjectionFormatContext], str | Awaitable[str]]"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MemoryInjectionConfig(Options):
-    """What the model is told of memory, and when. Works as attributes and as a mapping.
+    """Which memory entries the model sees, and when. Works as attributes and as a mapping.
 
-    `trigger`: `userTurn` when the user has just said something, `everyTurn` before every model call, or a function of
-    the `InjectionContext` that says whether. `max_entries`: of all stores together. `query`: a function of the
-    `InjectionContext` that gives what to search for; None or an empty text for nothing. `format`: a function of an
-    `InjectionFormatContext` that gives the text to show, and has to escape what it shows. `timeout_s`: how long a call
-    of the model waits for each store at most, in seconds, counted from when its search began; a store that five turns
-    in a row have asked in vain is asked by one turn in four. `max_tokens`: about how long the entries may be together.
-    All functions may be asynchronous. What fails, is late or was not asked is logged, the call is made without it, and
-    the result says so (`metrics.left_out`), as does an event on the caller's span.
+    `trigger`: `userTurn` for the first call after a user's message, `everyTurn` before every model call, or a function
+    of the `InjectionContext` that decides. `max_entries`: of all stores together. `query`: a function of the
+    `InjectionContext` that returns the query; None or an empty text for no search. `format`: a function of an
+    `InjectionFormatContext` that returns the text to show, and has to escape the entries. `timeout_s`: how long a model
+    call waits for each store at most, in seconds, counted from the start of its search; a store that failed to answer
+    five turns in a row is asked by one turn in four. `max_tokens`: the approximate size of all entries together. All
+    functions may be asynchronous. A failed, late or unasked store is logged, the call is made without it, and the
+    result says so (`metrics.left_out`), as does an event on the caller's span.
     """
 
     trigger: Occasion | InjectionPredicate = "userTurn"
@@ -68,7 +68,7 @@ class MemoryInjectionConfig(Options):
 
 
 def read_injection(given: object) -> MemoryInjectionConfig | None:
-    """The setting; None for none. Errors: `Invalid` for values that make no sense."""
+    """The setting; None for no injection. Errors: `Invalid` for bad values."""
     if given is None or given is False:
         return None
     config = MemoryInjectionConfig() if given is True else read_options(MemoryInjectionConfig, given, "injection")
@@ -82,7 +82,7 @@ def read_injection(given: object) -> MemoryInjectionConfig | None:
 
 
 class MemoryInjection:
-    """The memory that is shown to one agent's model."""
+    """Memory injection for one agent's model calls."""
 
     def __init__(self, config: MemoryInjectionConfig, clients: Sequence[MemoryStoreClient], link: MemoryLink) -> None:
         self._config = config
@@ -92,7 +92,7 @@ class MemoryInjection:
 
     @property
     def injection(self) -> Injection:
-        """As the agent's model calls ask for it."""
+        """The injection for the agent's hooks."""
         return Injection(
             name=NAME,
             render=self.render,
@@ -102,7 +102,7 @@ class MemoryInjection:
         )
 
     def look_ahead(self, event: MessageAddedEvent) -> None:
-        """Begin to search for what the next call of the model will be told, when that is known already."""
+        """Begin the search for the next model call, when its query is known already."""
         message, trigger = event.message, self._config.trigger
         between_tools = message["role"] == "assistant" and any("toolUse" in block for block in message["content"])
         fresh = message["role"] == "user" and not any(tool_results(message))
@@ -115,7 +115,7 @@ class MemoryInjection:
             self._recall = self._begin(query)
 
     async def render(self, context: InjectionContext) -> str | None:
-        """What to tell the model. Stores that have not answered in time are left out, and named in the context."""
+        """The text to inject. Stores that have not answered in time are left out, and named in the context."""
         query = await self._query_for(context)
         if not query:
             return None
@@ -153,7 +153,7 @@ async def _result(callback: Callable[[], Any]) -> object:
 
 
 def memory_block(entries: Sequence[MemoryEntry]) -> str:
-    """The entries in one block, escaped, so that nothing in them can end it. Empty when there are none."""
+    """The entries in one block, escaped, so that no entry can end it. Empty without entries."""
     if not entries:
         return ""
     lines = [f"<entry{_source(entry)}>{escape(entry.content, quote=False)}</entry>" for entry in entries]
@@ -161,9 +161,7 @@ def memory_block(entries: Sequence[MemoryEntry]) -> str:
 
 
 def default_query(messages: Sequence[Message]) -> str | None:
-    """What to search for: what the user has just said; between the tools of a turn what the assistant said last. None
-    when there are no words.
-    """
+    """The query: the last user message; between the tools of a turn the assistant's last text. None without text."""
     for message in reversed(messages):
         text = text_of(message).strip()
         if text:

@@ -1,9 +1,9 @@
-"""`MemoryManager`: what an agent remembers across conversations, in any number of stores.
+"""`MemoryManager`: an agent's memory across conversations, in any number of stores.
 
     agent = Agent(memory_manager=MemoryManager(stores=[SQLiteMemoryStore()]))
 
-It recalls on demand (a tool), injects what matters into single model calls, and extracts memories from what is said.
-Nothing of this makes an answer wait for a store.
+It searches on demand (a tool), injects relevant entries into single model calls, and extracts memories from messages.
+Extraction and writes never delay an answer.
 """
 
 from __future__ import annotations
@@ -65,19 +65,19 @@ _log = logging.getLogger("repertory.memory")
 
 @short_errors
 class MemoryManager(Plugin):
-    """What agents remember across conversations. One manager may serve many agents, in any number of event loops.
+    """The memory of agents across conversations. One manager may serve many agents, in any number of event loops.
 
     `stores`: one or more `MemoryStore`s, of different names. `search_tool_config`: the tool `search_memory`; True,
     False or a `MemoryToolConfig`. `add_tool_config`: the tool `add_memory`; likewise, or a `MemoryAddToolConfig`.
-    `injection`: what the model is told by itself; True, False or a `MemoryInjectionConfig`. Configurations may be
-    mappings.
+    `injection`: entries added to model calls without a tool; True, False or a `MemoryInjectionConfig`. Configurations
+    may be mappings.
 
-    Extraction is a setting of each store. It runs behind the answers: at its triggers, at the end of a block around the
-    agent, in `flush`, and in a runtime's drain. How far it has got stands in the agent's journal, so with a session
-    manager nothing that was said is lost to memory when a process is killed: the rest is extracted when the session is
-    open again. A memory may then be written twice, under the same idempotency key.
+    Extraction is a setting of each store. It runs after the answers: at its triggers, at the end of a block around the
+    agent, in `flush`, and in a runtime's drain. Its cursor is in the agent's journal, so with a session manager no
+    message is lost to memory when a process is killed: the rest is extracted when the session is open again. A memory
+    may then be written twice, under the same idempotency key.
 
-    Errors: `Invalid` (a ValueError) for stores and settings that make no sense.
+    Errors: `Invalid` (a ValueError) for bad stores and settings.
     """
 
     name = "memory-manager"
@@ -90,7 +90,7 @@ class MemoryManager(Plugin):
         injection: MemoryInjectionConfig | Mapping[str, object] | bool = True,
     ) -> None:
         self.managed = managed_stores(stores, MemoryStoreSettings())
-        """The stores, and what each can do."""
+        """The stores with their capabilities."""
         self._injection = read_injection(injection)
         own = [search_tool(self, search_tool_config), add_tool(self, add_tool_config)]
         self._tools = [
@@ -101,16 +101,16 @@ class MemoryManager(Plugin):
 
     @property
     def stores(self) -> list[object]:
-        """The stores as they were given, in order."""
+        """The stores as given, in order."""
         return [store.client.store for store in self.managed]
 
     @property
     def tools(self) -> list[Any]:
-        """The tools that agents get: those of the manager, then those of the stores."""
+        """The tools for agents: those of the manager, then those of the stores."""
         return list(self._tools)
 
     def init_agent(self, agent: Any) -> None:
-        """Have the agent's model calls told of memory, and its conversation taken in."""
+        """Register injection and extraction triggers with the agent's hooks."""
         parts = self.parts_for(agent)
         hooks = cast("HookRegistry", agent.hooks)
         if self._injection is not None:
@@ -122,7 +122,7 @@ class MemoryManager(Plugin):
                 trigger.attach(ExtractionTriggerContext(agent, _firing(parts.link, store.name)))
 
     def parts_for(self, agent: Any) -> MemoryParts:
-        """What the memory of an agent's session is made of: the same whenever it is asked for."""
+        """The memory parts of an agent's session: always the same for one agent."""
         parts = self._agents.get(agent)
         if parts is None:
             sources = tuple(_source(store, agent) for store in self.managed)
@@ -132,10 +132,10 @@ class MemoryManager(Plugin):
     async def search(
         self, query: str, options: MemorySearchOptions | Mapping[str, object] | None = None
     ) -> list[MemoryEntry]:
-        """What the stores know of that: the first of each store, then the second of each, and so on, each thing once.
+        """Entries for the query: the first of each store, then the second of each, and so on, without repetitions.
 
-        `options`: a `MemorySearchOptions` or a mapping. A store that fails is logged and left out; so is one that has
-        failed several times, for a while. Errors: `Invalid` for an unknown store; `Unavailable` when all have failed.
+        `options`: a `MemorySearchOptions` or a mapping. A store that fails is logged and left out; so is, for a while,
+        one that has failed several times. Errors: `Invalid` for an unknown store; `Unavailable` when all have failed.
         """
         read = read_options(MemorySearchOptions, options, "options")
         stores = self.managed if read.stores is None else [self._store(name) for name in read.stores]
@@ -144,7 +144,7 @@ class MemoryManager(Plugin):
     async def search_stores(
         self, query: str, stores: Sequence[ManagedStore], results: int | None, agent: Any = None
     ) -> list[MemoryEntry]:
-        """The same for some stores, on behalf of an agent, if any. Errors: `Unavailable` when all have failed."""
+        """`search` in some stores, on behalf of `agent`, if any. Errors: `Unavailable` when all have failed."""
         found: dict[str, Sequence[MemoryEntry]] = {}
         failed: list[RepertoryError] = []
 
@@ -165,11 +165,11 @@ class MemoryManager(Plugin):
         return merged([found[store.name] for store in stores if store.name in found])
 
     async def add(self, content: str, options: MemoryAddOptions | Mapping[str, object] | None = None) -> None:
-        """Have the stores remember that. On return they have it.
+        """Write one memory to the stores, and wait for that.
 
-        `options`: a `MemoryAddOptions` or a mapping; without `stores`, all that are writable and take single memories.
+        `options`: a `MemoryAddOptions` or a mapping; without `stores`, all writable ones that take single memories.
         Errors: `Invalid` for stores that cannot take it, before anything is written; `AggregateMemoryError` when some
-        did not take it, while the others did.
+        writes failed, while the others succeeded.
         """
         said = cast("object", content)
         if not isinstance(said, str) or not said.strip():
@@ -187,11 +187,11 @@ class MemoryManager(Plugin):
             raise AggregateMemoryError(f"MemoryManager: store writes failed: {names}", [error for _, error in failed])
 
     async def flush(self) -> FlushReport:
-        """Have every store take in what its agents have said and accepted until now, whatever triggers and earlier
-        failures say, and wait for that.
+        """Extract all messages and write all accepted memories of the manager's agents now, whatever the triggers and
+        earlier failures, and wait for that.
 
-        It brings sessions to life that are not, of agents that still exist. What does not land stays where it was and
-        is tried again; the report says what that is, and why. Errors: those of opening a session.
+        It opens sessions that are not open, of agents that still exist. Failed work is tried again later; the report
+        names it, and why. Errors: those of opening a session.
         """
         flushed: list[Mapping[str, StoreFlush]] = []
 
@@ -203,11 +203,11 @@ class MemoryManager(Plugin):
                 group.start_soon(flush_one, agent)
         return together([store.name for store in self.managed], flushed)
 
-    # For the tools.
+    # For the memory tools.
 
     def in_scope(self, wanted: Sequence[str] | None, *, among: Sequence[str] | None = None) -> list[ManagedStore]:
-        """The stores that a model has named, or all of those that it may name. Errors: `Invalid` when it may name none
-        of them; others are left out.
+        """The stores that a model has named, or all of those that it may name. Unknown names are logged. Errors:
+        `Invalid` when no name is known.
         """
         scope = [store for store in self.managed if among is None or store.name in among]
         found = [store for store in scope if not wanted or store.name in wanted]
@@ -215,11 +215,11 @@ class MemoryManager(Plugin):
             raise Invalid("there are no such memory stores", got=wanted, stores=[store.name for store in scope])
         unknown = [name for name in wanted or () if name not in [store.name for store in found]]
         if unknown:
-            _log.warning("a model has named memory stores that there are not stores=%r", unknown)
+            _log.warning("a model has named unknown memory stores stores=%r", unknown)
         return found
 
     async def write(self, stores: Sequence[ManagedStore], contents: Sequence[str], *, key: str, agent: Any) -> None:
-        """Have the stores remember each of these. Errors: `AggregateMemoryError` naming how many of them failed."""
+        """Write each of these to the stores. Errors: `AggregateMemoryError` with the number of failed writes."""
         failed = await self._write_all(stores, contents, None, key, agent)
         if failed:
             reasons = "; ".join(dict.fromkeys(str(error) for _, error in failed))
@@ -228,9 +228,9 @@ class MemoryManager(Plugin):
             raise AggregateMemoryError(text, [error for _, error in failed])
 
     async def accept(self, agent: Any, stores: Sequence[ManagedStore], contents: Sequence[str], key: str) -> int:
-        """Have them remembered behind the turn; returns how many. Errors: `LimitReached` when too many wait already."""
+        """Queue memories to be written after the turn; returns how many. Errors: `LimitReached` when too many wait."""
         memory = self.parts_for(agent).link.ref
-        if memory is None:  # The tool is called by a program, outside any session.
+        if memory is None:  # The program has called the tool outside any session.
             await self.write(stores, contents, key=key, agent=agent)
             return len(contents)
         names = tuple(store.name for store in stores)
@@ -244,7 +244,7 @@ class MemoryManager(Plugin):
         key: str | None,
         agent: Any,
     ) -> list[tuple[str, RepertoryError]]:
-        """Store by store at the same time, one content after the other. Returns what failed, by store."""
+        """All stores at the same time, the contents one after the other. Returns the errors, by store."""
         failed: list[tuple[str, RepertoryError]] = []
 
         async def write_to(store: ManagedStore, ref: ActorRef[MemoryStoreMessage]) -> None:
@@ -286,7 +286,7 @@ class MemoryManager(Plugin):
 
 
 def read_manager(given: object) -> MemoryManager | None:
-    """The manager that an agent was given, as one or as the keywords of one. Errors: `Invalid` for anything else."""
+    """The memory manager of an agent's argument: one, or its keywords. Errors: `Invalid` for anything else."""
     if given is None or isinstance(given, MemoryManager):
         return given
     if isinstance(given, Mapping):
@@ -311,7 +311,7 @@ def _source(store: ManagedStore, agent: Any) -> MemorySource:
 
 
 def _extracting(extractor: Extractor, store: str, agent: Any) -> Extract:
-    of = ref(agent)  # The manager remembers its agents for as long as somebody else does.
+    of = ref(agent)  # Weak, so that the manager does not keep its agents alive.
 
     async def extract(
         agent_id: str, messages: Sequence[Message], said_at: Sequence[float]
@@ -339,7 +339,7 @@ _ADD = "Remember something beyond this conversation: short facts that stand for 
 
 
 class Memory(Protocol):
-    """What the tools do their work with."""
+    """The methods of a manager that the tools need."""
 
     @property
     def managed(self) -> Sequence[ManagedStore]: ...
@@ -352,7 +352,7 @@ class Memory(Protocol):
 
 
 def search_tool(manager: Memory, given: object) -> object | None:
-    """The tool that searches; None when it is not wanted."""
+    """The search tool; None when it is turned off."""
     config = _config(MemoryToolConfig, given, "search_tool_config")
     if config is None:
         return None
@@ -385,7 +385,7 @@ def search_tool(manager: Memory, given: object) -> object | None:
 
 
 def add_tool(manager: Memory, given: object) -> object | None:
-    """The tool that adds; None when it is not wanted. Errors: `Invalid` when there is nothing that it could add to."""
+    """The add tool; None when it is turned off. Errors: `Invalid` when there is no store to write to."""
     config = _config(MemoryAddToolConfig, given, "add_tool_config")
     if config is None:
         return None
@@ -440,41 +440,40 @@ def _named(stores: Sequence[ManagedStore], wanted: object) -> ManagedStore:
 
 
 def _described(text: str, stores: Sequence[ManagedStore]) -> str:
-    """The description, with the stores folded in, so that the model can choose among them."""
+    """The description with the list of stores, so that the model can choose among them."""
     lines = [f"- {store.name}: {store.description}" if store.description else f"- {store.name}" for store in stores]
     return "\n".join([text, "", "Stores:", *lines])
 
 
 _ALONE = SystemSettings(on_fatal=lambda error: None)
-"""Who asks learns of a lost actor from the answer."""
+"""The caller learns of a lost actor from its ask."""
 _FIELDS = ("name", "description", "max_search_results", "writable", "extraction")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManagedStore:
-    """One store, and what it can do."""
+    """One store with its capabilities."""
 
     client: MemoryStoreClient
     description: str | None
     writable: bool
     adds: bool
-    """Whether it takes single memories in, and may."""
+    """Whether it is writable and takes single memories."""
     extraction: Extraction | None
 
     @property
     def name(self) -> str:
-        """As its users call it."""
         return self.client.name
 
     @property
     def tools(self) -> Sequence[object]:
-        """Its own tools."""
+        """The store's own tools."""
         give: Callable[[], Sequence[object]] | None = getattr(self.client.store, "get_tools", None)
         return list(give()) if callable(give) else ()
 
 
 def managed_stores(given: object, settings: MemoryStoreSettings) -> tuple[ManagedStore, ...]:
-    """The stores. Errors: `Invalid`, a ValueError, for one that cannot do what it says, and for two of one name."""
+    """The stores. Errors: `Invalid`, a ValueError, for one without the needed methods, and for two of one name."""
     if isinstance(given, str) or not isinstance(given, list | tuple):
         given = [given]
     stores = [_managed(store, settings) for store in cast("Sequence[object]", given) if store is not None]
@@ -492,7 +491,7 @@ def _managed(store: object, settings: MemoryStoreSettings) -> ManagedStore:
         raise Invalid("MemoryManager: a store has a method search(query, options)", got=type(store).__name__)
     missing = [field for field in _FIELDS if not hasattr(store, field)]
     if missing:
-        raise Invalid("MemoryManager: a store says of itself what these attributes say", missing=missing)
+        raise Invalid("MemoryManager: a store needs these attributes", missing=missing)
     found = cast("Any", store)
     name = check_id(found.name, "store name")
     adds, takes_messages = _can(store, "add"), _can(store, "add_messages")
@@ -523,7 +522,7 @@ def _check_extraction(name: str, extraction: Extraction, *, writable: bool, adds
 
 
 def _can(store: object, method: str) -> bool:
-    """Whether the store has it, of its own: what a protocol that it subclasses only declares does not count."""
+    """Whether the store implements the method: one only declared by the protocol that it subclasses does not count."""
     found = getattr(store, method, None)
     function = getattr(found, "__func__", found)
     return callable(found) and not getattr(function, "__module__", "").endswith("memory_ports")
@@ -533,8 +532,8 @@ def _can(store: object, method: str) -> bool:
 async def reached(
     clients: Sequence[MemoryStoreClient], link: MemoryLink | None = None
 ) -> AsyncGenerator[Mapping[str, ActorRef[MemoryStoreMessage]]]:
-    """The actors of these stores, by name, for as long as the block: those of the session of `link`, of the runtime
-    that the event loop has, or of nobody else.
+    """The actors of these stores, by name, for as long as the block: those of the session of `link`, of the event
+    loop's runtime, or of an actor system of this block.
     """
     host = ambient_host()
     if link is not None and link.stores():

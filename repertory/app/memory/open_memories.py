@@ -1,4 +1,4 @@
-"""The memory stores that sessions of one actor system use: an actor for each, for as long as somebody uses it."""
+"""The memory store actors of one actor system: one for each store, for as long as a session or program uses it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class OpenMemories:
         self._names: set[str] = set()
         self._lock = anyio.Lock()
         self._closing: dict[int, ClosingStore] = {}
-        """By identity, what has been used here and can be closed."""
+        """By identity, the used stores and extractors that can be closed."""
 
     async def enter(self, parts: MemoryParts | None) -> Mapping[str, ActorRef[MemoryStoreMessage]]:
         """The actors of a session's stores, by the stores' names. Each `enter` needs one `leave`."""
@@ -49,7 +49,7 @@ class OpenMemories:
         return await self.open([source.client for source in parts.sources])
 
     async def leave(self, parts: MemoryParts | None) -> None:
-        """The session has ended."""
+        """Ends the use that `enter` began."""
         if parts is not None:
             await self.let_go([source.client for source in parts.sources])
 
@@ -64,7 +64,7 @@ class OpenMemories:
         return {client.name: self._open[client].ref for client in clients}
 
     async def let_go(self, clients: Sequence[MemoryStoreClient]) -> None:
-        """One user less. The last one stops the actors; what they were asked was answered before."""
+        """Ends one use. The last one stops the actors, which answer all earlier requests before."""
         for client in clients:
             opened = self._open[client]
             opened.users -= 1
@@ -74,9 +74,9 @@ class OpenMemories:
                 self._names.discard(opened.ref.name)
 
     async def aclose(self) -> None:
-        """Close the stores, and the extractors, that were used here. They open again when they are used again.
+        """Close the stores, and the extractors, that were used here. They open again on their next use.
 
-        Errors: none; what cannot be closed is logged.
+        Errors: none; a failure to close is logged.
         """
         closing, self._closing = self._closing, {}
         for each in closing.values():
@@ -86,7 +86,7 @@ class OpenMemories:
                 _log.warning("a memory store could not be closed cause=%r", str(error))
 
     async def _start(self, client: MemoryStoreClient) -> _Open:
-        """Stores of different managers may have the same name."""
+        """Numbers the names, since stores of different managers may have the same name."""
         spec = memory_store_spec(client)
         name, number = spec.name, 2
         while name in self._names:

@@ -1,4 +1,4 @@
-"""The embedded memory store, as users name it."""
+"""`SQLiteMemoryStore`: the embedded memory store."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 class SQLiteMemoryStore(SQLiteMemory):
     """A memory store in one SQLite file: pass it to `MemoryManager(stores=[...])`, or use it by itself.
 
-    `SQLiteMemory` says what its methods do. Errors of the constructor: `Invalid` for a name or a scope that cannot be
-    one. Nothing is opened or created before it is needed.
+    See `SQLiteMemory` for its methods. Errors of the constructor: `Invalid` for a bad name or scope. Nothing is opened
+    or created before it is needed.
     """
 
     def __init__(
@@ -37,16 +37,16 @@ class SQLiteMemoryStore(SQLiteMemory):
         embedder: Embedder | None = None,
         busy_timeout_s: float = 5.0,
     ) -> None:
-        """`path`: the database file; `~/.repertory/memory.db` (or `$REPERTORY_HOME/memory.db`) when None. A folder that
-        is missing is created with mode 0700 on the first write, the file with 0600.
+        """`path`: the database file; `~/.repertory/memory.db` (or `$REPERTORY_HOME/memory.db`) when None. A missing
+        folder is created with mode 0700 on the first write, the file with 0600.
 
-        `scope`: whose memories these are, for example a tenant or a user. Stores of different scopes may share a file;
-        none sees or changes the memories of another, and None is a scope of its own.
+        `scope`: the owner of these memories, for example a tenant or a user. Stores of different scopes may share a
+        file; none sees or changes the memories of another, and None is a scope of its own.
 
-        `name`, `description`, `max_search_results`, `writable`, `extraction`: for its manager, as for any store.
+        `name`, `description`, `max_search_results`, `writable`, `extraction`: as for any store of a manager.
 
-        `embedder`: makes vectors of what is remembered, so that it is found also when it is said in other words. All
-        stores of a file have the same; another is refused by the first call that needs it. Needs numpy.
+        `embedder`: makes vectors of entries, so that a search in other words finds them too. All stores of a file have
+        the same; another is refused by the first call that needs it. Needs numpy.
 
         `busy_timeout_s`: how long to wait while other processes commit.
         """

@@ -1,6 +1,6 @@
-"""What is done to stored sessions from outside: looking, copying, going back, erasing, mending.
+"""Operations on stored sessions without an agent: reading, copying, rewinding, erasing, repairing.
 
-Start with `sessions.py`, the class that users see; each operation is a function over an open `SessionStore`, which
-`reading.py` opens, owns and reads. Decisions belong into `core/journal`; what only one kind of store can do, into its
-folder in `backends`.
+Start with `sessions.py`, the public class. Each operation is a function over an open `SessionStore`; `reading.py`
+opens, owns and reads sessions. Decisions belong in `core/journal`, code for one kind of store in its folder in
+`backends`.
 """

@@ -1,4 +1,4 @@
-"""Going on from a stored session: from an earlier position in it, in a fork of it, or in a copy in another place."""
+"""Continuing a stored session: from an earlier position, in a fork, or in a copy in another place."""
 
 from __future__ import annotations
 
@@ -56,32 +56,32 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForkReport:
-    """A session that was made from another one."""
+    """A session that was forked from another one."""
 
     session_id: str
     source: str
     positions: Mapping[str, int]
-    """Agent id to the position of the source that it goes on from."""
+    """Agent id to the forked position of the source."""
     messages: int
-    """How many messages were copied."""
+    """The number of copied messages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewindReport:
-    """A session that went back."""
+    """A session that was rewound."""
 
     session_id: str
     agent_id: str
     position: int
-    """Where the conversation goes on from."""
+    """The position from which the conversation continues."""
     was: int
-    """The last position before. Rewinding to it undoes this."""
+    """The last position before the rewind. Rewinding to it undoes this."""
 
 
 async def fork_session(
     store: SessionStore, session_id: str, new_id: str, at: PositionLike, agent_id: str | None, made: RecordStamp
 ) -> ForkReport:
-    """Make a session of what another one was at a position."""
+    """Fork a session at a position."""
     check_id(new_id, "session id")
     if await store.sessions(new_id):
         raise AlreadyExists("another session has this id; choose one that is free", session=new_id)
@@ -90,7 +90,7 @@ async def fork_session(
     for each, position in positions.items():
         then = await moment_to_fork(store, session_id, each, position)
         forks[each] = fork_journal(then, at=made.at, entropy=made.entropy)
-    async with owned(store, new_id, takeover=False) as lease:  # Rows that do not begin the session are refused.
+    async with owned(store, new_id, takeover=False) as lease:  # The store refuses rows that do not begin the session.
         await commit_rows(store, lease, [row for fork in forks.values() for row in fork.rows])
     count = sum(fork.messages for fork in forks.values())
     return ForkReport(session_id=new_id, source=session_id, positions=positions, messages=count)
@@ -99,7 +99,7 @@ async def fork_session(
 async def rewind_session(
     store: SessionStore, session_id: str, to: int | str, agent_id: str | None, made: RecordStamp, *, takeover: bool
 ) -> RewindReport:
-    """Go back to a position, on the record. What is read is what opening reads, there and at the end."""
+    """Record a rewind to a position. It reads as much as opening reads, there and at the end."""
     agent_id = await agent_there(store, session_id, agent_id)
     async with owned(store, session_id, takeover=takeover) as lease:
         then, now = await moment_and_end_of(store, session_id, agent_id, to)
@@ -111,7 +111,7 @@ async def rewind_session(
 async def drop_summary(
     store: SessionStore, session_id: str, agent_id: str | None, made: RecordStamp, *, takeover: bool
 ) -> RewindReport:
-    """Show again what the summary stands for, on the record."""
+    """Record that the messages behind the summary are shown again."""
     agent_id = await agent_there(store, session_id, agent_id)
     async with owned(store, session_id, takeover=takeover) as lease:
         journal = await load_journal(store, session_id, agent_id)
@@ -124,7 +124,7 @@ async def drop_summary(
 async def diff(
     store: SessionStore, first: tuple[str, PositionLike], second: tuple[str, PositionLike], agent_id: str | None
 ) -> Difference:
-    """What differs between two sessions, each at a position."""
+    """The differences between two sessions, each at a position."""
     (ours, our_position), (theirs, their_position) = [
         await _lineage(store, *side, agent_id) for side in (first, second)
     ]
@@ -141,7 +141,7 @@ async def _lineage(store: SessionStore, session_id: str, at: PositionLike, agent
 
 
 def _compared(lineage: Lineage, position: int) -> Compared:
-    """What stood at a position."""
+    """The conversation at a position."""
     fold = lineage[0].fold_at(position)
     return Compared(
         said=[
@@ -154,8 +154,8 @@ def _compared(lineage: Lineage, position: int) -> Compared:
 
 
 async def _positions(store: SessionStore, session_id: str, at: PositionLike, agent_id: str | None) -> dict[str, int]:
-    """Agent id to position, for the journals that a position means: one that is named, or the only one; of several
-    those that have the label, or all of them as they are now.
+    """The position in each journal: of a named agent, or of the only one; of several agents those with the label, or
+    all of them at their ends.
     """
     if agent_id is not None:
         ends = {agent_id: await last_of(store, session_id, agent_id)}
@@ -168,7 +168,7 @@ async def _positions(store: SessionStore, session_id: str, at: PositionLike, age
     for each, last in ends.items():
         try:
             found[each] = await position_of(store, session_id, each, at, last)
-        except NotFound as error:  # Others may have the label.
+        except NotFound as error:  # Another agent may have the label.
             missing = error
     if missing is not None and not found:
         raise missing
@@ -178,19 +178,19 @@ async def _positions(store: SessionStore, session_id: str, at: PositionLike, age
 _LINES_AT_ONCE = 256
 
 
-# Sessions from one place to another: into a file and back, or straight. Rows are moved as they are, links included.
+# Copies of sessions: into a file and back, or from place to place. Rows are copied unchanged, with their links.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyReport:
-    """What was copied."""
+    """The outcome of a copy."""
 
     session_id: str
-    """As it is called where it is now."""
+    """The session's id in its new place."""
     agents: Mapping[str, int]
     """Agent id to the last sequence number there."""
     added: int
-    """Rows that were written. Fewer than there are when a copy was completed that had been cut off."""
+    """The number of written rows. When an earlier copy was cut off, only the missing ones."""
 
 
 async def export(store: SessionStore, session_id: str, write: WriteChunk, at: float) -> CopyReport:
@@ -212,7 +212,7 @@ async def export(store: SessionStore, session_id: str, write: WriteChunk, at: fl
 
 
 async def read_export(path: Path) -> Exported:
-    """The session in a file, proved. Errors: `CorruptJournal` naming file and line, those of the file."""
+    """The verified session of a file. Errors: `CorruptJournal` naming file and line, those of the file."""
     reader = ExportReader(str(path))
     number = 0
     async with aclosing(read_lines(path)) as lines:
@@ -237,7 +237,7 @@ async def store_session(
 
 
 async def read_session(store: SessionStore, session_id: str) -> Mapping[str, Sequence[Row]]:
-    """Agent id to every row, proved and replayed. Errors: `NotFound`, `CorruptJournal`."""
+    """Agent id to every row, verified and replayed. Errors: `NotFound`, `CorruptJournal`."""
     info = await sound_info_of(store, session_id)
     journals: dict[str, Sequence[Row]] = {}
     for agent_id in sorted(info.agents):

@@ -1,4 +1,4 @@
-"""Examining every session of a place, and setting aside what is damaged so that the rest opens."""
+"""Examining every session of a place, and moving damaged data aside so that the rest opens."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repair:
-    """What was done about a damaged session."""
+    """The repair of a damaged session."""
 
     moved_to: str
-    """Where everything lies now that was stored of it, as it was."""
+    """Where all its stored data are now, unchanged."""
     kept: Mapping[str, int]
-    """Agent id to the last sequence number that is still there. Empty when nothing was usable."""
+    """Agent id to the last sequence number that is still there. Empty when no row was sound."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,10 +36,10 @@ class SessionHealth:
 
     session_id: str
     problems: Sequence[str]
-    """What is wrong; nothing in a sound one."""
+    """The problems found; empty for a sound session."""
     repair: Repair | None = None
     not_repaired: str | None = None
-    """Why it was not, when it should have been."""
+    """Why the repair failed, if it did."""
 
     @property
     def ok(self) -> bool:
@@ -49,17 +49,17 @@ class SessionHealth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorReport:
-    """What was found in a place."""
+    """The outcome of examining a place."""
 
     place: str
     sessions: Sequence[SessionHealth]
     damages: Sequence[Corruption]
-    """What is wrong with the place as a whole."""
+    """Problems of the place as a whole."""
     strays: Sequence[str]
-    """What lies among the sessions and belongs to none. It does no harm and is left alone."""
+    """Files or objects among the sessions that belong to none. They do no harm and are left alone."""
     rebuilt_from: str | None = None
-    """What the place was made anew of, which lies there now as it was. A session that is known to end earlier for it
-    has a snapshot `repaired`; one of which nothing was sound is in there alone.
+    """If the place was rebuilt: where its old data are now, unchanged. A session that lost rows by it has a snapshot
+    `repaired`; a session without any sound row is only in there.
     """
 
     @property
@@ -69,7 +69,7 @@ class DoctorReport:
 
 
 async def examine_place(store: SessionStore, made: RecordStamp, *, repair: bool) -> DoctorReport:
-    """Examine everything; with `repair`, set aside what is damaged."""
+    """Examine every session; with `repair`, move damaged data aside."""
     inspection = await store.inspect()
     damages = list(inspection.damages)
     rebuilt_from: str | None = None
@@ -114,19 +114,19 @@ async def _names(store: SessionStore) -> set[str]:
 
 
 def _lost(session_id: str, moved_to: str) -> SessionHealth:
-    """A session of which nothing can be used, so that it is only in what was moved aside."""
+    """A session without any sound row, which is only in the data moved aside."""
     repair = Repair(moved_to=moved_to, kept={})
     return SessionHealth(session_id=session_id, problems=["nothing of it can be read"], repair=repair)
 
 
 async def _problems(store: SessionStore, info: SessionInfo) -> list[str]:
-    """What is wrong with a session, by what opening and reading it say."""
+    """The problems of a session that opening and reading it find."""
     problems: list[str] = []
     for agent_id in sorted(info.agents):
         try:
             opened = await store.load(info.session_id, agent_id)  # first: an owner may add to it meanwhile
             rows = await store.load(info.session_id, agent_id, whole=True)
-        except (Corrupt, Invalid) as error:  # damage may leave a name that none can have
+        except (Corrupt, Invalid) as error:  # damage may leave an invalid name
             problems.append(str(error))
             continue
         forgotten = store.capabilities.forgets_the_oldest and bool(rows) and rows[0].seq > 1
@@ -147,7 +147,7 @@ async def _problems(store: SessionStore, info: SessionInfo) -> list[str]:
 
 
 def _problem(agent_id: str, rows: Sequence[Row], opened: Sequence[Row], last_seq: int) -> str | None:
-    """What is wrong with a journal that could be read."""
+    """The problem of a readable journal, if any."""
     found = examine(agent_id, rows)
     if found.fault is not None:
         return f"agent {agent_id}: {found.fault}"
@@ -164,7 +164,7 @@ def _problem(agent_id: str, rows: Sequence[Row], opened: Sequence[Row], last_seq
 
 
 def _problem_of_the_rest(agent_id: str, rows: Sequence[Row], opened: Sequence[Row], last_seq: int) -> str | None:
-    """The same of a journal whose beginning has expired."""
+    """`_problem` for a journal whose beginning has expired."""
     try:
         verify(rows)
         restore(opened)
@@ -176,14 +176,14 @@ def _problem_of_the_rest(agent_id: str, rows: Sequence[Row], opened: Sequence[Ro
 
 
 async def _repaired(store: SessionStore, health: SessionHealth, made: RecordStamp) -> SessionHealth:
-    """What became of a damaged session."""
+    """The health of a damaged session after its repair."""
     if not store.capabilities.quarantines:
         return replace(health, not_repaired="nothing can be set aside in this store")
     try:
         try:
-            async with owned(store, health.session_id, takeover=False):  # Nobody adds to what is being moved.
+            async with owned(store, health.session_id, takeover=False):  # No other owner adds rows meanwhile.
                 return await _set_aside(store, health, made)
-        except Corrupt:  # Nobody can own it.
+        except Corrupt:  # Its ownership cannot be read.
             return await _set_aside(store, health, made)
     except RepertoryError as error:
         return replace(health, not_repaired=str(error))
@@ -203,13 +203,13 @@ async def _set_aside(store: SessionStore, health: SessionHealth, made: RecordSta
 
 
 def _sound(made: RecordStamp, salvage: SalvagedRows) -> Sequence[Row]:
-    """The rows of a session to go on with, when only some sessions of a damaged place are damaged themselves."""
+    """The rows to keep of a session, when the place is damaged as a whole and the session may be sound."""
     why = salvage.damages[0].what if salvage.damages else None
     return _kept(salvage, why, made)[1]
 
 
 def _kept(salvage: SalvagedRows, why: str | None, made: RecordStamp) -> tuple[list[Examined], list[Row]]:
-    """What was found of each agent, and the rows to go on with. `why` says that something is wrong in any case."""
+    """The examination of each agent, and the rows to keep. `why`: a problem of the session as a whole, if any."""
     by_agent: dict[str, list[Row]] = {}
     for row in salvage.rows:
         by_agent.setdefault(row.agent_id, []).append(row)

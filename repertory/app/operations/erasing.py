@@ -1,4 +1,4 @@
-"""What is to be gone for good: one message, one session, every session of an age."""
+"""Erasing for good: one message, a text, one session, every session of an age."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedactionReport:
-    """A message that was replaced."""
+    """The outcome of redacting a message."""
 
     session_id: str
     agent_id: str
@@ -49,34 +49,34 @@ class RedactionReport:
     erased: Sequence[int]
     """The rows whose content was destroyed: the message's own, and those that repeated it."""
     left: Sequence[Copy]
-    """Where the same is still said, word for word: by what is in force, by other messages, by other agents."""
+    """Where the same text remains, word for word: in current rows, in other messages, of other agents."""
     quarantined: Sequence[str]
-    """What was set aside when something was damaged, and may hold the message: look there yourself."""
+    """Damaged files that were moved aside, and may hold the message: check them yourself."""
     source: str | None = None
-    """Where a fork took the message from, as `session/agent`: another session, which still says it unless it was
+    """The session from which a fork copied the message, as `session/agent`. The message remains there unless it was
     redacted there as well.
     """
     source_seq: int | None = None
     """Its number there."""
     memories: ForgottenMemories
-    """What became of what memory stores know of it."""
+    """The outcome for the memories of the message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForgottenMemories:
-    """What was remembered of messages that were redacted. What was on its way to a store is always taken back."""
+    """The outcome for memories of redacted messages. Memories that are not written yet are always erased."""
 
     forgotten: Mapping[str, int]
-    """By memory store that was given: how many entries it has erased."""
+    """By memory store that was given: the number of erased entries."""
     left: Sequence[str]
-    """Memory stores that have taken the messages in and were not given, or cannot forget: have them forget with
+    """Memory stores that got the messages and were not given here, or cannot forget: call their
     `store.forget(session_id=..., agent_id=..., seq=...)`, or redact again with `memory=`.
     """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedactedAgent:
-    """What was done to one agent's journal."""
+    """The outcome for one agent's journal."""
 
     messages: Sequence[int]
     """Sequence numbers of the messages that were replaced."""
@@ -86,40 +86,42 @@ class RedactedAgent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextRedactionReport:
-    """A text that was replaced wherever a session said it."""
+    """The outcome of redacting a text everywhere in a session."""
 
     session_id: str
     agents: Mapping[str, RedactedAgent]
-    """By agent, graph or swarm: those whose journals said it."""
+    """By agent, graph or swarm: those whose journals contained it."""
     left: Sequence[Copy]
-    """Rows that still say it, since it is a name in them: an id, a token, the name of a tool or a mark."""
+    """Rows that still contain it, since it is a name there: an id, a token, the name of a tool or a mark."""
     quarantined: Sequence[str]
-    """What was set aside when something was damaged, and may say it: look there yourself."""
+    """Damaged files that were moved aside, and may contain it: check them yourself."""
     memories: ForgottenMemories
-    """What became of what memory stores know of the messages that said it."""
+    """The outcome for the memories of the messages with the text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletedAgent:
-    """What an agent's journal was."""
+    """The deleted journal of an agent."""
 
     rows: int
     link: str
-    """Of its last row, in hexadecimal: it proves which journal it was, to whoever has a copy. Empty when damaged."""
+    """The link of its last row, in hexadecimal: with a copy of the journal it proves which one it was. Empty when
+    damaged.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletionProof:
-    """A session that is gone."""
+    """A deleted session."""
 
     session_id: str
     agents: Mapping[str, DeletedAgent]
     deleted_at: float
     """Epoch seconds."""
     looked_for: Sequence[str]
-    """What was looked for afterwards and is not there any more."""
+    """The parts of the session that were searched for afterwards, and not found."""
     wrecks: Sequence[str] = ()
-    """Damaged places that were moved aside as a whole: it may be in there. Remove them yourself."""
+    """Damaged places that were moved aside as a whole, and may contain the session. Remove them yourself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,12 +134,12 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpiryReport:
-    """What had expired."""
+    """The outcome of an expiry."""
 
     older_than: float
-    """Sessions that were last changed before this time, in epoch seconds."""
+    """Sessions last changed before this time, in epoch seconds, have expired."""
     dry_run: bool
-    """Whether nothing was deleted."""
+    """True if nothing was deleted."""
     expired: Sequence[str]
     """The sessions that were deleted, or would have been."""
     proofs: Sequence[DeletionProof]
@@ -162,7 +164,7 @@ async def redact_message(
         instead = without_text(original, replacement)
         elsewhere: Sequence[Copy] = ()
         quarantined: Sequence[str] = ()
-        with suppress(Invalid):  # A place that cannot list tells nothing of other agents.
+        with suppress(Invalid):  # A store that cannot list sessions does not know their other agents.
             elsewhere = await _elsewhere(store, session_id, agent_id, Texts(only_in(original, instead)))
             quarantined = await store.quarantined(session_id)
         done = await in_thread_when_many(partial(_redaction, journal, seq, instead, made), len(journal.rows))
@@ -216,7 +218,7 @@ async def redact_session_text(
         if rows or erase:
             await commit_rows(store, lease, rows, erase)
         quarantined: Sequence[str] = ()
-        with suppress(Invalid):  # A place that cannot list sets nothing aside.
+        with suppress(Invalid):  # A store that cannot list sessions has no quarantine.
             quarantined = await store.quarantined(session_id)
     return TextRedactionReport(
         session_id=session_id,
@@ -228,17 +230,17 @@ async def redact_session_text(
 
 
 async def delete(store: SessionStore, session_id: str, at: float, *, takeover: bool) -> DeletionProof:
-    """Erase a session and look whether it is gone. Errors: `NotFound`, `SessionBusy`; `Failed` when it is not."""
+    """Erase a session and verify that. Errors: `NotFound`, `SessionBusy`; `Failed` when a part of it remains."""
     found = await store.sessions(session_id)
     info = found[0] if found else None
     if info is None or info.damaged:
         return await _delete(store, session_id, info, at)
-    async with owned(store, session_id, takeover=takeover):  # nobody adds to it from here on
+    async with owned(store, session_id, takeover=takeover):  # no other owner adds rows from here on
         return await _delete(store, session_id, await info_of(store, session_id), at)
 
 
 async def expire(store: SessionStore, older_than: float, at: float, *, dry_run: bool) -> ExpiryReport:
-    """Delete every session that was last changed before a time, and that nobody owns."""
+    """Delete every session without an owner that was last changed before a time."""
     expired: list[str] = []
     proofs: list[DeletionProof] = []
     skipped: list[Skipped] = []
@@ -261,7 +263,7 @@ async def expire(store: SessionStore, older_than: float, at: float, *, dry_run: 
 def _reason_to_keep(info: SessionInfo) -> str | None:
     if info.owner is not None:
         return f"it is in the hands of {info.owner}"
-    return "it is damaged: mend it with `doctor`, or delete it by its name" if info.damaged else None
+    return "it is damaged: repair it with `doctor`, or delete it by its name" if info.damaged else None
 
 
 async def _expire(store: SessionStore, session_id: str, older_than: float, at: float) -> DeletionProof:
@@ -316,12 +318,12 @@ def _text_redaction(journal: WholeJournal, words: Words, made: RecordStamp) -> t
 def _with_memories(
     journal: WholeJournal, appender: Appender, done: Redaction, seqs: Collection[int], at: float
 ) -> Redaction:
-    """Take back what is on its way to memory stores of these messages as well."""
+    """Also erase the memories of these messages that are not written yet."""
     record, erase = forgetting(journal.records, appender.fold, seqs, at)
     if record is None:
         return done
     row = appender.append(record)
-    # Where the text was replaced just now, the row that says so is erased with those before it.
+    # The text redaction may just have restated the cursors: that row is erased with those before it.
     stated = [each.without_content() if each.kind == RecordKind.CURSOR else each for each in done.rows]
     return replace(done, rows=(*stated, row), erase=tuple(sorted({*done.erase, *erase})))
 
@@ -332,7 +334,7 @@ def _appender(journal: WholeJournal, made: RecordStamp) -> Appender:
 
 
 def _readers(journal: WholeJournal, seqs: Collection[int]) -> set[str]:
-    """The memory stores that have got as far as one of these messages."""
+    """The memory stores whose cursor has passed one of these messages."""
     first = min(seqs, default=math.inf)
     reached: dict[str, int] = {}
     for _, record in journal.records:
@@ -344,7 +346,7 @@ def _readers(journal: WholeJournal, seqs: Collection[int]) -> set[str]:
 async def _forget(
     session_id: str, seqs: Mapping[str, Sequence[int]], readers: Collection[str], memories: Sequence[MemoryStoreClient]
 ) -> ForgottenMemories:
-    """Have memory stores forget what was taken from these messages, by agent."""
+    """Erase the memories of these messages in the stores that can forget."""
     able = [memory for memory in memories if memory.forgets]
     forgotten = dict.fromkeys([memory.name for memory in able], 0)
     if able:
@@ -359,7 +361,7 @@ async def _forget(
 
 
 def _copied_from(journal: WholeJournal, seq: int) -> tuple[str, int] | tuple[None, None]:
-    """The journal that a message was copied from when this one was forked, and its number there."""
+    """The source of a message that was copied by the fork, and its number there."""
     origin = origin_of(journal)
     if origin is None or origin.source is None or not 1 < seq <= copies_end(journal):
         return None, None
@@ -375,7 +377,7 @@ def _message_at(journal: WholeJournal, seq: int) -> Message:
 
 
 async def _elsewhere(store: SessionStore, session_id: str, agent_id: str, texts: Texts) -> list[Copy]:
-    """Where other agents of the session say it."""
+    """The copies in the journals of other agents of the session."""
     found: list[Copy] = []
     for other in sorted((await info_of(store, session_id)).agents.keys() - {agent_id}):
         with suppress(Gone):

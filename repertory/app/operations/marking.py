@@ -1,4 +1,4 @@
-"""What stands beside a stored conversation: names for positions, letting go of them, and what memory would not take."""
+"""Marks of positions, pruning, and the dead letters of memory stores."""
 
 from __future__ import annotations
 
@@ -37,24 +37,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredMark:
-    """A position that has a name."""
+    """A position with a label."""
 
     label: str
     position: int
-    """What the name stands for: everything up to and with this sequence number."""
+    """The marked position: everything up to and including this sequence number."""
     seq: int
-    """Of the record that says so."""
+    """The sequence number of the mark's own record."""
     at: float
-    """When it was named, in epoch seconds."""
+    """When it was marked, in epoch seconds."""
     metadata: Mapping[str, Json]
     digest: str
     """The link of the row at the position, in hexadecimal, which proves everything up to there. Empty before the first
-    row, and for marks that others made.
+    row, and for marks made by other tools.
     """
 
 
 async def marks(store: SessionStore, session_id: str, agent_id: str | None) -> Sequence[StoredMark]:
-    """The marks of a session, in order."""
     agent_id = await agent_there(store, session_id, agent_id)
     return [
         StoredMark(
@@ -78,7 +77,7 @@ async def mark(
     *,
     takeover: bool,
 ) -> Sequence[StoredMark]:
-    """Put marks on a session, in one commit. What is read is what opening the session reads."""
+    """Add marks to a session, in one commit. It reads as much as opening the session reads."""
     agent_id = await agent_there(store, session_id, agent_id)
     async with owned(store, session_id, takeover=takeover) as lease:
         now = await opening_of(store, session_id, agent_id)
@@ -108,25 +107,25 @@ async def mark(
     ]
 
 
-# Letting go of what a session need not keep: names of positions, and what lies beyond rewinds.
+# Pruning: removing marks, and contents that rewinds left behind.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PruneReport:
-    """What was let go of, or would be."""
+    """The pruned marks and contents, or those that would be."""
 
     session_id: str
     agent_id: str
     dry_run: bool
-    """Whether nothing was changed."""
+    """True if nothing was changed."""
     marks: Sequence[str]
-    """The labels that went, in order; a label stands here as often as it was given."""
+    """The labels of the removed marks, in order; a repeated label is repeated here."""
     messages: Sequence[int]
-    """The messages beyond rewinds that went."""
+    """The removed messages, which rewinds had left behind."""
     erased: Sequence[int]
     """Every row whose content was destroyed."""
     bytes: int
-    """How much content that was. What says that a message is gone takes about 100 bytes for each."""
+    """The size of the destroyed contents. The record that a message is gone takes about 100 bytes for each."""
 
 
 async def prune_session(
@@ -138,7 +137,7 @@ async def prune_session(
     *,
     dry_run: bool,
 ) -> PruneReport:
-    """Destroy what a policy lets go of, in one commit."""
+    """Destroy the marks and contents that the policy does not keep, in one commit."""
     agent_id = await agent_there(store, session_id, agent_id)
     if dry_run:
         found = await _found(await load_journal(store, session_id, agent_id), policy, made)
@@ -169,32 +168,32 @@ def _rows(journal: WholeJournal, found: Pruning, made: RecordStamp) -> Sequence[
     return [*appender.append_all(found.redactions), *appender.restate(made.at)]
 
 
-# What memory stores, or the extraction for them, would not take of stored sessions.
+# Dead letters: memories, or messages for extraction, that were given up.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredDeadLetter:
-    """Something that was given up."""
+    """One dead letter."""
 
     session_id: str
     agent_id: str
     store: str
-    """The memory store that should have it."""
+    """The memory store that it was meant for."""
     letter: MemoryDeadLetter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayReport:
-    """What is to be tried again."""
+    """The dead letters to be tried again."""
 
     session_id: str
     agent_id: str
     letters: Mapping[str, int]
-    """By memory store, how many."""
+    """Their number, by memory store."""
 
 
 async def dead_letters(store: SessionStore, session_id: str | None) -> Sequence[StoredDeadLetter]:
-    """The letters of a session, or of all: those of the session that changed last come first."""
+    """The dead letters of a session, or of all: those of the last changed session come first."""
     found: list[StoredDeadLetter] = []
     for info in await store.sessions(session_id):
         for agent_id in sorted(info.agents):
@@ -216,7 +215,7 @@ async def replay_dead_letters(
     *,
     takeover: bool,
 ) -> ReplayReport:
-    """Have letters tried again by the next agent that opens the session with the memory store. On the record."""
+    """Record that dead letters are to be tried again, when an agent with the memory store next opens the session."""
     agent_id = await agent_there(store, session_id, agent_id)
     async with owned(store, session_id, takeover=takeover) as lease:
         now = await opening_of(store, session_id, agent_id)

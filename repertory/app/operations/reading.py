@@ -1,4 +1,4 @@
-"""Stored sessions as operations need them: opened, owned, read and proved, with positions and sources of forks."""
+"""Reading stored sessions for operations: stores, leases, verified journals, positions, and the sources of forks."""
 
 from __future__ import annotations
 
@@ -37,26 +37,26 @@ if TYPE_CHECKING:
     from repertory.core.journal.rows import Row
 
 ROWS_AT_ONCE_MAX = 512
-"""Rows that are read on the event loop, which takes some milliseconds; more are in a thread."""
+"""Rows that are processed on the event loop, which takes some milliseconds; more are processed in a thread."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordStamp:
-    """What new records need: when, and random bytes."""
+    """The time and the random bytes for new records."""
 
     at: float
     entropy: Callable[[int], bytes]
 
 
 async def in_thread_when_many(work: Callable[[], T], rows: int) -> T:
-    """What `work` gives, which looks at that many rows."""
+    """The result of `work`, which processes that many rows."""
     return work() if rows <= ROWS_AT_ONCE_MAX else await run_in_thread(work)
 
 
 async def info_of(store: SessionStore, session_id: str) -> SessionInfo:
-    """The session's line in a listing. Errors: `NotFound`."""
+    """The session's entry in the listing. Errors: `NotFound`."""
     found = await store.sessions(session_id)
     if not found:
         raise StoreNotFound("no such session", session=session_id, place=store.name)
@@ -64,7 +64,7 @@ async def info_of(store: SessionStore, session_id: str) -> SessionInfo:
 
 
 async def sound_info_of(store: SessionStore, session_id: str) -> SessionInfo:
-    """The same for who needs all of it. Errors: `NotFound`, `CorruptJournal` when an agent of it cannot be read."""
+    """`info_of` for callers that need every agent. Errors: `NotFound`, `CorruptJournal` when one cannot be read."""
     info = await info_of(store, session_id)
     if info.damaged:
         raise CorruptJournal("the session is damaged; `doctor` says where", session=session_id, place=store.name)
@@ -72,8 +72,8 @@ async def sound_info_of(store: SessionStore, session_id: str) -> SessionInfo:
 
 
 async def chosen_agent(store: SessionStore, session_id: str, agent_id: str | None) -> str:
-    """The agent that is meant: the one that is named, the only one, or `default`. Errors: `NotFound`; `CorruptJournal`
-    when nobody can say which there are.
+    """The named agent, the only one, or `default`. Errors: `NotFound`; `CorruptJournal` when the listing of agents is
+    damaged.
     """
     if agent_id is not None:
         return agent_id
@@ -84,7 +84,7 @@ async def chosen_agent(store: SessionStore, session_id: str, agent_id: str | Non
 
 
 async def rows_of(store: SessionStore, session_id: str, agent_id: str) -> Sequence[Row]:
-    """Every row of an agent, proved. Errors: `CorruptJournal`."""
+    """Every row of an agent, verified. Errors: `CorruptJournal`."""
     rows = await store.load(session_id, agent_id, whole=True)
     await in_thread_when_many(partial(verify_whole, rows, session_id=session_id), len(rows))
     return rows
@@ -99,13 +99,13 @@ async def load_journal(store: SessionStore, session_id: str, agent_id: str) -> W
 
 
 async def opening_of(store: SessionStore, session_id: str, agent_id: str) -> Restored:
-    """What an agent amounts to now, from what opening it reads. Errors: `CorruptJournal`."""
+    """The current state of an agent, from the rows that opening reads. Errors: `CorruptJournal`."""
     rows = await store.load(session_id, agent_id)
     return await in_thread_when_many(partial(restore, rows, session_id=session_id), len(rows))
 
 
 async def agent_there(store: SessionStore, session_id: str, agent_id: str | None) -> str:
-    """The same, and surely there. Ask before owning: a session that is not there would be made.
+    """`chosen_agent`, verified to exist. Call it before `owned`, which would create a missing session.
 
     Errors: `NotFound`, `CorruptJournal`.
     """
@@ -133,7 +133,7 @@ async def _no_such_agent(store: SessionStore, session_id: str, agent_id: str) ->
 
 @asynccontextmanager
 async def opened(place: SessionPlace) -> AsyncGenerator[SessionStore]:
-    """A store on the place, tended where its leases end by themselves, and closed in the end."""
+    """A store at the place, maintained if its leases expire, and closed at the end."""
     store = place.open_store()
     try:
         async with _Tended(store):
@@ -144,8 +144,8 @@ async def opened(place: SessionPlace) -> AsyncGenerator[SessionStore]:
 
 
 class _Tended:
-    """Tends a store, if it is one of those, for as long as the block. What the block raises stays what it is, where a
-    task group around it would wrap it.
+    """Maintains a store, if it needs that, for as long as the block. Errors of the block are not wrapped, as a task
+    group around it would do.
     """
 
     def __init__(self, store: SessionStore) -> None:
@@ -164,30 +164,30 @@ class _Tended:
 
 @asynccontextmanager
 async def owned(store: SessionStore, session_id: str, *, takeover: bool) -> AsyncGenerator[Lease]:
-    """A lease on a session, given up in the end. Errors: `SessionBusy` when a live owner has it."""
+    """A lease on a session, released at the end. Errors: `SessionBusy` when a live owner has it."""
     lease = await store.acquire(session_id, takeover=takeover)
     try:
         yield lease
     finally:
-        with anyio.CancelScope(shield=True), suppress(RepertoryError):  # it ends by itself then
+        with anyio.CancelScope(shield=True), suppress(RepertoryError):  # a lease not released here expires
             await store.release(lease)
 
 
 async def commit_rows(
     store: SessionStore, lease: Lease, rows: Sequence[Row], erase: Sequence[tuple[str, int]] = ()
 ) -> None:
-    """Store rows and destroy contents, all or nothing, and be sure of having owned the session until that was done.
+    """Store rows and destroy contents, all or nothing, and verify that the lease was held until then.
 
     Errors: `LeaseLost`, those of the store.
     """
-    proof = [Batch(lease=lease, rows=())] if store.capabilities.maintained else []  # Its leases end by themselves.
+    proof = [Batch(lease=lease, rows=())] if store.capabilities.maintained else []  # Its leases can expire meanwhile.
     for batch in (Batch(lease=lease, rows=rows, erase=erase), *proof):
         (outcome,) = await store.append([batch])
         if isinstance(outcome, RepertoryError):
             raise outcome
 
 
-# Journals together with those that they were forked from, as far as these are still there.
+# Journals with their sources, as far as these still exist.
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,13 +197,13 @@ class Ancestry:
     lineage: Lineage
     """The journal, then its source, and so on."""
     lost: str | None
-    """The source at which this ends, as `session/agent`, since it was deleted, cannot be read, or is another session by
-    now; None when nothing is missing.
+    """The missing source at which the lineage ends, as `session/agent`: it was deleted, cannot be read, or is another
+    session by now. None when nothing is missing.
     """
 
 
 async def ancestry_of(store: SessionStore, journal: WholeJournal) -> Ancestry:
-    """The sources of a journal, read whole. That one is gone is no error: what a fork needs, it has."""
+    """The journal and its sources, read whole. A missing source is no error: a fork works without it."""
     lineage = [journal]
     while (origin := origin_of(lineage[-1])) is not None and origin.source_position:
         assert origin.source is not None
@@ -222,7 +222,7 @@ async def _journal_at(store: SessionStore, name: str) -> WholeJournal | None:
         return None
 
 
-# Positions: which one is meant, and what stood there, read from as few rows as that takes.
+# Positions and the state there, read from as few rows as possible.
 
 PositionLike = int | str | None
 """A sequence number, a label, or None: the end."""
@@ -231,8 +231,8 @@ PositionLike = int | str | None
 async def position_of(store: SessionStore, session_id: str, agent_id: str, at: PositionLike, last: int) -> int:
     """The number of a position, in a journal whose last row has the number `last`.
 
-    A label is looked up among the marks alone where the store can do that; else in what opening reads, and when it is
-    not there, in the whole journal. Errors: `Invalid` for a number that is none, `NotFound` for a label.
+    A label is looked up among the marks alone if the store can do that; else in the rows that opening reads, and then
+    in the whole journal. Errors: `Invalid` for a number out of range, `NotFound` for a label.
     """
     if at is None:
         return last
@@ -258,9 +258,7 @@ async def load_marks(store: SessionStore, session_id: str, agent_id: str) -> lis
 
 
 async def moment_at(store: SessionStore, session_id: str, agent_id: str, position: int) -> PointInTime:
-    """What stood at a position, and nothing else. Errors: `Invalid` when some of it was erased since;
-    `CorruptJournal`.
-    """
+    """The state at a position. Errors: `Invalid` when some of it was erased since; `CorruptJournal`."""
     if not position:
         return PointInTime(session_id=session_id, agent_id=agent_id, position=0, link=None, fold=Fold(), said={})
     if store.capabilities.reads_positions:
@@ -278,8 +276,8 @@ async def moment_at(store: SessionStore, session_id: str, agent_id: str, positio
 async def moment_and_end_of(
     store: SessionStore, session_id: str, agent_id: str, to: PositionLike
 ) -> tuple[PointInTime, Restored]:
-    """What stood at a position, and what an agent amounts to now. Where what opening reads there and at the end lies
-    together, it is read and replayed but once.
+    """The state at a position, and the current state of the agent. If opening reads adjoining rows for both, they are
+    read and replayed once.
 
     Errors: as `position_of` and `moment_at`.
     """
@@ -296,14 +294,14 @@ async def moment_and_end_of(
 
 
 def _joined(older: Sequence[Row], newer: Sequence[Row]) -> Sequence[Row]:
-    """Both, where they touch or overlap; else the newer ones."""
+    """Both, if they touch or overlap; else the newer rows."""
     if not older or not older[0].seq < newer[0].seq <= older[-1].seq + 1:
         return newer
     return [*older, *newer[older[-1].seq + 1 - newer[0].seq :]]
 
 
 async def moment_to_fork(store: SessionStore, session_id: str, agent_id: str, position: int) -> PointInTime:
-    """The same, with all messages that a fork takes. A message that is pinned costs one look-up."""
+    """`moment_at` with all messages that a fork copies. Each pinned message costs one look-up."""
     moment = await moment_at(store, session_id, agent_id, position)
     if store.capabilities.reads_positions and moment.missing:
         rows = [await store.load_at(session_id, agent_id, seq) for seq in moment.missing]
@@ -324,18 +322,18 @@ def _marks_in(rows: Sequence[Row]) -> list[tuple[int, SnapshotTaken]]:
 
 
 def _said_in(rows: Sequence[Row]) -> MessageAdded | None:
-    """The message at the end of these rows; None when it was erased."""
+    """The message in the last of these rows; None when it was erased."""
     if not rows or rows[-1].erased:
         return None
     record = decode(rows[-1].kind, rows[-1].version, rows[-1].body)
     return record if isinstance(record, MessageAdded) else None
 
 
-# The history of an open session that may be a fork: what had been said in its source, then its own.
+# The history of an open session that may be a fork: the messages of its source, then its own.
 
 
 async def whole_history(session: ActiveSession, spec: SessionSpec) -> list[Message]:
-    """A copy of everything that was said, oldest first."""
+    """A copy of all messages, oldest first."""
     own, forked = await session.history()
     if not forked or spec.sessions is None:
         return list(own)
@@ -344,7 +342,7 @@ async def whole_history(session: ActiveSession, spec: SessionSpec) -> list[Messa
 
 
 async def _before(place: SessionPlace, session_id: str, agent_id: str) -> tuple[list[Message], int]:
-    """What was said before the fork, and how many of the fork's own messages say some of that again."""
+    """The messages before the fork, and how many of the fork's own messages are copies of those."""
     store = place.open_store()
     try:
         journal = await load_journal(store, session_id, agent_id)

@@ -1,4 +1,4 @@
-"""What stands in stored sessions, as values: what was said, what happened, and where words were said."""
+"""Stored sessions as values: their messages, their timeline, and a search in them."""
 
 from __future__ import annotations
 
@@ -43,29 +43,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredMessage:
-    """A message as it is stored."""
+    """A stored message."""
 
     seq: int
-    """Its number in the journal that it stands in, by which it is redacted there."""
+    """Its number in its own journal, by which it is redacted there."""
     at: float
-    """When it was said, in epoch seconds."""
+    """When it was recorded, in epoch seconds."""
     turn: int
     message: Message
     shown: bool
-    """Whether the model is shown it, whole or shortened."""
+    """Whether the model sees it, whole or shortened."""
     left_behind: bool
-    """Whether the conversation has gone back to before it."""
+    """Whether a rewind left it behind."""
     source: str | None = None
-    """That journal, as `session/agent`, when it is one that the agent was forked from."""
+    """Its journal, as `session/agent`, when the agent was forked from that one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredSnapshot:
-    """A position that has a name."""
+    """A position with a label."""
 
     label: str
     position: int
-    """What the name stands for: everything up to and with this sequence number."""
+    """The marked position: everything up to and including this sequence number."""
     at: float
     metadata: Mapping[str, Json]
 
@@ -78,19 +78,19 @@ class StoredAgent:
     last_seq: int
     """The last position of its journal."""
     messages: Sequence[StoredMessage]
-    """Everything that was ever said, in order. A fork begins with what was said in its source before."""
+    """All messages, in order. A fork begins with the messages of its source."""
     summary: Message | None
-    """What the model is shown in the place of the oldest messages."""
+    """The message that the model sees instead of the oldest messages."""
     state: Mapping[str, Json]
     snapshots: Sequence[StoredSnapshot]
     waits_for: Sequence[Interrupt]
-    """What a person is asked, when the last turn waits for that."""
+    """The open questions to a person, when the last turn waits for answers."""
     run: Mapping[str, object] | None
-    """How far a graph or swarm is, as `multi_agent.json` says it; None for an agent, and before the first run."""
+    """The run of a graph or swarm, in the form of `multi_agent.json`; None for an agent, and before the first run."""
     forked_from: str | None
-    """`session/agent` that it is a fork of."""
+    """The source of a fork, as `session/agent`."""
     lost_source: str | None = None
-    """`session/agent` that is gone, so that the messages of a fork begin with those that were copied."""
+    """A missing source, as `session/agent`: then the messages of a fork begin with those that were copied."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,25 +103,25 @@ class StoredSession:
     """Epoch seconds."""
     updated_at: float
     owner: str | None
-    """Who holds the lease now; None when nobody does."""
+    """The holder of the lease; None when there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredHistory:
-    """What happened to one agent of a session."""
+    """The timeline of one agent of a session."""
 
     session_id: str
     agent_id: str
     last_seq: int
     """The last position of its journal."""
     happenings: Sequence[TimelineEntry]
-    """In order. A fork begins with what led to it in its source."""
+    """In order. A fork begins with the events of its source before it."""
     lost_source: str | None
-    """`session/agent` that is gone, so that nothing before the fork is here."""
+    """A missing source, as `session/agent`: then nothing before the fork is here."""
 
 
 async def history(store: SessionStore, session_id: str, agent_id: str | None) -> StoredHistory:
-    """The positions of an agent, with what happened there."""
+    """The positions of an agent, with their events."""
     journal = await load_journal(store, session_id, await chosen_agent(store, session_id, agent_id))
     ancestry = await ancestry_of(store, journal)
     rows = sum(len(each.rows) for each in ancestry.lineage)
@@ -135,7 +135,6 @@ async def history(store: SessionStore, session_id: str, agent_id: str | None) ->
 
 
 async def show(store: SessionStore, session_id: str, agent_id: str | None) -> StoredSession:
-    """The session, with all of its agents or one."""
     info = await (sound_info_of(store, session_id) if agent_id is None else info_of(store, session_id))
     agents = sorted(info.agents) if agent_id is None else [agent_id]
     found: dict[str, StoredAgent] = {}
@@ -181,7 +180,7 @@ def _run(journal: str, fold: Fold) -> Mapping[str, object] | None:
 
 
 def _messages(lineage: Lineage, shown: Collection[int]) -> list[StoredMessage]:
-    """Everything that was said, on ways that were left as well; of sources, what led to the fork."""
+    """All messages, also those that rewinds left behind; of sources, those that led to the fork."""
     journal = lineage[0]
     standing = {(each.source, each.seq) for each in conversation_at(lineage, journal.last_seq)}
     begins = copies_end(journal)
@@ -204,36 +203,36 @@ def _messages(lineage: Lineage, shown: Collection[int]) -> list[StoredMessage]:
     ]
 
 
-# Looking for words in everything that was ever said. There is no index: whatever is searched is read whole.
+# Search in all messages. There is no index: each session is read whole.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchHit:
-    """A message that has all of the words."""
+    """A message with all of the words."""
 
     session_id: str
     agent_id: str
     seq: int
     role: Role
     at: float
-    """When it was said, in epoch seconds."""
+    """When it was recorded, in epoch seconds."""
     excerpt: str
-    """About a line of it, around the first word, with single spaces."""
+    """About a line of its text, around the first word, with single spaces."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchResult:
-    """What was found, the most recently changed session first, each in the order of what was said."""
+    """The messages found, the most recently changed session first, each session in the order of its journal."""
 
     hits: Sequence[SearchHit]
     more: bool
-    """Whether the search ended since it had enough."""
+    """Whether the search stopped at its limit."""
     unreadable: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Session to what is wrong with it, for those that could not be searched, or not all of it."""
+    """By session: why it, or a part of it, could not be searched."""
 
 
 async def search(store: SessionStore, text: str, session_id: str | None, hits_max: int) -> SearchResult:
-    """Every message that has all of the words, up to `hits_max`."""
+    """Every message with all of the words, up to `hits_max`."""
     words = words_of(text)
     infos = await store.sessions() if session_id is None else [await info_of(store, session_id)]
     hits: list[SearchHit] = []
@@ -244,12 +243,12 @@ async def search(store: SessionStore, text: str, session_id: str | None, hits_ma
         for agent_id in sorted(info.agents):
             try:
                 journal = await load_journal(store, info.session_id, agent_id)
-            except (Corrupt, Invalid) as error:  # damage may leave a name that none can have
+            except (Corrupt, Invalid) as error:  # damage may leave an invalid name
                 unreadable[info.session_id] = str(error)
                 continue
             except Gone:  # deleted meanwhile
                 continue
-            # A search in everything finds what was said before a fork where it was said.
+            # A search in all sessions finds messages from before a fork in their source.
             lineage = [journal] if session_id is None else (await ancestry_of(store, journal)).lineage
             hits += await in_thread_when_many(partial(_hits, lineage, words), sum(len(each.rows) for each in lineage))
             if len(hits) > hits_max:
@@ -284,16 +283,16 @@ EXCERPT_CHARACTERS = 120
 
 
 def words_of(text: str) -> list[str]:
-    """The words to look for. Errors: `Invalid` when there are none."""
+    """The words of the query. Errors: `Invalid` when there are none."""
     words = text.casefold().split()
     if not words:
-        raise Invalid("say which words to look for", got=text)
+        raise Invalid("a search needs at least one word", got=text)
     return words
 
 
 def excerpt_of(message: Message, words: Sequence[str]) -> str | None:
-    """Part of what the message says, around the first word; None unless it has all of them, as parts of words or as
-    whole ones, in any order, whatever their case.
+    """A part of the message's text, around the first word; None unless it contains all words, as parts of words or
+    whole, in any order and case.
     """
     text = " ".join(" ".join(texts_of(message)).split())
     folded = text.casefold()
@@ -302,7 +301,7 @@ def excerpt_of(message: Message, words: Sequence[str]) -> str | None:
 
 
 def _excerpt(text: str, place: int) -> str:
-    """About a line around a place. Folding case may have moved it by a few characters."""
+    """About a line around a place, which folding case may have moved by a few characters."""
     start = max(0, min(place - EXCERPT_CHARACTERS // 3, len(text) - EXCERPT_CHARACTERS))
     end = min(len(text), start + EXCERPT_CHARACTERS)
     return f"{'...' if start else ''}{text[start:end]}{'...' if end < len(text) else ''}"

@@ -1,4 +1,4 @@
-"""Graphs and swarms, as users name them.
+"""`Graph` and `Swarm`.
 
 Start with `graph.py`, then `orchestrator.py` (what graphs and swarms share) and `nodes.py` (how a node runs).
 """

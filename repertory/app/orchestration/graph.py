@@ -1,4 +1,4 @@
-"""Graphs of agents, as users name them."""
+"""`Graph` and `GraphBuilder`: nodes that work in the order of their edges."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
     from repertory.core.orchestration.run import Run
 
 NO_SESSIONS = "Session persistence is not supported for Graph agents yet."
-"""The words of the SDK whose users we serve. The graph's own session keeps the conversations of its agents."""
+"""The text of the SDK whose users we serve. The graph's own session stores the conversations of its agents."""
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class GraphNode:
-    """A node of a graph. Two of the same id are the same node."""
+    """A node of a graph. Nodes with the same id are equal."""
 
     node_id: str
     executor: Any
@@ -64,7 +64,7 @@ EdgeCondition: TypeAlias = Callable[..., bool]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphEdge:
-    """An edge of a graph: followed when its condition holds. Errors: `Invalid` for a condition that is no function, or
+    """An edge of a graph, followed when its condition holds. Errors: `Invalid` for a condition that is no function, or
     an async one.
     """
 
@@ -78,7 +78,7 @@ class GraphEdge:
             raise Invalid("a condition is a plain function that gives True or False", edge=str(self), got=condition)
 
     def should_traverse(self, state: GraphState, *, invocation_state: Mapping[str, object]) -> bool:
-        """Whether the condition holds. Errors: `HookFailed` when it raises; `Invalid` when it gives an awaitable."""
+        """Whether the condition holds. Errors: `HookFailed` when it raises; `Invalid` when it returns an awaitable."""
         if self.condition is None:
             return True
         with_state = {"invocation_state": invocation_state} if _takes_invocation_state(self.condition) else {}
@@ -89,8 +89,8 @@ class GraphEdge:
 
 
 class GraphState(RunState):
-    """What a run of a graph is now: for conditions, and as `graph.state`. A view: everything is read when it is asked
-    for, as it is then.
+    """The current state of a graph's run: for conditions, and as `graph.state`. A view: every value is read when asked
+    for.
     """
 
     __slots__ = ("_graph",)
@@ -101,22 +101,22 @@ class GraphState(RunState):
 
     @property
     def status(self) -> Status:
-        """`executing` while a call works on it."""
+        """`executing` while a call works on the run."""
         return self._status
 
     @property
     def completed_nodes(self) -> frozenset[GraphNode]:
-        """The nodes that ended well when they ended last."""
+        """The nodes whose last execution completed."""
         return self._with(Status.COMPLETED)
 
     @property
     def failed_nodes(self) -> frozenset[GraphNode]:
-        """The nodes that failed when they ended last."""
+        """The nodes whose last execution failed."""
         return self._with(Status.FAILED)
 
     @property
     def interrupted_nodes(self) -> frozenset[GraphNode]:
-        """The nodes that wait for somebody."""
+        """The nodes that wait for a person."""
         return self._with(Status.INTERRUPTED)
 
     @property
@@ -127,22 +127,22 @@ class GraphState(RunState):
 
     @property
     def execution_count(self) -> int:
-        """Agents' turns in it."""
+        """The number of agents' turns in the run."""
         return self._run.executions
 
     @property
     def total_nodes(self) -> int:
-        """How many nodes the graph has."""
+        """The number of nodes of the graph."""
         return len(self._graph.nodes)
 
     @property
     def edges(self) -> tuple[tuple[GraphNode, GraphNode], ...]:
-        """Those of the graph: from where to where."""
+        """The graph's edges, as (from, to)."""
         return tuple((edge.from_node, edge.to_node) for edge in self._graph.edges)
 
     @property
     def entry_points(self) -> tuple[GraphNode, ...]:
-        """Where a run begins."""
+        """The nodes where a run begins."""
         return self._graph.entry_points
 
     def _with(self, status: Status) -> frozenset[GraphNode]:
@@ -152,7 +152,7 @@ class GraphState(RunState):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphResult(MultiAgentResult):
-    """The end of a graph's run, or where it waits."""
+    """The end of a graph's run, or the point where it waits."""
 
     total_nodes: int = 0
     completed_nodes: int = 0
@@ -165,19 +165,19 @@ class GraphResult(MultiAgentResult):
 
 
 class Graph(Orchestrator[GraphResult]):
-    """Agents that work on a task in the order that edges say.
+    """Agents that work on a task in the order of the edges.
 
     `Graph({"researcher": a, "writer": b})` runs them in the order given; `GraphBuilder` makes any other shape. A node
-    is told the task, and what the nodes said from which an edge leads to it. It starts as soon as nothing that owes
-    work comes before it any more; nodes that do not wait for each other run at the same time.
+    gets the task, and the answers of the nodes with an edge to it. It starts as soon as no unfinished node comes before
+    it; nodes that do not wait for each other run at the same time.
 
-    `session_manager`: where runs, and every node's conversation, are kept; without one they live as long as this
+    `session_manager`: where runs, and every node's conversation, are stored; without one they live as long as this
     object. `max_node_executions`, `execution_timeout` (seconds, all calls of a run together): end a run with status
     `failed`. `node_timeout`: seconds for one attempt of a node. `reset_on_revisit`: whether a node that runs again in
-    the same run begins with what it was built with. `busy`: what a call does while another one works.
-    `trace_attributes`: what spans of it have besides. All of these can be read.
+    the same run begins with the messages and state that it was built with. `busy`: what a call does while another one
+    works. `trace_attributes`: additional attributes of its spans. All of these can be read.
 
-    Errors: `Invalid` (a ValueError) for what is no graph; from calls see `Orchestrator.invoke_async`.
+    Errors: `Invalid` (a ValueError) for an invalid graph; from calls see `Orchestrator.invoke_async`.
     """
 
     kind_of_run = "graph"
@@ -248,8 +248,8 @@ class Graph(Orchestrator[GraphResult]):
 
     @property
     def state(self) -> GraphState:
-        """The run that a call worked on last, as it is now; also during the run, for hooks. `pending` before the first
-        call of this object, whatever the store has.
+        """The run that a call worked on last, as it is now; hooks may read it during the run. `pending` before the
+        first call of this object, whatever is stored.
         """
         return GraphState(self._run, self)
 
@@ -315,7 +315,7 @@ def _holds(condition: EdgeCondition, edge: str, state: GraphState, with_state: M
 
 
 def _is_async(condition: object) -> bool:
-    """Whether calling it gives a coroutine, as far as that can be seen."""
+    """Whether calling it returns a coroutine, as far as its type shows."""
     while isinstance(condition, partial):
         condition = cast("partial[object]", condition).func
     called = inspect.getattr_static(type(condition), "__call__", None)
@@ -329,7 +329,7 @@ def _check_once(nodes: Iterable[GraphNode]) -> None:
 
 
 class GraphBuilder:
-    """Puts a graph together. Methods that set something return the builder."""
+    """Builds a graph. The `set_*` methods and `reset_on_revisit` return the builder."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, GraphNode] = {}
@@ -346,11 +346,10 @@ class GraphBuilder:
         retries: int = 0,
         on_failure: OnFailure = "fail",
     ) -> GraphNode:
-        """Add an agent, a graph, a swarm, or anything else with `invoke_async`. Without an id it is the executor's
-        `id`, else its `name`, else numbered. `timeout_s`, `retries`, `on_failure`: see `NodePolicy`.
+        """Add an agent, a graph, a swarm, or another object with `invoke_async`. The default id is the executor's `id`,
+        else its `name`, else a number. `timeout_s`, `retries`, `on_failure`: see `NodePolicy`.
 
-        Errors: `Invalid` for an id or an executor that is there already, and for one that keeps its conversation
-        itself.
+        Errors: `Invalid` for an id or an executor that was added before, and for one with a session manager.
         """
         if node_id is None:
             own = getattr(executor, "id", None) or getattr(executor, "name", None)
@@ -375,8 +374,8 @@ class GraphBuilder:
     def add_edge(
         self, from_node: str | GraphNode, to_node: str | GraphNode, condition: EdgeCondition | None = None
     ) -> GraphEdge:
-        """Lead from one node to another, if the condition holds. It may be asked more than once at a time, so it only
-        looks. Errors: `Invalid` for a node that is not there, and for an async condition.
+        """Add an edge, followed if the condition holds. The condition may be called several times for one decision,
+        so it must have no effects. Errors: `Invalid` for an unknown node, and for an async condition.
         """
         edge = GraphEdge(
             from_node=self._node(from_node, "Source"), to_node=self._node(to_node, "Target"), condition=condition
@@ -391,44 +390,44 @@ class GraphBuilder:
         return found
 
     def set_entry_point(self, node_id: str) -> GraphBuilder:
-        """Begin there; several are allowed. Errors: `Invalid` for a node that is not there."""
+        """Begin at this node; several are allowed. Errors: `Invalid` for an unknown node."""
         self.entry_points.append(self._node(node_id, "Entry"))
         return self
 
     def reset_on_revisit(self, enabled: bool = True) -> GraphBuilder:
-        """Whether a node that runs again in the same run begins with what it was built with."""
+        """Set whether a node that runs again in the same run begins with what it was built with."""
         return self._set("reset_on_revisit", enabled)
 
     def set_max_node_executions(self, max_executions: int | None) -> GraphBuilder:
-        """How often nodes may run in one run, all together."""
+        """Set how often nodes may run in one run, all together."""
         return self._set("max_node_executions", max_executions)
 
     def set_execution_timeout(self, timeout: float | None) -> GraphBuilder:
-        """Seconds for one run, all of its calls together."""
+        """Set the seconds for one run, all of its calls together."""
         return self._set("execution_timeout", timeout)
 
     def set_node_timeout(self, timeout: float | None) -> GraphBuilder:
-        """Seconds for one attempt of a node."""
+        """Set the seconds for one attempt of a node."""
         return self._set("node_timeout", timeout)
 
     def set_graph_id(self, graph_id: str) -> GraphBuilder:
-        """What the graph is called in its session."""
+        """Set the graph's name in its session."""
         return self._set("id", graph_id)
 
     def set_session_manager(self, session_manager: SessionPlacement | None) -> GraphBuilder:
-        """Where runs, and every node's conversation, are kept."""
+        """Set where runs, and every node's conversation, are stored."""
         return self._set("session_manager", session_manager)
 
     def set_hook_providers(self, hooks: Sequence[HookProvider]) -> GraphBuilder:
-        """Who is told of what happens."""
+        """Set the providers of hook callbacks."""
         return self._set("hooks", hooks)
 
     def set_plugins(self, plugins: Sequence[MultiAgentPlugin]) -> GraphBuilder:
-        """Hooks that belong together."""
+        """Set the plugins."""
         return self._set("plugins", plugins)
 
     def build(self) -> Graph:
-        """The graph. Errors: `Invalid` for one that has no node, or no place to begin at."""
+        """The graph. Errors: `Invalid` for one without a node or an entry point."""
         if not self.nodes:
             raise Invalid("Graph must contain at least one node")
         return Graph(nodes=self.nodes, edges=self.edges, entry_points=self.entry_points, **self._settings)

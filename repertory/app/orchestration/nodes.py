@@ -1,6 +1,6 @@
-"""Running the nodes of an orchestrator: agents and orchestrators as sessions of their own, anything else as it is.
+"""Running the nodes of an orchestrator: agents and orchestrators by their sessions, other objects by `invoke_async`.
 
-A node stays alive from its first execution in a call until it has nothing left to do in it.
+A node's session stays alive from the node's first execution in a call until the node has no more work in it.
 """
 
 from __future__ import annotations
@@ -72,14 +72,14 @@ if TYPE_CHECKING:
     from repertory.runtime.ref import ActorRef
 
 _COMING_MAX = 4
-"""Nodes that are kept nowhere come to life so many at a time: there is nothing to wait for but the event loop, so the
-first ones may work while the others come. Where there is a store, they wait for it side by side.
+"""So many nodes without a store start at a time: they wait only for the event loop, so the first ones may work while
+the others start. Nodes with a store all start at once, and wait for it in parallel.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodePlace:
-    """Where a node's journal lies: in the orchestrator's session, under the node's own name."""
+    """The place of a node's journal: the orchestrator's session, under the node's own name."""
 
     session_id: str
     agent_id: str
@@ -89,10 +89,10 @@ class NodePlace:
 
 @runtime_checkable
 class ChoosingPlace(Protocol):
-    """What a `SessionPlace` has besides when it takes snapshots of runs."""
+    """The additional method of a `SessionPlace` that takes snapshots of runs."""
 
     def choose_for_run(self, session_id: str, journal: str, keeper: Durable | InMemoryJournal) -> None:
-        """Say how the snapshot of a graph or swarm is wanted that is about to come to life."""
+        """Decide how a graph or swarm that is about to start is written to its snapshot."""
         ...
 
 
@@ -100,19 +100,19 @@ class ChoosingPlace(Protocol):
 class RunSessionSpec(SessionSpec):
     """One graph or swarm in one session."""
 
-    working: ClassVar[str] = "a run is worked on"
+    working: ClassVar[str] = "another call works on the run"
     no_time: ClassVar[str] = "other calls took all the time of this one"
 
     parts: None = None
     parts_on: Callable[[SessionHost], OrchestratorParts]
-    """Its components, whose nodes live there."""
+    """Makes the components, whose nodes live on the given host."""
     finished: Finished
     reject: bool = False
     """Whether a call is refused while another one works."""
 
     @property
     def named(self) -> Mapping[str, str]:
-        """Who it is, for errors."""
+        """The orchestrator's name, for errors."""
         journal = self.agent.agent_id
         return {"orchestrator": orchestrator_in(journal) or journal}
 
@@ -122,7 +122,6 @@ class RunSessionSpec(SessionSpec):
         memories: Mapping[str, ActorRef[MemoryStoreMessage]],
         host: SessionHost,
     ) -> Sequence[ChildSpec]:
-        """The persister and the orchestrator."""
         session_id, journal, place = self.agent.session_id, self.agent.agent_id, self.sessions
         if isinstance(place, ChoosingPlace):
             place.choose_for_run(session_id, journal, keeper)
@@ -158,46 +157,46 @@ class SessionNode(Protocol):
     """`agent` or `multiagent`, for events."""
 
     def blueprint(self, place: NodePlace | None) -> SessionSpec:
-        """What brings it to life there; None: where it keeps itself."""
+        """The session spec of the node there; None: in its own place."""
         ...
 
     @property
     def form(self) -> OutputSchema | None:
-        """What it fills in."""
+        """The output schema of the node."""
         ...
 
     @property
     def handler(self) -> CallbackHandler | None:
-        """Who is told of what it does."""
+        """The callback handler for the node's events."""
         ...
 
     def initial(self) -> SnapshotFields | None:
-        """What an execution that begins anew begins with; None for an orchestrator, which has no conversation."""
+        """The messages and state of a fresh execution; None for an orchestrator, which has no conversation."""
         ...
 
     async def saved(self, session: ActiveSession, visit_of: Callable[[str], int | None]) -> Mapping[str, object] | None:
-        """What a snapshot says of it; None when it has done nothing. `visit_of`: which execution a token is."""
+        """The node's part of a snapshot; None when it has done nothing. `visit_of`: the execution with that token."""
         ...
 
     async def load(self, session: ActiveSession, wanted: NodeFields | None, name_of: Callable[[int], str]) -> None:
-        """Be what a snapshot says of it, or what it was built with; returns when that is durable. `name_of`: the token
-        of an execution.
+        """Become what the snapshot or, for None, the constructor says; returns when that is durable. `name_of`: the
+        token of an execution.
         """
         ...
 
 
 @runtime_checkable
 class Askable(Protocol):
-    """Anything else that can be asked, such as an agent of another library."""
+    """Any other object that can be asked, such as an agent of another library."""
 
     async def invoke_async(self, prompt: Any, /, *, invocation_state: dict[str, Any]) -> Any:
-        """Do the work. Gives an `AgentResult`, a `MultiAgentResult` or a text."""
+        """Do the work. Returns an `AgentResult`, a `MultiAgentResult` or a text."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class CustomNode:
-    """Something that keeps its conversation itself, or has none."""
+    """An object that keeps its conversation itself, or has none."""
 
     executor: Askable
 
@@ -205,7 +204,7 @@ class CustomNode:
 _NOTHING_SAID: Message = {"role": "assistant", "content": []}
 Node: TypeAlias = SessionNode | CustomNode
 EndOf: TypeAlias = "Callable[[Sequence[Message]], tuple[Mapping[str, Json], tuple[str, str] | None]]"
-"""Reads what a node leaves for others, and whom it hands over to, from everything said in an execution."""
+"""Reads the context that a node leaves for others, and its handoff, from all messages of an execution."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,9 +214,9 @@ class RunnerSettings:
     nodes: Mapping[str, Node]
     place_of: Callable[[str], NodePlace | None]
     anew: bool = False
-    """Whether every execution begins with what the node was built with."""
+    """Whether every execution begins with the messages and state that the node was built with."""
     anew_again: bool = False
-    """Whether those do that are not the first one in their run."""
+    """Whether every execution but the node's first in a run does."""
     once: bool = False
     """Whether no node works twice in a run."""
     end_of: EndOf | None = None
@@ -225,14 +224,12 @@ class RunnerSettings:
 
 @dataclass(frozen=True, slots=True)
 class _Alive:
-    """A node that is alive."""
-
     spec: SessionSpec
     session: ActiveSession
 
 
 class SessionNodeRunner:
-    """A `NodeRunner` whose nodes live on a host."""
+    """A `NodeRunner` whose node sessions live on a host."""
 
     def __init__(self, host: SessionHost, settings: RunnerSettings) -> None:
         self._host = host
@@ -240,10 +237,10 @@ class SessionNodeRunner:
         self._alive: dict[str, _Alive] = {}
         self._coming = anyio.Semaphore(_COMING_MAX)
         self._cuts: list[NodeCut] = []
-        """Those that are being read."""
+        """Snapshots of all nodes that are being read."""
 
     def kind_of(self, node: str) -> str:
-        """`agent` or `multiagent`."""
+        """`agent` or `multiagent`, for events."""
         found = self._settings.nodes[node]
         return "agent" if isinstance(found, CustomNode) else found.kind
 
@@ -313,7 +310,7 @@ class SessionNodeRunner:
 
     @asynccontextmanager
     async def _reached(self, name: str, node: SessionNode) -> AsyncGenerator[ActiveSession]:
-        """The node, alive for as long as the block."""
+        """The node's session, alive for as long as the block."""
         spec = node.blueprint(self._settings.place_of(name))
         session = await self._host.enter(spec)
         try:
@@ -327,7 +324,7 @@ class SessionNodeRunner:
             await self._host.leave(alive.spec)
 
     async def rest(self) -> None:
-        """Put every node to rest, side by side."""
+        """Let every node's session rest, in parallel."""
         alive, self._alive = self._alive, {}
         async with anyio.create_task_group() as group:
             for one in alive.values():
@@ -352,9 +349,7 @@ class SessionNodeRunner:
 
 
 async def _begin_anew(session: ActiveSession, node: SessionNode, call: NodeCall) -> None:
-    """Have the node, and those within it, be what it was built with, unless this very execution was begun before a
-    crash.
-    """
+    """Reset the node, and those within it, to what it was built with, unless this execution began before a crash."""
     if call.answers:
         return
     image, wanted = await session.image(), node.initial()
@@ -367,14 +362,14 @@ async def _begin_anew(session: ActiveSession, node: SessionNode, call: NodeCall)
 
 
 def _is_begun(image: Image, token: str) -> bool:
-    """Whether the last turn, or the last run, has this name, or an earlier turn that was answered."""
+    """Whether the last turn or run, or an earlier answered turn, has this token."""
     run = image.nodes.get(RUN)
     begun = image.token[0] if image.token is not None else None if run is None else run.data.get("token")
     return begun == token or token in image.finished_turns
 
 
 def _before(image: Image, token: str) -> int:
-    """The sequence number before the first message of an execution, which may have been begun before a crash."""
+    """The sequence number before the first message of an execution, which may have begun before a crash."""
     known = image.finished_turns.get(token)
     if known is not None:
         return known.seq - 1
@@ -384,9 +379,9 @@ def _before(image: Image, token: str) -> int:
 async def _invoked(session: ActiveSession, node: SessionNode, call: NodeCall) -> AgentResult | MultiAgentResult:
     """The outcome of a turn, or of a run.
 
-    What an earlier run has left undone, or has asked, is given up: this execution is another one. Answers that came
-    before a crash are there already: it goes on. A run that an earlier attempt has brought to its limit is over, so
-    this attempt is another run, under the same name: whoever comes after a crash finds that one.
+    An earlier run's unfinished work and questions are abandoned: this execution is another one. Answers that were
+    stored before a crash are not given again: the turn continues. A run that an earlier attempt brought to its limit is
+    over, so this attempt is another run with the same token, which is the one found after a crash.
     """
     invocation = Invocation(
         prompt=call.prompt,
@@ -425,13 +420,13 @@ async def _followed(
 
 
 async def _asked(node: Askable, call: NodeCall) -> NodeOutcome:
-    """What somebody else's agent says. Whatever it raises is the outcome, also a cancellation that nobody asked for."""
+    """The result of a foreign node. Its exception is the outcome, also a cancellation that this task did not get."""
     try:
         return _checked(await node.invoke_async(call.prompt, invocation_state=call.invocation_state), call.node)
-    except Exception as error:  # noqa: BLE001 - a node may be anybody's code, and its failure is the run's to judge
+    except Exception as error:  # noqa: BLE001 - a node may be the user's code, and the run judges its failure
         return error
     except anyio.get_cancelled_exc_class() as error:
-        if anyio.current_effective_deadline() == -math.inf:  # This task is being cancelled, which goes on.
+        if anyio.current_effective_deadline() == -math.inf:  # This task is cancelled: raise on.
             raise
         failure = Failed(f"the node's own code raised {type(error).__name__}", node=call.node)
         failure.__cause__ = error
@@ -439,7 +434,7 @@ async def _asked(node: Askable, call: NodeCall) -> NodeOutcome:
 
 
 def _checked(result: object, node: str) -> NodeOutcome:
-    """What a node of another library gave. Errors: `Invalid` for what a run cannot use, or keep."""
+    """The result of a foreign node. Errors: `Invalid` for one that a run cannot use or store."""
     if isinstance(result, str):
         return AgentResult(stop_reason="end_turn", message={"role": "assistant", "content": [{"text": result}]})
     if not isinstance(result, AgentResult | MultiAgentResult):
@@ -455,12 +450,12 @@ def _checked(result: object, node: str) -> NodeOutcome:
 
 
 class NodeCut:
-    """Reads every node once. Whoever is about to begin something in one has it read first."""
+    """Reads every node once, for a snapshot of one moment: the runner has a node read before it starts there."""
 
     def __init__(
         self, nodes: Collection[str], read: Callable[[str], Awaitable[object]], done: Callable[[NodeCut], None]
     ) -> None:
-        """`read` gives what a node is now, None when it has done nothing yet; `done` is called when all are read."""
+        """`read` returns a node's state, None when it has done nothing yet; `done` is called when all are read."""
         self._nodes = nodes
         self._read_one = read
         self._done = done
@@ -469,7 +464,7 @@ class NodeCut:
         self._error: RepertoryError | None = None
 
     async def read(self) -> Mapping[str, object]:
-        """What each node is that has done anything. Errors: what reading one met."""
+        """The states of all nodes that have done anything. Errors: the last that reading a node raised."""
         try:
             async with anyio.create_task_group() as group:
                 for node in self._nodes:
@@ -481,7 +476,7 @@ class NodeCut:
         return {node: self._found[node] for node in self._nodes if self._found[node] is not None}
 
     async def keep(self, node: str) -> None:
-        """Have it read by now. An error is for whoever wants to know what the nodes are: the node may begin."""
+        """Read the node, unless it was read. An error is kept for `read`, so that the node may start."""
         async with self._locks[node]:
             if node not in self._found:
                 try:
@@ -494,9 +489,7 @@ class NodeCut:
 
 
 def node_of(name: str, executor: object, no_sessions: str) -> Node:
-    """The node that this object is. Errors: `Invalid` for one that cannot be one, or that keeps its conversation
-    itself.
-    """
+    """The node for this object. Errors: `Invalid` for one that cannot be a node, or that has a session manager."""
     if isinstance(executor, Agent):
         if executor.session_manager is not None:
             raise Invalid(no_sessions)
@@ -512,24 +505,22 @@ def node_of(name: str, executor: object, no_sessions: str) -> Node:
 
 
 def check_no_calls_of_its_own(agent: Agent) -> None:
-    """Raise `Invalid` for an agent whose class overrides how it is called: a run asks the agent's session, so that its
-    turn survives a crash, and would pass such code by.
+    """Raise `Invalid` for an agent whose class overrides how it is called. A run calls the agent's session, so that its
+    turn survives a crash, and would not call the override.
     """
     kind = type(agent)
     for name in ("invoke_async", "stream_async", "__call__"):
         if getattr(kind, name) is not getattr(Agent, name):
-            what = f"{kind.__name__} has its own {name}, which the turns of a node would pass by"
+            what = f"{kind.__name__} has its own {name}, which the turns of a node would not call"
             instead = "put that code into hooks, or make the node an object with invoke_async that calls the agent"
             raise Invalid(f"{what}: {instead}", agent=agent.name)
 
 
 class AgentNode:
-    """An agent, as a node."""
-
     kind = "agent"
 
     def __init__(self, agent: Agent, tool: Callable[[], Tool] | None = None) -> None:
-        """`tool`: makes one more tool for it."""
+        """`tool`: makes an additional tool for the agent."""
         self.agent = agent
         self._tool = tool
         self._first_state = cast("Mapping[str, Json]", agent.state.get())
@@ -554,7 +545,7 @@ class AgentNode:
     async def _move_in(
         self, place: NodePlace, parts: AgentParts, prepare: Callable[[], Awaitable[None]] | None
     ) -> None:
-        """The agent comes to life there: a conversation that begins has nothing of one in another session."""
+        """Before the agent starts there: in another session than before, its state begins anew."""
         if prepare is not None:
             await prepare()
         lives_in = (None if place.sessions is None else place.sessions.key, place.session_id, place.agent_id)

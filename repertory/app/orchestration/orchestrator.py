@@ -1,7 +1,7 @@
-"""What graphs and swarms have in common for those who call them.
+"""The public API that graphs and swarms share.
 
-It decides nothing about runs. It brings the orchestrator's actors to life for as long as a call (or `async with`)
-lasts, and passes on what was said.
+The classes decide nothing about runs. They keep the orchestrator's actors alive for as long as a call (or `async with`)
+lasts, and pass the calls on to them.
 """
 
 from __future__ import annotations
@@ -68,31 +68,31 @@ if TYPE_CHECKING:
 
 
 class RunOptions(TypedDict, total=False):
-    """What every form of a call of an orchestrator takes beside the task and the invocation state. None means the same
-    as leaving it out.
+    """The options of every call of an orchestrator beside the task and the invocation state. None means the same as
+    leaving an option out.
     """
 
     idempotency_token: str | None
-    """Names the run: the same token again goes on with it, or gives its result once more."""
+    """Names the run: a second call with the same token resumes it, or returns its result again."""
     resume: bool | None
-    """What to do when a run is unfinished. True goes on with it, whatever the task; False gives it up and begins
-    another. None goes on when there is no task or it is the same one, and refuses another with `RunUnfinished`."""
+    """What to do with an unfinished run. True resumes it, whatever the task; False abandons it and begins another. None
+    resumes it when there is no task or the same one, and refuses another task with `RunUnfinished`."""
     timeout_s: float | None
     """Seconds for the whole call. Then it returns with status `interrupted` and reason `limit_time`; the run can be
-    gone on with."""
+    resumed."""
     budget: Budget | None
     """What all nodes may use together, in this call. When it is used up the call returns with status `interrupted` and
-    the reason; the run can be gone on with."""
+    the reason; the run can be resumed."""
     busy: Busy | None
-    """What to do when another call works: `queue` or `reject`; None means what it was built with."""
+    """What to do while another call works: `queue` or `reject`; None for the orchestrator's own setting."""
 
 
 Result = TypeVar("Result", bound=MultiAgentResult, covariant=True)
-"""What callers get."""
+"""The type of a call's result."""
 
 
 class MultiAgentBase(ABC):
-    """Anything that runs several agents for one task, and can be a node itself."""
+    """The base class of objects that run several agents for one task, and can be a node themselves."""
 
     id: str
 
@@ -100,21 +100,21 @@ class MultiAgentBase(ABC):
     async def invoke_async(
         self, task: Prompt = None, invocation_state: dict[str, Any] | None = None, **options: Unpack[RunOptions]
     ) -> MultiAgentResult:
-        """Work on the task, or go on with it."""
+        """Work on the task, or resume it."""
 
     async def stream_async(
         self, task: Prompt = None, invocation_state: dict[str, Any] | None = None, **options: Unpack[RunOptions]
     ) -> AsyncGenerator[TurnEvent]:
-        """The same, with what happens on the way; the last event holds the result."""
+        """`invoke_async` with its events; the last event holds the result."""
         yield {"type": "multiagent_result", "result": await self.invoke_async(task, invocation_state, **options)}
 
 
 @short_errors
 class Orchestrator(MultiAgentBase, Generic[Result]):
-    """An orchestrator whose runs are kept: every node is a session of its own under the orchestrator's.
+    """An orchestrator whose runs are stored: every node has its own journal in the orchestrator's session.
 
-    A call returns when the run is over, or waits for somebody, and everything about it is durable. A process may be
-    killed at any moment: the next call with the same task, or with None, goes on where it was.
+    A call returns when the run is over, or waits for a person, and the run is durable. A process may be killed at any
+    moment: the next call with the same task, or with None, resumes the run.
     """
 
     kind = "multiagent"
@@ -133,7 +133,6 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
         busy: Busy,
         trace_attributes: Mapping[str, AttributeValue] | None,
     ) -> None:
-        """Errors: `Invalid`."""
         self.id = check_id(id, "orchestrator id")
         self.session_manager = check_placement(session_manager)
         for node in nodes if session_manager is not None else ():
@@ -161,39 +160,39 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
     def add_hook(
         self, callback: HookCallback, event_type: EventTypes = None, order: float = 0, *, guard: bool | None = None
     ) -> None:
-        """Have `callback` called at each event of that type; see `HookRegistry.add_callback`."""
+        """Call `callback` at each event of that type; see `HookRegistry.add_callback`."""
         self.hooks.add_callback(event_type, callback, order=order, guard=guard)
 
     @property
     def session_id(self) -> str | None:
-        """The session's id; None when runs are not kept."""
+        """The session's id; None when runs are not stored."""
         return self.session_manager.session_id if self.session_manager is not None else None
 
     @property
     def form(self) -> OutputSchema | None:
-        """As a node it fills nothing in."""
+        """None: an orchestrator has no output schema."""
         return None
 
     def initial(self) -> SnapshotFields | None:
-        """It has no conversation: what begins anew is its nodes, see `load`."""
+        """None: an orchestrator has no conversation. `load` resets its nodes."""
         return None
 
     def __call__(
         self, task: Prompt = None, invocation_state: dict[str, Any] | None = None, **options: Unpack[RunOptions]
     ) -> Result:
-        """Work on a task from sync code; takes what `invoke_async` takes. Blocks until it is durable."""
+        """Work on a task from sync code; takes the arguments of `invoke_async`. Blocks until the run is durable."""
         return blocking_host().run(self.invoke_async, task, invocation_state, **options)
 
     async def invoke_async(
         self, task: Prompt = None, invocation_state: dict[str, Any] | None = None, **options: Unpack[RunOptions]
     ) -> Result:
-        """Work on a task, or go on with the run that is unfinished; `RunOptions` says what may stand beside it.
+        """Work on a task, or resume the unfinished run; `RunOptions` lists the other options.
 
         `invocation_state`: values for conditions, and for the hooks and tools of every node, which share this very
-        dictionary. It is not stored: a call that goes on with a run brings its own.
+        dictionary. It is not stored: a call that resumes a run brings its own.
 
         Errors: `RunUnfinished`, `NodeFailed` (which has the result so far), `AgentBusy`; what the store, guards and
-        conditions raise. Cancelled, nodes that run are cut short, and the run can be gone on with.
+        conditions raise. Cancelled, running nodes are cut short, and the run can be resumed.
         """
         invocation = _read(task, invocation_state, options)
         async with self._life.session(invocation.busy or self.busy, invocation.deadline) as session:
@@ -202,10 +201,10 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
     async def stream_async(
         self, task: Prompt = None, invocation_state: dict[str, Any] | None = None, **options: Unpack[RunOptions]
     ) -> AsyncGenerator[TurnEvent]:
-        """The same, with what happens on the way: `multiagent_node_start`, `multiagent_node_stream` (whose `event` is
-        the node's own), `multiagent_node_stop`, `multiagent_node_interrupt`, `multiagent_node_cancel` and
-        `multiagent_handoff`, by `type`; the last event holds the `result`. Leaving early cancels the call: whoever may
-        leave closes the stream (`contextlib.aclosing`), since Python does not do so at once.
+        """`invoke_async` with its events: `multiagent_node_start`, `multiagent_node_stream` (whose `event` is the
+        node's own), `multiagent_node_stop`, `multiagent_node_interrupt`, `multiagent_node_cancel` and
+        `multiagent_handoff`, by `type`; the last event holds the `result`. Leaving early cancels the call: a caller
+        that may leave closes the stream (`contextlib.aclosing`), since Python does not do so at once.
         """
         invocation = _read(task, invocation_state, options)
         alive = self._life.session(invocation.busy or self.busy, invocation.deadline, moves=True)
@@ -214,20 +213,20 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
                 yield {"type": "multiagent_result", **event} if "type" not in event else event
 
     def save_snapshot(self, metadata: Mapping[str, Any] | None = None) -> Snapshot:
-        """`save_snapshot_async` for sync code. Errors: `Invalid` inside an event loop, as well."""
+        """`save_snapshot_async` for sync code. Errors: also `Invalid` inside an event loop."""
         return cast("Snapshot", self._blocking(self.save_snapshot_async, metadata))
 
     def load_snapshot(self, snapshot: Mapping[str, Any]) -> SnapshotLoaded:
-        """`load_snapshot_async` for sync code. Errors: `Invalid` inside an event loop, as well."""
+        """`load_snapshot_async` for sync code. Errors: also `Invalid` inside an event loop."""
         return cast("SnapshotLoaded", self._blocking(self.load_snapshot_async, snapshot))
 
     async def save_snapshot_async(self, metadata: Mapping[str, Any] | None = None) -> Snapshot:
-        """The run and every node as they are now, as JSON; `metadata` is kept in it. Also during a run, from anywhere
-        in the same event loop, which it does not stop or hold up: what nodes do meanwhile is not in it.
+        """The run and every node as they are now, as JSON, with `metadata`. Also during a run, from the same event
+        loop. It does not stop the run; what nodes do meanwhile is not in it.
 
-        It is one moment of all of them: what a node has said, and nobody has heard yet, is in it; a node that works is
-        in it as far as it is, and goes on from there. Errors: `Invalid` for metadata that JSON cannot say;
-        `RunUnfinished` while a snapshot is loaded, or was not loaded to its end; what opening a node meets.
+        It shows all nodes at one moment: it holds the messages of a node that no other node has read yet; a node that
+        works is in it with its messages so far, and continues from there. Errors: `Invalid` for metadata that is not
+        JSON; `RunUnfinished` while a snapshot is loaded, or was not loaded completely; what opening a node raises.
         """
         if metadata is not None and not isinstance(cast("object", metadata), Mapping):
             raise Invalid("metadata is a dictionary", got=type(metadata).__name__)
@@ -240,15 +239,15 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
         return snapshot
 
     async def load_snapshot_async(self, snapshot: Mapping[str, Any]) -> SnapshotLoaded:
-        """Go on from a snapshot: its run is the next run here, and each node's conversation is what it was then; nodes
-        that had done nothing then begin anew. What was said until now stays in the history. Waits for calls that work,
-        and returns when all of it is durable.
+        """Continue from a snapshot: its run is the next run here, and each node's conversation is that of the snapshot;
+        nodes that had done nothing then begin anew. The history keeps the messages until now. Waits for calls that
+        work, and returns when all of it is durable.
 
-        The next call goes on with a run that owes work. Cancelled once it has begun, it is done to its end. When the
+        The next call resumes a run with work left. Cancelled after it has begun, loading still completes. When the
         process is killed on the way, or a node cannot be stored, calls raise `RunUnfinished` until the snapshot is
         loaded again, or `resume=False` begins another run. Errors: `SnapshotException` for a snapshot that was changed,
         truncated, or is of another version, kind or orchestrator; `AgentBusy` from within its run. Then nothing has
-        changed. Besides those, what the store says.
+        changed. Besides those, the errors of the store.
         """
         with span("repertory.snapshot.load", {**self.trace_attributes, "orchestrator.id": self.id}):
             fields = read_orchestrator(snapshot)
@@ -259,7 +258,7 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
             check_orchestrator(self.id, fields, shape)
             async with self._life.session() as session:
                 if session.in_a_turn:
-                    raise AgentBusy("a run is worked on: load the snapshot when it is over", orchestrator=self.id)
+                    raise AgentBusy("a run is active: load the snapshot when it is over", orchestrator=self.id)
                 fire_sync(self.hooks, BeforeSnapshotEvent(agent=None, source=self, action="load", snapshot=snapshot))
                 await session.load_run(fields)
             loaded = SnapshotLoaded(
@@ -273,7 +272,7 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
     async def _said(self) -> Mapping[str, object]:
         active = self._life.current_here
         if active is not None:
-            with suppress(ActorDead, Unavailable):  # The call that keeps it alive may be just over.
+            with suppress(ActorDead, Unavailable):  # The call that keeps it alive may just have ended.
                 return await active.save_run()
         async with self._life.session() as session:
             return await session.save_run()
@@ -284,14 +283,14 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
         return blocking_host().run(function, argument)
 
     def cancel(self) -> None:
-        """End the running call early, if one runs; from any thread. The run can be gone on with."""
+        """End the running call early, if one runs; from any thread. The run can be resumed."""
         current = self._life.current
         if current is not None and current.alive:
             current.cancel()
 
     async def __aenter__(self) -> Self:
-        """Keep its actors, and its nodes whose conversations are stored, alive until the end of the block, which may
-        come in another task.
+        """Keep its actors, and its nodes whose conversations are stored, alive until the end of the block. Another task
+        may leave the block.
         """
         await self._life.enter()
         return self
@@ -300,7 +299,7 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
         await self._life.leave(error)
 
     def blueprint(self, place: NodePlace | None) -> RunSessionSpec:
-        """What brings it to life: in its own session, or as a node in that of another one."""
+        """Its session spec: in its own session, or as a node in that of another orchestrator."""
         manager = self.session_manager
         if place is None and manager is not None:
             place = NodePlace(
@@ -333,16 +332,16 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
         self._run, self._worked_on = run, worked_on
 
     def works_on(self, run: Run) -> bool:
-        """Whether a call works on it now."""
+        """Whether a call works on this run now."""
         return self._worked_on and run is self._run
 
     def node(self, name: str) -> Node | None:
-        """The node of that name; None when there is none."""
+        """The node of that name, or None."""
         return self._node_map.get(name)
 
     @property
     def shape(self) -> RunShape:
-        """What it is, and each of its nodes."""
+        """Its kind, and the shape of each of its nodes."""
         return RunShape(kind=self.kind_of_run, nodes={name: _shape_of(node) for name, node in self._node_map.items()})
 
     async def saved(self, session: ActiveSession, visit_of: Callable[[str], int | None]) -> Mapping[str, object] | None:
@@ -370,11 +369,11 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
 
     @abstractmethod
     def _policies(self) -> Mapping[str, NodePolicy]:
-        """What to do about nodes that take too long, or fail."""
+        """Timeout, retries and failure handling, by node."""
 
     @abstractmethod
     def _runner(self, place_of: Callable[[str], NodePlace | None]) -> RunnerSettings:
-        """How its nodes are run."""
+        """The settings for running its nodes."""
 
     def _end(self, run: Run, result: MultiAgentResult) -> Result:
         self._watch(run, False)
@@ -382,7 +381,7 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
 
     @abstractmethod
     def _finished(self, run: Run, result: MultiAgentResult) -> Result:
-        """What callers get."""
+        """The result for callers."""
 
 
 def _shape_of(node: Node) -> RunShape | Literal["agent", "other"]:
@@ -392,7 +391,7 @@ def _shape_of(node: Node) -> RunShape | Literal["agent", "other"]:
 
 
 def _beneath(place: NodePlace, node: str) -> NodePlace:
-    """A node's journal lies in the same session; its name says whose node it is."""
+    """The node's journal lies in the same session; its name contains the orchestrator's."""
     return NodePlace(
         session_id=place.session_id,
         agent_id=check_id(node_journal(place.agent_id, node), "node id"),
@@ -423,7 +422,7 @@ def _attributes(given: Mapping[str, AttributeValue] | None) -> Mapping[str, Attr
 
 
 def _check_apart(nodes: Mapping[str, Node]) -> None:
-    """Refuse a node whose journal could be that of a node within another one."""
+    """Refuse nodes whose journals could have the name of a journal within another node."""
     for outer, node in nodes.items():
         beneath = node_journal(outer, "")
         found = [name for name in nodes if isinstance(node, Orchestrator) and name.startswith(beneath)]
@@ -439,28 +438,28 @@ _PLACEMENT = ("session_id", "sessions", "takeover")
 
 
 def seconds(value: object, what: str) -> float:
-    """The same, known to be a time. Errors: `Invalid`."""
+    """The value as a number of seconds. Errors: `Invalid`."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
         raise Invalid(f"{what} is a positive number of seconds", got=value)
     return float(value)
 
 
 def checked_count(value: object, what: str, *, least: int = 1) -> int:
-    """The same, known to be a whole number, `least` or more. Errors: `Invalid`."""
+    """The value, a whole number, `least` or more. Errors: `Invalid`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise Invalid(f"{what} is a whole number, {least} or more", got=value)
     return value
 
 
 def switch(value: object, what: str) -> bool:
-    """The same, known to be True or False. Errors: `Invalid`."""
+    """The value, True or False. Errors: `Invalid`."""
     if not isinstance(value, bool):
         raise Invalid(f"{what} is True or False", got=value)
     return value
 
 
 def list_of(kind: type[T], values: object, what: str) -> list[T]:
-    """The same as a list of these, None as an empty one. Errors: `Invalid`."""
+    """The values as a list, None as an empty one. Errors: `Invalid`."""
     if values is None:
         return []
     if not isinstance(values, Iterable) or isinstance(values, _NO_LISTS):
@@ -473,7 +472,7 @@ def list_of(kind: type[T], values: object, what: str) -> list[T]:
 
 
 def mapping_of(kind: type[T], values: object, what: str) -> dict[str, T]:
-    """The same as a dictionary of these by id. Errors: `Invalid`."""
+    """The values as a dictionary by id. Errors: `Invalid`."""
     if not isinstance(values, Mapping):
         raise Invalid(f"{what} is a dictionary by id", got=type(values).__name__)
     found = dict(cast("Mapping[object, object]", values))
@@ -485,13 +484,13 @@ def mapping_of(kind: type[T], values: object, what: str) -> dict[str, T]:
     return cast("dict[str, T]", found)
 
 
-# The results of nodes as they were before a restart: what models filled in is read by the forms of the nodes again.
+# The results of nodes after a restart, with their structured output read by the nodes' output schemas again.
 #
-# A record has it as JSON. Whoever asks for a result gets the object, if the node has a form that the JSON still fits.
+# A record holds it as JSON. A reader of a result gets the object, if the node's output schema still accepts the JSON.
 
 
 class ReadResults(Mapping[str, NodeResult]):
-    """Results by node, each read when it is asked for."""
+    """Results by node, each read when asked for."""
 
     def __init__(self, kept: Mapping[str, NodeResult], owner: Orchestrator[Any]) -> None:
         self._kept = kept
@@ -516,7 +515,7 @@ def _read_again(found: NodeResult, node: Node | None) -> NodeResult:
         case AgentResult(structured_output=FilledIn() as said) as outcome if form is not None:
             try:
                 filled, _ = form.read(dict(said))
-            except Invalid:  # The form is another one now.
+            except Invalid:  # The output schema has changed.
                 return found
             return replace(found, result=replace(outcome, structured_output=filled))
         case MultiAgentResult(results=results) as outcome if not isinstance(results, ReadResults):
@@ -529,7 +528,7 @@ def _read_again(found: NodeResult, node: Node | None) -> NodeResult:
 
 
 class RunState:
-    """A view of a run: everything is read when it is asked for, as it is then. Nobody edits it."""
+    """A read-only view of a run: every value is read when asked for."""
 
     __slots__ = ("_owner", "_run")
 
@@ -539,27 +538,27 @@ class RunState:
 
     @property
     def task(self) -> Task:
-        """What the run is about; an empty text before the first one."""
+        """The task of the run; an empty text before the first run."""
         return self._run.task
 
     @property
     def results(self) -> Mapping[str, NodeResult]:
-        """By node id: what each led to when it ended last."""
+        """By node id: the result of its last execution."""
         return ReadResults(self._run.results, self._owner)
 
     @property
     def accumulated_usage(self) -> Usage:
-        """Tokens, of everything that was done in it."""
+        """The tokens of all work in the run."""
         return self._run.usage
 
     @property
     def accumulated_metrics(self) -> Mapping[str, float]:
-        """`latencyMs` of all model calls in it."""
+        """`latencyMs` of all model calls in the run."""
         return {"latencyMs": self._run.latency_ms}
 
     @property
     def execution_time(self) -> int:
-        """Milliseconds that somebody had worked on it when a node ended last, over all calls of the run."""
+        """Milliseconds of work on the run until a node ended last, over all calls of the run."""
         return self._run.elapsed_ms
 
     @property
@@ -567,15 +566,15 @@ class RunState:
         if self._owner.works_on(self._run):
             return Status.EXECUTING
         status = self._run.status
-        return Status.INTERRUPTED if status is Status.EXECUTING else status  # Somebody has stopped it.
+        return Status.INTERRUPTED if status is Status.EXECUTING else status  # No call works on it.
 
 
 class MultiAgentPlugin:
     """Extends graphs and swarms by its methods that are marked with `@hook`. Subclass it and give it a `name`.
 
-    A class may be a `Plugin` as well: then it extends agents, too. One object may serve many orchestrators.
-    `init_multi_agent` may do more, and may be asynchronous: then it runs before the orchestrator's first call. When it
-    fails, so does the call, and the next call tries it again.
+    A class may also be a `Plugin`: then it extends agents, too. One object may serve many orchestrators.
+    `init_multi_agent` may do more. An asynchronous one runs before the orchestrator's first call; when it fails, so
+    does the call, and the next call tries it again.
     """
 
     name: str = ""
@@ -591,10 +590,10 @@ class MultiAgentPlugin:
 
 
 class LateInits:
-    """What plugins, and callbacks that were told of it, have to do before the first call."""
+    """The asynchronous work of plugins and init callbacks that precedes the first call."""
 
     def __init__(self, orchestrator: object, plugins: Sequence[MultiAgentPlugin]) -> None:
-        """Whatever is synchronous is done here. Errors: what a plugin raises."""
+        """Calls every plugin's `init_multi_agent`. Errors: what a plugin raises."""
         self._orchestrator = orchestrator
         self._waiting: list[tuple[MultiAgentPlugin, Awaitable[None]]] = []
         self._following: list[Callable[[], Awaitable[None]]] = []
@@ -607,11 +606,11 @@ class LateInits:
             self._waiting.append((plugin, begun))
 
     def follow(self, callbacks: Sequence[Callable[[], Awaitable[None]]]) -> None:
-        """Have these awaited behind the plugins."""
+        """Await these callbacks after the plugins."""
         self._following.extend(callbacks)
 
     async def finish(self) -> None:
-        """Do what is left. One that fails is begun anew by the next call."""
+        """Await what is left. A plugin that fails is initialised anew by the next call."""
         while self._waiting:
             plugin, begun = self._waiting.pop(0)
             try:

@@ -1,4 +1,4 @@
-"""Swarms of agents, as users name them."""
+"""`Swarm`: agents that hand a task over to each other."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from repertory.core.orchestration.run import Run
 
 NO_SESSIONS = "Session persistence is not supported for Swarm agents yet."
-"""The words of the SDK whose users we serve. The swarm's own session keeps the conversations of its agents."""
+"""The text of the SDK whose users we serve. The swarm's own session stores the conversations of its agents."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,14 +46,14 @@ class SwarmNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedContext:
-    """What the agents of a swarm have left for each other."""
+    """The values that the agents of a swarm have left for each other."""
 
     context: Mapping[str, Mapping[str, Json]] = field(default_factory=dict[str, "Mapping[str, Json]"])
-    """By the agent that has left it: values by name. Nobody edits it."""
+    """By the agent that left it: values by name. Read-only."""
 
 
 class SwarmState(RunState):
-    """What a run of a swarm is now, as `swarm.state`. A view: everything is read when asked for, as it is then."""
+    """The current state of a swarm's run, as `swarm.state`. A view: every value is read when asked for."""
 
     __slots__ = ("_swarm",)
 
@@ -63,43 +63,43 @@ class SwarmState(RunState):
 
     @property
     def completion_status(self) -> Status:
-        """`executing` while a call works on it."""
+        """`executing` while a call works on the run."""
         return self._status
 
     @property
     def current_node(self) -> SwarmNode | None:
-        """Who has control; None when the run is over."""
+        """The agent that has control; None when the run is over."""
         return next((self._swarm.nodes[node] for node in self._run.frontier if node in self._swarm.nodes), None)
 
     @property
     def node_history(self) -> tuple[SwarmNode, ...]:
-        """Who had control and ended, in order."""
+        """The agents that had control and ended, in order."""
         nodes = self._swarm.nodes
         return tuple(nodes[node] for node in self._run.order if node in nodes)
 
     @property
     def shared_context(self) -> SharedContext:
-        """What the agents have left for each other."""
+        """The values that the agents have left for each other."""
         return SharedContext(context={node: note.context for node, note in self._run.notes.items() if note.context})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwarmResult(MultiAgentResult):
-    """The end of a swarm's run, or where it waits."""
+    """The end of a swarm's run, or the point where it waits."""
 
     node_history: tuple[SwarmNode, ...] = ()
-    """Who had control, in order."""
+    """The agents that had control, in order."""
 
 
 class Swarm(Orchestrator[SwarmResult]):
-    """Agents that hand a task over to each other until one of them is done with it.
+    """Agents that hand a task over to each other until one of them completes it.
 
-    Each agent is known by its name, and gets a tool, `handoff_to_agent`, by which it gives control to another one with
-    a message and with values that all of them see from then on. Whoever ends its turn without handing over ends the
-    run. An agent begins each time with what it was built with; everything that it ever said stays in its journal.
+    Each agent is known by its name, and gets a tool, `handoff_to_agent`, which gives control to another agent with a
+    message and with values that all of them see from then on. An agent that ends its turn without a handoff ends the
+    run. An agent begins each time with the messages and state that it was built with; its journal keeps all messages.
 
-    `nodes` (or `agents`): the agents; `entry_point`: who begins, else the first. `max_handoffs`, `max_iterations`,
-    `execution_timeout` (seconds, all calls of a run together), and fewer than
+    `nodes` (or `agents`): the agents; `entry_point`: the agent that begins, else the first. `max_handoffs`,
+    `max_iterations`, `execution_timeout` (seconds, all calls of a run together), and fewer than
     `repetitive_handoff_min_unique_agents` different agents among the last `repetitive_handoff_detection_window`: end a
     run with status `failed`. `node_timeout`: seconds for one turn. `session_manager`, `busy`, `trace_attributes`: as
     for `Graph`. All of these can be read.
@@ -171,14 +171,14 @@ class Swarm(Orchestrator[SwarmResult]):
 
     @property
     def state(self) -> SwarmState:
-        """The run that a call worked on last, as it is now; also during the run, for hooks. `pending` before the first
-        call of this object, whatever the store has.
+        """The run that a call worked on last, as it is now; hooks may read it during the run. `pending` before the
+        first call of this object, whatever is stored.
         """
         return SwarmState(self._run, self)
 
     @property
     def shared_context(self) -> SharedContext:
-        """That of `state`."""
+        """The shared context of `state`."""
         return self.state.shared_context
 
     def _policies(self) -> Mapping[str, NodePolicy]:
@@ -204,13 +204,13 @@ def _named(agents: Sequence[object]) -> dict[str, Agent]:
         if agent.name in named:
             raise Invalid(f"Node ID '{agent.name}' is not unique. Each agent must have a unique name.")
         if HANDOFF in agent.tool_names:
-            raise Invalid(f"an agent has a tool of the name that handing over needs: {HANDOFF}", agent=agent.name)
+            raise Invalid(f"an agent has a tool with the name of the handoff tool: {HANDOFF}", agent=agent.name)
         named[agent.name] = agent
     return named
 
 
 def handoff_tool(agents: frozenset[str]) -> Tool:
-    """The tool by which one of these agents gives control to another. It only says so: `handoff_in` reads it."""
+    """The tool that gives control to another of these agents. It only records the handoff: `handoff_in` reads it."""
 
     @tool(name=HANDOFF, effects=False)
     async def handoff_to_agent(agent_name: str, message: str, context: dict[str, Any] | None = None) -> dict[str, Any]:

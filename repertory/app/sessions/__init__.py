@@ -1,4 +1,4 @@
-"""Places where sessions are kept, as users name them.
+"""Places where sessions are stored, and their session managers.
 
-Start with `sessions.py` (the default, and what a place is); each other kind of place is a module.
+Start with `sessions.py` (the protocols, and SQLite as the default); each other kind of place is a module.
 """

@@ -1,4 +1,4 @@
-"""Sessions in Amazon Bedrock AgentCore Memory, as users name them."""
+"""Sessions in Amazon Bedrock AgentCore Memory."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from repertory.backends.ports import SessionStore
 
 LEASE_S = 30.0
-"""How long a session stays in the hands of an owner that is not heard of any more."""
+"""How long a session stays with an owner that shows no sign of life."""
 METADATA_MAX = 14
-"""Metadata that users may have beside a message: the service takes 15, and one is ours."""
+"""The user's metadata of a message: the service takes 15 entries, and one is ours."""
 
 _ARN = r"arn:[a-z-]+:bedrock-agentcore:[a-z0-9-]+:[0-9]{12}:memory/"
 _MEMORY = re.compile(rf"({_ARN})?[a-zA-Z][a-zA-Z0-9_-]{{0,99}}-[a-zA-Z0-9]{{10}}")
@@ -35,7 +35,7 @@ _NO_RETRIEVAL = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetrievalConfig:
-    """What to retrieve from one namespace. Code that comes from elsewhere has it; see `AgentCoreMemoryConfig`."""
+    """What to retrieve from one namespace. Only for compatibility; see `AgentCoreMemoryConfig`."""
 
     top_k: int = 10
     relevance_score: float = 0.2
@@ -45,33 +45,33 @@ class RetrievalConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentCoreMemoryConfig:
-    """Where in AgentCore Memory a session is. Errors: `Invalid` (a ValueError) naming the field and what to change."""
+    """A session's place in AgentCore Memory. Errors: `Invalid` (a ValueError) naming the field and what to change."""
 
     memory_id: str
     """The memory's id or ARN."""
     session_id: str
     actor_id: str
-    """Whose session it is: a user, or an agent and a user."""
+    """The owner of the session: a user, or an agent and a user."""
     retrieval_config: Mapping[str, RetrievalConfig] | None = None
     """Refused, unless it is empty: the message says what to use."""
     batch_size: int = 1
-    """Ignored: a turn is one event however long it is."""
+    """Ignored: a turn is always one event."""
     flush_interval_seconds: float | None = None
-    """Ignored: nothing waits for a flush, since an answer is returned when it is stored."""
+    """Ignored: an answer is returned when it is stored, so nothing waits for a flush."""
     context_tag: str = "user_context"
     """Ignored with `retrieval_config`."""
     filter_restored_tool_context: bool = False
-    """Refused when True: what the model is shown is the conversation manager's to choose."""
+    """Refused when True: the conversation manager decides what the model sees."""
     default_metadata: Mapping[str, str | Mapping[str, str]] | None = None
-    """Metadata beside every event with messages."""
+    """Metadata of every event with messages."""
     metadata_provider: Callable[[], Mapping[str, Any]] | None = None
-    """Asked for more metadata at each of those; it must not block. What it raises is the cause of `Invalid`, and what
-    was said is not stored then.
+    """Called for more metadata of each of those events; it must not block. Its exception is the cause of `Invalid`, and
+    the messages are not stored then.
     """
     persistence_mode: str = "FULL"
-    """Any other one is refused: without a session manager nothing is kept."""
+    """Any other value is refused: to store nothing, use no session manager."""
     async_mode: bool = False
-    """Ignored: no event loop is ever held up."""
+    """Ignored: calls never block the event loop."""
 
     def __post_init__(self) -> None:
         check_id(self.session_id, "session_id")
@@ -95,7 +95,7 @@ class AgentCoreMemoryConfig:
 class AgentCoreMemorySessions:
     """All sessions of one actor in a memory: pass it to `Runtime(sessions=...)`.
 
-    What is None comes from the environment, as in every AWS tool. The memory must exist. It needs
+    A field that is None comes from the environment, as in every AWS tool. The memory must exist. It needs
     bedrock-agentcore:CreateEvent, ListEvents, DeleteEvent and ListSessions on it.
     """
 
@@ -105,16 +105,16 @@ class AgentCoreMemorySessions:
     boto_session: Any = None
     """A boto3 session, whose credentials and region are used."""
     boto_client_config: Any = None
-    """A botocore `Config`, laid over ours."""
+    """A botocore `Config`, which overrides ours."""
     endpoint_url: str | None = None
-    """Of a VPC endpoint, for example."""
+    """The URL of a VPC endpoint, for example."""
 
     def __post_init__(self) -> None:
         AgentCoreMemoryConfig(memory_id=self.memory_id, session_id="-", actor_id=self.actor_id)
 
     @property
     def key(self) -> str:
-        """The same for every object that names the same memory and actor."""
+        """Equal for all objects that name the same memory and actor."""
         return f"agentcore:{self.endpoint_url or ''}/{self.region_name or ''}/{self.memory_id}/{self.actor_id}"
 
     def open_store(self) -> SessionStore:
@@ -138,9 +138,9 @@ class AgentCoreMemorySessions:
 class AgentCoreMemorySessionManager:
     """One session in AgentCore Memory: pass it to `Agent(session_manager=...)`.
 
-    The same ids open the same conversation again, also when the package `bedrock-agentcore` has gone on with it. Two
-    processes cannot be kept apart as on other stores; `docs/agentcore.md` says what fences whom. Errors: `SessionBusy`
-    from a call when another live process owns the session; `NotFound` when there is no such memory.
+    The same ids open the same conversation again, also after the package `bedrock-agentcore` has continued it. Fencing
+    between processes is weaker than in other stores; see `docs/agentcore.md`. Errors: `SessionBusy` from a call when
+    another live process owns the session; `NotFound` when there is no such memory.
     """
 
     agentcore_memory_config: AgentCoreMemoryConfig
@@ -148,16 +148,16 @@ class AgentCoreMemorySessionManager:
     boto_session: Any = None
     """A boto3 session, whose credentials and region are used."""
     boto_client_config: Any = None
-    """A botocore `Config`, laid over ours."""
+    """A botocore `Config`, which overrides ours."""
     converter: Any = None
-    """Refused: messages are stored as that package stores them by itself."""
+    """Refused: messages are stored in that package's default format."""
     endpoint_url: str | None = None
-    """Of a VPC endpoint, for example."""
+    """The URL of a VPC endpoint, for example."""
     takeover: bool = False
     """Fence a live owner in another process instead of being refused."""
 
     _beside: Any = field(default=None, init=False, repr=False, compare=False)
-    """Keeps what stands beside this session's messages known, for as long as the manager is."""
+    """Keeps the metadata of this session's messages registered as long as the manager lives."""
 
     def __post_init__(self) -> None:
         config = cast("object", self.agentcore_memory_config)
@@ -177,7 +177,7 @@ class AgentCoreMemorySessionManager:
 
     @property
     def sessions(self) -> AgentCoreMemorySessions:
-        """The memory and actor that the session lies with."""
+        """The sessions of the memory and actor."""
         config = self.agentcore_memory_config
         return AgentCoreMemorySessions(
             memory_id=config.memory_id,
@@ -191,7 +191,7 @@ class AgentCoreMemorySessionManager:
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class _Beside:
-    """What is to stand beside the messages of one session."""
+    """The metadata for the messages of one session."""
 
     config: AgentCoreMemoryConfig
 
@@ -208,7 +208,7 @@ class _Beside:
 
 
 _BESIDE: WeakValueDictionary[tuple[str, str], _Beside] = WeakValueDictionary()
-"""Place and session to what stands beside its messages: one store serves the managers of many sessions."""
+"""By place and session: the metadata for its messages, since one store serves the managers of many sessions."""
 
 
 def _metadata_of(place: str, session_id: str) -> Mapping[str, str]:
@@ -217,7 +217,7 @@ def _metadata_of(place: str, session_id: str) -> Mapping[str, str]:
 
 
 def _plain(metadata: Mapping[str, Any]) -> dict[str, str]:
-    """Texts, also from the service's own spelling of them."""
+    """The values as texts, also from the service's format (`stringValue`)."""
     texts: dict[str, str] = {}
     for key, value in metadata.items():
         said = cast("Mapping[str, object]", value).get("stringValue") if isinstance(value, Mapping) else value

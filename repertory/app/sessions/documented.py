@@ -1,4 +1,4 @@
-"""Sessions in the documented layout, one document per message, as users name them: in a folder, or in a bucket."""
+"""Sessions in the documented layout, one document per message: in a folder, or in a bucket."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from repertory.backends.ports import SessionStore
 
 LEASE_S = 10.0
-"""How long a lease on a bucket lives after its last proof, which its owner gives about every three seconds."""
+"""How long a lease on a bucket lives after its last renewal, which its owner repeats about every three seconds."""
 RENEW_S = 3.0
-"""How often an owner proves its leases there, whether it writes or not."""
+"""How often an owner renews its leases there, whether it writes or not."""
 PROVE_S = 5.0
-"""How long a proof counts there. An owner that could not renew its lease has to, before it commits anything."""
+"""How long a verified lease counts there. An owner that could not renew its lease verifies it before it commits."""
 OWNERS = "repertory-owners"
-"""The folder beside the sessions in which owners show that they are alive."""
+"""The folder beside the sessions for the owners' signs of life."""
 
 
 class FileSessions:
@@ -34,7 +34,7 @@ class FileSessions:
 
     @property
     def key(self) -> str:
-        """The same for every object that names the same folder."""
+        """Equal for all objects that name the same folder."""
         return f"files:{self.path}"
 
     def open_store(self) -> SessionStore:
@@ -68,7 +68,7 @@ class S3Sessions:
 
     @property
     def key(self) -> str:
-        """The same for every object that names the same bucket and prefix."""
+        """Equal for all objects that name the same bucket and prefix."""
         return f"s3:{self.endpoint_url or ''}/{self.bucket}/{self.prefix.strip('/')}"
 
     def open_store(self) -> SessionStore:
@@ -94,14 +94,14 @@ class S3Sessions:
 class FileSessionManager:
     """One session in a folder of JSON documents: pass it to `Agent(session_manager=...)`.
 
-    The same id opens the same conversation again, in this process or the next, also when other tools that know the
-    layout have gone on with it. Errors: `Invalid` (a ValueError) for an id that cannot be a name; `SessionBusy` from a
-    call when another live process owns the session.
+    The same id opens the same conversation again, in this process or the next, also after other tools of this layout
+    have continued it. Errors: `Invalid` (a ValueError) for a bad id; `SessionBusy` from a call when another live
+    process owns the session.
     """
 
     session_id: str
     storage_dir: str | os.PathLike[str] | None = None
-    """`~/.repertory/sessions` (or `$REPERTORY_HOME/sessions`) when None. Made when missing, for its user alone."""
+    """`~/.repertory/sessions` (or `$REPERTORY_HOME/sessions`) when None. Created when missing, for its user alone."""
     takeover: bool = False
     """Fence a live owner in another process instead of being refused."""
 
@@ -110,7 +110,7 @@ class FileSessionManager:
 
     @property
     def sessions(self) -> FileSessions:
-        """The folder that the session lies in."""
+        """The sessions of the folder."""
         return FileSessions(self.storage_dir)
 
 
@@ -118,21 +118,21 @@ class FileSessionManager:
 class S3SessionManager:
     """One session in an S3 bucket, which must exist: pass it to `Agent(session_manager=...)`.
 
-    It needs s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket. What is None comes from the environment, as
-    in every AWS tool. Errors: as `FileSessionManager`.
+    It needs s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket. A field that is None comes from the
+    environment, as in every AWS tool. Errors: as `FileSessionManager`.
     """
 
     session_id: str
     bucket: str
     prefix: str = ""
-    """Stands before every key; slashes at its ends mean nothing."""
+    """Stands before every key; slashes at its ends are ignored."""
     boto_session: Any = None
     """A boto3 session, whose credentials and region are used."""
     boto_client_config: Any = None
-    """A botocore `Config`, laid over ours."""
+    """A botocore `Config`, which overrides ours."""
     region_name: str | None = None
     endpoint_url: str | None = None
-    """Of a service that speaks S3's protocol, or of a VPC endpoint."""
+    """The URL of a service that speaks S3's protocol, or of a VPC endpoint."""
     takeover: bool = False
     """Fence a live owner in another process instead of being refused."""
 
@@ -145,7 +145,7 @@ class S3SessionManager:
 
     @property
     def sessions(self) -> S3Sessions:
-        """The bucket that the session lies in."""
+        """The sessions of the bucket."""
         return S3Sessions(
             bucket=self.bucket,
             prefix=self.prefix,

@@ -1,4 +1,4 @@
-"""Sessions in anyone's `SessionRepository`, as users name them, and its records as objects of the documented layout."""
+"""Sessions in a user's own `SessionRepository`, and its records as objects of the documented layout."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from repertory.errors import AlreadyExists, Invalid, NotFound, PreconditionFaile
 if TYPE_CHECKING:
     from repertory.backends.ports import SessionStore
 
-# What users implement to keep sessions in a database of their own, and the records that it is given.
+# The class that users implement to store sessions in their own database, and the records that it gets.
 #
 # Source: the documented session layout; names, fields and defaults are those of the SDK whose users we serve.
 
@@ -35,7 +35,7 @@ Created = TypeVar("Created")
 
 
 class SessionType(StrEnum):
-    """What a session holds."""
+    """The kind of a session."""
 
     AGENT = "AGENT"
 
@@ -55,7 +55,7 @@ class Session:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Session:
-        """The record from a mapping; what it does not know is left out."""
+        """The record from a mapping; unknown keys are left out."""
         return _from_mapping(cls, values)
 
 
@@ -72,12 +72,12 @@ class SessionAgent:
 
     @property
     def internal_state(self) -> dict[str, Any]:
-        """What only we read: whoever keeps the record keeps this, too."""
+        """Data for our own use: the repository has to store it with the record."""
         return self._internal_state
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> SessionAgent:
-        """The record from a mapping; what it does not know is left out."""
+        """The record from a mapping; unknown keys are left out."""
         return _from_mapping(cls, values)
 
 
@@ -87,46 +87,46 @@ class SessionMessage:
 
     message: dict[str, Any]
     message_id: int
-    """The messages are numbered from 0, in order."""
+    """Messages are numbered from 0, in order."""
     redact_message: dict[str, Any] | None = None
-    """What is shown instead, when the message was redacted; `message` is the same then."""
+    """What to show instead, when the message was redacted; `message` is the same then."""
     created_at: str = field(default_factory=_now)
     updated_at: str = field(default_factory=_now)
 
     def to_message(self) -> dict[str, Any]:
-        """The message as it is shown."""
+        """The message to show."""
         return self.message if self.redact_message is None else self.redact_message
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> SessionMessage:
-        """The record from a mapping; what it does not know is left out."""
+        """The record from a mapping; unknown keys are left out."""
         return _from_mapping(cls, values)
 
 
 @dataclass
 class SessionMultiAgent:
-    """A graph or swarm in a session: how far its run is."""
+    """A graph or swarm in a session, with its run."""
 
     id: str
     state: dict[str, Any]
     """The run, as JSON."""
 
     def serialize_state(self) -> dict[str, Any]:
-        """What is to be kept, and what `read_multi_agent` gives back."""
+        """The JSON to store, which `read_multi_agent` returns."""
         return self.state
 
 
 class SessionRepository:
-    """Where sessions are kept. Implement every method, either as a function or as a coroutine function; those of graphs
+    """A database of sessions. Implement every method, either as a function or as a coroutine function; those of graphs
     and swarms when there are any.
 
-    Functions run in worker threads, one at a time. Whatever they raise reaches the caller of the agent as
-    `SessionException`. Records are to be kept whole, whatever stands in them, and given back equal. A repository knows
-    no leases: two processes must not use one session at the same time.
+    Functions run in worker threads, one at a time. Their exceptions reach the agent's caller as `SessionException`.
+    Records have to be stored whole, with all keys, and returned equal. A repository has no leases: two processes must
+    not use one session at the same time.
     """
 
     def create_session(self, session: Session) -> Session | Awaitable[Session] | None:
-        """Keep a new session."""
+        """Store a new session."""
         raise self._missing("create_session")
 
     def read_session(self, session_id: str) -> Session | Awaitable[Session | None] | None:
@@ -134,7 +134,7 @@ class SessionRepository:
         raise self._missing("read_session")
 
     def create_agent(self, session_id: str, session_agent: SessionAgent) -> Awaitable[None] | None:
-        """Keep a new agent of a session."""
+        """Store a new agent of a session."""
         raise self._missing("create_agent")
 
     def read_agent(self, session_id: str, agent_id: str) -> SessionAgent | Awaitable[SessionAgent | None] | None:
@@ -142,11 +142,11 @@ class SessionRepository:
         return None
 
     def update_agent(self, session_id: str, session_agent: SessionAgent) -> Awaitable[None] | None:
-        """Keep the agent as it is now."""
+        """Replace the agent's record."""
         raise self._missing("update_agent")
 
     def create_message(self, session_id: str, agent_id: str, session_message: SessionMessage) -> Awaitable[None] | None:
-        """Keep a new message of an agent."""
+        """Store a new message of an agent."""
         raise self._missing("create_message")
 
     def read_message(
@@ -156,7 +156,7 @@ class SessionRepository:
         raise self._missing("read_message")
 
     def update_message(self, session_id: str, agent_id: str, session_message: SessionMessage) -> Awaitable[None] | None:
-        """Keep the message as it is now: its content was redacted, and must not be kept anywhere."""
+        """Replace the message's record: its content was redacted, and must be erased everywhere."""
         raise self._missing("update_message")
 
     def list_messages(
@@ -166,17 +166,17 @@ class SessionRepository:
         raise self._missing("list_messages")
 
     def create_multi_agent(self, session_id: str, multi_agent: SessionMultiAgent) -> Awaitable[None] | None:
-        """Keep the run of a graph or swarm that has none yet. Only for who uses these, like the next two."""
+        """Store the run of a graph or swarm that has none yet. Only needed with graphs or swarms, like the next two."""
         raise self._missing("create_multi_agent")
 
     def read_multi_agent(
         self, session_id: str, multi_agent_id: str
     ) -> dict[str, Any] | Awaitable[dict[str, Any] | None] | None:
-        """What was kept of it last; None when there is nothing."""
+        """The last stored run; None when there is none."""
         raise self._missing("read_multi_agent")
 
     def update_multi_agent(self, session_id: str, multi_agent: SessionMultiAgent) -> Awaitable[None] | None:
-        """Keep the run as it is now."""
+        """Replace the run's record."""
         raise self._missing("update_multi_agent")
 
     def _missing(self, method: str) -> Invalid:
@@ -190,13 +190,13 @@ def _from_mapping(made: type[Created], values: Mapping[str, Any]) -> Created:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RepositorySessions:
-    """All sessions in a repository."""
+    """All sessions in a user's own repository."""
 
     repository: SessionRepository
 
     @property
     def key(self) -> str:
-        """The same for every object that names the same repository."""
+        """Equal for all objects of the same repository."""
         return f"repository:{id(self.repository):x}"
 
     def open_store(self) -> SessionStore:
@@ -217,16 +217,16 @@ class RepositorySessions:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RepositorySessionManager:
-    """One session in a repository of your own: pass it to `Agent(session_manager=...)`.
+    """One session in a user's own repository: pass it to `Agent(session_manager=...)`.
 
-    Nothing is read or written before the session opens. Errors: `Invalid` (a ValueError) for an id that cannot be a
-    name; from calls `SessionException` for what the repository raises.
+    Nothing is read or written before the session opens. Errors: `Invalid` (a ValueError) for a bad id; from calls
+    `SessionException` for the repository's exceptions.
     """
 
     session_id: str
     session_repository: SessionRepository
     takeover: bool = False
-    """Nothing changes with it: a repository knows no owners."""
+    """Without effect: a repository has no owners."""
 
     def __post_init__(self) -> None:
         check_id(self.session_id, "session_id")
@@ -240,18 +240,18 @@ class RepositorySessionManager:
 
     @property
     def sessions(self) -> RepositorySessions:
-        """The repository that the session lies in."""
+        """The sessions of the repository."""
         return RepositorySessions(self.session_repository)
 
 
 AgentSessionManager = RepositorySessionManager
-"""The same under the name that older documents use."""
+"""An alias that older documents use."""
 
 
-# Anyone's `SessionRepository` as the objects of the documented layout.
+# A user's `SessionRepository` as the objects of the documented layout.
 #
-# A record has no room for what is ours, so it travels where a repository keeps whatever it is given: rows of a message
-# in its `metadata.custom`, all else in the agent's internal state. The lease lives as long as this object.
+# A record has no fields for our data, so it goes into fields that a repository stores unread: rows of a message into
+# its `metadata.custom`, the rest into the agent's internal state. The lease lives as long as this object.
 
 _AGENT = re.compile(r"session_(?P<session>[^/]+)/agents/agent_(?P<agent>[^/]+)/(?P<rest>.*)")
 _SESSION = re.compile(r"session_(?P<session>[^/]+)/(?P<rest>[^/]+)")
@@ -261,25 +261,25 @@ _FIELDS = ("agent_id", "state", "conversation_manager_state", "created_at", "upd
 
 @dataclass(slots=True)
 class _Agent:
-    """What is known of one agent without asking."""
+    """The cached records of one agent."""
 
     record: SessionAgent | None = None
     looked: bool = False
     listed: dict[int, SessionMessage] = field(default_factory=dict[int, SessionMessage])
-    """The messages of the last listing, as long as nothing has been written."""
+    """The messages of the last listing, until the next write."""
 
 
 class RepositoryObjects:
-    """An `ObjectStore` over a repository, for one store of sessions.
+    """An `ObjectStore` over a repository, for one session store.
 
-    Errors of every call: `StoreFailed` (a `SessionException`) for whatever the repository raises; `Invalid` for what it
-    cannot do: tell which sessions there are, or remove anything.
+    Errors of every call: `StoreFailed` (a `SessionException`) for the repository's exceptions; `Invalid` for what it
+    cannot do: list sessions, or remove anything.
     """
 
     def __init__(self, repository: SessionRepository) -> None:
         self._repository = repository
         self._kept: dict[str, bytes] = {}
-        """Objects that a repository has no place for."""
+        """Objects that a repository cannot store."""
         self._agents: dict[tuple[str, str], _Agent] = {}
         self._runs = RepositoryRuns(repository, self._ask)
         self._turn = anyio.Lock()
@@ -336,7 +336,7 @@ class RepositoryObjects:
         ]
 
     async def delete(self, key: str) -> None:
-        """Forget an object that a repository has no place for. Errors: `Invalid` for every other one."""
+        """Forget an object that a repository cannot store. Errors: `Invalid` for every other one."""
         place = _AGENT.fullmatch(key)
         if (
             key not in self._kept
@@ -347,9 +347,9 @@ class RepositoryObjects:
         self._kept.pop(key, None)
 
     async def aclose(self) -> None:
-        """The repository is its owner's to close."""
+        """Does nothing: the repository's owner closes it."""
 
-    # Within.
+    # Reading and writing records.
 
     async def _read(self, key: str) -> bytes | None:
         run = run_place(key)
@@ -404,7 +404,7 @@ class RepositoryObjects:
         elif agent.record is not None:
             record = _with_beside(agent.record, {**_beside(agent.record), rest: json.loads(body or b"null")})
         else:
-            raise Invalid("an agent comes before what lies beside it", key=key)
+            raise Invalid("an agent is stored before the documents beside it", key=key)
         write = self._repository.create_agent if agent.record is None else self._repository.update_agent
         await self._ask(write, session_id, record)
         agent.record = record
@@ -426,7 +426,7 @@ class RepositoryObjects:
         return agent
 
     async def _ask(self, method: Callable[..., object], *arguments: object) -> object:
-        """What the repository answers, whichever way its method works."""
+        """The result of a repository's method, synchronous or not."""
         name = getattr(method, "__name__", "a method")
         try:
             if inspect.iscoroutinefunction(method):
@@ -445,7 +445,7 @@ def _version(body: bytes) -> str:
 
 
 def _beside(record: SessionAgent) -> dict[str, Any]:
-    """The documents that lie beside the agent's, by name."""
+    """The documents beside the agent's, by name."""
     ours = record.internal_state.get(OURS)
     beside = cast("dict[str, Any]", ours).get("beside") if isinstance(ours, dict) else None
     return cast("dict[str, Any]", beside) if isinstance(beside, dict) else {}
@@ -517,7 +517,7 @@ def _message_body(record: SessionMessage) -> bytes:
 
 
 def _hidden_in(message: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """What `_hiding` has put there, if it has."""
+    """The value that `_hiding` has stored, if any."""
     found: Any = message
     for name in ("metadata", "custom", OURS):
         found = cast("Mapping[str, Any]", found).get(name) if isinstance(found, Mapping) else None
@@ -537,32 +537,32 @@ def _without_hidden(message: Mapping[str, Any], hidden: Mapping[str, Any]) -> di
     return {name: (metadata if name == "metadata" else value) for name, value in message.items()}
 
 
-# The runs of orchestrators in anyone's `SessionRepository`, as the objects of the documented layout.
+# The runs of orchestrators in a user's `SessionRepository`, as the objects of the documented layout.
 #
-# A record is the document of the run. What is ours travels in its `_internal_state`: the key by which we know the
-# document, and the rows beside it.
+# A record is the document of the run. Our data is in its `_internal_state`: the document's marker, and the rows beside
+# it.
 
 _RUN = re.compile(r"session_(?P<session>[^/]+)/multi_agents/multi_agent_(?P<orchestrator>[^/]+)/(?P<rest>.*)")
 _DOCUMENT = "multi_agent.json"
 
 
 class RunPlace(NamedTuple):
-    """Where an object lies."""
+    """The place of an object."""
 
     session_id: str
     orchestrator_id: str
     name: str
-    """Within the orchestrator's folder; empty for that."""
+    """The name within the orchestrator's folder; empty for the folder."""
 
 
 def run_place(key: str) -> RunPlace | None:
-    """Where the object of that key lies; None when it is none of an orchestrator's."""
+    """The place of the object with that key; None when it belongs to no orchestrator."""
     found = _RUN.fullmatch(key)
     return None if found is None else RunPlace(found["session"], found["orchestrator"], found["rest"])
 
 
 class RepositoryRuns:
-    """Reads and writes them. Errors of every call: `SessionException`; `Invalid` where a repository keeps no runs."""
+    """Reads and writes runs. Errors of every call: `SessionException`; `Invalid` for a repository without runs."""
 
     def __init__(self, repository: SessionRepository, ask: Callable[..., Awaitable[object]]) -> None:
         """`ask` calls a method of the repository."""
@@ -571,12 +571,12 @@ class RepositoryRuns:
         self._states: dict[tuple[str, str], dict[str, Any] | None] = {}
 
     async def names(self, place: RunPlace) -> list[str]:
-        """The objects of an orchestrator."""
+        """The names of an orchestrator's objects."""
         state = await self._state(place)
         return [] if state is None else [_DOCUMENT, *_beside_run(state)]
 
     async def read(self, place: RunPlace) -> bytes | None:
-        """One object; None when it is not there."""
+        """One object; None when it does not exist."""
         state = await self._state(place)
         if state is None:
             return None
@@ -586,7 +586,7 @@ class RepositoryRuns:
         return None if kept is None else json.dumps(kept).encode()
 
     async def write(self, place: RunPlace, body: bytes) -> None:
-        """Put one object; the document comes before what lies beside it."""
+        """Write one object. Errors: `Invalid` for an object beside the document before the document itself."""
         state = await self._state(place)
         if place.name == _DOCUMENT:
             made = parsed(body)
@@ -595,7 +595,7 @@ class RepositoryRuns:
             made = state
             ours = {**_hidden(state), "beside": {**_beside_run(state), place.name: json.loads(body)}}
         else:
-            raise Invalid("a run comes before what lies beside it", orchestrator=place.orchestrator_id)
+            raise Invalid("a run is stored before the documents beside it", orchestrator=place.orchestrator_id)
         internal = cast("dict[str, Any]", made.get("_internal_state") or {})
         made = {**made, "_internal_state": {**internal, OURS: ours}}
         write = self._method("create_multi_agent" if state is None else "update_multi_agent")
@@ -624,7 +624,7 @@ def _hidden(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _beside_run(state: dict[str, Any]) -> dict[str, Any]:
-    """What lies beside the document, by name."""
+    """The objects beside the document, by name."""
     found = _hidden(state).get("beside")
     return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
 

@@ -1,4 +1,4 @@
-"""Where sessions are kept, as users name it: one database, or one session in it."""
+"""Where sessions are stored: the protocols of places and session managers, and those for SQLite."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
 
 
 class SessionPlace(Protocol):
-    """Where sessions are kept: what a `Runtime` and a session manager are given."""
+    """A place for sessions, for a `Runtime` and session managers."""
 
     @property
     def key(self) -> str:
-        """The same for every object that names the same place."""
+        """Equal for all objects that name the same place."""
         ...
 
     def open_store(self) -> SessionStore:
-        """A store there. The caller closes it."""
+        """A store at this place. The caller closes it."""
         ...
 
 
 class SessionPlacement(Protocol):
-    """One session and where it is kept: what an `Agent` is given as its session manager."""
+    """One session and its place: the type of an `Agent`'s session manager."""
 
     @property
     def session_id(self) -> str: ...
@@ -51,7 +51,6 @@ class SessionPlacement(Protocol):
 
 
 async def listed(place: SessionPlace) -> Sequence[SessionInfo]:
-    """Every session of a place."""
     store = place.open_store()
     try:
         return await store.sessions()
@@ -60,7 +59,7 @@ async def listed(place: SessionPlace) -> Sequence[SessionInfo]:
 
 
 def check_place(place: SessionPlace | None, name: str) -> SessionPlace | None:
-    """The same object, if sessions can be kept there. Errors: `Invalid` saying what to write."""
+    """The same object. Errors: `Invalid` for anything but a place for sessions, saying what to write."""
     given: object = place
     if given is None or (callable(getattr(given, "open_store", None)) and hasattr(given, "key")):
         return place
@@ -72,7 +71,7 @@ def check_place(place: SessionPlace | None, name: str) -> SessionPlace | None:
 
 
 def check_placement(manager: SessionPlacement | None) -> SessionPlacement | None:
-    """The same object, if it names a session. Errors: `Invalid` saying what to write."""
+    """The same object. Errors: `Invalid` for anything but a session manager, saying what to write."""
     given: object = manager
     named = all(hasattr(given, name) for name in ("sessions", "session_id", "takeover"))
     if given is None or (named and not isinstance(given, type)):
@@ -98,14 +97,14 @@ class PlacedSession:
 class SQLiteSessions:
     """All sessions in one SQLite database. Nothing is opened or created before it is needed.
 
-    `path`: the database file; `~/.repertory/sessions.db` (or `$REPERTORY_HOME/sessions.db`) when None. A folder that is
-    missing is created with mode 0700 on the first write, the file with 0600.
+    `path`: the database file; `~/.repertory/sessions.db` (or `$REPERTORY_HOME/sessions.db`) when None. A missing folder
+    is created with mode 0700 on the first write, the file with 0600.
 
-    `remember`: puts every message into the memory in the same file, in the commit that stores it, where
+    `remember`: writes every message to the memory in the same file, in the commit that stores it, where
     `SQLiteMemoryStore(path, scope=...)` finds it. True: in the scope of a store without one; a name: in that scope; a
-    function: in the scope that it gives for a session id, or not at all when it gives None. It is called when the
-    session gets an owner, on a thread of the store's; when it raises or gives what no scope can be, the session is not
-    opened (`Invalid`). What is redacted or deleted is forgotten in the same commit, whatever `remember` says. Errors:
+    function: in the scope that it returns for a session id, or not at all when it returns None. It is called when the
+    session gets an owner, on a thread of the store; when it raises or returns a bad scope, the session is not opened
+    (`Invalid`). A redacted or deleted message is forgotten in the same commit, whatever `remember` says. Errors:
     `Invalid` for anything else.
     """
 
@@ -116,7 +115,7 @@ class SQLiteSessions:
 
     @property
     def key(self) -> str:
-        """The same for every object that names the same database and remembers the same."""
+        """Equal for all objects with the same database and the same `remember`."""
         return str(self.path) if self.remember is False else f"{self.path}, remembering {remembered_id(self.remember)}"
 
     def open_store(self) -> SessionStore:
@@ -135,8 +134,8 @@ class SQLiteSessions:
 class SQLiteSessionManager:
     """One session in a SQLite database: pass it to `Agent(session_manager=...)`.
 
-    The same id opens the same conversation again, in this process or the next. Errors: `Invalid` (a ValueError) for
-    an id that cannot be a name; `SessionBusy` from a call when another live process owns the session.
+    The same id opens the same conversation again, in this process or the next. Errors: `Invalid` (a ValueError) for a
+    bad id; `SessionBusy` from a call when another live process owns the session.
     """
 
     session_id: str
@@ -144,7 +143,7 @@ class SQLiteSessionManager:
     takeover: bool = False
     """Fence a live owner in another process instead of being refused."""
     remember: bool | str = False
-    """Put every message into the memory in the same file, in the commit that stores it: True in the scope of a memory
+    """Write every message to the memory in the same file, in the commit that stores it: True in the scope of a memory
     store without one, a name in that scope.
     """
 
@@ -154,7 +153,7 @@ class SQLiteSessionManager:
 
     @property
     def sessions(self) -> SQLiteSessions:
-        """The database that the session lies in."""
+        """The sessions of the database."""
         return SQLiteSessions(self.path, remember=self.remember)
 
 
@@ -165,16 +164,16 @@ def _memory_beside(rule: Rule | None, path: Path) -> CommitHook:
 
 
 Rule: TypeAlias = "Callable[[str], str | None]"
-"""Session to the scope in which it is remembered; None: it is not."""
+"""Session id to the scope for its memories; None: its messages are not remembered."""
 Remember: TypeAlias = "bool | str | Rule"
-"""False: nothing is; True: everything, in the scope of a memory store that is given none; a name: in that scope."""
+"""False: nothing; True: everything, in the scope of a memory store without one; a name: in that scope."""
 
 _NO_SCOPE = ""
-"""The scope of a memory store that is given none."""
+"""The scope of a memory store without one."""
 
 
 def check_remember(remember: object, *, single: bool = False) -> None:
-    """Raise `Invalid` for what no `Remember` can be. `single`: of one session, where a rule has nothing to decide."""
+    """Raise `Invalid` for anything but a `Remember`. `single`: for one session, which cannot have a rule."""
     if isinstance(remember, str):
         check_id(remember, "scope")
     elif not isinstance(remember, bool) and (single or not callable(remember)):
@@ -183,7 +182,7 @@ def check_remember(remember: object, *, single: bool = False) -> None:
 
 
 def rule_of(remember: Remember) -> Rule | None:
-    """What tells the scope of a session, checked; None when nothing is remembered."""
+    """The rule for a session's scope, whose results are checked; None when nothing is remembered."""
     if callable(remember):
         return partial(_told, remember)
     if remember is False:
@@ -193,7 +192,7 @@ def rule_of(remember: Remember) -> Rule | None:
 
 
 def remembered_id(remember: Remember) -> str:
-    """The same for the same, and never for another one that is in use."""
+    """Equal for the same setting, and different from every other one in use."""
     return f"rule {id(remember):x}" if callable(remember) else repr(remember)
 
 
@@ -207,11 +206,11 @@ def _told(rule: Rule, session_id: str) -> str | None:
     return None if scope is None else check_id(scope, "scope")
 
 
-# Where data lies when nobody says otherwise: `$REPERTORY_HOME`, or `~/.repertory`; and what its owner is called.
+# The default places of data, `$REPERTORY_HOME` or `~/.repertory`, and the names of owners.
 
 
 def home() -> Path:
-    """The folder for everything of ours. It is created on the first write, never here."""
+    """The folder for all our data. It is created on the first write, never here."""
     return Path(os.environ.get("REPERTORY_HOME") or Path.home() / ".repertory").expanduser()
 
 
@@ -221,7 +220,7 @@ def sessions_database() -> Path:
 
 
 def sessions_folder() -> Path:
-    """The default folder of sessions that are kept as documents."""
+    """The default folder of sessions stored as documents."""
     return home() / "sessions"
 
 
@@ -231,12 +230,12 @@ def memory_database() -> Path:
 
 
 def new_owner() -> str:
-    """The name of one more owner of sessions in this process."""
+    """A new name for an owner of sessions in this process."""
     return owner_name(os.urandom(8), host=socket.gethostname(), pid=os.getpid(), at=time.time())
 
 
 def aws_settings(place: Any) -> AwsSettings:
-    """How to get to a place in AWS, by its fields, with the times that stores of sessions wait."""
+    """The connection settings of a place in AWS, from its fields, with the timeouts of session stores."""
     from repertory.backends.aws_clients import AwsSettings  # loaded when used
 
     return AwsSettings(

@@ -1,4 +1,4 @@
-"""Sessions whose snapshots others can read, as users name them: in a folder, a bucket, or a storage of their own."""
+"""Sessions with snapshots that other tools can read: in a folder, a bucket, or a user's own storage."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ if TYPE_CHECKING:
     from repertory.core.journal.records import SnapshotTaken
 
 SnapshotPlace: TypeAlias = "Storage | SnapshotStorage"
-"""Where snapshots are kept: `FileStorage`, `S3Storage`, `InMemoryStorage`, or what users implement."""
+"""A place for snapshots: `FileStorage`, `S3Storage`, `InMemoryStorage`, or a user's own."""
 
 
 class SnapshotSessions:
     """All sessions in one storage, with their snapshots: pass it to `Runtime(sessions=...)`.
 
-    The arguments mean what they mean for `SnapshotSessionManager`. Nothing is created before it is needed.
+    The arguments have the meaning of `SnapshotSessionManager`'s. Nothing is created before it is needed.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class SnapshotSessions:
 
     @property
     def key(self) -> str:
-        """The same for every object that names the same sessions."""
+        """Equal for all objects that name the same sessions."""
         return f"snapshots:{_key(self.storage)}"
 
     def open_store(self) -> SessionStore:
@@ -80,17 +80,17 @@ class SnapshotSessions:
         return self._open()
 
     def marker(self, spec: AgentSessionSpec, keeper: Durable | InMemoryJournal) -> MarkTurn | None:
-        """What is asked at the end of each turn of a session that is about to come to life."""
+        """The callback for the end of each turn of a session that is about to start; None without a trigger."""
         return triggered_by(self.choices, self.snapshot_trigger, spec, keeper)
 
     def choose_for_run(self, session_id: str, journal: str, keeper: Durable | InMemoryJournal) -> None:
-        """Say how the snapshot of an orchestrator is wanted that is about to come to life."""
+        """Set the snapshot choices of an orchestrator that is about to start."""
         choose_for_run(self.choices, (session_id, journal), keeper)
 
     async def list(self) -> Sequence[SessionInfo]:
         """Every session, the most recently changed first; empty when there is nothing yet.
 
-        Errors: `Invalid` for a storage of your own, which cannot tell.
+        Errors: `Invalid` for a user's own storage, which cannot list them.
         """
         return await listed(self)
 
@@ -116,34 +116,34 @@ class SnapshotSessions:
 
 
 class _Identified(Protocol):
-    """An agent, as far as its snapshots are concerned."""
+    """An agent or any other object with its id."""
 
     agent_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotSessionManager:
-    """One session with snapshots of it that others can read: pass it to `Agent(session_manager=...)`.
+    """One session with snapshots that other tools can read: pass it to `Agent(session_manager=...)`.
 
-    The same id opens the same conversation again, in this process or the next, also when other tools that know the
-    layout have gone on with it. Everything acknowledged is durable whatever `save_latest_on` says: it decides only when
-    others see it.
+    The same id opens the same conversation again, in this process or the next, also after other tools of this layout
+    have continued it. Every acknowledged record is durable whatever `save_latest_on` says: it decides only when other
+    tools see it.
 
-    `storage`: `FileStorage`, `S3Storage`, `InMemoryStorage`, or a `SnapshotStorage` of your own; also as
+    `storage`: `FileStorage`, `S3Storage`, `InMemoryStorage`, or your own `SnapshotStorage`; also as
     `{"snapshot": storage}`. `FileStorage()` when None.
-    `save_latest_on`: `message` saves the latest snapshot after each message that was committed, `invocation` after each
-    turn, `never` (also named `trigger`) when a numbered snapshot is taken.
+    `save_latest_on`: `message` saves the latest snapshot after each committed message, `invocation` after each turn,
+    `never` (also named `trigger`) when a numbered snapshot is taken.
     `multi_agent_save_latest_on`: `node` saves the snapshot of a graph or swarm each time that a node has ended,
-    `invocation` when the run has ended or waits for somebody.
-    `snapshot_trigger`: asked after each turn whether to take a numbered snapshot; a function or coroutine function that
-    takes those of `turn_count`, `last_snapshot_at` and `agent_data` that it names, or a `SnapshotEvery`. When it
+    `invocation` when the run has ended or waits for a person.
+    `snapshot_trigger`: called after each turn, returns whether to take a numbered snapshot; a function or coroutine
+    function with any of the parameters `turn_count`, `last_snapshot_at` and `agent_data`, or a `SnapshotEvery`. When it
     raises, that is logged and the latest snapshot is saved.
-    `load_snapshot_id`: the numbered snapshot to go on from, the first time that an agent opens the session through this
-    object. Later ones are written over by those that follow; the journal keeps everything.
+    `load_snapshot_id`: the numbered snapshot to continue from, the first time that an agent opens the session through
+    this object. New snapshots overwrite later ones; the journal keeps everything.
     `takeover`: fence a live owner in another process instead of being refused.
 
-    Errors: `Invalid` (a ValueError) for arguments that make no sense; from calls `SessionBusy` when another live
-    process owns the session, `NotFound` for a snapshot that is not there, `SnapshotException` for one that is damaged.
+    Errors: `Invalid` (a ValueError) for bad arguments; from calls `SessionBusy` when another live process owns the
+    session, `NotFound` for a missing snapshot, `SnapshotException` for a damaged one.
     """
 
     session_id: str
@@ -155,7 +155,7 @@ class SnapshotSessionManager:
     load_snapshot_id: str | int | None = None
     takeover: bool = False
     sessions: SnapshotSessions = field(init=False, repr=False, compare=False)
-    """All sessions of the storage, as this one is wanted."""
+    """The sessions of the storage, with the settings of this manager."""
 
     def __post_init__(self) -> None:
         check_id(self.session_id, "session_id")
@@ -175,7 +175,7 @@ class SnapshotSessionManager:
     ) -> list[str]:
         """The ids of an agent's numbered snapshots, oldest first: those after `start_after`, at most `limit`.
 
-        `agent`: the agent, or its id. Errors: `Invalid` for an id that is none, those of the storage.
+        `agent`: the agent, or its id. Errors: `Invalid` for a bad id, those of the storage.
         """
         agent_id = agent if isinstance(agent, str) else agent.agent_id
         ids = list(await self.sessions.list_snapshot_ids(self.session_id, agent_id))
@@ -185,9 +185,9 @@ class SnapshotSessionManager:
         return ids if limit is None else ids[: max(limit, 0)]
 
     async def delete_session(self) -> None:
-        """Erase the session: everything said, and every snapshot. Close the agents that have it open first.
+        """Erase the session with all messages and snapshots. Close the agents that have it open first.
 
-        Errors: `NotFound`, `SessionBusy`; `Invalid` for a storage of your own, which cannot remove anything.
+        Errors: `NotFound`, `SessionBusy`; `Invalid` for a user's own storage, which cannot remove anything.
         """
         store = self.sessions.open_store()
         try:
@@ -197,7 +197,7 @@ class SnapshotSessionManager:
 
 
 SessionManager = SnapshotSessionManager
-"""The name that the documents have for it."""
+"""The name in the documents."""
 
 
 def _order(snapshot_id: str) -> tuple[bool, int, str]:
@@ -229,7 +229,7 @@ def _key(storage: SnapshotPlace) -> str:
 
 
 def _check_one_of(known: Sequence[str], name: str, given: str) -> None:
-    """Errors: `Invalid` for an argument of that name that has none of the values that are known."""
+    """Errors: `Invalid` for an argument `name` whose value is not among the known ones."""
     if given not in known:
         raise Invalid(f"{name} must be one of {', '.join(known)}", got=given)
 
@@ -243,7 +243,7 @@ def _trigger(given: Trigger | None) -> Trigger | None:
 
 
 ANSWER_S = 10.0
-"""How long a trigger may take to answer: nobody waits for the turn's answer for longer than that."""
+"""How long a trigger may take, and so delay the turn's answer."""
 
 _log = logging.getLogger("repertory.sessions")
 
@@ -251,9 +251,9 @@ _log = logging.getLogger("repertory.sessions")
 def triggered_by(
     choices: SnapshotChoices, trigger: Trigger | None, spec: AgentSessionSpec, keeper: Durable | InMemoryJournal
 ) -> MarkTurn | None:
-    """What is asked after each turn of a session that is about to come to life; None without a trigger.
+    """The callback for the end of each turn of a session that is about to start; None without a trigger.
 
-    The session's store is told how its snapshots are wanted.
+    It also sets the snapshot choices of the session's store.
     """
     store = keeper.store if isinstance(keeper, Durable) else None
     if not isinstance(store, SnapshotSessionStore | StorageSessionStore):
@@ -264,9 +264,9 @@ def triggered_by(
 
 
 def choose_for_run(choices: SnapshotChoices, key: tuple[str, str], keeper: Durable | InMemoryJournal) -> None:
-    """Say how the snapshot of an orchestrator is wanted that is about to come to life. `key`: its session and journal.
+    """Set the snapshot choices of an orchestrator that is about to start. `key`: its session and journal.
 
-    A storage of the user's own saves it with every commit. Errors: `Invalid` for an earlier one that is to be loaded.
+    A user's own storage saves its snapshot with every commit. Errors: `Invalid` for choices with a snapshot to load.
     """
     if choices.load is not None:
         msg = "load_snapshot_id is for agents: a graph has no numbered snapshots; Sessions.rewind goes back in it"
@@ -276,7 +276,7 @@ def choose_for_run(choices: SnapshotChoices, key: tuple[str, str], keeper: Durab
 
 
 class _TriggeredSnapshots:
-    """Marks the turns of one agent after which its trigger says yes. It never takes a turn down."""
+    """Marks the turns of one agent after which its trigger returns True. It never fails a turn."""
 
     def __init__(
         self, store: SnapshotSessionStore | StorageSessionStore, key: tuple[str, str], trigger: Trigger
@@ -289,13 +289,13 @@ class _TriggeredSnapshots:
     async def __call__(self, turn: EndedTurn) -> SnapshotTaken | None:
         """The record that marks the turn, when a snapshot is due."""
         agent = self._store.snapshots.find(*self._key)
-        if agent is None or isinstance(agent, RunSnapshots):  # The session has just been lost.
+        if agent is None or isinstance(agent, RunSnapshots):  # The lease has just been lost.
             return None
         due = False
         with anyio.move_on_after(ANSWER_S) as scope:
             try:
                 due = await self._due(turn, agent.history.last_at)
-            except Exception as error:  # noqa: BLE001 - A trigger is anybody's code; the turn has its answer already.
+            except Exception as error:  # noqa: BLE001 - A trigger is the user's code; the turn has its answer already.
                 _log.error("snapshot trigger failed; the latest snapshot is saved", exc_info=error)
                 agent.want_latest()
         if scope.cancelled_caught:
@@ -312,7 +312,7 @@ class _TriggeredSnapshots:
         return self._trigger.due(turn.turns, time.time() - since if since is not None else 0.0)
 
     async def _session_start(self) -> float:
-        """When the agent's first record was made. As long as there is no snapshot, this is asked once per opening."""
+        """The time of the agent's first record. Without a snapshot, this is read once per opening."""
         if self._started_at is None:
             rows = await self._store.load(*self._key, whole=True)
             times = (at_of(row.body) for row in rows if not row.erased)

@@ -1,4 +1,4 @@
-"""Where objects are kept, as users name it: a folder, a bucket, or memory; and sessions as journals in such a storage.
+"""Where objects are stored: a folder, a bucket, or memory; and sessions as journals in such a storage.
 
 Nothing is opened before it is needed.
 """
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from repertory.backends.sessions.liveness import Liveness
 
 _OWNERS = ".repertory-owners"
-"""The folder in which owners hold their locks; its name is none that an object can have."""
+"""The folder of the owners' locks; no object can have its name."""
 
 
 class Storage(Protocol):
-    """A place for objects: what sessions and snapshots are kept in."""
+    """A place for the objects of sessions and snapshots."""
 
     @property
     def key(self) -> str:
-        """The same for every object that names the same place."""
+        """Equal for all objects that name the same place."""
         ...
 
     def open_objects(self, writer: str) -> ObjectStore:
@@ -41,7 +41,7 @@ class Storage(Protocol):
         ...
 
     def owners(self, owner: str, lease_s: float) -> Liveness:
-        """How an owner of sessions there is seen to be alive. `lease_s`: how long, where only time can tell."""
+        """How to tell whether an owner of sessions there is alive. `lease_s`: after how long, if only time can tell."""
         ...
 
 
@@ -50,7 +50,7 @@ class FileStorage:
     """Objects as files below a folder of this machine. Any number of processes may share it."""
 
     path: str | os.PathLike[str] | None = None
-    """`~/.repertory/sessions` (or `$REPERTORY_HOME/sessions`) when None. Made when missing, for its user alone."""
+    """`~/.repertory/sessions` (or `$REPERTORY_HOME/sessions`) when None. Created when missing, for its user alone."""
 
     @property
     def folder(self) -> Path:
@@ -59,18 +59,18 @@ class FileStorage:
 
     @property
     def key(self) -> str:
-        """The same for every object that names the same folder."""
+        """Equal for all objects that name the same folder."""
         return f"files:{self.folder}"
 
     def open_objects(self, writer: str) -> ObjectStore:
         """An object store on this folder. The caller closes it."""
         from repertory.backends.objects.files import FileObjectStore  # loaded when used
 
-        del writer  # Files are told apart by the system.
+        del writer  # The file system keeps writers apart.
         return FileObjectStore(self.folder)
 
     def owners(self, owner: str, lease_s: float) -> Liveness:
-        """Alive as long as the process: the next one opens a session at once when its owner was killed."""
+        """Alive as long as the process: another process can open a session at once when its owner was killed."""
         from repertory.backends.sessions.liveness import LockedFile  # loaded when used
 
         del lease_s
@@ -81,20 +81,20 @@ class FileStorage:
 class S3Storage:
     """Objects in an S3 bucket, which must exist, or in any service that speaks S3's protocol with conditional writes.
 
-    It needs s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket. What is None comes from the environment, as
-    in every AWS tool. Errors: `Invalid` (a ValueError) for a bucket or prefix that cannot be one.
+    It needs s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket. A field that is None comes from the
+    environment, as in every AWS tool. Errors: `Invalid` (a ValueError) for a bad bucket or prefix.
     """
 
     bucket: str
     prefix: str = ""
-    """Stands before every key; slashes at its ends mean nothing."""
+    """Stands before every key; slashes at its ends are ignored."""
     region_name: str | None = None
     boto_session: Any = field(default=None, kw_only=True)
     """A boto3 session, whose credentials and region are used."""
     client: Any = field(default=None, kw_only=True)
-    """A boto3 client of S3, whose credentials, region and endpoint are used. Requests go through clients of our own."""
+    """A boto3 client of S3, whose credentials, region and endpoint are used. Requests go through our own clients."""
     endpoint_url: str | None = field(default=None, kw_only=True)
-    """Of a service that speaks S3's protocol, or of a VPC endpoint."""
+    """The URL of a service that speaks S3's protocol, or of a VPC endpoint."""
 
     def __post_init__(self) -> None:
         if not self.bucket:
@@ -106,7 +106,7 @@ class S3Storage:
 
     @property
     def key(self) -> str:
-        """The same for every object that names the same bucket and prefix."""
+        """Equal for all objects that name the same bucket and prefix."""
         return f"s3:{self._endpoint or ''}/{self.bucket}/{self.prefix.strip('/')}"
 
     def open_objects(self, writer: str) -> ObjectStore:
@@ -124,7 +124,7 @@ class S3Storage:
         return S3ObjectStore(self.bucket, self.prefix, writer=writer, aws=aws, content_type="application/octet-stream")
 
     def owners(self, owner: str, lease_s: float) -> Liveness:
-        """Alive for `lease_s` after the last write, by the clock of the service."""
+        """Alive for `lease_s` after the last write, by the service's clock."""
         del owner
         return _timed(lease_s)
 
@@ -136,14 +136,14 @@ class S3Storage:
 
 
 class InMemoryStorage:
-    """Objects that live as long as this object: for tests, and for what need not outlive the process."""
+    """Objects that live as long as this object: for tests, and for data that need not outlive the process."""
 
     def __init__(self) -> None:
         self._shelf: ObjectShelf | None = None
 
     @property
     def key(self) -> str:
-        """Each object is a place of its own."""
+        """Each object is its own place."""
         return f"memory:{id(self):x}"
 
     def open_objects(self, writer: str) -> ObjectStore:
@@ -168,15 +168,15 @@ def _timed(lease_s: float) -> Liveness:
 
 
 LEASE_S = 10.0
-"""How long a session stays in the hands of an owner that is not heard of any more, where only time can tell."""
+"""How long a session stays with an owner that shows no sign of life, where only time can tell."""
 
 
 class JournalSessions:
     """All sessions in one storage: pass it to `Runtime(sessions=...)`. Nothing is created before it is needed.
 
-    A plain turn is one put; one with tools that have effects is another one for each step in which such tools start.
-    `lease_s`: how long the sessions of a process that died on another machine stay in its hands. It gives a sign of
-    life every quarter of that time, for each session that is active and idle. In a folder neither is needed.
+    A plain turn is one put; a turn with tools that have effects needs another put for each step that starts such tools.
+    `lease_s`: how long the sessions of a process that died on another machine stay with it. An owner renews every
+    quarter of that time each session that is active and idle. In a folder neither is needed.
     """
 
     def __init__(self, storage: Storage | None = None, *, lease_s: float = LEASE_S) -> None:
@@ -187,7 +187,7 @@ class JournalSessions:
 
     @property
     def key(self) -> str:
-        """The same for every object that names the same sessions."""
+        """Equal for all objects that name the same sessions."""
         return f"journals:{self.storage.key}"
 
     def open_store(self) -> SessionStore:
@@ -208,8 +208,7 @@ class JournalSessionManager:
     """One session in a storage: pass it to `Agent(session_manager=...)`.
 
     The same id opens the same conversation again, in this process or the next, on this machine or another. Errors:
-    `Invalid` (a ValueError) for an id that cannot be a name; `SessionBusy` from a call when another live process owns
-    the session.
+    `Invalid` (a ValueError) for a bad id; `SessionBusy` from a call when another live process owns the session.
     """
 
     session_id: str

@@ -1,5 +1,5 @@
-"""Example tools, safe enough to be used for real: arithmetic, the time, and files below one folder.
+"""Example tools, safe for real use: arithmetic, the time, and files below one folder.
 
-What may enter: tools made with `@tool` that need nothing but the standard library. They are used by the command line
-and the demo; services bring their own. Start reading at `calculator.py`.
+Only tools made with `@tool` that need nothing but the standard library belong here. The command line and the demo use
+them; services bring their own. Start reading at `calculator.py`.
 """

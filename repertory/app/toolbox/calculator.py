@@ -1,7 +1,7 @@
 """Arithmetic for the model: an expression is parsed and folded, never evaluated as Python.
 
-Every number on the way is bounded, so no expression can hold the process up: integers by bits, powers before they are
-taken, the text by its length and the tree by its depth.
+Every intermediate number is bounded, so no expression can block the process: integers by bits, powers before they are
+computed, the text by its length and the tree by its depth.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CONSTANTS: Mapping[str, float] = {"pi": math.pi, "e": math.e, "tau": math.tau}
 
 
 def _power(base: Number, exponent: Number) -> Number:
-    """A power, after its size is known to be bearable. Errors: `Invalid`, also for what would be a complex number."""
+    """A power whose size was checked before. Errors: `Invalid`, also where the result would be a complex number."""
     if base < 0 and not float(exponent).is_integer():
         raise Invalid("a negative number has no real power with a fraction as exponent", base=base, exponent=exponent)
     if isinstance(base, int) and isinstance(exponent, int) and abs(base) > 1:
@@ -37,7 +37,7 @@ def _power(base: Number, exponent: Number) -> Number:
 
 
 def _round(number: Number, digits: int = 0) -> Number:
-    """Rounding to a bearable number of digits: `round` of an integer to -n digits computes ten to the power n."""
+    """Rounding to a bounded number of digits: `round` of an integer to -n digits computes ten to the power n."""
     if abs(digits) > ROUND_DIGITS_MAX:
         raise Invalid("the number of digits is too large", digits_max=ROUND_DIGITS_MAX)
     return round(number, digits) if digits else round(number)

@@ -12,7 +12,7 @@ from repertory.errors import Invalid
 
 
 def clock_tool(now: Callable[[], float]) -> FunctionTool[..., str]:
-    """The tool `current_time` on a clock of your own. `now` gives epoch seconds."""
+    """The tool `current_time` on a clock of your own. `now` returns epoch seconds."""
 
     @tool(effects=False, idempotent=True)
     def current_time(timezone: str = "UTC") -> str:

@@ -18,7 +18,7 @@ from repertory.errors import Invalid, LimitReached, NotFound
 def file_tools(root: str | os.PathLike[str]) -> tuple[FunctionTool[..., Any], ...]:
     """The tools `list_files`, `read_file`, `write_file` and `append_file` on one existing folder.
 
-    Writing twice is as good as once; appending twice is not, and says so. Errors: `Invalid` when `root` is no folder.
+    All but `append_file` are marked idempotent. Errors: `Invalid` when `root` is no folder.
     """
     folder = Folder(root)
 
@@ -60,7 +60,7 @@ def file_tools(root: str | os.PathLike[str]) -> tuple[FunctionTool[..., Any], ..
     return list_files, read_file, write_file, append_file
 
 
-# A folder that nobody gets out of: every path is walked from the root's descriptor, one component at a time.
+# Files that cannot lie outside the root: every path is walked from the root's descriptor, one component at a time.
 #
 # A symbolic link is never followed, not even one that appears while a path is being walked, because each component is
 # opened with `O_NOFOLLOW` relative to the one before it. POSIX only.
@@ -81,7 +81,7 @@ _FILE_FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class Listing(NamedTuple):
-    """Paths below a root. `more` says that there are others than these `LISTED_MAX`."""
+    """Paths below a root. `more`: there are others than these `LISTED_MAX`."""
 
     paths: list[str]
     more: bool
@@ -90,8 +90,8 @@ class Listing(NamedTuple):
 class Folder:
     """Text files below one root. Paths are relative and use slashes. New files are 0600, new folders 0700.
 
-    Errors: `Invalid` for a path that is none or leads over a link, `NotFound`, `LimitReached` for what is too large.
-    The operating system's own errors (a full disk, missing rights) come through as they are.
+    Errors: `Invalid` for a bad path or one that leads over a link, `NotFound`, `LimitReached` for a file that is too
+    large. The operating system's own errors (a full disk, missing rights) are raised unchanged.
     """
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
@@ -122,9 +122,9 @@ class Folder:
             raise Invalid("the file is not UTF-8 text", path=path) from error
 
     def write(self, path: str, text: str) -> int:
-        """Make or replace a file, and the folders above it; give its size in bytes.
+        """Create or replace a file, and the folders above it; returns its size in bytes.
 
-        A reader, or a crash, meets the old file or the new one, never a part.
+        A reader, also after a crash, finds the old file or the new one, never a part.
         """
         data = _encoded(text, path, already_bytes=0)
         *_, name = _components(path)
@@ -142,7 +142,7 @@ class Folder:
         return len(data)
 
     def append(self, path: str, text: str) -> int:
-        """Add to the end of a file, made when it is not there; give its new size in bytes."""
+        """Add to the end of a file, which is created when missing; returns its new size in bytes."""
         with self._file(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND) as descriptor:
             size_bytes = os.fstat(descriptor).st_size
             data = _encoded(text, path, already_bytes=size_bytes)
@@ -198,7 +198,7 @@ def _components(path: str) -> list[str]:
 
 @contextmanager
 def _named_errors(path: str) -> Generator[None]:
-    """Tell what the operating system refused in the caller's words."""
+    """Map the operating system's refusals to our errors, with the caller's path."""
     try:
         yield
     except FileNotFoundError as error:
@@ -229,7 +229,7 @@ def _is_listed(name: str, parent: int) -> bool:
 
 
 def _refuse_special(name: str, parent: int, path: str) -> None:
-    """A file may be replaced; a folder, link or device in its place may not."""
+    """A file may be replaced; a folder, link or device may not."""
     with suppress(FileNotFoundError):
         if not stat.S_ISREG(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
             raise Invalid("something that is no file has this path", path=path)
@@ -254,7 +254,7 @@ def _read_all(descriptor: int, path: str) -> bytes:
 
 
 def _write_all(descriptor: int, data: bytes) -> None:
-    """Write and bring to stable storage."""
+    """Write, and wait until the data is on stable storage."""
     with os.fdopen(descriptor, "wb", closefd=False) as file:
         file.write(data)
     os.fsync(descriptor)
