@@ -1,18 +1,18 @@
 """Assembling a model's stream of events into one message.
 
-An `Assembler` is fed the events of one answer and says at the end what they amount to. It is strict about types, since
-what a provider sends by mistake must not reach the journal, and lenient about ceremony, since models brought by users
-leave `messageStart`, block indexes and block ends out. What it does not know by name it ignores: providers add events.
+Feed an `Assembler` the events of one answer; `finish` returns the `Answer`. It is strict about types, since a
+provider's mistake must not reach the journal, and lenient about framing, since users' own models leave out
+`messageStart`, block indexes and block ends. Unknown events are ignored: providers add events.
 
-An answer is bounded while it streams, and so is what it takes in memory: it weighs the bytes of what is kept of it,
-`VALUE_BYTES` for each value in the input of a tool, and `EVENT_BYTES` for each event, whatever that is.
+The size of an answer is bounded while it streams: it counts the bytes that are kept, `VALUE_BYTES` for each value in a
+tool's input, and `EVENT_BYTES` for each event of any kind.
 
 Two kinds of broken tool use do not spoil the rest of an answer:
 
 - An input that is not JSON. The tool use stays, with `{}` as its input, and `Answer.invalid_inputs` has the raw text
   under its id. Answer it with an error result, and the model corrects itself.
-- An input cut off by a token limit (`LIMITED`). The tool use is dropped and `Answer.truncated` is set, since what it
-  would have asked for is unknown.
+- An input cut off by a token limit (`LIMITED`). The tool use is dropped and `Answer.truncated` is set, since its full
+  input is unknown.
 
 Source: Amazon Bedrock API reference, `ConverseStream`; `redactContent` is from the SDK whose users we serve.
 """
@@ -30,44 +30,44 @@ from repertory.core.messages import ContentBlock, Json, Message, Usage, message_
 from repertory.errors import ModelFailed, ModelStreamBroken, TooLarge
 
 LIMITED = frozenset(("max_tokens", "model_context_window_exceeded"))
-"""The stop reasons of an answer that was cut off where it stood, by the caller's token limit or the model's window."""
+"""The stop reasons of an answer that was cut off by the caller's token limit or the model's window."""
 
 EVENT_BYTES = 32
-"""What each event of a stream weighs, so that a stream of empty events ends too."""
+"""The weight of each event, so that a stream of empty events is bounded too."""
 
 _CountKey = Literal["inputTokens", "outputTokens", "totalTokens", "cacheReadInputTokens", "cacheWriteInputTokens"]
 _COUNTS: tuple[_CountKey, ...] = get_args(_CountKey)
 _LATENCY_MS_MAX = 1e15
-"""What takes longer, or is no number, is left out: nobody depends on it."""
+"""A larger or non-numeric latency is ignored: nothing depends on it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """One whole answer.
 
-    `message` has at least one block: a model that said nothing gets one empty text block, and empty text beside other
-    blocks is left out. Blocks stand in the order in which the model began them.
+    `message` has at least one block: an empty answer gets one empty text block; next to other blocks, empty text is
+    left out. Blocks are in the order in which the model began them.
     """
 
     message: Message
     stop_reason: str
     """As the provider spells it (`end_turn`, `tool_use`, `max_tokens`, ...); unknown ones are passed on."""
     usage: Usage
-    """All zero when the provider did not say."""
+    """All zero when the provider did not report it."""
     latency_ms: float | None
-    """The provider's own measure, None when it did not say."""
+    """The provider's own measure; None when it did not report one."""
     invalid_inputs: Mapping[str, str]
     """Tool use id to the raw text of an input that is not JSON. The message has `{}` there."""
     truncated: bool
-    """Whether a tool use was dropped because the token limit cut it off."""
+    """True if the token limit cut off a tool use, which was dropped."""
     redact_user: str | None
-    """When not None, a guardrail wants the content of the user's last message replaced by this text."""
+    """When not None, a guardrail wants the user's last message replaced by this text."""
 
 
 class Assembler:
-    """Takes the events of one answer, in order, and builds the message.
+    """Builds a message from the events of one answer, in order.
 
-    Feed every event, then call `finish` once the stream has ended by itself. Events are not kept or edited.
+    Feed every event, then call `finish` after the stream ended by itself. Events are neither kept nor edited.
     """
 
     __slots__ = (
@@ -85,7 +85,7 @@ class Assembler:
     )
 
     def __init__(self, bytes_max: int = ANSWER_BYTES) -> None:
-        """`bytes_max`: how much the answer may weigh."""
+        """`bytes_max`: the largest weight of the answer."""
         self._bytes_max = bytes_max
         self._weight = 0
         self._blocks: list[BlockBuilder] = []
@@ -99,8 +99,8 @@ class Assembler:
         self._redactions: dict[str, str] = {}
 
     def feed(self, event: object) -> None:
-        """Take the next event. `ModelFailed` names the event and what is wrong with it; the answer is then void, as it
-        is after `TooLarge`.
+        """Take the next event. Errors: `ModelFailed` with the event and its fault, `TooLarge`; the answer
+        is void then.
         """
         if not is_mapping(event):
             malformed("(unnamed)", "a dictionary with one key", event)
@@ -112,7 +112,7 @@ class Assembler:
                 self._on_other(name, mapping_field(body, name, name))
 
     def finish(self) -> Answer:
-        """The answer. `ModelStreamBroken` when `messageStop` never came: what arrived is no answer, so call again."""
+        """The answer. Errors: `ModelStreamBroken` when `messageStop` never came: call the model again."""
         if self._stop_reason is None:
             raise ModelStreamBroken("the model broke off before the end of its answer", blocks=len(self._blocks))
         limited = self._stop_reason in LIMITED
@@ -120,7 +120,7 @@ class Assembler:
         message: Message = {"role": "assistant", "content": self._content(kept)}
         fault = message_fault(message, "answer")
         if fault is not None:
-            raise ModelFailed("the model's answer holds what no message may hold", fault=fault)
+            raise ModelFailed("the model's answer is not a valid message", fault=fault)
         return Answer(
             message=message,
             stop_reason=self._stop_reason,
@@ -181,7 +181,7 @@ class Assembler:
         if index in self._open or self._stop_reason is not None:
             malformed(name, "the block before it to have ended, and no messageStop", body)
         if "toolUse" not in start:
-            return  # text and reasoning are known by their first delta
+            return  # Text and reasoning blocks are known by their first delta.
         use = mapping_field(start["toolUse"], name, "toolUse")
         use_id = filled(use.get("toolUseId"), name, "toolUseId")
         self._weigh(len(use_id))
@@ -232,7 +232,7 @@ class Assembler:
         self._blocks.append(block)
 
     def _index_in(self, body: Mapping[str, object], name: str) -> int:
-        """Which block an event speaks of; one that does not say speaks of the same as the event before it."""
+        """The block that an event belongs to; without an index, the block of the event before it."""
         index = body.get("contentBlockIndex")
         if index is None:
             return self._index
@@ -243,7 +243,7 @@ class Assembler:
 
 
 def text_delta(event: Mapping[str, object]) -> str | None:
-    """The piece of text that this event adds for the user to see, or None when it adds none. Never raises."""
+    """The text that this event adds to the visible answer, or None. Never raises."""
     body = event.get("contentBlockDelta")
     if not is_mapping(body) or not is_mapping(delta := body.get("delta")):
         return None
@@ -262,10 +262,10 @@ _NAMES = frozenset(
 )
 
 
-# The content blocks of an answer while their pieces arrive.
+# The content blocks of an answer under construction.
 #
 # A block takes deltas with `add` and becomes a content block with `build`. A delta of another known kind is malformed;
-# kinds and keys that we do not know are ignored, since providers add them.
+# unknown kinds and keys are ignored, since providers add them.
 
 _DELTA = "contentBlockDelta"
 _KINDS = ("text", "citation", "reasoningContent", "toolUse")
@@ -275,16 +275,16 @@ class BlockBuilder(Protocol):
     """A content block under construction."""
 
     ended: bool
-    """Whether its `contentBlockStop` has come."""
+    """True if its `contentBlockStop` has come."""
 
     def add(self, delta: Mapping[str, object], /) -> int:
-        """Take the next piece. Gives what is kept of it, in bytes, with `VALUE_BYTES` more for each value of JSON.
-        Errors: `ModelFailed`.
+        """Take the next delta. Returns the bytes kept of it, plus `VALUE_BYTES` for each JSON value. Errors:
+        `ModelFailed`.
         """
         ...
 
     def cut_off(self) -> bool:
-        """Whether the block is worth nothing because its end is missing."""
+        """True if the block is useless because its end is missing."""
         ...
 
     def build(self) -> ContentBlock:
@@ -293,7 +293,7 @@ class BlockBuilder(Protocol):
 
 
 def builder_for(delta: Mapping[str, object]) -> BlockBuilder | None:
-    """The builder of the block that a first delta begins; None for kinds that we do not know."""
+    """A builder for the block that begins with this delta; None for unknown kinds."""
     if "text" in delta or "citation" in delta:
         return TextBuilder()
     if "reasoningContent" in delta:
@@ -337,7 +337,7 @@ class TextBuilder:
 
 
 class ReasoningBuilder:
-    """What the model thought before it spoke. Its signature and redacted bytes go back to the provider unchanged."""
+    """The model's reasoning. Its signature and redacted bytes go back to the provider unchanged."""
 
     __slots__ = ("_parts", "_redacted", "_signature", "ended")
 
@@ -382,7 +382,7 @@ class ReasoningBuilder:
 
 
 class ToolUseBuilder:
-    """A tool use whose input arrives as pieces of JSON text. No text at all means `{}`."""
+    """A tool use whose input arrives as pieces of JSON text. No text means `{}`."""
 
     __slots__ = ("_name", "_parts", "_read", "ended", "use_id")
 
@@ -392,7 +392,7 @@ class ToolUseBuilder:
         self._name = name
         self._parts: list[str] = []
         self._read: tuple[Json, str | None] | None = None
-        """The input, and its raw text when that is no JSON; None until the answer has ended."""
+        """The parsed input, and its raw text when that is not JSON; None until the answer has ended."""
 
     def add(self, delta: Mapping[str, object]) -> int:
         if "toolUse" not in delta and not _known(delta):
@@ -401,14 +401,14 @@ class ToolUseBuilder:
         if type(piece) is not str:
             malformed(_DELTA, "a string under 'toolUse.input'", piece)
         self._parts.append(piece)
-        # There are no more values in JSON than commas and opening brackets, and one.
+        # JSON has at most one value more than commas and opening brackets.
         return _size(piece) + VALUE_BYTES * sum(map(piece.count, ",[{"))
 
     def cut_off(self) -> bool:
         return self.invalid_input() is not None or (not self.ended and not any(map(str.strip, self._parts)))
 
     def invalid_input(self) -> str | None:
-        """The raw text when it is not JSON, else None. Ask when there are no more pieces to come."""
+        """The raw text when it is not JSON, else None. Call it after the last delta."""
         return self._whole()[1]
 
     def build(self) -> ContentBlock:
@@ -429,12 +429,12 @@ def _known(delta: Mapping[str, object]) -> bool:
 
 
 def _parsed(raw: str) -> Json:
-    """The JSON value. `ValueError` or `RecursionError` when it is none, too large or deep, or cannot be UTF-8."""
+    """The JSON value. Errors: `ValueError`, `RecursionError` when it is no JSON, too large, too deep, or not UTF-8."""
     if not raw:
         return {}
     value = cast("Json", _STRICT_JSON.decode(raw))
     if "\\u" in raw or not raw.isascii():
-        json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair is refused here
+        json.dumps(value, ensure_ascii=False).encode()  # Refuses lone surrogates.
     if is_too_deep(value):
         raise ValueError("nested too deeply")
     return value
@@ -467,14 +467,14 @@ def _well_formed(text: str) -> str:
 
 # Reading the fields of a model's stream events, strictly.
 #
-# Every function returns the value with its type, or raises `ModelFailed` that names the event, what it should hold and
-# what it holds.
+# Each function returns the value with its type, or raises `ModelFailed` with the event, the expected value and the
+# actual one.
 
 _SHOWN_CHARACTERS = 200
 
 
 def is_mapping(value: object) -> TypeGuard[Mapping[str, object]]:
-    """Whether the value is a dictionary, as JSON objects are after parsing."""
+    """True if the value is a dictionary, as parsed JSON objects are."""
     return isinstance(value, dict)
 
 
@@ -486,19 +486,19 @@ def mapping_field(value: object, event: str, field: str) -> Mapping[str, object]
 
 
 def filled(value: object, event: str, field: str) -> str:
-    """The value as a string with something in it."""
+    """The value as a non-empty string."""
     if not isinstance(value, str) or not value:
         malformed(event, f"a non-empty string under '{field}'", value)
     return value
 
 
 def count_field(value: object, event: str, field: str) -> int:
-    """The value as a number of things."""
+    """The value as a non-negative count."""
     if type(value) is not int or not 0 <= value < 2**63:
         malformed(event, f"a count under '{field}'", value)
     return value
 
 
 def malformed(event: str, expected: str, got: object) -> NoReturn:
-    """Refuse an event."""
+    """Errors: `ModelFailed` with the event, the expected value and the actual one."""
     raise ModelFailed("malformed model event", event=event, expected=expected, got=repr(got)[:_SHOWN_CHARACTERS])

@@ -1,4 +1,4 @@
-"""What everything that is done for one call may use together, and who used it."""
+"""A budget: limits on what all work for one call may use together, and who used it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from repertory.core.messages import Usage
 
 LIMITED_BY_BUDGET = frozenset(("limit_total_tokens", "limit_output_tokens", "limit_cost"))
-"""The stop reasons of a budget that is used up."""
+"""The stop reasons of an exhausted budget."""
 ANY_MODEL = "*"
-"""In place of a model's id among prices: every model that is not named."""
+"""In prices: any model that has no price of its own."""
 
 
 class Spent(NamedTuple):
-    """What was used."""
+    """What was used: tokens, cost and calls."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -29,7 +29,7 @@ class Spent(NamedTuple):
     """Answered model calls."""
 
     def and_also(self, usage: Usage, cost: float) -> Spent:
-        """After one more call."""
+        """The sum with one more call."""
         return Spent(
             self.input_tokens + usage["inputTokens"],
             self.output_tokens + usage["outputTokens"],
@@ -40,19 +40,18 @@ class Spent(NamedTuple):
 
 
 class Budget:
-    """Bounds that a call shares with everything that is done for it: nodes, agents that are tools, agents that tools
-    and hooks call, what these do in turn, summaries, and the extraction of memories that it triggers.
+    """Limits that a call shares with all work done for it: nodes, agents as tools, agents called by tools and hooks,
+    what these do in turn, summaries, and the extraction of memories that it triggers.
 
-    Pass one as `budget=`; within that call another call may get a smaller one of its own, which counts towards both.
-    What one of them leaves unused is there for the others. It is looked at before each model call, so the last call may
-    exceed it; then turns end with stop reason `limit_total_tokens`, `limit_output_tokens` or `limit_cost`, and a run
-    can be gone on with under another budget. Summaries that can wait, and extraction, are then left for a later call.
-    What is done behind the answer counts when it is done, after the call.
+    Pass one as `budget=`; a call within that call may get a smaller budget of its own, which counts towards both. The
+    budget is checked before each model call, so the last call may exceed it; then turns end with stop reason
+    `limit_total_tokens`, `limit_output_tokens` or `limit_cost`, and a run can be continued with another budget.
+    Summaries that can wait, and extraction, are then left for a later call. Work after the answer is counted when it is
+    done.
 
-    `spent` is what was used in all, `by` the same for each agent that asked, by its `agent_id`, with `agent_id/summary`
-    and `agent_id/memory` for the summaries and memories that are made for it. A node whose conversation is kept, or
-    whose agent was given no `agent_id`, stands there as `graph.node`, a nested one as `graph.team.node`. An agent that
-    writes summaries has its own `agent_id`.
+    `spent` is the total, `by` the same for each agent by its `agent_id`, with `agent_id/summary` and `agent_id/memory`
+    for the summaries and memories made for it. A node whose conversation is kept, or whose agent has no `agent_id`, is
+    listed as `graph.node`, a nested one as `graph.team.node`. An agent that writes summaries has its own `agent_id`.
     """
 
     def __init__(
@@ -63,10 +62,10 @@ class Budget:
         cost: float | None = None,
         prices: Mapping[str, tuple[float, float]] | None = None,
     ) -> None:
-        """`prices`: model id, or `*` for any other, to the price of a million input tokens and of a million output
-        tokens, in the unit of `cost`.
+        """`prices`: model id, or `*` for any other, to the prices of a million input and a million output tokens, in
+        the unit of `cost`.
 
-        Errors: `Invalid` for bounds or prices that make no sense, and for a cost without prices.
+        Errors: `Invalid` for malformed limits or prices, and for a cost without prices.
         """
         self._total = _bound(total_tokens, "total_tokens")
         self._output = _bound(output_tokens, "output_tokens")
@@ -75,12 +74,12 @@ class Budget:
         if cost is not None and not self._prices:
             raise Invalid("a budget with a cost needs prices")
         self.refused = 0
-        """How often a model was not asked because of it."""
+        """Model calls that were refused because of the budget."""
         self._by: dict[str, Spent] = {}
         self._spent = Spent()
 
     def without_bounds(self) -> Budget:
-        """One that only counts, at the same prices."""
+        """A budget without limits, with the same prices."""
         return Budget(prices=self._prices)
 
     @property
@@ -90,12 +89,12 @@ class Budget:
 
     @property
     def by(self) -> Mapping[str, Spent]:
-        """The same by who used it."""
+        """The same by agent."""
         return dict(self._by)
 
     @property
     def used_up(self) -> str | None:
-        """The stop reason of the first bound that is reached; None while something is left."""
+        """The stop reason of the first limit that is reached; None while something is left."""
         spent = self._spent
         if spent.total_tokens >= self._total:
             return "limit_total_tokens"
@@ -104,9 +103,9 @@ class Budget:
         return "limit_cost" if spent.cost >= self._cost else None
 
     def reached(self, model: str) -> str | None:
-        """The same for whoever is about to ask a model, and does not when it is not None.
+        """`used_up`, for a model call that is about to start: it must not start unless this is None.
 
-        Errors: `Invalid` for a model without a price, when there is a bound on the cost.
+        Errors: `Invalid` for a model without a price, when the cost is limited.
         """
         reason, unpriced = self.used_up, self._cost < math.inf and not self._has_price(model)
         self.refused += unpriced or reason is not None
@@ -115,7 +114,7 @@ class Budget:
         return reason
 
     def charge(self, who: str, model: str, usage: Usage) -> None:
-        """A model has answered."""
+        """Count an answered model call."""
         cost = 0.0
         if self._has_price(model):
             per_input, per_output = self._prices.get(model) or self._prices[ANY_MODEL]

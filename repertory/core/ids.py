@@ -1,7 +1,7 @@
-"""What a session, agent, orchestrator, snapshot, store or object may be called, and how an owner of sessions names
-itself. Every store asks here, so all of them agree.
+"""Valid names for sessions, agents, orchestrators, snapshots, stores and objects, and the names of session owners.
+Every store checks with these functions, so all agree.
 
-The rule keeps ids usable as file names and object keys on every system that the stores know.
+Valid ids can be file names and object keys on every system that the stores support.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from datetime import UTC, datetime
 from repertory.errors import Invalid
 
 ID_BYTES_MAX = 255
-"""The longest file name that common file systems take, in bytes of UTF-8."""
+"""The longest file name of common file systems, in bytes of UTF-8."""
 KEY_BYTES_MAX = 1024
-"""The longest key that S3 takes, in bytes of UTF-8."""
+"""The longest S3 key, in bytes of UTF-8."""
 RESERVED = ".repertory-"
-"""How the names begin that stores give to files of their own. No part of a key begins so."""
+"""The prefix of files that stores create for themselves. No part of a key begins with it."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 def check_id(value: object, what: str) -> str:
-    """The same id, known to be usable. `what` names it in the error, for example `session id`.
+    """The same id, if valid. `what` names it in the error, for example `session id`.
 
-    Errors: `Invalid` (a ValueError) saying which id and why. Nothing is ever mended: another spelling would be another
-    id.
+    Errors: `Invalid` (a ValueError) with the id and the reason. An invalid id is never repaired: that would make
+    another id.
     """
     if not isinstance(value, str):
         raise Invalid(f"{_article(what)} {what} is a string", got=type(value).__name__)
@@ -35,9 +35,9 @@ def check_id(value: object, what: str) -> str:
 
 
 def check_key(key: object) -> str:
-    """The same object key, known to be usable: ids with slashes between, such as `session_1/agents/agent_1/agent.json`.
+    """The same object key, if valid: ids with slashes between, such as `session_1/agents/agent_1/agent.json`.
 
-    Errors: `Invalid` saying which key and why.
+    Errors: `Invalid` with the key and the reason.
     """
     if not isinstance(key, str):
         raise Invalid("an object key is a string", got=type(key).__name__)
@@ -48,14 +48,14 @@ def check_key(key: object) -> str:
 
 
 def is_key(key: str) -> bool:
-    """Whether `check_key` would take it."""
+    """True if `check_key` accepts it."""
     return _key_fault(key) is None
 
 
 def check_prefix(prefix: object) -> str:
-    """The same beginning of keys, known to be usable: empty, or a key with or without a slash behind it.
+    """The same key prefix, if valid: empty, or a key with or without a trailing slash.
 
-    Errors: `Invalid` saying which prefix and why.
+    Errors: `Invalid` with the prefix and the reason.
     """
     if prefix != "":
         check_key(prefix.removesuffix("/") if isinstance(prefix, str) else prefix)
@@ -93,7 +93,7 @@ def _article(what: str) -> str:
     return "an" if what[0] in "aeiou" else "a"
 
 
-# What an owner of sessions is called: a name of its own, which says where it runs to whoever meets it.
+# The name of a session owner: unique, and readable as the place where the owner runs.
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9-]")
 _NAME = re.compile(r"[0-9a-f]+_([A-Za-z0-9-]*)_([0-9]+)_([0-9]+)")
@@ -101,12 +101,12 @@ _HOST_MAX = 40
 
 
 def owner_name(chance: bytes, *, host: str, pid: int, at: float) -> str:
-    """A name that no other owner has. `at`: when it came, in epoch seconds."""
+    """A unique name. `at`: when the owner started, in epoch seconds."""
     return f"{chance.hex()}_{_NOT_IN_NAMES.sub('-', host)[:_HOST_MAX]}_{pid}_{int(at)}"
 
 
 def whereabouts(owner: object) -> dict[str, object]:
-    """Host, pid and since when (UTC), out of the name; nothing for owners that are called otherwise."""
+    """Host, pid and start (UTC) from an owner's name; empty for names of another form."""
     found = _NAME.fullmatch(owner) if isinstance(owner, str) else None
     if found is None:
         return {}

@@ -1,4 +1,4 @@
-"""What is said to the model in one call only: when, and where it stands. It is never part of the conversation."""
+"""Content injected into one model call only: when, and where. It never becomes part of the conversation."""
 
 from __future__ import annotations
 
@@ -10,33 +10,32 @@ from repertory.core.messages import ContentBlock, Message, check_message, copy_m
 from repertory.errors import Invalid
 
 Occasion = Literal["userTurn", "everyTurn"]
-"""`userTurn`: when the user has just said something; `everyTurn`: in every call, also between the tools of a turn."""
+"""`userTurn`: when the user has just sent a message; `everyTurn`: in every call, also between the tools of a turn."""
 OCCASIONS: tuple[Occasion, ...] = ("userTurn", "everyTurn")
 
 
 def is_occasion(occasion: Occasion, messages: Sequence[Message]) -> bool:
-    """Whether it is time, with these messages about to be shown."""
+    """True if content is injected before these messages are sent."""
     return occasion == "everyTurn" or _is_fresh(messages)
 
 
 def _is_fresh(messages: Sequence[Message]) -> bool:
-    """Whether the user was the last to speak, and said more than what tools have answered."""
+    """True if the last message is the user's and holds more than tool results."""
     last = messages[-1] if messages else None
     return last is not None and last["role"] == "user" and any("toolResult" not in block for block in last["content"])
 
 
 def blocks_of(rendered: object) -> list[ContentBlock]:
-    """What a renderer gave, as content blocks of their own; none for None and for blank text.
+    """A renderer's output as content blocks, copied; none for None and blank text.
 
-    Errors: `Invalid` for what the user cannot say: neither text nor a list of content blocks, tools among them, or not
-    JSON.
+    Errors: `Invalid` for anything but text or a list of content blocks, for tool blocks, and for what is not JSON.
     """
     if rendered is None or (isinstance(rendered, str) and not rendered.strip()):
         return []
     if isinstance(rendered, str):
         return [{"text": rendered}]
     if not isinstance(rendered, list | tuple):
-        raise Invalid("what is injected is a text, a list of content blocks or None", got=type(rendered).__name__)
+        raise Invalid("injected content is a text, a list of content blocks or None", got=type(rendered).__name__)
     blocks = list(cast("Sequence[ContentBlock]", rendered))
     if not blocks:
         return []
@@ -48,9 +47,9 @@ def blocks_of(rendered: object) -> list[ContentBlock]:
 
 
 def with_injected(messages: Sequence[Message], blocks: Sequence[ContentBlock]) -> Sequence[Message]:
-    """The messages with these blocks behind everything else in the last one of the user's. The input is not changed.
+    """The messages with these blocks at the end of the user's last message. The input is not changed.
 
-    They stand behind every cache point, so what was cached of the conversation stays so.
+    They come after every cache point, so the cached prefix stays valid.
     """
     for position in range(len(messages) - 1, -1, -1):
         message = messages[position]

@@ -1,10 +1,10 @@
-"""Where a turn that waits for a person stands, as a document that others can go on from, and back, whoever wrote it.
+"""The state of a turn that waits for a person, as a JSON document, and back, also from other programs' documents.
 
     {"interrupts": {ID: {"id", "name", "reason", "response"}}, "context": {}, "activated": true,
      "pending_tool_execution": {"assistant_message": MESSAGE, "completed_tool_results": [RESULT, ...]}}
 
-An answer of null counts as none there. In snapshots of ours the context says what nobody else needs: which tools were
-started how often and under which idempotency key, and until when a question stands.
+There, a response of null means none. Our own snapshots put more into the context: the starts and idempotency keys of
+tools, and when interrupts expire.
 
 Source: the documented session layout, as strands-agents 1.62.0 writes it.
 """
@@ -25,12 +25,12 @@ NO_INTERRUPTS: Mapping[str, Json] = {"interrupts": {}, "context": {}, "activated
 
 
 def asks_somebody(pending: PendingTools) -> bool:
-    """Whether tools or hooks have asked a person, so that others see a turn that waits."""
+    """True if tools or hooks have asked a person: then documents show a turn that waits."""
     return any(not is_about_outcome(question) for question in pending.questions)
 
 
 def documented_state(pending: PendingTools) -> dict[str, Json]:
-    """What the documented layouts say."""
+    """The state as the documented layouts have it."""
     if pending.last is None or not asks_somebody(pending):
         return dict(NO_INTERRUPTS)
     interrupts: dict[str, Json] = {}
@@ -48,7 +48,7 @@ def documented_state(pending: PendingTools) -> dict[str, Json]:
 
 
 def snapshot_state(pending: PendingTools) -> dict[str, Json]:
-    """What a snapshot of ours says: the same, and where the tools stand, also those that a crash has cut off."""
+    """The state for our snapshots: the documented one, and the tools' starts and results, also after a crash."""
     uses = {use["toolUseId"] for use in tool_uses(pending.last)} if pending.last is not None else set[str]()
     if not (uses and (pending.starts or pending.finished or pending.questions)):
         return dict(NO_INTERRUPTS)
@@ -64,15 +64,15 @@ def snapshot_state(pending: PendingTools) -> dict[str, Json]:
 
 
 def questions_in(state: Mapping[str, Json]) -> tuple[Interrupt, ...]:
-    """What a document says was asked, each with its answer if there is one, in that order. Errors: `Invalid`."""
+    """The interrupts in a document, in order, each with its response if any. Errors: `Invalid`."""
     expires = _mapping(_mapping(state.get("context")).get("expires_at"))
     return tuple(_question(_mapping(one), expires) for one in _mapping(state.get("interrupts")).values())
 
 
 def read_state(state: Mapping[str, Json] | None, last: Message | None) -> PendingTools:
-    """Where a turn stands whose last message is `last`, as far as the document is about its tools.
+    """The pending tools of a turn whose last message is `last`, as far as the document covers them.
 
-    Errors: `Invalid` for what no such document says.
+    Errors: `Invalid` for a malformed document.
     """
     nothing = PendingTools(last=last)
     uses = {use["toolUseId"] for use in tool_uses(last)} if last is not None else set[str]()
@@ -108,7 +108,7 @@ def read_state(state: Mapping[str, Json] | None, last: Message | None) -> Pendin
 
 
 def records_between(known: PendingTools, wanted: PendingTools, at: float) -> Iterator[Record]:
-    """The records by which a journal that stands at `known` stands at `wanted` as well. Nothing is taken back."""
+    """The records that bring a journal from `known` to `wanted`. Nothing is taken back."""
     names = {use["toolUseId"]: use["name"] for use in tool_uses(wanted.last)} if wanted.last is not None else {}
     begun = {use_id: start for use_id, start in wanted.starts.items() if use_id not in known.starts}
     for use_id, (attempt, key) in begun.items():

@@ -1,8 +1,8 @@
-"""Questions that tools and hooks ask a person: what they are called, what is asked, what was answered.
+"""Interrupts: questions of tools and hooks to a person, their ids, and their responses.
 
-The name of a question is its identity: within one tool use (or one step, where a hook asks about all of its tools) the
-same name is the same question, before and after a restart. So code that asks runs twice: the first time the question
-parks the turn, the second time it has its answer.
+A question is identified by its name: within one tool use (or one step, for a hook that asks about all tools) the same
+name is the same question, also after a restart. So code that asks runs twice: first the question parks the turn, then
+the response is there.
 
 Source: the ids are those of the SDK whose users we serve.
 """
@@ -21,7 +21,7 @@ from repertory.core.state import json_copy
 from repertory.errors import Invalid
 
 STEP_SCOPE = "v1:before_tools"
-"""Of what a hook asks before the tools of a step."""
+"""The scope of a hook's questions before the tools of a step."""
 _OUTCOME = "v1:unknown_outcome:"
 _NODE = "v1:before_node_call"
 _OID = bytes.fromhex("6ba7b8129dad11d180b400c04fd430c8")
@@ -30,35 +30,35 @@ _OID = bytes.fromhex("6ba7b8129dad11d180b400c04fd430c8")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interrupt:
-    """A question to a person, for whose answer a turn waits.
+    """A question to a person; the turn waits for the answer.
 
     Answer it by calling the agent with `[{"interruptResponse": {"interruptId": id, "response": ...}}]`.
     """
 
     id: str
     name: str
-    """As whoever asks calls it."""
+    """As the asking tool or hook named it."""
     reason: Json = None
-    """What the person is to know."""
+    """What the person needs to know."""
     response: Json = None
-    """The answer; None while there is none."""
+    """None while there is no answer."""
     expires_at: float | None = None
-    """Epoch seconds from which on nobody may answer any more; None: never."""
+    """Epoch seconds from which on it can no longer be answered; None: never."""
 
     def to_dict(self) -> dict[str, Json]:
-        """The same as JSON; `expires_at` stands there only when there is such a time."""
+        """As JSON; `expires_at` only when it is set."""
         said: dict[str, Json] = {"id": self.id, "name": self.name, "reason": self.reason, "response": self.response}
         return said if self.expires_at is None else {**said, "expires_at": self.expires_at}
 
     def is_over(self, now: float) -> bool:
-        """Whether nobody may answer any more. `now`: epoch seconds."""
+        """True if it can no longer be answered. `now`: epoch seconds."""
         return self.expires_at is not None and now >= self.expires_at
 
 
 class InterruptException(Exception):
     """Carries a question out of the tool or hook that asks it. Not an error: let it pass.
 
-    A tool that catches it has asked nothing: whatever it returns then is its result.
+    A tool that catches it has asked nothing: what it then returns is its result.
     """
 
     def __init__(self, interrupt: Interrupt, *more: Interrupt) -> None:
@@ -68,7 +68,7 @@ class InterruptException(Exception):
 
 
 def question_in(error: Exception) -> InterruptException | None:
-    """What is asked, also out of a task group in which nothing but questions came up; None for an error."""
+    """The questions in an exception, also in a task group that raised nothing but questions; None for an error."""
     if isinstance(error, InterruptException):
         return error
     if not isinstance(error, ExceptionGroup):
@@ -79,42 +79,42 @@ def question_in(error: Exception) -> InterruptException | None:
 
 
 def tool_scope(tool_use_id: str) -> str:
-    """Of what a tool asks."""
+    """The scope of a tool's questions."""
     return f"v1:tool_call:{tool_use_id}"
 
 
 def hook_scope(tool_use_id: str) -> str:
-    """Of what a hook asks before one tool."""
+    """The scope of a hook's questions before one tool."""
     return f"v1:before_tool_call:{tool_use_id}"
 
 
 def node_scope(node: str) -> str:
-    """Of what a hook asks before a node of an orchestrator."""
+    """The scope of a hook's questions before a node of an orchestrator."""
     return question_id(_NODE, node)
 
 
 def is_about_node(interrupt_id: str) -> bool:
-    """Whether a hook has asked this before a node, and not the node itself."""
+    """True if a hook asked this before a node, and not the node itself."""
     return interrupt_id.startswith(f"{_NODE}:")
 
 
 def agent_prefix(tool_use_id: str) -> str:
-    """In front of the id of a question that an agent asks while it is a tool of another one."""
+    """The prefix of ids of questions from an agent that runs as a tool of another one."""
     return f"v1:agent_as_tool:{quote(tool_use_id, safe='')}:"
 
 
 def outcome_id(tool_use_id: str) -> str:
-    """Of the question that is asked about a tool of unknown outcome."""
+    """The id of the question about a tool of unknown outcome."""
     return f"{_OUTCOME}{tool_use_id}"
 
 
 def is_about_outcome(interrupt: Interrupt) -> bool:
-    """Whether nobody has asked this but the crash of a process."""
+    """True if a crash raised this question, and no tool or hook."""
     return interrupt.id.startswith(_OUTCOME)
 
 
 def question_id(scope: str, name: str) -> str:
-    """The same for the same name in the same scope. Errors: `Invalid` for what is no name."""
+    """An id, always the same for one name in one scope. Errors: `Invalid` for an invalid name."""
     try:
         if not isinstance(cast("object", name), str) or not name:
             raise Invalid("an interrupt has a name", got=repr(name))
@@ -128,7 +128,7 @@ def question_id(scope: str, name: str) -> str:
 
 
 def held_up(interrupt: Interrupt, uses: Sequence[ToolUse]) -> tuple[str, ...]:
-    """The ids of the tool uses that wait for the answer: one, or all of them when the question is about the step."""
+    """The ids of the tool uses that wait for the answer: one, or all of them for a question about the step."""
     for use in uses:
         use_id = use["toolUseId"]
         own = (question_id(scope, interrupt.name) for scope in (tool_scope(use_id), hook_scope(use_id)))
@@ -138,19 +138,19 @@ def held_up(interrupt: Interrupt, uses: Sequence[ToolUse]) -> tuple[str, ...]:
 
 
 class Questions:
-    """What the tools and hooks of one step may ask, and what was answered before. Safe from any thread."""
+    """The questions that the tools and hooks of one step may ask, and the responses so far. Safe from any thread."""
 
     def __init__(self, wall: Callable[[], float], responses: Mapping[str, Json] | None = None) -> None:
-        """`wall` gives epoch seconds. `responses`: the answers, by interrupt id."""
+        """`wall` returns epoch seconds. `responses`: by interrupt id."""
         self._wall = wall
         self._responses = dict(responses or {})
         self._asked: dict[str, Interrupt] = {}
 
     def ask(self, scope: str, name: str, reason: object, response: object, expires_s: float | None) -> Json:
-        """The answer: the one that was given, else `response` unless that is None.
+        """The response if there is one, else `response` unless that is None.
 
-        Raises `InterruptException` when there is none yet. Errors: `Invalid` for a name, a time or values that make no
-        sense, and for a name that has asked something else in this step.
+        Raises `InterruptException` when there is none. Errors: `Invalid` for an invalid name, time or value, and for a
+        name that asked something else in this step.
         """
         interrupt_id = question_id(scope, name)
         told, given = json_copy(reason), json_copy(response)
@@ -163,16 +163,16 @@ class Questions:
         raise InterruptException(self._noted(Interrupt(id=interrupt_id, name=name, reason=told, expires_at=expires_at)))
 
     def pass_on(self, interrupts: Iterable[Interrupt]) -> InterruptException:
-        """What to raise so that these questions of somebody else are asked."""
+        """The exception to raise for another agent's questions."""
         return InterruptException(*[self._noted(interrupt) for interrupt in interrupts])
 
     def answers_below(self, prefix: str) -> dict[str, Json]:
-        """The answers to questions whose id begins so, by the rest of the id."""
+        """The responses to questions whose id begins with `prefix`, by the rest of the id."""
         below = {key: value for key, value in self._responses.items() if key.startswith(prefix)}
         return {key.removeprefix(prefix): copy.deepcopy(value) for key, value in below.items()}
 
     def were_asked(self, interrupts: Iterable[Interrupt]) -> bool:
-        """Whether all of these were asked here, and nobody made them up."""
+        """True if all of these were asked here, and were not made up by the caller."""
         return all(self._asked.get(interrupt.id) is interrupt for interrupt in interrupts)
 
     def _noted(self, interrupt: Interrupt) -> Interrupt:

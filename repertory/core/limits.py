@@ -1,4 +1,4 @@
-"""Bounds: those that a caller sets for one call, how deeply values may be nested, and what they weigh."""
+"""Limits: those of one call, and of the nesting and the weight of values."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ PROMPT_BYTES = 32 * 1024 * 1024
 
 
 class Limits(TypedDict, total=False):
-    """Bounds of one call, each a positive number.
+    """Limits of one call, each a positive number.
 
-    The first three are looked at between steps, so a step may exceed them. The others bound one value each: its bytes,
-    and 256 more for each text, number, list and object in it. They are there without being set, and are never exceeded.
+    The first three are checked between steps, so a step may exceed them. The others bound one value each: its bytes
+    plus 256 for each text, number, list and object in it. They have defaults and are never exceeded.
     """
 
     turns: int
@@ -27,16 +27,15 @@ class Limits(TypedDict, total=False):
     output_tokens: int
     """Output tokens of all model calls. Stop reason `limit_output_tokens`."""
     result_bytes: int
-    """One tool result. The model is given an error result that says how large it was. 10 MiB unless set."""
+    """One tool result. A larger one becomes an error result that states its size. Default: 10 MiB."""
     answer_bytes: int
-    """One answer of the model, while it streams; each event of the stream weighs 32. The call fails with `TooLarge`.
-    16 MiB unless set."""
+    """One model answer, while it streams; each event weighs 32. The call fails with `TooLarge`. Default: 16 MiB."""
     prompt_bytes: int
-    """What the caller says. The call fails with `TooLarge`, and nothing is stored. 32 MiB unless set."""
+    """The prompt. The call fails with `TooLarge`, and nothing is stored. Default: 32 MiB."""
 
 
 class Sizes(NamedTuple):
-    """How much single values may weigh; see `Limits`, and `Scale` for what a value weighs."""
+    """The largest weights of single values; see `Limits`, and `Scale` for weights."""
 
     result_bytes: int = RESULT_BYTES
     answer_bytes: int = ANSWER_BYTES
@@ -45,12 +44,12 @@ class Sizes(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnLimits:
-    """Bounds of one turn; None means what the agent was built with, and then no bound, or the default."""
+    """Limits of one turn. None stands for the agent's own limit, else for no limit or the default."""
 
     vain_reductions_max: int = 3
-    """How often in a row a model call is tried again with a view that did not become smaller."""
+    """How often in a row a model call is repeated after a reduction that made nothing smaller."""
     invalid_outputs_max: int = 3
-    """How often the model may fill in a form (structured output) wrongly, or not at all."""
+    """How often the model may fail to give the structured output."""
     steps: int | None = None
     total_tokens: int | None = None
     output_tokens: int | None = None
@@ -59,15 +58,15 @@ class TurnLimits:
     prompt_bytes: int | None = None
 
     def over(self, others: TurnLimits) -> TurnLimits:
-        """These, and the others where these say nothing."""
-        if self is NO_LIMITS:  # Most calls say nothing.
+        """These limits; the others where these are None."""
+        if self is NO_LIMITS:  # The usual case.
             return others
         own = {field.name: getattr(self, field.name) for field in fields(self)}
         return replace(others, **{name: value for name, value in own.items() if value is not None})
 
     @property
     def sizes(self) -> Sizes:
-        """The bounds of single values, with the defaults where none is set."""
+        """The bounds of single values, with defaults where unset."""
         return Sizes(
             result_bytes=self.result_bytes or RESULT_BYTES,
             answer_bytes=self.answer_bytes or ANSWER_BYTES,
@@ -75,7 +74,7 @@ class TurnLimits:
         )
 
     def reached(self, steps: int, total_tokens: int, output_tokens: int) -> str | None:
-        """The stop reason of the first bound that is reached; None while there is none."""
+        """The stop reason of the first limit that is reached; None if none is."""
         if self.steps is not None and steps >= self.steps:
             return "limit_turns"
         if self.total_tokens is not None and total_tokens >= self.total_tokens:
@@ -89,7 +88,7 @@ NO_LIMITS = TurnLimits()
 
 
 def read_limits(limits: object) -> TurnLimits:
-    """The bounds that a caller gave. Errors: `Invalid` naming the key that is unknown or not a positive integer."""
+    """The caller's limits. Errors: `Invalid` with the key that is unknown or not a positive integer."""
     if limits is None:
         return NO_LIMITS
     if not isinstance(limits, Mapping):
@@ -112,18 +111,18 @@ def read_limits(limits: object) -> TurnLimits:
     )
 
 
-# How deeply JSON may be nested here: far deeper than people write, and far from where copying it would fail.
+# Nesting: far deeper than people write, and far from where copying fails.
 
 DEPTH_MAX = 100
-"""Of a value: in agent state, in the input of a tool, in its result."""
+"""For a value: in agent state, tool inputs, tool results."""
 MESSAGE_DEPTH_MAX = DEPTH_MAX + 10
-"""Of a message, which holds such values a few levels down."""
+"""For a message, which holds such values a few levels down."""
 RECORD_DEPTH_MAX = 250
-"""Of what is read from a journal or a snapshot: deeper than anything that was ever taken in."""
+"""For reading a journal or snapshot: deeper than anything ever accepted."""
 
 
 def is_too_deep(value: object, depth_max: int = DEPTH_MAX) -> bool:
-    """Whether dictionaries and lists are nested deeper than `depth_max`. Looks level by level, so no depth can hurt."""
+    """True if dictionaries and lists are nested deeper than `depth_max`. Works level by level, so any depth is safe."""
     level = _containers([value])
     for _ in range(depth_max):
         level = [inner for container in level for inner in _containers(_items(container))]
@@ -142,15 +141,15 @@ def _items(container: object) -> Iterable[object]:
     return cast("list[object]", container)
 
 
-# How large a value is, counted no further than its bound.
+# The weight of a value, counted no further than its bound.
 #
-# What a value costs is its bytes, and the number of values in it: an empty list is two bytes of JSON, and takes a
-# hundred times as much in memory. So one number bounds both: a value weighs the UTF-8 bytes of its texts and keys,
-# the bytes of its media, and `VALUE_BYTES` more for each text, number, list and object in it. A JSON text that is
-# still arriving is weighed by what it says so far, so that what is too large is never made into values.
+# A value costs memory by its bytes and by the number of values in it: an empty list is two bytes of JSON and takes a
+# hundred times as much memory. So one number bounds both: a value weighs the UTF-8 bytes of its texts and keys, the
+# bytes of its media, and `VALUE_BYTES` for each text, number, list and object in it. JSON text that is still arriving
+# is weighed as it comes, so that oversized input is never parsed.
 
 VALUE_BYTES = 256
-"""What each value weighs besides its bytes."""
+"""The weight of each value besides its bytes."""
 
 
 _Container: TypeAlias = "dict[object, object] | list[object] | tuple[object, ...]"
@@ -160,10 +159,10 @@ _MEDIA = (bytes, bytearray, memoryview)
 
 
 class Scale:
-    """Weighs values one after the other, until they weigh more than `bytes_max` together.
+    """Weighs values one after the other, up to `bytes_max` in all.
 
-    Counting ends there, so weighing a value costs no more than weighing one that is just small enough. What is neither
-    JSON nor bytes weighs nothing but its `VALUE_BYTES`.
+    Counting stops at the bound, so a huge value costs no more to weigh than one that just fits. A value that is neither
+    JSON nor bytes weighs `VALUE_BYTES`.
     """
 
     __slots__ = ("bytes", "bytes_max", "values", "whole")
@@ -171,29 +170,27 @@ class Scale:
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self.bytes = 0
-        """Of texts, keys and media so far."""
+        """Bytes of texts, keys and media so far."""
         self.values = 0
         self.whole = True
-        """Whether everything was counted; False when counting ended at the bound."""
+        """False when counting stopped at the bound."""
 
     @property
     def weight(self) -> int:
-        """Bytes and values together."""
         return self.bytes + VALUE_BYTES * self.values
 
     @property
     def too_large(self) -> bool:
-        """Whether the bound is passed."""
         return self.weight > self.bytes_max
 
     def put(self, value: object) -> bool:
-        """Weigh one more value; False when the bound is passed. Looks level by level, so no depth can hurt."""
+        """Add one value; False when the bound is exceeded. Works level by level, so any depth is safe."""
         self.values += 1
         level = self._weighed([value])
         for _ in range(MESSAGE_DEPTH_MAX):
             if not level:
                 break
-            # Before anything is looked at: a container says how many values it holds.
+            # Checked before the contents: a container knows its length.
             self.values += sum(map(len, level))
             if self.too_large:
                 self.whole = False
@@ -207,7 +204,7 @@ class Scale:
         return not self.too_large
 
     def _weighed(self, values: list[object]) -> list[_Container]:
-        """Add the bytes of these values. Gives those that hold more values."""
+        """Add the bytes of these values. Returns the containers among them."""
         texts = [value for value in values if isinstance(value, str)]
         if texts:
             size = sum(map(len, texts))
@@ -219,7 +216,7 @@ class Scale:
         return [cast("_Container", value) for value in values if isinstance(value, dict | list | tuple)]
 
     def refusal(self, message: str, bound: str) -> TooLarge:
-        """The error that says how large the values are, and which bound of the caller's they pass."""
+        """The error with the weight, and the caller's bound that it exceeds."""
         least = "" if self.whole else "at least "
         return TooLarge(
             f"{message}: it takes {least}{self.weight:,} bytes, counting {VALUE_BYTES} for each of {self.values:,} "
@@ -228,9 +225,9 @@ class Scale:
 
 
 class JsonScale:
-    """Weighs a JSON text piece by piece, as it arrives: its bytes, and `VALUE_BYTES` for each value in it.
+    """Weighs a JSON text as it arrives: its bytes, and `VALUE_BYTES` for each value in it.
 
-    What is no JSON weighs its bytes at least.
+    A text that is not JSON weighs its bytes at least.
     """
 
     __slots__ = ("_in_text", "_rest", "bytes", "values")
@@ -244,29 +241,28 @@ class JsonScale:
 
     @property
     def weight(self) -> int:
-        """Bytes and values together."""
         return self.bytes + VALUE_BYTES * self.values
 
     def put(self, piece: bytes) -> None:
-        """Weigh what has arrived."""
+        """Weigh the next piece."""
         self.bytes += len(piece)
         said = self._rest + piece
         self._rest = b""
         if b"\\" in said:
-            # What is escaped neither begins nor ends a text.
+            # An escaped quote neither begins nor ends a text.
             said = said.replace(b"\\\\", b"")
             if said.endswith(b"\\"):
                 said, self._rest = said[:-1], b"\\"
             said = said.replace(b'\\"', b"")
         parts = said.split(b'"')
         structure = b"".join(parts[1::2] if self._in_text else parts[::2])
-        # One value before each comma, and each list and object besides.
+        # One value per comma, list and object.
         self.values += structure.count(b",") + structure.count(b"[") + structure.count(b"{")
         self._in_text ^= len(parts) % 2 == 0
 
 
 def check_size(value: object, bytes_max: int, message: str, bound: str) -> None:
-    """Raise `TooLarge` when the value weighs more than `bytes_max`, which callers know as `bound`."""
+    """Errors: `TooLarge` when the value weighs more than `bytes_max`, which callers know as `bound`."""
     scale = Scale(bytes_max)
     if not scale.put(value):
         raise scale.refusal(message, bound)

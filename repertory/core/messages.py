@@ -1,7 +1,7 @@
-"""Messages and content blocks as the Converse API spells them, which is how users read and write them.
+"""Messages and content blocks in the format of the Converse API, which is also what users read and write.
 
-These are the wire's dictionaries with types. Nothing in the project edits a message after it was made:
-a change is a new message. What a message may hold, and what may follow it, is checked here.
+These are the API's dictionaries with types. A message is never edited after it was made; a change is a new message.
+This file checks what a message may hold and which message may follow another.
 
 Source: Amazon Bedrock API reference, `Message` and `ContentBlock`.
 """
@@ -19,14 +19,14 @@ from repertory.core.limits import MESSAGE_DEPTH_MAX, is_too_deep
 from repertory.errors import Invalid, UnpairedTools
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
-"""A value that JSON can say exactly."""
+"""A value that JSON can hold exactly."""
 
 Role = Literal["user", "assistant"]
 ToolStatus = Literal["success", "error"]
 
 
 class ToolUse(TypedDict):
-    """The model asks for a tool. `input` is whatever JSON the model produced."""
+    """The model asks for a tool. `input`: any JSON that the model produced."""
 
     toolUseId: str
     name: str
@@ -34,7 +34,7 @@ class ToolUse(TypedDict):
 
 
 class ToolResult(TypedDict):
-    """What a tool answered. Each element of `content` is one of `{"text"}`, `{"json"}`, `{"image"}`, `{"document"}`."""
+    """A tool's answer. Each element of `content` is one of `{"text"}`, `{"json"}`, `{"image"}`, `{"document"}`."""
 
     toolUseId: str
     status: ToolStatus
@@ -42,7 +42,7 @@ class ToolResult(TypedDict):
 
 
 class ContentBlock(TypedDict, total=False):
-    """One piece of a message: exactly one of these keys is present."""
+    """One part of a message: exactly one of these keys is present."""
 
     text: str
     toolUse: ToolUse
@@ -67,7 +67,7 @@ class Usage(TypedDict):
 
 
 class MessageMetadata(TypedDict, total=False):
-    """What we remember beside a message. Never sent to a model."""
+    """Stored with a message, never sent to a model."""
 
     usage: Usage
     metrics: dict[str, float]
@@ -75,7 +75,7 @@ class MessageMetadata(TypedDict, total=False):
 
 
 class Message(TypedDict):
-    """One message. `metadata` and `tracking_id` are ours and are stripped before a model sees the message."""
+    """One message. `metadata` and `tracking_id` are ours; they are stripped before a model gets the message."""
 
     role: Role
     content: list[ContentBlock]
@@ -84,7 +84,7 @@ class Message(TypedDict):
 
 
 class ToolSpec(TypedDict):
-    """A tool as the model is told of it. `inputSchema` is `{"json": <JSON schema>}`."""
+    """A tool as described to the model. `inputSchema` is `{"json": <JSON schema>}`."""
 
     name: str
     description: str
@@ -92,17 +92,17 @@ class ToolSpec(TypedDict):
 
 
 Prompt: TypeAlias = "str | Sequence[ContentBlock] | Sequence[Message] | None"
-"""What a caller may say: text, content blocks, whole messages, or None to go on where the conversation stands."""
+"""What a caller may pass: text, content blocks, whole messages, or None to go on without a new message."""
 
 
 NO_ANSWER_TEXT = "(This message was not answered: the turn ended early.)"
-"""What stands where a turn has no answer, so that the next prompt may follow."""
+"""The text of the filler in the place of a missing answer, so that the next prompt may follow."""
 LOST_TEXT = "(This message was lost.)"
-"""What stands where a stored message cannot be read any more."""
+"""The text of the filler in the place of a stored message that can no longer be read."""
 
 
 def is_filler(message: Message) -> bool:
-    """Whether this stands in the place of an answer that is not there."""
+    """True if the message is a filler in the place of a missing answer."""
     content = message["content"]
     return (
         message["role"] == "assistant" and len(content) == 1 and content[0].get("text") in (NO_ANSWER_TEXT, LOST_TEXT)
@@ -129,17 +129,17 @@ def text_of(message: Message) -> str:
 
 
 def copy_message(message: Message) -> Message:
-    """A copy that shares nothing that can be edited with the original."""
+    """A deep copy."""
     return cast("Message", copy_json(cast("Json", message)))
 
 
 def copy_use(use: ToolUse) -> ToolUse:
-    """The same for a tool use."""
+    """A deep copy."""
     return cast("ToolUse", copy_json(cast("Json", use)))
 
 
 def copy_result(result: ToolResult) -> ToolResult:
-    """The same for a tool result."""
+    """A deep copy."""
     return cast("ToolResult", copy_json(cast("Json", result)))
 
 
@@ -149,9 +149,7 @@ def error_result(tool_use_id: str, text: str) -> ToolResult:
 
 
 def copy_json(value: Json) -> Json:
-    """Messages are dictionaries and lists all the way down, so this is several times quicker than `copy.deepcopy`.
-    Tuples become lists; anything else is kept as it is.
-    """
+    """A deep copy of JSON, several times faster than `copy.deepcopy`. Tuples become lists."""
     if isinstance(value, str):
         return value
     if isinstance(value, dict):
@@ -161,19 +159,19 @@ def copy_json(value: Json) -> Json:
     return value
 
 
-# What a message may hold: the content blocks of Converse, with the types of everything in them that has a name.
+# What a message may hold: the content blocks of Converse, with the types of all named fields.
 #
-# Whatever enters a conversation is checked here before anything is stored, and is refused with the place of what is
-# wrong (`messages[0].content[1].text: a string, not int`). Keys that are not known here are kept, as long as JSON or
-# bytes can say their values: providers add blocks and fields.
+# Every message is checked here before it is stored; the error names the place of the fault
+# (`messages[0].content[1].text: a string, not int`). Unknown keys are kept, as long as JSON or bytes can hold their
+# values: providers add blocks and fields.
 #
-# What an earlier release has stored, or somebody else has written into a file, is `mended` instead: a block that no
-# provider would take becomes text that says what the block said, so that the conversation goes on and nothing is lost.
+# Messages that an earlier release stored, or that a file brings in, are repaired instead: a block that no provider
+# accepts becomes text with its contents, so that the conversation goes on and nothing is lost.
 #
 # Source: Amazon Bedrock API reference, `ContentBlock` and `ToolResultContentBlock`.
 
 _Form: TypeAlias = Callable[[object, str], "str | None"]
-"""Looks at a value at a place: what is wrong with it, or None."""
+"""Takes a value and its place; returns what is wrong with it, or None."""
 
 _INT_BITS_MAX = 14_000
 """Python refuses to write longer integers as text."""
@@ -185,15 +183,15 @@ def message_fault(value: object, place: str) -> str | None:
 
 
 def result_fault(value: object, place: str) -> str | None:
-    """The same for what a tool or a hook gives as a result: whose it is may be left out."""
+    """What is wrong with a result from a tool or a hook. `toolUseId` may be missing."""
     if is_too_deep(value, MESSAGE_DEPTH_MAX):
         return f"{place}: nested too deeply, at most {MESSAGE_DEPTH_MAX} levels"
     return _GIVEN_RESULT(value, place) or _plain_fault(value, place)
 
 
 def shape_fault(value: object, place: str, *, stored: bool = False) -> str | None:
-    """What is wrong with the outermost parts of a message, without a look into its content blocks. Of a `stored` one
-    only what cannot be mended.
+    """What is wrong with the outer structure of a message; content blocks are not looked into. With `stored`, only what
+    cannot be repaired.
     """
     if not isinstance(value, dict):
         return _wrong(value, place, "a message is a dictionary")
@@ -212,10 +210,10 @@ def shape_fault(value: object, place: str, *, stored: bool = False) -> str | Non
 
 
 def repair_message(message: Message) -> Message:
-    """The message as it may be stored and sent: the same object when nothing is wrong with it.
+    """A message that may be stored and sent; the same object when nothing is wrong with it.
 
-    Its shape is known to be right. What a block says stays, as text where it can be nothing else; ids of tool uses that
-    are no text are spelled so that uses and results still match.
+    Call it for messages that pass `shape_fault`. A broken block becomes text with its contents; ids of tool uses that
+    are not strings are replaced so that uses and results still match.
     """
     if _content_fault(message, "") is None:
         return message
@@ -232,8 +230,8 @@ def repair_message(message: Message) -> Message:
 
 
 def is_plainly_sound(message: Mapping[str, object]) -> bool:
-    """Whether a stored message is text alone, as most are, and nothing is wrong with it; False says nothing. Decided as
-    fast as can be, since this runs for every row that is opened.
+    """True if a stored message holds only text and nothing is wrong with it; False leaves that open. Kept fast, since
+    it runs for every row that is opened.
     """
     content = message.get("content")
     if message.get("role") not in ("user", "assistant") or type(content) is not list or "tracking_id" in message:
@@ -257,11 +255,11 @@ def is_plainly_sound(message: Mapping[str, object]) -> bool:
 
 
 def mended_result(result: Mapping[str, object]) -> ToolResult:
-    """The same for a tool result that stands by itself."""
+    """A tool result that may be stored and sent; the same object when nothing is wrong with it."""
     return cast("ToolResult", result if _RESULT(result, "") is None else _mended_result(result))
 
 
-# The forms of what has a name.
+# Checks for each named field.
 
 
 def _text(value: object, place: str) -> str | None:
@@ -376,7 +374,7 @@ _BLOCKS: Mapping[str, _Form] = {
 }
 _BLOCK = _fields(known=_BLOCKS)
 _USUAL_COUNTS = 3
-"""Without those of caches."""
+"""Without the cache counts."""
 _METADATA = _fields(
     known={
         "usage": _fields(
@@ -392,7 +390,7 @@ _METADATA = _fields(
 def _content_fault(message: Message, place: str) -> str | None:
     for number, block in enumerate(cast("list[dict[str, object]]", message["content"])):
         if type(block) is dict and len(block) == 1 and type(block.get("text")) is str:
-            continue  # As nearly all of them are.
+            continue  # The usual block.
         fault = _BLOCK(block or None, f"{place}.content[{number}]")
         if fault is not None:
             return fault
@@ -402,17 +400,17 @@ def _content_fault(message: Message, place: str) -> str | None:
 
 
 def _plain_fault(value: object, place: str) -> str | None:
-    """What neither JSON nor bytes can say, and where. The nesting is known to be bounded."""
+    """What neither JSON nor bytes can hold, and where. The caller has bounded the nesting."""
     if value is None or isinstance(value, str | bytes | bytearray | bool):
         return None
     if isinstance(value, int):
         return None if value.bit_length() < _INT_BITS_MAX else f"{place}: a number of fewer digits"
     if isinstance(value, float):
-        return None if isfinite(value) else f"{place}: a number that JSON can say, not {value}"
+        return None if isfinite(value) else f"{place}: a finite number, not {value}"
     if isinstance(value, list | tuple):
         return _first(_plain_fault(item, f"{place}[{at}]") for at, item in enumerate(cast("list[object]", value)))
     if not isinstance(value, dict):
-        return _wrong(value, place, "what JSON or bytes can say")
+        return _wrong(value, place, "a JSON value or bytes")
     fields = cast("dict[object, object]", value)
     odd = next((key for key in fields if not isinstance(key, str)), None)
     if odd is not None:
@@ -429,11 +427,11 @@ def _wrong(value: object, place: str, expected: str) -> str:
 
 
 def _shown(value: object) -> str:
-    """The type of a value; the value itself only where that is short and says more."""
+    """A short string or None as it is; else the type."""
     return repr(value) if value is None or (isinstance(value, str) and len(value) <= 20) else type(value).__name__
 
 
-# Mending.
+# Repairs.
 
 
 def _mended_block(said: object, forms: Mapping[str, _Form]) -> ContentBlock:
@@ -475,26 +473,25 @@ def _mended_result(result: Mapping[str, object]) -> ToolResult:
 
 
 def _mended_id(value: object) -> str:
-    """The same text for the same value, of characters that providers take."""
+    """One id per value, in characters that providers accept."""
     return value if isinstance(value, str) else f"mended-{sha256(_words(value).encode()).hexdigest()[:24]}"
 
 
 def _words(value: object) -> str:
-    """What a value says, as text."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=repr)
 
 
 # The pairing rule: each tool use has its result in the very next message.
 #
-# A history that breaks the rule is refused by every provider, so the rule is asserted where a message is about to be
-# stored and again where a journal is folded. Histories made elsewhere are mended once, on import, by `repair`.
+# Every provider refuses a history that breaks this rule, so it is checked before a message is stored and again when a
+# journal is folded. Foreign histories are repaired once, on import, by `repair`.
 
 INTERRUPTED_TEXT = "Tool was interrupted."
-"""What a repaired history says of a tool use that has no result."""
+"""The result text that `repair` gives to a tool use without a result."""
 
 
 def check_next(previous: Message | None, message: Message) -> None:
-    """Raise `UnpairedTools` unless `message` may follow `previous` (None: it is the first one)."""
+    """Errors: `UnpairedTools` unless `message` may follow `previous` (None: it is the first one)."""
     content = message["content"]
     asked = [block["toolUse"]["toolUseId"] for block in previous["content"] if "toolUse" in block] if previous else []
     answered = [block["toolResult"]["toolUseId"] for block in content if "toolResult" in block]
@@ -522,34 +519,34 @@ def _check_uses(message: Message, asks: list[str]) -> None:
 
 
 def check_message(message: object, place: str = "message") -> Message:
-    """The same object as a `Message`. Errors: `Invalid`, which says where in `place` it is wrong."""
+    """The same object as a `Message`. Errors: `Invalid` with the place of the fault, which begins with `place`."""
     return cast("Message", _checked(message, message_fault(message, place)))
 
 
 def check_messages(messages: Iterable[object], place: str = "messages") -> list[Message]:
-    """The same for each of several messages, named by their numbers."""
+    """`check_message` for each of several; `place` is followed by their numbers."""
     return [check_message(message, f"{place}[{number}]") for number, message in enumerate(messages)]
 
 
 def check_shape(message: object) -> Message:
-    """The same object as a `Message` whose blocks may still be of wrong types. Errors: as `check_message`."""
+    """The same object as a `Message`, blocks unchecked. Errors: as `check_message`."""
     return cast("Message", _checked(message, shape_fault(message, "message")))
 
 
 def repair_stored_message(message: object) -> Message:
-    """A message that is stored already, mended where a block is not what it should be; the same object when nothing is
-    wrong. Errors: `Invalid` for what is no message at all.
+    """A stored message, repaired where a block is wrong; the same object when nothing is. Errors: `Invalid` when its
+    outer structure is wrong.
     """
     return repair_message(cast("Message", _checked(message, shape_fault(message, "message", stored=True))))
 
 
 def check_result(result: object) -> ToolResult:
-    """The same object as a `ToolResult`. Errors: `Invalid` naming the place of what is wrong."""
+    """The same object as a `ToolResult`. Errors: `Invalid` with the place of the fault."""
     return cast("ToolResult", _checked(result, result_fault(result, "result")))
 
 
 def read_result(result: object) -> ToolResult:
-    """A tool result that is stored already, mended like a message. Errors: `Invalid` for what is no dictionary."""
+    """A stored tool result, repaired like a message. Errors: `Invalid` when it is no dictionary."""
     if not isinstance(result, dict):
         raise Invalid(f"result: a dictionary, not {type(result).__name__}")
     return mended_result(cast("Mapping[str, object]", result))
@@ -562,10 +559,10 @@ def _checked(value: object, fault: str | None) -> object:
 
 
 def repair(messages: Sequence[Message]) -> list[Message]:
-    """The history with every tool use answered: orphan results dropped, missing results filled with an error.
+    """The history with every tool use answered: orphan results are dropped, missing results become errors.
 
-    Order and everything else stay. A history that keeps the rule comes back equal. The last message may end in tool
-    uses: they are open, not broken.
+    Order and everything else stay. A history that keeps the rule comes back equal. Tool uses of the last message stay
+    open.
     """
     mended: list[Message] = []
     for position, message in enumerate(messages):
@@ -575,7 +572,7 @@ def repair(messages: Sequence[Message]) -> list[Message]:
 
 
 def _mend(asked: list[str], message: Message, *, first: bool) -> list[Message]:
-    """The message, or the two messages, that take its place after a message that asked for `asked`."""
+    """What stands in the place of `message` after one that asked for `asked`: one or two messages, or none."""
     if first or not asked:
         return _without_results(message)
     given = {result["toolUseId"]: result for result in tool_results(message)}
@@ -597,14 +594,14 @@ def _without_results(message: Message) -> list[Message]:
     return [{**message, "content": others}] if others else []
 
 
-# A system prompt in its two forms: one text, or content blocks with cache marks between them.
+# A system prompt: one text, or content blocks with cache points between them.
 
 SystemPrompt: TypeAlias = "str | Sequence[Mapping[str, object]] | None"
 """Text, or blocks such as `{"text": ...}` and `{"cachePoint": {"type": "default"}}`."""
 
 
 def check_system_prompt(prompt: object) -> SystemPrompt:
-    """The same prompt, blocks copied, or `Invalid` saying what it should be."""
+    """The same prompt, with its blocks copied. Errors: `Invalid` for anything else."""
     if prompt is None or isinstance(prompt, str):
         return prompt
     if isinstance(prompt, list | tuple):
@@ -615,12 +612,12 @@ def check_system_prompt(prompt: object) -> SystemPrompt:
 
 
 def system_text(prompt: SystemPrompt) -> str | None:
-    """All of its text; None when there is none."""
+    """All text of the prompt, joined by newlines; None when it has none."""
     if prompt is None or isinstance(prompt, str):
         return prompt
     return "\n".join(str(block["text"]) for block in prompt if "text" in block) or None
 
 
 def system_blocks(prompt: SystemPrompt) -> Sequence[Mapping[str, object]] | None:
-    """The blocks, when it was given as blocks."""
+    """The blocks; None when the prompt is a text or None."""
     return None if prompt is None or isinstance(prompt, str) else prompt

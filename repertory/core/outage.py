@@ -1,4 +1,4 @@
-"""What to do when a store does not take a commit, what of it is stored all the same, and how long callers wait."""
+"""When a store fails to take a commit: what to do, which rows are stored all the same, and how long callers wait."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ _NAMED_MAX = 3
 
 @contextmanager
 def own_errors(*sessions: str) -> Generator[None]:
-    """Whatever is raised within becomes an error of ours, so that the work of one session ends for it alone.
-    `sessions`: those that it is done for.
+    """Turn every error raised within into one of ours, so that it ends only the session at work.
 
-    Errors: those of ours as they are; `Unwritable` for every other one.
+    `sessions`: the sessions at work. Errors: ours unchanged; `Unwritable` for any other.
     """
     try:
         yield
@@ -34,25 +33,26 @@ def own_errors(*sessions: str) -> Generator[None]:
 
 
 def unwritable(error: Exception, sessions: Sequence[str]) -> Unwritable:
-    """What to raise from an error that is none of a store's: its own bug, or a value that it cannot write."""
+    """The error for a foreign exception: a bug of the store, or a value that it cannot write."""
     cause = f"{type(error).__name__}: {error}"
     return Unwritable(_UNWRITABLE, sessions=list(sessions[:_NAMED_MAX]), cause=cause[:_CAUSE_MAX])
 
 
 class OutageVerdict(Enum):
-    """What follows from an error of the store."""
+    """What to do about an error of the store."""
 
     WAIT = "wait"
-    """It will pass: callers wait, and the same commit is tried again."""
+    """It will pass: callers wait, and the same commit is retried."""
     TELL = "tell"
-    """Somebody has to change something outside (rights, credentials, a bucket): callers are told at once, what they
-    said waits, and the same commit is tried again."""
+    """A person must change something outside (rights, credentials, a bucket): callers are told at once, their records
+    wait, and the same commit is retried.
+    """
     GIVE_UP = "give up"
-    """Trying again makes no sense: go on from what is stored."""
+    """Retrying is useless: go on from what is stored."""
 
 
 def verdict_on(error: RepertoryError) -> OutageVerdict:
-    """What follows from this error of a commit."""
+    """What to do about this error of a commit."""
     match error:
         case Retryable():
             return OutageVerdict.WAIT
@@ -60,15 +60,15 @@ def verdict_on(error: RepertoryError) -> OutageVerdict:
             return OutageVerdict.GIVE_UP
         case Failed():
             return OutageVerdict.TELL
-        case _ if type(error) is SessionException:  # What a user's own repository may raise, which says no more.
+        case _ if type(error) is SessionException:  # A user's own repository may raise this, without saying more.
             return OutageVerdict.TELL
         case _:
             return OutageVerdict.GIVE_UP
 
 
 def backoff_s(error: RepertoryError, failures: int, jitter: float) -> float:
-    """Seconds before the next attempt, after so many failed ones in a row. `jitter`: a random number from 0 up to 1,
-    by which up to half of the wait is left out, so that many sessions do not come back at once.
+    """Seconds before the next attempt, after `failures` in a row. `jitter`: a random number from 0 up to 1, which
+    shortens the wait by up to half, so that many sessions do not return at once.
     """
     asked_s = error.retry_after_s if isinstance(error, Throttled) else None
     delay_s = min(_FIRST_S * 2.0 ** min(failures - 1, 16), _MAX_S)
@@ -76,8 +76,8 @@ def backoff_s(error: RepertoryError, failures: int, jitter: float) -> float:
 
 
 def stored_of(sent: Sequence[Row], last: Row | None) -> int | None:
-    """How many of the rows that were sent are stored, when `last` is the journal's last row; None when that is
-    somebody else's. A row is known by its link, which nobody else can have made.
+    """How many of the sent rows are stored, when `last` is the journal's last row; None when that row is another
+    writer's. A row is recognised by its link, which is unique.
     """
     if last is None or last.seq < sent[0].seq:
         return 0
@@ -86,8 +86,8 @@ def stored_of(sent: Sequence[Row], last: Row | None) -> int | None:
 
 
 def following(stored: Sequence[Row], kept: Sequence[Row], first: bytes) -> list[Row] | None:
-    """Of rows that were kept in memory those that are not stored and follow directly on what is; None when somebody
-    else has written since. `first`: what the first row of the journal is linked to.
+    """The rows of `kept` that are not stored yet and directly follow `stored`; None when another writer has appended
+    since. `first`: the link that the journal's first row follows.
     """
     last_seq, link = (stored[-1].seq, stored[-1].link) if stored else (0, first)
     known = {row.seq: row.link for row in stored}
@@ -101,22 +101,24 @@ def following(stored: Sequence[Row], kept: Sequence[Row], first: bytes) -> list[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorePatience:
-    """What a session does while its store is down, slow or full. What was said waits in memory, and is stored in order
+    """What a session does while its store is down, slow or full. New records wait in memory, and are stored in order
     when the store is back.
 
-    Errors: `Invalid` for what is not positive, or not finite.
+    Errors: `Invalid` for values that are not positive or not finite.
     """
 
     wait_s: float = 30.0
-    """Seconds that a call waits for what it said to be stored, or for room. Then it fails with `Unavailable`. One with
-    `timeout_s` waits until 2 seconds after its deadline at most."""
+    """Seconds that a call waits for its records to be stored, or for room. Then it fails with `Unavailable`. A call
+    with `timeout_s` waits until 2 seconds after its deadline at most.
+    """
     records_max: int = 1000
-    """Records of one agent in one session that may wait. With more, its turns wait before they go on."""
+    """Records of one agent in one session that may wait. Above it, turns wait before they go on."""
     bytes_max: int = 16 * 1024 * 1024
-    """The same in bytes. What one step of a turn adds may go beyond both: it is never dropped."""
+    """The same in bytes. The records of one step may exceed both: they are never dropped."""
     busy_s: float = 30.0
-    """Seconds that opening a session waits at most for another process to give it up, which it does at once when no
-    turn of it runs, else with the end of the turn. Then it fails with `SessionBusy`."""
+    """Seconds that opening a session waits for another process to release it, which it does at once or, if a turn runs,
+    at the turn's end. Then it fails with `SessionBusy`.
+    """
 
     def __post_init__(self) -> None:
         for field in fields(self):

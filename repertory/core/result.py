@@ -1,4 +1,4 @@
-"""What a call gives back, and what is seen of it while it streams."""
+"""What a call returns, and the events that it streams."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 
 class StepMetrics(NamedTuple):
-    """What one model call cost."""
+    """The cost of one model call."""
 
     usage: Usage
     latency_ms: float
-    """The provider's own measure; 0 when it did not say."""
+    """The provider's own measure; 0 when it did not report one."""
     duration_s: float
-    """From asking to the end of the answer, waits before another attempt included."""
+    """From the call to the end of the answer, waits between attempts included."""
     attempts: int
-    """How often the model was asked, throttled and failed attempts included."""
+    """Attempts in all, throttled and failed ones included."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,66 +31,65 @@ class ToolMetrics:
 
     call_count: int = 0
     error_count: int = 0
-    """How many calls ended with status `error`."""
+    """Calls that ended with status `error`."""
     total_time: float = 0.0
-    """Seconds, summed over calls that may have run at the same time."""
+    """Seconds, summed over calls, which may have run at the same time."""
 
     @property
     def success_count(self) -> int:
-        """How many calls ended well."""
         return self.call_count - self.error_count
 
     @property
     def average_time(self) -> float:
-        """Seconds per call; 0 without one."""
+        """Seconds per call; 0 without calls."""
         return self.total_time / self.call_count if self.call_count else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnMetrics:
-    """What a turn cost: each step, each tool, and the sums."""
+    """The cost of a turn: each step, each tool, and the sums."""
 
     cycles: tuple[StepMetrics, ...] = ()
     """One entry per answered model call, in order."""
     tool_metrics: Mapping[str, ToolMetrics] = field(default_factory=dict[str, ToolMetrics])
-    """Tool name to what it did; only tools that ran."""
+    """By tool name; only tools that ran."""
     duration_s: float = 0.0
     """Of the whole turn."""
     left_out: Mapping[str, str] = field(default_factory=dict[str, str])
-    """What was to be injected into some model call of the turn and is missing there, by name (that of an injector, or
-    `memory` and that of a store), and why: it `failed`, was `late`, or was `skipped` after it had failed several times.
+    """What should have been injected into a model call and was not, by name (of the injector, or `memory` and the name
+    of a store), and why: it `failed`, was `late`, or was `skipped` after several failures.
     """
 
     @property
     def steps(self) -> int:
-        """Model calls that were answered."""
+        """Answered model calls."""
         return len(self.cycles)
 
     cycle_count = steps
 
     @property
     def input_tokens(self) -> int:
-        """Of all model calls together, as the provider counts them (cached tokens are usually counted apart)."""
+        """Over all model calls, as the provider counts them (cached tokens are usually counted apart)."""
         return sum(cycle.usage["inputTokens"] for cycle in self.cycles)
 
     @property
     def output_tokens(self) -> int:
-        """Of all model calls together."""
+        """Over all model calls."""
         return sum(cycle.usage["outputTokens"] for cycle in self.cycles)
 
     @property
     def model_latency_ms(self) -> float:
-        """Of all model calls together, as the provider measured."""
+        """Over all model calls, as the provider measured."""
         return sum(cycle.latency_ms for cycle in self.cycles)
 
     @property
     def tool_calls(self) -> Mapping[str, int]:
-        """Tool name to how often it ran."""
+        """Tool name to number of calls."""
         return {name: tool.call_count for name, tool in self.tool_metrics.items()}
 
     @property
     def usage(self) -> Usage:
-        """The token counts of all model calls together, spelled as on the wire; cache counts only when there were."""
+        """The token counts of all model calls, with the API's keys; cache counts only when reported."""
         total: dict[str, int] = {"inputTokens": 0, "outputTokens": 0, "totalTokens": 0}
         for cycle in self.cycles:
             for name, tokens in cycle.usage.items():
@@ -104,12 +103,12 @@ class TurnMetrics:
 
     @property
     def accumulated_metrics(self) -> Mapping[str, float]:
-        """`latencyMs` of all model calls together."""
+        """`latencyMs` over all model calls."""
         return {"latencyMs": self.model_latency_ms}
 
     @property
     def latest_context_size(self) -> int | None:
-        """Tokens that the model read in its last call, cached ones included; None when it did not say."""
+        """The tokens that the model read in its last call, cached ones included; None when unreported."""
         return _prompt_tokens(self.cycles[-1].usage) or None if self.cycles else None
 
     def get_summary(self) -> dict[str, Any]:
@@ -146,12 +145,12 @@ class TurnMetrics:
 class AgentResult:
     """The end of a turn. `str(result)` is the answer's text.
 
-    `stop_reason`: the model's word for why it stopped (`end_turn`, `stop_sequence`, `guardrail_intervened`, ...), or
-    `cancelled`, `interrupt`, `limit_turns`, `limit_total_tokens`, `limit_output_tokens`, `limit_time`.
+    `stop_reason`: the model's (`end_turn`, `stop_sequence`, `guardrail_intervened`, ...), or `cancelled`, `interrupt`,
+    `limit_turns`, `limit_total_tokens`, `limit_output_tokens`, `limit_time`.
     `message`: the final answer; None when the turn ended without one.
     `state`: the request state that callback handlers, hooks and tools wrote into.
-    `structured_output`: what the model filled in, when the caller asked for it.
-    `replayed`: the turn had been answered before, under the same idempotency token, and nothing ran again.
+    `structured_output`: the model's structured output, when the caller asked for it.
+    `replayed`: True if the turn had been answered before under the same idempotency token; then nothing ran again.
     """
 
     stop_reason: str
@@ -164,7 +163,7 @@ class AgentResult:
 
     @property
     def context_size(self) -> int | None:
-        """Tokens that the model read in its last call; None when it did not say."""
+        """The tokens that the model read in its last call; None when unreported."""
         return self.metrics.latest_context_size
 
     def __str__(self) -> str:
@@ -197,7 +196,7 @@ Order: raw events stand before what is derived from them; a message stands after
 
 
 def derived_event(event: Mapping[str, object]) -> TurnEvent | None:
-    """The event that a caller most often wants from a raw one: its text or reasoning. None when it has neither."""
+    """The text or reasoning event derived from a raw one; None when it has neither."""
     body = event.get("contentBlockDelta")
     if not isinstance(body, Mapping):
         return None

@@ -1,4 +1,4 @@
-"""When a failed model call is tried again, and how long to wait before it."""
+"""Retrying a failed model call: whether, and after how long."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class RetryStrategy(Protocol):
 class ModelRetryStrategy:
     """Exponential backoff with jitter, for throttling and for transient failures.
 
-    A throttled call waits what the provider asked for, else `initial_delay` seconds, doubling up to `max_delay`, and is
-    attempted `max_attempts` times in all. Any other `Retryable` failure (unreachable, 5xx, a stream that broke off)
-    starts at `transient_delay` and is attempted `transient_attempts` times. Every wait is shortened by up to half at
-    random, so that many agents do not come back at once; a wait that the provider asked for is lengthened instead.
+    A throttled call waits as long as the provider asked for, else `initial_delay` seconds, doubling up to `max_delay`,
+    with `max_attempts` attempts in all. Any other `Retryable` failure (unreachable, 5xx, a broken stream) starts at
+    `transient_delay`, with `transient_attempts` attempts. Every wait is shortened at random by up to half, so that many
+    agents do not return at once; a wait that the provider asked for is lengthened instead.
     Source: names and throttling defaults of the SDK whose users we serve; the rest is our decision.
     """
 
@@ -47,7 +47,7 @@ class ModelRetryStrategy:
                 raise Invalid(f"{name} is a number of seconds, 0 or more", got=getattr(self, name))
 
     def is_retryable(self, error: Exception) -> bool:
-        """Whether the same call may succeed later. Override to widen or to narrow."""
+        """True if the same call may succeed later. Override to widen or narrow."""
         return isinstance(error, Retryable)
 
     def delay_s(self, error: Exception, attempt: int, jitter: float) -> float | None:
@@ -67,7 +67,7 @@ DEFAULT_RETRY = ModelRetryStrategy()
 
 
 def check_retry(strategy: object) -> RetryStrategy | None:
-    """The strategy, or `Invalid` for what is none."""
+    """The strategy. Errors: `Invalid` for anything else."""
     if strategy is not None and not callable(getattr(strategy, "delay_s", None)):
         raise Invalid("a retry strategy has a method delay_s(error, attempt, jitter)", got=strategy)
     return cast("RetryStrategy | None", strategy)

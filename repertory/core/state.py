@@ -1,8 +1,8 @@
 """Agent state: small JSON values that outlive a turn and are never shown to the model.
 
-Values are copied in and out, so what a caller holds is never what is stored. Every change is also kept as a step of a
-patch until `take_patch` collects it for the journal. Single operations are safe from any thread (the interpreter
-makes a dictionary assignment and a deque append atomic); a read followed by a write is not one operation.
+Values are copied in and out, so callers never hold the stored objects. Changes are collected until `take_patch` takes
+them for the journal. Single operations are safe from any thread (dictionary assignment and deque append are atomic in
+the interpreter); a read followed by a write is not one operation.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from repertory.core.messages import Json, copy_json
 from repertory.errors import Invalid
 
 VALUE_BYTES_MAX = 10 * 1024 * 1024
-"""How much one value may weigh unless somebody says otherwise."""
+"""The default for the largest weight of one value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatePatch:
-    """Keys to set and keys to delete, in no order: a key stands in at most one of the two."""
+    """Keys to set and keys to delete, unordered: a key is in at most one of the two."""
 
     set: Mapping[str, Json]
     delete: tuple[str, ...]
@@ -37,8 +37,8 @@ class AgentState:
     """The state of one agent: `get`, `set`, `delete` by key."""
 
     def __init__(self, values: Mapping[str, object] | None = None, *, value_bytes: int = VALUE_BYTES_MAX) -> None:
-        """Start from `values`, which count as no change: a stored state takes their place. `value_bytes`: how much one
-        value may weigh, its bytes and 256 for each text, number, list and object in it.
+        """Start from `values`, which are not changes: a stored state replaces them. `value_bytes`: the largest weight
+        of one value, its bytes plus 256 for each text, number, list and object in it.
 
         Errors: `Invalid` (a ValueError) when they are not JSON, `TooLarge`.
         """
@@ -49,16 +49,16 @@ class AgentState:
         """Called from any thread: with True after a change, with False when the patch was taken."""
 
     def get(self, key: str | None = None) -> Json:
-        """A copy of one value, None when the key is not there, or a copy of everything without a key."""
+        """A copy of one value (None when the key is missing), or of all values without a key."""
         if key is None:
             return copy_json(self._values)
         return copy_json(self._values.get(key))
 
     def set(self, key: str, value: object) -> None:
-        """Store a copy of `value`; tuples become lists at once, so that a restart changes nothing.
+        """Store a copy of `value`; tuples become lists at once, as after a restart.
 
         Errors: `Invalid` when the key is not a non-empty string or the value is not JSON (NaN and infinities are not),
-        `TooLarge` for a value that weighs too much.
+        `TooLarge` for a value above the bound.
         """
         checked = json_copy(value, self._value_bytes)
         key = _checked_key(key)
@@ -66,7 +66,7 @@ class AgentState:
         self._note((key, checked, True))
 
     def delete(self, key: str) -> None:
-        """Forget a key. A key that is not there is no error and no change."""
+        """Delete a key. A missing key is no error and no change."""
         key = _checked_key(key)
         if key in self._values:
             self._values.pop(key, None)
@@ -79,11 +79,11 @@ class AgentState:
 
     @property
     def changed(self) -> bool:
-        """Whether there is a patch to take."""
+        """True if there is a patch to take."""
         return bool(self._changes)
 
     def take_patch(self) -> StatePatch | None:
-        """What changed since the last call, or None. The caller must store it."""
+        """The changes since the last call, or None. The caller must store them."""
         if not self._changes:
             return None
         latest: dict[str, tuple[Json, bool]] = {}
@@ -92,13 +92,13 @@ class AgentState:
             latest[key] = (value, present)
         if self.watch is not None:
             self.watch(False)
-            if self._changes:  # From another thread, just now.
+            if self._changes:  # A change from another thread, just now.
                 self.watch(True)
         kept = {key: value for key, (value, present) in latest.items() if present}
         return StatePatch(set=kept, delete=tuple(key for key, (_, present) in latest.items() if not present))
 
     def apply(self, patch: StatePatch) -> None:
-        """Make the changes of another state here, as if they were made here."""
+        """Apply another state's changes, as changes of this one."""
         for key, value in patch.set.items():
             checked = json_copy(value, sys.maxsize)
             self._values[key] = checked
@@ -107,12 +107,12 @@ class AgentState:
             self.delete(key)
 
     def replace(self, values: Mapping[str, Json]) -> None:
-        """Be these values from now on; changes not yet taken are forgotten, as whoever replaces them stores these."""
+        """Replace all values. Changes not yet taken are dropped: the caller stores the new values."""
         self.take_patch()
         self._values = {key: copy_json(value) for key, value in values.items()}
 
     def restore(self, values: Mapping[str, Json]) -> None:
-        """Replace everything with what a journal said; changes not yet taken are applied on top, as they came later."""
+        """Replace all values with those of a journal; changes not yet taken stay on top, as they are newer."""
         self._values = {key: copy_json(value) for key, value in values.items()}
         for key, value, present in list(self._changes):
             if present:
@@ -122,7 +122,7 @@ class AgentState:
 
 
 def agent_state(given: object) -> AgentState:
-    """An agent's first state, from what its caller gave. Errors: `Invalid` when that is no state."""
+    """An agent's initial state from its caller's argument. Errors: `Invalid`."""
     if isinstance(given, AgentState):
         return given
     if given is not None and not isinstance(given, Mapping):
@@ -131,10 +131,10 @@ def agent_state(given: object) -> AgentState:
 
 
 def json_copy(value: object, bytes_max: int = VALUE_BYTES_MAX) -> Json:
-    """A deep copy of `value` as JSON can say it.
+    """A deep copy of `value` as JSON.
 
-    Errors: `Invalid`, naming the type that cannot be said; also for what is nested deeper than `DEPTH_MAX`. `TooLarge`
-    for what weighs more than `bytes_max` (`core/limits.py`).
+    Errors: `Invalid` with the type that is not JSON, and for nesting deeper than `DEPTH_MAX`; `TooLarge` above
+    `bytes_max` (`core/limits.py`).
     """
     check_size(value, bytes_max, "the value is too large to be kept; keep less, or keep it elsewhere", "the bound")
     try:
@@ -159,18 +159,18 @@ def _checked_key(key: object) -> str:
     return key
 
 
-# What JSON says for the values that programs return and JSON has no word for: dates, decimals, dataclasses, models.
+# JSON for other values that programs return: dates, decimals, dataclasses, models.
 #
-# Read by what a value can do rather than by its class, so that libraries need not be imported to be understood.
+# Values are recognised by their attributes, not their class, so that no library needs to be imported.
 #
 # Source: the spellings are those of pydantic's JSON mode.
 
 
 def plain_value(value: object) -> object:
-    """The value one layer closer to JSON: what it holds may need the same again. Dates and times are ISO 8601, a
-    duration is seconds, a decimal keeps its digits as text, a set is a list.
+    """The value one layer closer to JSON; its parts may need the same. Dates and times become ISO 8601, a duration
+    seconds, a decimal text with all its digits, a set a list.
 
-    Errors: `TypeError` for bytes and for everything else that has no one spelling.
+    Errors: `TypeError` for bytes and for everything else without one obvious spelling.
     """
     match value:
         case Enum():
@@ -194,7 +194,7 @@ def plain_value(value: object) -> object:
 
 
 def _by_its_own_word(value: object) -> object:
-    """What the value itself says: a pydantic model, an array or a number of a numerical library, a path, a UUID."""
+    """By the value's own method: pydantic models, arrays and numbers of numerical libraries, paths, UUIDs."""
     if isinstance(value, type):
         raise _not_json(value)
     dump: Callable[..., object] | None = getattr(value, "model_dump", None)

@@ -1,9 +1,9 @@
-"""Estimating how many tokens a request takes, without asking anybody, and how many a model's window holds.
+"""Estimating the tokens of a request without asking the provider, and the windows of known models.
 
-Characters / 4 for text and / 2 for JSON, rounded up: the documented heuristic. Where it says nothing, or is far off,
-ours: characters beyond ASCII weigh as many as their bytes, since Chinese takes about a token per character; an image is
-as large as the largest that providers do not scale down; a document is its text, or its pages. Deterministic and cheap,
-not exact.
+Characters / 4 for text and / 2 for JSON, rounded up: the documented heuristic. Where it says nothing or is far off,
+ours: characters beyond ASCII count by their bytes, since Chinese takes about a token per character; an image counts as
+the largest that providers do not scale down; a document counts by its text or its pages. Deterministic and cheap, not
+exact.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ IMAGE_TOKENS = 1_600
 """An image of 1,568 by 784 pixels, at 750 pixels per token; larger ones are scaled down."""
 PAGE_TOKENS = 2_000
 PAGE_BYTES = 25_000
-"""What a page of a document takes, shown as text and as an image, and how large its file is for each of them."""
+"""The tokens of a document's page, shown as text and image, and its size in the file."""
 INJECTED_TOKENS = "injected_tokens"
-"""In the custom metadata of an answer: what was said in its call only, and is not there in the next request."""
+"""A key in an answer's custom metadata: tokens injected for its call only, absent from the next request."""
 TEXT_FORMATS = frozenset(("txt", "md", "csv", "html"))
 
 
@@ -34,7 +34,7 @@ def estimate_tokens(
     tool_specs: Sequence[ToolSpec] | None = None,
     system_prompt: str | None = None,
 ) -> int:
-    """Tokens of a whole request: messages, tool specs and system prompt."""
+    """The estimated tokens of a whole request: messages, tool specs and system prompt."""
     total = _text_tokens(system_prompt or "")
     for spec in tool_specs or ():
         total += _json_tokens(spec)
@@ -49,9 +49,9 @@ def projected_tokens(
     tool_specs: Sequence[ToolSpec] | None = None,
     system_prompt: str | None = None,
 ) -> int:
-    """Tokens that the next request will take: what the model said that the last one took, with what came since.
+    """The estimated tokens of the next request: the usage reported with the last answer, plus what came since.
 
-    Without an answer that carries its usage, an estimate of everything. Source: the documented formula.
+    Without reported usage, everything is estimated. Source: the documented formula.
     """
     for position in range(len(messages) - 1, -1, -1):
         message = messages[position]
@@ -64,7 +64,7 @@ def projected_tokens(
 
 
 def injected_tokens(answer: Message) -> int:
-    """An estimate of what was said to the model in the call of this answer only; 0 when nothing was."""
+    """The estimated tokens that were injected into the call of this answer only."""
     tokens = answer.get("metadata", {}).get("custom", {}).get(INJECTED_TOKENS, 0)
     return tokens if isinstance(tokens, int) else 0
 
@@ -126,11 +126,11 @@ def _json_tokens(value: object) -> int:
     return math.ceil(len(json.dumps(value, default=str)) / 2)
 
 
-# How many tokens the windows of known models hold.
+# The windows of known models, in tokens.
 #
-# A model is found by its own name, whatever stands around it: regions, vendors and account paths before it
-# (`us.anthropic.`, `openrouter/`, `arn:...:inference-profile/`), dates and versions behind it (`-20250929`, `-v1:0`,
-# `-latest`). A name that is not in the table is not guessed at from its relatives.
+# A model is found by its own name, without regions, vendors and account paths before it (`us.anthropic.`,
+# `openrouter/`, `arn:...:inference-profile/`), and dates and versions after it (`-20250929`, `-v1:0`, `-latest`). A
+# name that is not in the table is not guessed from its relatives.
 #
 # Source: the providers' model pages, November 2026.
 
@@ -162,12 +162,12 @@ _BEHIND = re.compile(r"(?:-v\d+)?(?::\d+)?(?::\w+)?$|[-@]\d{8}$|-\d{4}-\d{2}-\d{
 
 @lru_cache(maxsize=256)
 def window_of(model_id: str) -> int | None:
-    """The tokens that the window of this model holds; None for a model that is not known."""
+    """The tokens that this model's window holds; None for unknown models."""
     return next((_BY_NAME[name] for name in _names(model_id) if name in _BY_NAME), None)
 
 
 def _names(model_id: str) -> Iterator[str]:
-    """The id, then with ever more of what stands around the model's own name taken off."""
+    """The id, then shorter and shorter forms of it without prefixes and suffixes."""
     name = model_id.lower().rpartition("/")[2]
     while True:
         yield from chain([name], _shorter(name))

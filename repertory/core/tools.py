@@ -1,9 +1,9 @@
-"""What a tool's answer, or its failure, becomes for the model, and what the schemas of foreign tools may ask of us.
+"""How a tool's result or failure is shown to the model, and which schemas of foreign tools are accepted.
 
 A result holds only what the Converse API accepts in `toolResult.content`: `text`, `json`, `image` and `document`
-blocks. Converse takes objects alone in a `json` block, so lists travel as JSON text.
+blocks. A `json` block holds objects only, so lists are sent as JSON text.
 
-Source: Amazon Bedrock API reference, `ToolResultContentBlock`; the object rule is what the service answers in practice.
+Source: Amazon Bedrock API reference, `ToolResultContentBlock`; that `json` takes only objects was seen in practice.
 """
 
 from __future__ import annotations
@@ -22,26 +22,25 @@ from repertory.core.state import plain_value
 from repertory.errors import Failed, TooLarge
 
 ERROR_TEXT_MAX = 2_000
-"""Characters of an exception's message that the model is shown."""
+"""The model is shown this many characters of an exception's message."""
 
 _DEPTH_MAX = 64
 _MEDIA = ("image", "document")
 
 
 _Plain = Callable[[object], object]
-"""Says a value that JSON has no word for, one layer closer to JSON."""
+"""Converts a value that is not JSON one layer towards JSON."""
 
 
 def tool_result(tool_use_id: str, value: object, bytes_max: int = RESULT_BYTES) -> ToolResult:
-    """The result that carries `value`, as a copy: what the tool does to its object later is not seen.
+    """A tool result with a copy of `value`, which later changes by the tool do not reach.
 
-    Text, numbers, booleans and None become text, what JSON calls an object becomes a `json` block (dictionaries,
-    dataclasses, pydantic models), anything else becomes JSON text; `state.py` says how dates and their like are
-    spelled. An `image` or `document` block stands for itself, and a dictionary with a `status` of "success" or "error"
-    and a list as `content` is taken as the result that it is. An exception that is returned is an error result, as if
-    it were raised. Characters that UTF-8 cannot say become question marks.
-    Errors: `Failed`, naming the type and place of what JSON cannot say (NaN, infinities and bytes included): fix the
-    tool. `TooLarge` for what weighs more than `bytes_max` (`core/limits.py`), before it is turned into JSON.
+    Text, numbers, booleans and None become text; dictionaries, dataclasses and pydantic models become a `json` block;
+    anything else becomes JSON text (`state.py` says how dates and the like are written). An `image` or `document` block
+    is kept, and a dictionary with a `status` of "success" or "error" and a list as `content` is a finished result. A
+    returned exception becomes an error result, as if raised. Lone surrogates become question marks.
+    Errors: `Failed` with the type and place of a value that is not JSON (NaN, infinities and bytes included): fix the
+    tool. `TooLarge` above `bytes_max` (`core/limits.py`), before the value is converted.
     """
     if isinstance(value, BaseException):
         return error_result(tool_use_id, exception_text(value))
@@ -74,7 +73,7 @@ def check_result_size(result: ToolResult, bytes_max: int) -> ToolResult:
 
 
 def result_too_large(scale: Scale) -> TooLarge:
-    """What the model is told of a result that is not taken. The tool has run: it need not run again for its effect."""
+    """The error that the model gets in place of the result. The tool has run: its effect needs no second run."""
     return scale.refusal(
         "the tool ran, but its result is too large to be shown; ask for less of it (a part, a page, a filter)",
         "limits['result_bytes']",
@@ -84,7 +83,7 @@ def result_too_large(scale: Scale) -> TooLarge:
 def exception_text(error: BaseException) -> str:
     """What the model is told of an exception: `Error: ZeroDivisionError - division by zero`.
 
-    A group is told by its members. The message is cut after `ERROR_TEXT_MAX` characters.
+    For a group: its members. The message is cut after `ERROR_TEXT_MAX` characters.
     """
     told = "; ".join(_one_exception(leaf) for leaf in _leaves(error))
     if len(told) > ERROR_TEXT_MAX:
@@ -93,7 +92,7 @@ def exception_text(error: BaseException) -> str:
 
 
 def timeout_text(tool_name: str, timeout_s: float, *, effects: bool) -> str:
-    """What the model is told when a tool was given up on. A synchronous one runs on, so its effect may still come."""
+    """What the model is told of a tool that timed out. A synchronous tool runs on, so its effect may still come."""
     told = f"Error: TimeoutError - {tool_name} did not finish within {timeout_s:g} s"
     return f"{told}; it may or may not take effect" if effects else told
 
@@ -123,7 +122,7 @@ def _json_block(value: object, plain: _Plain) -> dict[str, object]:
 
 
 def _checked_block(block: object, plain: _Plain) -> dict[str, object]:
-    """A copy of one content block of a result that a tool has built itself."""
+    """A copy of one content block that the tool built itself."""
     fields = _fields_of(block)
     if len(fields) != 1:
         raise Failed("a tool result's content is a list of blocks with one key each", keys=list(fields))
@@ -146,7 +145,7 @@ def _is_media(fields: Mapping[object, object]) -> bool:
 
 
 def _media_copy(value: object, place: str, depth: int, plain: _Plain) -> object:
-    """A deep copy of a block that may hold bytes. Anything that is neither bytes nor JSON is refused."""
+    """A deep copy of a block that may hold bytes. Errors: `Failed` for anything that is neither bytes nor JSON."""
     if depth > _DEPTH_MAX:
         raise Failed("a tool result's block is nested too deeply", place=place)
     if isinstance(value, bytes | bytearray | memoryview):
@@ -164,7 +163,7 @@ def _dumped(value: object, plain: _Plain) -> str:
         return _utf8(json.dumps(value, allow_nan=False, ensure_ascii=False, default=plain))
     except (TypeError, ValueError, RecursionError) as error:
         culprit, place = _culprit(value, "result", 0) or (value, "result")
-        message = "a tool returns text, or what JSON can say"
+        message = "a tool returns text or JSON values"
         if isinstance(culprit, float):
             raise Failed(f"{message}; NaN and infinities are not JSON", place=place, value=culprit) from error
         kind = _type_name(culprit)
@@ -174,7 +173,7 @@ def _dumped(value: object, plain: _Plain) -> str:
 
 
 def _culprit(value: object, place: str, depth: int) -> tuple[object, str] | None:
-    """The first value inside `value` that JSON cannot say, and where it stands; None when none is found."""
+    """The first value inside `value` that is not JSON, and its place; None when there is none."""
     if value is None or isinstance(value, str | int) or depth == _DEPTH_MAX:
         return None
     if isinstance(value, float):
@@ -219,18 +218,18 @@ def _utf8(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
-# What the JSON schemas of tools that somebody else runs may ask of us.
+# Checking the JSON schemas of foreign tools.
 #
-# A schema can compute. A pattern may take for ever (`^(a+)+$`), references may double the work with each level, and a
-# reference to another document asks for it to be fetched, from wherever the server says.
+# A schema can cost time: a pattern may take for ever (`^(a+)+$`), references may double the work with each level, and a
+# reference to another document makes the checker fetch it, from wherever the server says.
 
 SCHEMA_BYTES_MAX = 1024 * 1024
-"""How much a schema may weigh (`core/limits.py`)."""
+"""The largest weight of a schema (`core/limits.py`)."""
 
 _METASCHEMAS = ("https://json-schema.org/draft/", "http://json-schema.org/draft-")
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _ONE = frozenset(("additionalProperties", "contains", "if", "then", "else", "not", "propertyNames", "additionalItems"))
-"""Keywords that hold one schema. Each of these keywords looks once at each value that it applies to."""
+"""Keywords that hold one schema, which is applied once to each value that the keyword covers."""
 _MANY = frozenset(("allOf", "anyOf", "oneOf", "prefixItems"))
 _SIMPLE = frozenset(
     (
@@ -244,9 +243,8 @@ _SIMPLE = frozenset(
 
 
 def schema_problem(schema: object) -> str | None:
-    """Why a tool's schema, or its description, is not borne, whatever it is for; None when it is.
-
-    It is too large or too deep, or it refers to another document, which is never fetched.
+    """Why a tool's schema or description is refused: too large, too deep, or referring to another document, which is
+    never fetched. None when it is accepted.
     """
     if is_too_deep(schema):
         return f"is nested more than {DEPTH_MAX} levels deep"
@@ -258,7 +256,7 @@ def schema_problem(schema: object) -> str | None:
 
 
 def _foreign_reference(schema: object) -> str | None:
-    """The first reference to a document that is neither this one nor a part of it that has a name."""
+    """The first reference to a document other than this one and its named parts."""
     named: list[str] = []
     references: list[str] = []
     left = [schema]
@@ -283,9 +281,9 @@ def _foreign_reference(schema: object) -> str | None:
 
 
 def work_of(schema: object) -> int | None:
-    """How many schemas a value may have to be held against, references followed; None when that has no known bound.
+    """An upper bound on the schema checks for one value, with references followed; None when there is no known bound.
 
-    Patterns, references that come back to themselves, and keywords that compare values with each other have none.
+    Patterns, recursive references, and keywords that compare values with each other have no bound.
     """
     try:
         return _Work(schema).of(schema)
@@ -294,8 +292,6 @@ def work_of(schema: object) -> int | None:
 
 
 class _Work:
-    """Adds up one document."""
-
     def __init__(self, root: object) -> None:
         self._root = root
         self._known: dict[str, int | None] = {}
@@ -338,12 +334,12 @@ class _Work:
 
     def _of_reference(self, reference: str) -> int | None:
         if reference not in self._known:
-            self._known[reference] = None  # What comes back to itself has no known bound.
+            self._known[reference] = None  # A recursive reference has no known bound.
             self._known[reference] = self.of(self._target(reference))
         return self._known[reference]
 
     def _target(self, reference: str) -> object:
-        """What a pointer into the document points at; None when that cannot be said so simply."""
+        """The target of a plain pointer into the document; None for other references."""
         start, _, pointer = reference.partition("#")
         if start or (pointer and not pointer.startswith("/")) or "%" in pointer:
             return None

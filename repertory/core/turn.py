@@ -1,9 +1,8 @@
 """The agent turn as a state machine: `step(turn, event) -> (turn, commands)`.
 
-A turn goes from what the user said to the final answer, through any number of steps (one model call and the tools
-that it asks for). The machine decides; whoever drives it carries the commands out, in order, and feeds the event that
-the last one led to back in. It knows no clock, no task and no store, so resuming after a crash is the same code as
-going on.
+A turn goes from a prompt to the final answer, in any number of steps (one model call and the tools that it asks for).
+The machine decides; its driver carries out the commands, in order, and feeds back the event that the last one led to.
+The machine knows no clock, no task and no store, so resuming after a crash is the same code as going on.
 
     READY --Began--> MODEL                  messages to store, then the model is asked
     READY --Continued--> TOOLS              a stored message asked for tools that have no result yet
@@ -19,9 +18,9 @@ going on.
     MODEL | REDUCING | TOOLS --Steered--> the same
     READY | MODEL | REDUCING | TOOLS --StopAsked--> the same
 
-Whenever a step is over and another would begin, the caller's limits are looked at. An answer that was cut off or
-refused is stored, so that the history says what happened, and fails the turn: it is never taken for a whole one. Any
-other pair of phase and event is a mistake of the driver and raises `AssertionError`.
+Between two steps the caller's limits are checked. An answer that was cut off or refused is stored, so that the history
+shows it, and fails the turn: it is never taken for a whole one. Any other pair of phase and event is a mistake of the
+driver and raises `AssertionError`.
 """
 
 from __future__ import annotations
@@ -41,13 +40,13 @@ if TYPE_CHECKING:
     from repertory.errors import ContextWindowOverflowException
 
 REFUSED = frozenset(("refusal", "content_filtered"))
-"""The stop reasons of an answer that the model, or the provider's filter, would not give."""
+"""The stop reasons of an answer that the model, or the provider's filter, refused to give."""
 CUT_OFF_TEXT = "Not run: the answer that asked for this tool was cut off by a token limit."
 FORM_PROMPT = "You must format the previous response as structured output."
 
 
 class TurnPhase(StrEnum):
-    """Where a turn stands."""
+    """The phase of a turn."""
 
     READY = "ready"
     MODEL = "model"
@@ -61,7 +60,7 @@ class TurnPhase(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Began:
-    """The caller said something, or wants an unanswered message answered (then there is nothing to store)."""
+    """The caller sent messages; none to get an unanswered message answered."""
 
     messages: tuple[Message, ...]
 
@@ -76,7 +75,7 @@ class Continued:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The model's answer arrived. `filled`: the form as JSON text, when the answer's text is one that fits."""
+    """The model's answer arrived. `filled_output`: its text as JSON, when it fits the output schema."""
 
     answer: Answer
     filled_output: str | None = None
@@ -84,22 +83,22 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class RetryModel:
-    """Ask the model again, after that many seconds. What it sent until now is void."""
+    """Call the model again after this many seconds. What it streamed until now is void."""
 
     after_s: float
     thrown_away: Answer | None = None
-    """The answer that somebody did not want. It counts towards the limits all the same."""
+    """The answer that a hook or guard rejected. It counts towards the limits all the same."""
 
 
 @dataclass(frozen=True, slots=True)
 class Overflowed:
-    """The model refused: the messages do not fit its window."""
+    """The model refused: the messages exceed its window."""
 
     error: ContextWindowOverflowException
 
 
 class Size(NamedTuple):
-    """How much the model is shown."""
+    """The size of what the model is shown."""
 
     tokens: int
     """An estimate."""
@@ -108,7 +107,7 @@ class Size(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Reduced:
-    """The conversation manager shortened what the model is shown: so much is left."""
+    """The conversation manager shortened what the model is shown, to this size."""
 
     left: Size
 
@@ -119,41 +118,40 @@ class ToolsEnded:
 
     results: tuple[ToolResult, ...]
     stopped: StopReason | None = None
-    """The turn is to end here; some tools may have been cut short."""
+    """The turn must end here; some tools may have been cut short."""
     closing: tuple[ContentBlock, ...] = ()
-    """The turn is to end here, with this as its answer."""
+    """The turn must end here, with this as its answer."""
     filled_output: str | None = None
-    """The form that the caller wants, filled in, as JSON text."""
+    """The structured output that the caller wants, as JSON text."""
     invalid_output: bool = False
-    """Whether the model filled the form in wrongly."""
+    """True if the model's structured output did not fit the schema."""
     failed: Exception | None = None
-    """The turn fails with this; what had not started did not run."""
+    """The turn fails with this error; tools that had not started did not run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolsParked:
-    """Tools or hooks ask a person, so that the step cannot end now."""
+    """Tools or hooks ask a person, so the step cannot end now."""
 
     park: Park
     instead: ToolsEnded
-    """The end of the step for a turn that is to end: what asks has come to nothing."""
+    """How the step ends if the turn is to stop: the questions are dropped."""
 
 
 @dataclass(frozen=True, slots=True)
 class Steered:
-    """The caller added to a running turn."""
+    """The caller added content to a running turn."""
 
     content: tuple[ContentBlock, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopReason:
-    """Why a turn is to end without the model's answer."""
+    """Why a turn ends without the model's answer."""
 
     reason: str = "cancelled"
-    """The stop reason."""
     text: str | None = None
-    """The turn's answer, if it is to have one."""
+    """The turn's answer, if any."""
 
 
 CANCELLED = StopReason()
@@ -161,14 +159,14 @@ CANCELLED = StopReason()
 
 @dataclass(frozen=True, slots=True)
 class StopAsked:
-    """Stop when the tools that run have ended."""
+    """Stop when the running tools have ended."""
 
     stop: StopReason
 
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """The running command was cut short because the turn is to end."""
+    """The running command was cut short because the turn is to stop."""
 
     stop: StopReason
 
@@ -208,12 +206,12 @@ class AppendMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallModel:
-    """Ask the model. Leads to Answered, RetryModel, Overflowed, Erred or Stopped."""
+    """Call the model. Leads to Answered, RetryModel, Overflowed, Erred or Stopped."""
 
     after_s: float = 0.0
-    """Wait that long first."""
+    """Wait this long first."""
     output_only: bool = False
-    """It must fill the form in."""
+    """The model must give the structured output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,14 +220,14 @@ class Reduce:
 
     error: ContextWindowOverflowException
     before: int = 0
-    """How often it was shortened for this model call already, and the model refused again."""
+    """Earlier reductions for this model call, after which the model refused again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunTools:
     """Run tools. Leads to ToolsEnded with one result per use, whatever happens, or to ToolsParked.
 
-    Uses in `known` have their result already and must not run. `invalid` holds the raw input of uses that was not JSON.
+    Uses in `known` have a result already and must not run. `invalid`: tool use id to raw input that was not JSON.
     """
 
     uses: tuple[ToolUse, ...]
@@ -239,13 +237,13 @@ class RunTools:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Park:
-    """The turn is over for now, and waits for answers. Its step goes on from what is recorded here."""
+    """The turn is over for now and waits for answers. Its step goes on from what is recorded here."""
 
     interrupts: tuple[Interrupt, ...]
     results: tuple[ToolResult, ...]
-    """Of the tools that ended and whose result is not on record."""
+    """Results of tools that ended and are not recorded yet."""
     parked: tuple[str, ...]
-    """Ids of tool uses that had started on record and stopped in order to ask."""
+    """Ids of tool uses recorded as started that stopped to ask."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +256,7 @@ class FinishTurn:
 
 @dataclass(frozen=True, slots=True)
 class FailTurn:
-    """The turn is over without an answer; raise this to the caller."""
+    """The turn is over without an answer; raise this error to the caller."""
 
     error: Exception
 
@@ -272,29 +270,29 @@ class Turn(NamedTuple):
     phase: TurnPhase = TurnPhase.READY
     limits: TurnLimits = NO_LIMITS
     steps: int = 0
-    """Model calls that were answered."""
+    """Answered model calls."""
     total_tokens: int = 0
     output_tokens: int = 0
     reductions: int = 0
     """Reductions since the last answer."""
     smallest: Size | None = None
-    """The fewest tokens and the fewest messages that reductions have left since the last answer."""
+    """The fewest tokens and the fewest messages that any reduction has left since the last answer."""
     vain: int = 0
-    """How many of the last reductions in a row have brought neither number down."""
+    """The number of latest reductions in a row that lowered neither number."""
     steering: tuple[ContentBlock, ...] = ()
-    """What the caller added and the model has not been shown yet."""
+    """Content that the caller added and the model has not been shown yet."""
     wants_output: bool = False
-    """Whether the caller wants a form filled in (structured output)."""
+    """True if the caller wants structured output."""
     output_only: bool = False
-    """Whether the model was told to do so, since it would not by itself."""
+    """True if the model was told to give it, since it did not by itself."""
     invalid_outputs: int = 0
-    """How often it failed to."""
+    """The number of failed attempts to give it."""
     stop: StopReason | None = None
-    """Asked for while tools run."""
+    """The stop that was requested while tools run."""
 
     @property
     def limit_reached(self) -> str | None:
-        """The stop reason of the first of the caller's limits that is reached; None while there is none."""
+        """The stop reason of the first limit that is reached; None if none is."""
         return self.limits.reached(self.steps, self.total_tokens, self.output_tokens)
 
 
@@ -302,7 +300,7 @@ Step: TypeAlias = "tuple[Turn, tuple[TurnCommand, ...]]"
 
 
 def step(turn: Turn, event: MachineEvent) -> Step:
-    """The next turn and what to do now."""
+    """The next turn and the commands to carry out now."""
     known = TRANSITIONS.get((turn.phase, type(event)))
     if known is None:
         msg = f"a turn in phase {turn.phase} cannot take {type(event).__name__}"
@@ -345,12 +343,12 @@ def _counted(turn: Turn, answer: Answer) -> Turn:
 
 
 def is_whole(answer: Message) -> bool:
-    """Whether a stored answer is one that was meant to end there: not cut off, not refused, and no filler."""
+    """True if a stored answer ended by itself: not cut off, not refused, and no filler."""
     return "stop_reason" not in answer.get("metadata", {}).get("custom", {}) and not is_filler(answer)
 
 
 def _cut_off(turn: Turn, answer: Answer, uses: tuple[ToolUse, ...]) -> Step:
-    """The answer is not whole: keep it, run none of its tools, and fail."""
+    """The answer is not whole: store it, run none of its tools, and fail."""
     closing: tuple[TurnCommand, ...] = (AppendMessage(answer.message),)
     if uses:
         results: list[ContentBlock] = [{"toolResult": error_result(use["toolUseId"], CUT_OFF_TEXT)} for use in uses]
@@ -368,7 +366,7 @@ def _cut_off(turn: Turn, answer: Answer, uses: tuple[ToolUse, ...]) -> Step:
 
 
 def _ask_for_form(turn: Turn, message: Message) -> Step:
-    """The model answered and left the form empty: tell it to fill it in, and only that."""
+    """The model answered without structured output: tell it to give only that."""
     if turn.output_only:
         turn = turn._replace(forms_wrong=turn.invalid_outputs + 1)
     if turn.invalid_outputs >= turn.limits.invalid_outputs_max:
@@ -382,7 +380,7 @@ def _no_form(turn: Turn) -> StructuredOutputException:
 
 
 def _next_step(turn: Turn, *before: TurnCommand) -> Step:
-    """Ask the model once more, unless a limit of the caller's is reached."""
+    """Call the model once more, unless a limit is reached."""
     reason = turn.limit_reached
     if reason is not None:
         return turn._replace(phase=TurnPhase.OVER), (*before, FinishTurn(reason, None))
@@ -398,8 +396,8 @@ def _retry_model(turn: Turn, event: RetryModel) -> Step:
 
 
 def _overflowed(turn: Turn, event: Overflowed) -> Step:
-    """Shorten and ask again, as long as that leads anywhere. It ends: both numbers of `smallest` can only fall so
-    often, and the driver fails the turn when the manager has nothing left to shorten.
+    """Shorten and call again, as long as that helps. It terminates: the numbers in `smallest` can fall only so often,
+    and the driver fails the turn when the manager has nothing left to shorten.
     """
     if turn.vain >= turn.limits.vain_reductions_max:
         return turn._replace(phase=TurnPhase.OVER), (FailTurn(event.error),)
@@ -439,14 +437,14 @@ def _tools_ended(turn: Turn, event: ToolsEnded) -> Step:
 
 
 def _tools_parked(turn: Turn, event: ToolsParked) -> Step:
-    """Wait for a person. What was steered in stays, for the driver to hand back to who said it."""
+    """Wait for a person. Steering stays in the turn, for the driver to return to its caller."""
     if turn.stop is not None or event.instead.stopped is not None:
         return _tools_ended(turn, event.instead)
     return turn._replace(phase=TurnPhase.OVER), (event.park,)
 
 
 def _close(turn: Turn, content: tuple[ContentBlock, ...], *before: TurnCommand) -> Step:
-    """End the turn with an answer that the model did not give."""
+    """End the turn with an answer that did not come from the model."""
     answer: Message = {"role": "assistant", "content": list(content)}
     return turn._replace(phase=TurnPhase.OVER), (*before, AppendMessage(answer), FinishTurn("end_turn", answer))
 
@@ -467,7 +465,7 @@ def _stop_asked(turn: Turn, event: StopAsked) -> Step:
 
 
 def _stopped(turn: Turn, event: Stopped) -> Step:
-    """End the turn. Steering that no message took stays in it, for the driver to hand back to who said it."""
+    """End the turn. Steering that no message took stays in it, for the driver to return to its caller."""
     return _stop(turn, event.stop)
 
 
@@ -496,4 +494,4 @@ TRANSITIONS: Final[Mapping[tuple[TurnPhase, type[MachineEvent]], tuple[Callable[
     (TurnPhase.TOOLS, Steered): (_steered, (TurnPhase.TOOLS,)),
     (TurnPhase.TOOLS, StopAsked): (_stop_asked, (TurnPhase.TOOLS,)),
 }
-"""By phase and event: what happens, and the phases to which it may lead."""
+"""Phase and event to the handler, and the phases that it may lead to."""

@@ -1,17 +1,16 @@
 """How a call starts: what the history, the journal and the prompt together ask for.
 
-The last stored message says where the conversation stands. After an answer a prompt begins a turn. After a user
-message the turn was cut short before its answer. After a message with tool uses it was cut short among its tools, and
-each of these has one of these outcomes: finished (its recorded result is used), never started (it runs), waiting for a
-person whom it has asked (it runs when it has its answer), or started with unknown outcome, which is decided by policy
-and never by running it again in silence.
+The last stored message tells where the conversation stands. After an answer, a prompt begins a turn. After a user
+message, the turn ended before its answer. After a message with tool uses, the turn ended among its tools. Each of these
+has an outcome: finished (its recorded result is used), never started (it runs), waiting for a person (it runs after the
+answer), or started with unknown outcome. For those a policy decides: they never run again without a decision.
 
-A turn that was named, and behind which another one began, goes on at the end of the conversation when it is called
-again: a note stands in the place of its prompt, and its tools of unknown outcome are stated once more, as a crash would
-have left them there (`docs/design/0025`).
+A turn with an idempotency token that another turn followed goes on at the end of the conversation when it is called
+again: a note stands in for its prompt, and its tools of unknown outcome are asked for once more, as a crash would have
+left them (`docs/design/0025`).
 
-A question has its answer, or has none yet, or is over: nobody answered in time, or the caller goes on without an
-answer. What waited for a question that is over gets an error result that says so.
+An interrupt is answered, waiting, or over: it expired, or the caller goes on without an answer. A tool that waited for
+one that is over gets an error result that says so.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ DROPPED_TEXT = "Not finished: a person was asked, and nobody answered."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskPerson:
-    """The call ends at once: a person is to answer these first."""
+    """The call ends at once: a person must answer these interrupts first."""
 
     interrupts: tuple[Interrupt, ...]
 
@@ -71,19 +70,19 @@ class AskPerson:
 TurnStart: TypeAlias = "Began | Continued | AskPerson"
 
 Policy: TypeAlias = Callable[[ToolUse], UnknownOutcome]
-"""What to do with a tool use of unknown outcome: idempotent tools answer `retry`."""
+"""What to do with a tool use of unknown outcome. Idempotent tools get `retry`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Tools:
-    """The tool uses that the last message asks for, and what is known of them."""
+    """The tool uses of the last message and what is known of them."""
 
     pending: PendingTools
     uses: tuple[ToolUse, ...]
     open: tuple[Interrupt, ...]
-    """What tools and hooks asked, and may still be answered."""
+    """Interrupts of tools and hooks that can still be answered."""
     known: Mapping[str, ToolResult]
-    """The results by tool use id: those on record, and errors for what waited for a question that is over."""
+    """Tool use id to result: the recorded ones, and errors for tools whose interrupt is over."""
 
 
 def start_turn(
@@ -94,11 +93,11 @@ def start_turn(
     now: float = 0.0,
     drop: bool = False,
 ) -> TurnStart:
-    """What the call begins with. `now`: epoch seconds; with `drop` it goes on without the answers that are missing.
+    """What the call begins with. `now`: epoch seconds. With `drop`, waiting interrupts count as over.
 
-    Errors: `Invalid` when there is nothing to go on with, and for an answer that makes no sense; `InterruptNotFound`
-    and `InterruptExpired` for answers to what nobody asks or asks no longer; `InterruptsWaiting` for a prompt while a
-    person is to answer first.
+    Errors: `Invalid` when there is nothing to go on with, and for a malformed or a second, different response;
+    `InterruptNotFound` and `InterruptExpired` for responses to unknown and expired interrupts; `InterruptsWaiting` for
+    a prompt while an interrupt waits.
     """
     uses = tuple(tool_uses(pending.last)) if pending.last is not None else ()
     if isinstance(prompt, InterruptResponses):
@@ -138,7 +137,7 @@ def _began(last: Message | None, messages: tuple[Message, ...]) -> Began:
 
 
 def _going_on(tools: _Tools, policy: Policy) -> Continued | AskPerson:
-    """Go on among the tools: known results stay, the policy decides on each unknown outcome, the rest runs."""
+    """Go on among the tools: known results stay, the policy decides on unknown outcomes, the rest runs."""
     known, standing = dict(tools.known), tools.pending
     interrupts = list(tools.open)
     for use in tools.uses:
@@ -161,7 +160,7 @@ def _going_on(tools: _Tools, policy: Policy) -> Continued | AskPerson:
 
 
 def _closed(tools: _Tools, messages: tuple[Message, ...]) -> Began:
-    """The caller moves on: give every open tool use a result that says what is known, in front of what was said."""
+    """The caller moves on: put a result for every open tool use in front of the new messages."""
     if tools.open:
         raise InterruptsWaiting(
             "a person is to answer first: call with interrupt responses, or with drop_interrupts=True to go on without",
@@ -208,7 +207,7 @@ def _check_answers(pending: PendingTools, uses: tuple[ToolUse, ...], responses: 
 
 
 def _settled(use_id: str, response: Json) -> ToolResult | None:
-    """What a person says about an unknown outcome: "retry", "fail", or {"result": text} when they know it."""
+    """A person's answer about an unknown outcome: "retry", "fail", or {"result": text} when they know it."""
     match response:
         case "retry":
             return None
@@ -222,7 +221,7 @@ def _settled(use_id: str, response: Json) -> ToolResult | None:
 
 
 def interrupt_for(use: ToolUse) -> Interrupt:
-    """The interrupt that asks about a tool use of unknown outcome. The same use always gives the same id."""
+    """The interrupt that asks about a tool use of unknown outcome. One use always gives one id."""
     return Interrupt(
         id=outcome_id(use["toolUseId"]),
         name="unknown_tool_outcome",
@@ -231,10 +230,10 @@ def interrupt_for(use: ToolUse) -> Interrupt:
 
 
 def going_on_with(turn: UnansweredTurn, shown: Sequence[tuple[int, Message]], said: tuple[Message, ...]) -> Message:
-    """What a call says that goes on with a turn behind which others began. It names the prompt by its place.
+    """The message that resumes an unanswered turn after others began. It refers to the prompt by its place.
 
-    `shown`: what the model is shown, by sequence number; `said`: the prompt as the caller has it. It stands here only
-    when the model is not shown where it was said.
+    `shown`: what the model is shown, with sequence numbers. `said`: the caller's prompt, repeated only when the model
+    is no longer shown the original.
     """
     begun = next((message for seq, message in shown if seq == turn.seq), None)
     if begun is None:
@@ -253,8 +252,8 @@ def _is_prompt(message: Message) -> bool:
 
 
 def asked_again(turn: UnansweredTurn, at: float) -> tuple[Message, tuple[ToolStarted, ...]]:
-    """The tools of unknown outcome of a turn that others began behind, as a message that asks for them under new ids,
-    and their starts: with the idempotency keys and attempts that they had.
+    """The unknown tools of a resumed turn: a message that asks for them under new ids, and their starts, which keep
+    idempotency keys and attempts.
     """
     uses: list[ContentBlock] = []
     starts: list[ToolStarted] = []
@@ -265,32 +264,31 @@ def asked_again(turn: UnansweredTurn, at: float) -> tuple[Message, tuple[ToolSta
     return {"role": "assistant", "content": uses}, tuple(starts)
 
 
-# What a caller said, in one of the forms that a call accepts, as messages or as answers to interrupts.
+# Reading a prompt: the forms that a call accepts, as messages or as interrupt responses.
 
 _BOUND = "limits['prompt_bytes']"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserMessages:
-    """New messages, in order; empty when the caller said None and wants to go on."""
+    """New messages, in order; empty for the prompt None, which goes on without a new message."""
 
     messages: tuple[Message, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InterruptResponses:
-    """Answers to interrupts: interrupt id to response."""
+    """Interrupt id to response."""
 
     responses: Mapping[str, Json]
 
 
 def read_prompt(prompt: object, bytes_max: int = PROMPT_BYTES) -> UserMessages | InterruptResponses:
-    """Tell the forms of a prompt apart.
+    """Read a prompt in any of its forms; the result is a copy.
 
-    A string is one user message; a list of content blocks is one user message; a list of messages is taken as it is;
-    None is no message; a list of `{"interruptResponse": {"interruptId", "response"}}` is answers.
-    What is given is copied. Errors: `Invalid` saying what was given; `TooLarge` for what weighs more than `bytes_max`
-    (`core/limits.py`).
+    A string or a list of content blocks is one user message; a list of messages is taken as it is; None is no message;
+    a list of `{"interruptResponse": {"interruptId", "response"}}` is responses. Errors: `Invalid` with what was given;
+    `TooLarge` above `bytes_max` (`core/limits.py`).
     """
     if prompt is None:
         return UserMessages(messages=())
@@ -328,9 +326,9 @@ def _answers(blocks: Sequence[dict[str, object]]) -> dict[str, Json]:
     return found
 
 
-# A tool call that the program makes itself, as messages: what was asked for in its name, and that it was done.
+# A tool call that the program makes itself, as messages: the request and its completion.
 #
-# Source: the texts are those of the SDK whose users we serve.
+# Source: the texts are those of the Strands SDK.
 
 
 def _answer(response: object) -> tuple[str, Json]:
@@ -348,13 +346,13 @@ DIRECT_WHILE_BUSY = (
 
 
 def recorded(use: ToolUse) -> ToolUse:
-    """The tool use with its arguments as JSON: a value that JSON cannot say is named by its type."""
+    """The tool use with its arguments as JSON. A value that JSON cannot hold becomes its type's name."""
     arguments = cast("Mapping[str, object]", use["input"])
     return {**use, "input": {name: _json_or_name(value) for name, value in arguments.items()}}
 
 
 def direct_prompt(use: ToolUse, override: str | None) -> Message:
-    """What the user is taken to have said about a recorded use; `override` stands first."""
+    """The user message recorded for a direct call; `override` comes first."""
     shown = json.dumps(use["input"], ensure_ascii=False)
     text = f"agent.tool.{use['name']} direct tool call.\nInput parameters: {shown}\n"
     blocks: list[ContentBlock] = [] if override is None else [{"text": f"{override}\n"}]
@@ -362,13 +360,13 @@ def direct_prompt(use: ToolUse, override: str | None) -> Message:
 
 
 def direct_answers(use: ToolUse) -> list[Answer]:
-    """What the model is taken to have answered: the tool use, and after its result the end."""
+    """The model answers recorded for a direct call: the tool use, then, after its result, the end."""
     end = f"agent.tool.{use['name']} was called."
     return [_known_answer({"toolUse": use}, "tool_use"), _known_answer({"text": end}, "end_turn")]
 
 
 def spoken_answer(text: str) -> Answer:
-    """A text that takes the place of a model's answer."""
+    """A text in the place of a model's answer."""
     return _known_answer({"text": text}, "end_turn")
 
 

@@ -1,6 +1,6 @@
-"""The journal: what a conversation is, as records in a log, and everything that follows from them.
+"""The journal: a conversation as records in a log, and what is computed from them.
 
-What may enter: records, their bytes, and pure folds over them. No file, no clock, no entropy: those are handed in.
-`docs/journal-format.md` describes the bytes. Start with `records.py` (what can be said), then `fold.py` (what it
-amounts to), `appender.py` (records to rows) and `restore.py` (rows back to a fold).
+This folder holds records, their bytes, and pure folds over them. It opens no file and reads no clock; callers pass the
+time and random bytes in. `docs/journal-format.md` describes the bytes. Start with `records.py` (the kinds of records),
+then `fold.py` (records to state), `appender.py` (records to rows) and `restore.py` (rows back to a fold).
 """

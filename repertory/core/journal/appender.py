@@ -1,4 +1,4 @@
-"""Records to rows: the one place where a journal grows."""
+"""Records to rows. Every row of a journal is made here."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from repertory.core.messages import Message
 
 Entropy = Callable[[int], bytes]
-"""Gives that many random bytes. Erased contents stay secret only if they cannot be guessed."""
+"""Returns that many random bytes. An erased content stays secret only if its salt cannot be guessed."""
 
 
 class Appender:
-    """Makes the rows of one agent's journal and folds each record in as it does.
+    """Makes the rows of one agent's journal, and folds each record in as it does.
 
-    A record that the codec or the fold refuses changes nothing. A row that was made but could not be stored leaves the
-    appender ahead of the store: restore it from the store then.
+    A record that the codec or the fold refuses changes nothing. When a row was made but could not be stored, the
+    appender is ahead of the store: restore a new one from the store.
     """
 
     __slots__ = ("_agent_id", "_entropy", "_fold", "_link")
@@ -37,12 +37,11 @@ class Appender:
 
     @property
     def agent_id(self) -> str:
-        """Whose journal it is."""
         return self._agent_id
 
     @property
     def fold(self) -> Fold:
-        """What the journal amounts to, every row made so far included."""
+        """The state of the journal, with every row made so far."""
         return self._fold
 
     @property
@@ -51,29 +50,29 @@ class Appender:
         return self._link
 
     def append(self, record: Record) -> Row:
-        """The next row. A branch goes back to a message that is shown, or to the beginning.
+        """The row for the next record. A `Branched` must go back to a message that is shown, or to the beginning.
 
-        Errors: `Invalid` (`UnpairedTools`) when the record may not stand here; nothing has changed then.
+        Errors: `Invalid` (`UnpairedTools`) when the record may not follow; nothing has changed then.
         """
         if type(record) is Branched:
             return self.rewind(record, shown_messages(self._fold.shown))
         return self.row(*self.fold_in(record))
 
     def fold_in(self, record: Record) -> tuple[int, int, bytes]:
-        """`append` without its end: what `row` makes the row of, to be called before the next record comes."""
+        """The first half of `append`: encode and fold. Pass the result to `row` before the next record comes."""
         kind, body = encode(record)
         seq = self._fold.last_seq + 1
         self._fold.apply(seq, record)
         return seq, kind, body
 
     def append_all(self, records: Iterable[Record]) -> list[Row]:
-        """The next rows, in order. After an error the rows of the records before it are lost: restore from the
-        store.
+        """The rows for several records, in order. After an error the rows of the records before it are lost: restore
+        from the store.
         """
         return [self.append(record) for record in records]
 
     def restate(self, at: float) -> list[Row]:
-        """The rows that keep opening cheap, when some are due; usually none. Ask after each group of records."""
+        """The rows that restate old values (`RESTATE_AFTER`); usually none. Call it after each group of records."""
         return [self.append(record) for record in restatements(self._fold, at)]
 
     def rewind(self, record: Branched, history: Mapping[int, Message]) -> Row:
@@ -93,15 +92,15 @@ class Appender:
 
 
 # Keeping the opening of a journal cheap. Opening reads every row from `low` on, and `low` cannot pass the last full
-# value of anything. So whatever was last stated in full more than `RESTATE_AFTER` records ago is stated again,
-# together with the next records that are written anyway.
+# value of the state, the view or the cursors. So a full value that is more than `RESTATE_AFTER` records old is written
+# again, together with the next records.
 
 RESTATE_AFTER = 64
 """How many records may follow a full value before it is restated."""
 
 
 def restatements(fold: Fold, at: float) -> list[Record]:
-    """The records that are due now; usually none. `Appender.restate` appends them before anything else comes."""
+    """The restatements due now; usually none. `Appender.restate` appends them before any other record."""
     records: list[Record] = []
     anchors = fold.anchors
     bound = fold.last_seq - RESTATE_AFTER

@@ -1,4 +1,4 @@
-"""A journal that grows while its session is alive: its one author, who folds each record at once."""
+"""The author of a live session's journal: it checks, numbers and folds each record at once."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from repertory.core.messages import Message
 
 GatheredWrite: TypeAlias = "Row | Redaction"
-"""What an author has made: rows, and what is to be destroyed with the rows behind it, in order."""
+"""One write, in order: a row, or a redaction, which appends rows and erases others."""
 
 
 class _Open(NamedTuple):
-    """The last message, whose row is not made yet: what is shown may change with it."""
+    """The last message while its row is not made yet: a view change may still become part of it."""
 
     seq: int
     record: MessageAdded
@@ -32,8 +32,8 @@ class _Open(NamedTuple):
 
 
 class JournalAuthor:
-    """The one author of a journal that is kept: folds each record at once, and gathers the rows until they are handed
-    over to be stored.
+    """The one author of a stored journal. It folds each record at once, and gathers the rows until they are handed
+    over.
 
     A record that the codec or the fold refuses changes nothing.
     """
@@ -41,29 +41,29 @@ class JournalAuthor:
     __slots__ = ("_appender", "_gathered", "_handed", "_last_at", "_open", "_turn_rows", "handed_seq")
 
     def __init__(self, appender: Appender, rows: Sequence[Row]) -> None:
-        """`rows`: those that the appender was restored from."""
+        """`rows`: the rows from which `appender` was restored."""
         self._appender = appender
         self._turn_rows = list(rows)
-        """Those of the running turn, or of the last one."""
+        """The rows of the running turn, or of the last one."""
         self._gathered: list[GatheredWrite] = []
         self._handed: list[GatheredWrite] = []
         self.handed_seq = appender.fold.last_seq
-        """Everything up to here was handed over, or was there before."""
+        """The last sequence number that was handed over, or restored."""
         self._open: _Open | None = None
         self._last_at = 0.0
 
     @property
     def fold(self) -> Fold:
-        """What the journal amounts to, every record so far included."""
+        """The state of the journal, with every record so far."""
         return self._appender.fold
 
     @property
     def gathered(self) -> int:
-        """How many rows and redactions were not handed over yet."""
+        """The number of rows and redactions not handed over yet."""
         return len(self._gathered) + (self._open is not None)
 
     def add(self, record: Record) -> int:
-        """Take the next record in; gives its number. Errors: `Invalid` (`UnpairedTools`) when it may not stand here."""
+        """Append a record; returns its sequence number. Errors: `Invalid` (`UnpairedTools`) when it may not follow."""
         self._make_row()
         if type(record) is MessageAdded:
             turns = self.fold.turns
@@ -76,8 +76,8 @@ class JournalAuthor:
         return self.fold.last_seq
 
     def add_view(self, change: ViewChanged) -> None:
-        """A change of what is shown: part of the message that it follows directly, when that was not handed over yet
-        and can hold it; else a record of its own. Errors: `Invalid` when it may not stand here.
+        """Append a view change: as part of the message right before it when that was not handed over and can hold it,
+        else as a record of its own. Errors: `Invalid` when it may not follow.
         """
         whole = None if self._open is None else message_with_view(self._open.record, change)
         if self._open is None or whole is None:
@@ -88,8 +88,8 @@ class JournalAuthor:
         self._open = _Open(self._open.seq, whole, kind, body)
 
     def redact(self, instead: Mapping[int, Message], at: float) -> tuple[Copy, ...]:
-        """Put other messages in the place of these of the running turn, by sequence number, for good. Gives what says
-        the same and stays. Errors: as `redaction.redact`.
+        """Replace messages of the running turn for good; `instead`: sequence number to replacement. Returns the places
+        that still hold the same text. Errors: as `redact`.
         """
         self._make_row()
         left: list[Copy] = []
@@ -98,26 +98,26 @@ class JournalAuthor:
         return tuple(left)
 
     def repair(self, mended: Mapping[int, Message]) -> None:
-        """Put what is shown in the place of messages that may not be said; see `redaction.repairs`."""
+        """Replace messages that providers would refuse by their repaired versions; see `repairs`."""
         for redaction in repairs(self._appender, self._turn_rows, mended):
             self._take_in(redaction)
 
     def restate(self) -> None:
-        """Add the records that keep opening cheap, if some are due; ask when something is written anyway."""
+        """Append the restatements that are due, if any. Call it when other rows are written anyway."""
         self._make_row()
         if self._last_at:
             for row in self._appender.restate(self._last_at):
                 self._keep(row)
 
     def hand_over(self) -> None:
-        """Let what was gathered be taken."""
+        """Release the gathered writes to `take`."""
         self._make_row()
         self._handed += self._gathered
         self._gathered = []
         self.handed_seq = self.fold.last_seq
 
     def take(self) -> list[GatheredWrite]:
-        """What was handed over since this was last asked, for whoever stores it."""
+        """The writes handed over since the last call, for the store."""
         handed, self._handed = self._handed, []
         return handed
 

@@ -1,10 +1,10 @@
 """Records to bytes and back, version 1.
 
-A body is a JSON object whose keys are the record's fields; fields at their default are left out. Mappings from sequence
-numbers are lists of pairs. What a decoder does not know it refuses by name: a journal written by a later release is
-never half understood. Every field is looked at down to what the folds and their readers rely on, since a correct chain
-proves that a body was not changed, and not that it makes sense. Only content blocks of wrong types are mended instead
-(`core/messages.py`), since earlier releases have stored such.
+A body is a JSON object with the record's fields; fields at their default are left out. Mappings from sequence numbers
+are lists of pairs. A decoder refuses what it does not know, by name: a journal of a later release is never half
+understood. Every field that folds and readers rely on is checked, since a correct chain proves only that a body was not
+changed, not that it makes sense. The one exception: content blocks of wrong types are repaired (`core/messages.py`),
+since earlier releases have stored such.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _Fields: TypeAlias = dict[str, object]
 _Made = TypeVar("_Made")
 
 MENDED = "content blocks of wrong types stand as text"
-"""What a message is `repaired` for when its row says something else: whoever opens the session records it so."""
+"""The `repaired` reason of a message that differs from its row. The session that opens it records the repair."""
 _YEAR_10000 = 253_402_300_800.0
 
 
@@ -63,9 +63,9 @@ def encode(record: Record) -> tuple[int, bytes]:
 
 
 def decode(kind: int, version: int, body: bytes) -> Record:
-    """The record again.
+    """The record in a body.
 
-    Errors: `CorruptJournal` when kind or version is not known to this release, or the body is not what its kind says.
+    Errors: `CorruptJournal` when this release does not know the kind or version, or the body does not fit its kind.
     """
     made = _class_of(kind, version)
     try:
@@ -78,7 +78,7 @@ def decode(kind: int, version: int, body: bytes) -> Record:
 
 
 def decode_all(rows: Sequence[Row]) -> list[Record] | None:
-    """The records of verified rows, none of them erased, at once; None when one cannot be read: `decode` says which."""
+    """The records of verified rows, none erased, in one pass; None when one cannot be read: use `decode` then."""
     values = load_all([row.body for row in rows])
     if values is None or any(map(_may_be_deep, rows)):
         return None
@@ -86,7 +86,7 @@ def decode_all(rows: Sequence[Row]) -> list[Record] | None:
     plain = cast("Callable[..., Record]", MessageAdded)
     try:
         for row, value in zip(rows, values, strict=True):
-            # Nearly every row of a long journal is such a message, and its bytes are known to be ours.
+            # Nearly every row of a long journal is a message of one of these shapes.
             if row[2] == _MESSAGE and row[3] == VERSION and type(value) is dict and tuple(value) in _MESSAGE_SHAPES:
                 said = _checked_message(cast("_Fields", value))
                 if "view" in said:
@@ -100,8 +100,8 @@ def decode_all(rows: Sequence[Row]) -> list[Record] | None:
 
 
 def decode_messages(rows: Sequence[Row]) -> list[Message] | None:
-    """What was said in rows of messages, at once and without making their records; None when any of them is erased or
-    unusual: decode the records then.
+    """The messages in rows of messages, in one pass and without their records. None when a row is erased or unusual:
+    decode the records then.
     """
     values = load_all([row.body for row in rows]) if all(row[2] == _MESSAGE and row.salt for row in rows) else None
     if values is None:
@@ -120,7 +120,7 @@ def decode_messages(rows: Sequence[Row]) -> list[Message] | None:
 
 
 def at_of(body: bytes) -> float | None:
-    """When the record was made, whatever its kind and version; None for a body that does not say."""
+    """The time of a record of any kind or version; None when the body has none."""
     try:
         said = load(body)
     except ValueError:
@@ -137,7 +137,7 @@ def _may_be_deep(row: Row) -> bool:
 
 
 def _has_many_containers(body: bytes) -> bool:
-    """Counting is quicker than looking, and a body of few containers cannot be deep."""
+    """True if the body may be nested too deep. Counting brackets is faster than walking."""
     return body.count(b"{") + body.count(b"[") > RECORD_DEPTH_MAX
 
 
@@ -157,12 +157,12 @@ def _record(kind: int, made: type[Record], value: object) -> Record:
 
 
 def _build(made: Callable[..., _Made], said: Mapping[str, object]) -> _Made:
-    """An unknown or a missing field is a TypeError, raised by the dataclass itself."""
+    """Errors: TypeError for an unknown or missing field, raised by the dataclass itself."""
     return made(**said)
 
 
 def _checked(said: object) -> _Fields:
-    """The fields of a body. Refuses what is no object, or has a field of the wrong type or an unknown one."""
+    """The fields of a body. Errors: TypeError when it is no object, or a field is unknown or of the wrong type."""
     if type(said) is not dict:
         raise TypeError("a body is a JSON object")
     found = cast("_Fields", said)
@@ -176,7 +176,7 @@ def _checked(said: object) -> _Fields:
 
 
 def _checked_message(said: _Fields) -> _Fields:
-    """The same for a message of a usual shape, which is what most rows are."""
+    """`_checked` for a message of a usual shape, as most rows have it."""
     at, turn, index = said["at"], said["turn"], said["index"]
     if type(turn) is not int or type(index) is not int or not (0 <= index < 2**63 > turn >= 0) or not _is_time(at):
         raise TypeError("a number of a message is of the wrong type")
@@ -192,7 +192,7 @@ def _checked_message(said: _Fields) -> _Fields:
 
 
 def _spelled(record: object) -> _Fields:
-    """The fields that are not at their default."""
+    """The fields that differ from their default."""
     said: _Fields = {}
     for name, default in _DEFAULTS[type(record)]:
         value = cast("object", getattr(record, name))
@@ -209,7 +209,7 @@ def _spell_view(record: object) -> _Fields:
 
 
 def _view_spelled(view: View) -> _Fields:
-    """Field by field, since one is written in nearly every turn."""
+    """Written field by field for speed: nearly every turn writes one."""
     said: _Fields = {}
     if view.first_shown:
         said["first_shown"] = view.first_shown
@@ -270,7 +270,7 @@ def _read_finished(said: _Fields) -> _Fields:
 
 
 def _message_view(said: object) -> View:
-    """The view in a message whose bytes are known to be ours."""
+    """The view in a message of a usual shape."""
     if type(said) is not dict:
         raise TypeError("a view is a JSON object")
     view = cast("_Fields", said)
@@ -337,7 +337,7 @@ _MESSAGE_SHAPES = frozenset(
     for count in range(4)
     for more in combinations(("idempotency_token", "repaired", "view"), count)
 )
-"""The fields that the body of a message may have, in the order in which they are written."""
+"""The field sequences that a message body can have, as written."""
 _USUAL_FIELDS = 4
 _LIGHT_VIEW = ("first_shown", "manager", "manager_state")
 _KINDS: Mapping[type, int] = {made: int(kind) for kind, made in _CLASSES.items()}
@@ -374,7 +374,7 @@ _DEFAULTS: Mapping[type, tuple[tuple[str, object], ...]] = {
 
 
 def _is_time(value: object) -> bool:
-    """Epoch seconds, of a year that calendars know."""
+    """Epoch seconds, before the year 10000."""
     return type(value) in (float, int) and abs(cast("float", value)) < _YEAR_10000
 
 
@@ -428,4 +428,4 @@ _LOOKS: Mapping[str, Callable[[object], bool]] = {
     "patch": lambda value: type(value) is bool,
     "result": lambda value: True,
 }
-"""Whether a field may be that, by its name: names mean the same in every record."""
+"""The check for each field, by name: a name means the same in every record."""

@@ -1,4 +1,4 @@
-"""What a program has made of `agent.messages` between two turns: the records by which a journal shows that."""
+"""A program's edit of `agent.messages` between two turns, as the records that express it."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MessagesEdit:
-    """An edit of what was shown when it was made, as `edit_of` checks it."""
+    """An edit, and the messages that were shown when it was made. Made by `edit_of`."""
 
     shown: Sequence[Message]
     plan: WindowPlan
     added: tuple[Message, ...]
-    """Messages behind all others."""
+    """Messages to append."""
 
     @property
     def keeps_end(self) -> bool:
-        """Whether the last message stays the last one."""
+        """True if the last message stays the last one."""
         last = len(self.shown) - 1
         return not self.added and (self.plan.drop <= last or last in self.plan.pinned)
 
     def messages(self) -> list[Message]:
-        """What is shown afterwards."""
+        """The messages shown after the edit."""
         front = [] if self.plan.summary is None else [self.plan.summary]
         return [*front, *apply_plan(self.shown, self.plan), *self.added]
 
 
 def editing(image: Image, edit: MessagesEdit, at: float) -> list[Record]:
-    """The records to append to the journal that amounts to `image`.
+    """The records to append to the journal whose image is `image`.
 
-    A prompt without an answer that is left out gets the note that every prompt gets behind which another turn begins;
-    the note is left out with it. Errors: `Invalid` when something else is shown by now.
+    When the edit hides a last prompt that has no answer, `NO_ANSWER_TEXT` is added behind it, as when another turn
+    begins, and hidden with it. Errors: `Invalid` when other messages are shown by now.
     """
     shown = [message for _, message in image.shown]
     if shown != list(edit.shown):
@@ -71,7 +71,7 @@ def editing(image: Image, edit: MessagesEdit, at: float) -> list[Record]:
 def said_by_hand(
     messages: Sequence[Message], before: Message | None, *, turn: int, index: int, at: float
 ) -> Iterator[MessageAdded]:
-    """Messages that no turn has said, behind the message `before`, which is of that turn. `index`: of the first."""
+    """Messages added without a turn, behind `before`. `turn`: that of `before`; `index`: that of the first one."""
     for message in messages:
         asks = message["role"] == "user" and not any(tool_results(message))
         if not turn or (asks and (before is None or is_answer(before))):
@@ -81,7 +81,7 @@ def said_by_hand(
 
 
 def _counted(image: Image, plan: WindowPlan, shown: Sequence[Message]) -> dict[str, Json]:
-    """What is kept of the conversation manager, with what it counts."""
+    """The manager's state with its counters updated: messages removed and tokens hidden by this plan."""
     kept = dict(image.view.manager_state)
     gone = [message for at, message in enumerate(shown[: plan.drop]) if at not in plan.pinned]
     changed = [shown[at] for at in plan.replaced]

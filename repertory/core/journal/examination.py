@@ -1,4 +1,4 @@
-"""What is wrong with a journal, and how much of it can still be used."""
+"""Find the first fault in a journal, and the rows before it that can still be used."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from repertory.core.journal.rows import Row, fault, first_link
 from repertory.errors import CorruptJournal
 
 REPAIRED_LABEL = "repaired"
-"""Of the snapshot that stands where the rest of a journal was set aside."""
+"""The label of the snapshot that a repair appends where it set the remaining rows aside."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examined:
-    """One agent's journal."""
+    """The usable rows of one agent's journal, and where they end."""
 
     agent_id: str
     usable: Sequence[Row]
-    """The longest beginning that is proved and can be replayed."""
+    """The longest prefix whose chain holds and that can be replayed."""
     last_seq: int
-    """The highest sequence number that was found."""
+    """The highest sequence number among the rows found."""
     fault: str | None
-    """Why it ends there; None when there is nothing more."""
+    """Why `usable` ends where it does; None when no row follows it."""
 
 
 def examine(agent_id: str, found: Iterable[Row]) -> Examined:
-    """Look at rows of one agent, in any order, some of them perhaps twice or another's work."""
+    """Examine rows of one agent. They may come in any order, repeat, or include rows of another agent."""
     by_seq: dict[int, list[Row]] = {}
     for row in found:
         by_seq.setdefault(row.seq, []).append(row)
@@ -39,8 +39,8 @@ def examine(agent_id: str, found: Iterable[Row]) -> Examined:
 
 
 def repaired(examined: Examined, why: str | None, *, at: float, entropy: Entropy) -> list[Row]:
-    """The rows to go on with: those that can be used, and a snapshot that says what was set aside behind them, and
-    why. Nothing when none can be used; without a reason or a fault, the journal as it is.
+    """The rows to go on with: the usable ones, then a snapshot that says why and how many rows were set aside.
+    Empty when no row is usable; the usable rows alone when there is neither a fault nor a `why`.
     """
     rows = list(examined.usable)
     why = examined.fault or why
@@ -58,7 +58,7 @@ def repaired(examined: Examined, why: str | None, *, at: float, entropy: Entropy
 
 
 def _proved(agent_id: str, by_seq: dict[int, list[Row]]) -> tuple[list[Row], str | None]:
-    """Rows that follow each other from the first one on; of several with one number, the one that follows."""
+    """The longest chain of rows from the first one on. Of rows with one number, one that fits the chain is taken."""
     proved: list[Row] = []
     previous = first_link(agent_id)
     while candidates := by_seq.get(len(proved) + 1):
@@ -66,7 +66,7 @@ def _proved(agent_id: str, by_seq: dict[int, list[Row]]) -> tuple[list[Row], str
         wrong = [fault(row, agent_id, seq, previous) for row in candidates]
         if None not in wrong:
             return proved, f"row {seq}: {wrong[0]}"
-        # The erased one wins over one that has its content: somebody wanted that to be gone.
+        # An erased row wins over the same row with its content: the erasure was deliberate.
         fitting = [row for row, why in zip(candidates, wrong, strict=True) if why is None]
         proved.append(min(fitting, key=lambda row: len(row.salt)))
         previous = proved[-1].link
@@ -75,7 +75,7 @@ def _proved(agent_id: str, by_seq: dict[int, list[Row]]) -> tuple[list[Row], str
 
 
 def _replayed(rows: list[Row]) -> tuple[list[Row], str | None]:
-    """The longest beginning that amounts to something."""
+    """The longest prefix that can be folded."""
     why: str | None = None
     while True:
         try:

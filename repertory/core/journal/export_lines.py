@@ -1,8 +1,8 @@
-"""A session as lines of text: each row with everything that proves it, between a line that opens the export and one
-that ends it. `docs/journal-format.md` describes them.
+"""A session as lines of text: a first line, one line for each row with all that proves it, and a last line.
+`docs/journal-format.md` describes them.
 
-The last line says how many rows there are, so a file that was cut off is known by its absence; rows prove each other,
-and the last line proves the first.
+The last line holds the number of rows of each agent, so a file without it was cut off. Rows prove each other by their
+links; the last line proves the first by its digest.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from repertory.core.journal.rows import Row, fault, first_link
 from repertory.errors import AlreadyExists, CorruptJournal, Invalid
 
 FORMAT = 1
-"""The version of exports that is written."""
+"""The export format version that this release writes."""
 
 _ROW = {"agent", "seq", "kind", "version", "low", "link"}
 _CONTENTS = ({"salt", "body"}, {"salt", "bytes"}, {"digest"})
-"""The content of a row: text, or bytes that are none, or what is left of one that was erased."""
+"""The content of a row: text, or bytes that are not UTF-8, or the digest of an erased content."""
 
 
 class End(NamedTuple):
@@ -37,15 +37,15 @@ class End(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """A session as an export has it, proved."""
+    """A verified export."""
 
     session_id: str
     journals: Mapping[str, Sequence[Row]]
-    """Agent id to every row."""
+    """Agent id to its rows, all of them."""
 
 
 def first_line(session_id: str, at: float) -> str:
-    """The line that opens an export. `at` is when it was made, in epoch seconds."""
+    """The first line of an export. `at`: when it was made, in epoch seconds."""
     return _spelled({"repertory_export": FORMAT, "session": session_id, "exported_at": at})
 
 
@@ -63,16 +63,16 @@ def row_line(row: Row) -> str:
 
 
 def last_line(opening: str, ends: Mapping[str, End]) -> str:
-    """The line that ends an export whose first line is `opening`."""
+    """The last line of an export whose first line is `opening`."""
     agents = {agent_id: {"seq": end.seq, "link": end.link.hex()} for agent_id, end in ends.items()}
     return _spelled({"end": agents, "first_line": _digest(opening.encode())})
 
 
 class ExportReader:
-    """Takes the lines of an export, in order. Errors: `CorruptJournal` naming file and line, from 1."""
+    """Reads an export line by line, in order. Errors: `CorruptJournal` with file and line number, from 1."""
 
     def __init__(self, file: str) -> None:
-        """`file` is what errors call it."""
+        """`file`: its name in errors."""
         self._file = file
         self._line = 0
         self._opening = b""
@@ -82,7 +82,7 @@ class ExportReader:
         self._ended = False
 
     def take(self, line: bytes) -> None:
-        """The next line, without what ends it. Empty ones after the last mean nothing."""
+        """Read the next line, without its line end. Empty lines after the last one are ignored."""
         self._line += 1
         line = line.removesuffix(b"\r")
         if self._ended:
@@ -98,7 +98,7 @@ class ExportReader:
             self._add(said)
 
     def finish(self) -> Exported:
-        """There are no more lines: the whole session, every journal of it proved and replayed."""
+        """The whole session, after the last line. Every journal is verified and replayed."""
         if not self._ended:
             self._line += 1
             self._refuse("the export is cut off: the line that ends it is missing")
@@ -123,7 +123,7 @@ class ExportReader:
     def _open(self, line: bytes, said: Mapping[str, object]) -> None:
         version = said.get("repertory_export")
         if version is None:
-            self._refuse("this is no export of a session")
+            self._refuse("the file is not an export of a session")
         if version != FORMAT:
             self._refuse(f"an export of a version that this release does not know: {version!r}")
         try:
@@ -151,7 +151,7 @@ class ExportReader:
             self._refuse("rows are missing before this line, or the line was edited")
         if said.get("first_line") != _digest(self._opening):
             self._line = 1
-            self._refuse("the first line, or what the last one says of it, was edited")
+            self._refuse("the first line, or its digest in the last one, was edited")
         self._ended = True
 
     def _rows(self) -> Sequence[tuple[str, list[Row]]]:
@@ -167,7 +167,7 @@ def _row(said: Mapping[str, object]) -> Row:
         raise ValueError("fields are missing, or unknown")
     numbers = [said[name] for name in ("seq", "kind", "version", "low")]
     if not all(type(number) is int for number in numbers):
-        raise ValueError("a number is none")
+        raise ValueError("a number is not an integer")
     seq, kind, version, low = cast("list[int]", numbers)
     if not (0 < seq < 2**63 and 0 <= kind < 256 and 0 <= version < 256 and 0 < low < 2**63):
         raise ValueError("a number is out of its bounds")
@@ -196,7 +196,7 @@ def _hex(value: object) -> bytes:
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise TypeError("a text is none")
+        raise TypeError("a text is not a string")
     return value
 
 
@@ -211,8 +211,8 @@ def _digest(line: bytes) -> str:
 def missing_rows(session_id: str, wanted: Mapping[str, Sequence[Row]], there: Mapping[str, Sequence[Row]]) -> list[Row]:
     """The rows to add, agent by agent.
 
-    A copy that was cut off is completed: what is there must be nothing but the beginning of the same journals, which
-    their links prove. Errors: `AlreadyExists` when it is anything else, or everything.
+    The stored rows may be a prefix of the same journals, as their links prove: then the copy is completed. Errors:
+    `AlreadyExists` when other rows are stored, or all of them already.
     """
     missing: list[Row] = []
     for agent_id, rows in wanted.items():

@@ -1,11 +1,10 @@
-"""Replaying records into what an agent needs to go on.
+"""Folding records into the state that an agent needs to go on.
 
-Each record is applied in constant time; only a change of what is shown costs what it drops or replaces. The running
-agent and a restart use the same code, so what is restored equals what was live.
+Applying a record takes constant time; only a view change costs what it drops or replaces. The running agent and a
+restart use the same code, so the restored state equals the live one.
 
-What a record needs of the past is bounded by `needed`: folding the records from there on gives the same image as
-folding all of them. That holds since every record that later ones build on is an anchor (`Anchors`), and `needed`
-never passes one. `restatements` keeps anchors from falling far behind.
+Folding the records from `needed` on gives the same image as folding all of them: every record that later ones build on
+is an anchor (`Anchors`), and `needed` never passes an anchor. `restatements` keeps anchors from falling far behind.
 """
 
 from __future__ import annotations
@@ -44,12 +43,12 @@ from repertory.errors import Invalid
 class Fold:
     """The state of one agent's journal. Start from an image (an agent at rest), or from nothing.
 
-    `apply` takes a record whole, or raises and changes nothing. What the properties return is live and read-only.
+    `apply` takes a whole record, or raises and changes nothing. Properties return live, read-only values.
     """
 
     def __init__(self, image: Image | None = None, *, partial: bool = False) -> None:
-        """With `partial`, what came before `image.last_seq` is unknown rather than absent: nothing is checked against
-        it.
+        """With `partial`, the records up to `image.last_seq` are unknown rather than absent: nothing is checked against
+        them.
         """
         image = image or Image()
         self._partial = partial
@@ -84,11 +83,11 @@ class Fold:
         self._waiting_at = anchors.waiting
         self._run_at = anchors.run
 
-    # What stands.
+    # The current state.
 
     @property
     def last_seq(self) -> int:
-        """The last record applied; 0 before the first one."""
+        """The sequence number of the last record applied; 0 before the first one."""
         return self._last_seq
 
     @property
@@ -113,17 +112,16 @@ class Fold:
 
     @property
     def last_message_seq(self) -> int:
-        """Where the last message stands; 0 when there is none."""
+        """The sequence number of the last message; 0 when there is none."""
         return self._last_message_seq
 
     @property
     def state(self) -> Mapping[str, Json]:
-        """Agent state."""
         return MappingProxyType(self._state)
 
     @property
     def open_tools(self) -> Mapping[str, ToolStarted]:
-        """Tool use id to a start without an end, since the last message."""
+        """Tool use id to its start, for tools started since the last message that have not ended."""
         return MappingProxyType(self._open_tools)
 
     @property
@@ -133,22 +131,22 @@ class Fold:
 
     @property
     def parked(self) -> Mapping[str, ToolStarted]:
-        """Tool use id to the last start of a tool that stopped in order to ask a person, and has not run since."""
+        """Tool use id to its last start, for tools that stopped to ask a person and have not run since."""
         return MappingProxyType(self._parked)
 
     @property
     def questions(self) -> tuple[Interrupt, ...]:
-        """What was asked in the running turn, answered or not, in that order."""
+        """The interrupts of the running turn, answered or not, in order."""
         return tuple(self._questions.values())
 
     @property
     def interrupts(self) -> tuple[Interrupt, ...]:
-        """What the turn waits for, in the order asked."""
+        """The interrupts without a response, in the order asked."""
         return tuple(one for one in self._questions.values() if one.id not in self._responses)
 
     @property
     def responses(self) -> Mapping[str, Json]:
-        """Answers to interrupts of the running turn, by interrupt id."""
+        """Interrupt id to response, for the running turn."""
         return MappingProxyType(self._responses)
 
     @property
@@ -158,7 +156,7 @@ class Fold:
 
     @property
     def nodes(self) -> Mapping[str, NodeChanged]:
-        """The latest word on each node of the orchestrator's current run, in order of first mention."""
+        """The latest record of each node of the orchestrator's current run, in order of first mention."""
         return MappingProxyType(self._nodes)
 
     @property
@@ -168,21 +166,21 @@ class Fold:
 
     @property
     def cursors(self) -> Mapping[str, int]:
-        """How far each memory store has taken this journal in."""
+        """How far each memory store has got in this journal."""
         return MappingProxyType(self._cursors)
 
     @property
     def kept(self) -> Mapping[str, Json]:
-        """What is on its way to each memory store, or was given up."""
+        """The pending and rejected work of each memory store."""
         return MappingProxyType(self._kept)
 
     @property
     def finished_turns(self) -> Mapping[str, FinishedTurn]:
-        """Answered turns by idempotency token: the latest ones only, and surely those whose messages are shown."""
+        """Answered turns by idempotency token: at most `FINISHED_TURNS_MAX`, the latest ones."""
         return MappingProxyType(self._named.finished)
 
     def unanswered_turn(self, token: str) -> UnansweredTurn | None:
-        """The turn of that name, when it has no answer and nothing at the journal's end goes on with it by itself."""
+        """The turn with this token, if it has no whole answer and does not go on by itself at the end; else None."""
         return self._named.left_behind(token, self._last_message)
 
     @property
@@ -201,7 +199,7 @@ class Fold:
 
     @property
     def needed(self) -> int:
-        """The first record that folding needs in order to get here; `last_seq` when none matters."""
+        """The first record that folding needs to get here; `last_seq` when none matters."""
         first = self._last_seq
         for seq in (
             self._shown.first_seq,
@@ -251,12 +249,12 @@ class Fold:
             anchors=self.anchors,
         )
 
-    # What happens.
+    # Applying records.
 
     def apply(self, seq: int, record: Record) -> None:
-        """Take the next record in.
+        """Apply the next record.
 
-        Errors: `Invalid` when it cannot follow what stands (`UnpairedTools` when its tools do not pair up).
+        Errors: `Invalid` when it may not follow (`UnpairedTools` when its tools do not pair up).
         """
         if seq != self._last_seq + 1:
             raise Invalid("a record follows the last one", seq=seq, last=self._last_seq)
@@ -288,9 +286,9 @@ class Fold:
         self._last_seq = seq
 
     def show_with_last(self, view: View) -> None:
-        """As if the last record, a message, had come with this patch of what is shown.
+        """Apply a view patch as part of the last record, which is a message.
 
-        Errors: `Invalid` when it may not; nothing has changed then.
+        Errors: `Invalid` when the patch is not allowed; nothing has changed then.
         """
         _check_light(view)
         if not (self._partial or self._unchecked):
@@ -298,9 +296,9 @@ class Fold:
         self._change_view(self._last_seq, view, patch=True)
 
     def skip(self, seq: int, *, branch: bool = False) -> None:
-        """Pass a row whose content is erased and that is no message: what it said is stated again by a later one.
+        """Pass an erased row that is no message: a later row restates what it said.
 
-        After an erased branch nothing can be checked until the branch that states everything anew.
+        After an erased branch nothing is checked until the branch that restates everything.
         """
         self._last_seq = seq
         self._unchecked = self._unchecked or branch
@@ -309,8 +307,8 @@ class Fold:
         """Go on from an earlier position.
 
         `history` holds, in order, at least the messages that the record's view shows and its last message; with
-        `partial`, those that are still needed at the end of the rows that are being folded.
-        Errors: `Invalid` when the last message is not among them.
+        `partial`, those that are still needed at the end of the rows being folded. Errors: `Invalid` when the last
+        message is missing.
         """
         if seq != self._last_seq + 1 or not (0 <= record.position < seq and 0 <= record.last < seq):
             fields = {"seq": seq, "position": record.position, "last": record.last}
@@ -331,7 +329,7 @@ class Fold:
         self._shown = shown_at(view_hiding(view, gap), history, record.position)
         unanswered = self._last_message is not None and not is_answer(self._last_message)
         turn_at = record.last if unanswered else 0
-        # Where the branch has no message or no run, it is itself the row that says what their numbers go on from.
+        # A branch to before the first message or run is itself the anchor: it holds the numbers to go on from.
         self._take_anchors(
             Anchors(
                 message=record.last or seq,
@@ -387,7 +385,7 @@ class Fold:
             raise Invalid("an idempotency token stands on the first message of its turn", turn=record.turn)
 
     def _forget_turn(self) -> None:
-        """What a turn waited for is settled by the message that follows."""
+        """A new message settles all that the turn waited for."""
         self._open_tools.clear()
         self._finished_tools.clear()
         self._parked.clear()
@@ -402,7 +400,7 @@ class Fold:
     def _on_state(self, seq: int, record: StateChanged) -> None:
         if record.full is not None:
             if record.set or record.delete:
-                raise Invalid("a full state has no patch beside it")
+                raise Invalid("a record with a full state has no patch")
             self._state = dict(record.full)
             self._state_at = seq if record.full else 0
             return
@@ -437,7 +435,7 @@ class Fold:
         self._tools_at = self._tools_at or seq
 
     def _settle_outcome(self, use_id: str) -> None:
-        """Whatever somebody said of an earlier start is no answer about this one."""
+        """Drop the question about an earlier start, and its answer: they do not apply to this start."""
         asked = outcome_id(use_id)
         self._questions.pop(asked, None)
         self._responses.pop(asked, None)
@@ -485,40 +483,36 @@ def _check_light(view: View) -> None:
 
 
 def view_hiding(view: View, stretches: tuple[tuple[int, int], ...]) -> View:
-    """The view with more stretches hidden."""
+    """The view with more ranges hidden."""
     return replace(view, hidden=(*view.hidden, *stretches)) if stretches else view
 
 
-# The turns that callers have named with idempotency tokens: the running one, those that were answered, and those
-# without an answer behind which another one began.
+# Turns with idempotency tokens: the current one, the answered ones, and the unanswered ones that another turn followed.
 
 FINISHED_TURNS_MAX = 64
-"""How many answered idempotency tokens are remembered, at most; and as many that have no answer."""
+"""How many answered tokens are kept, at most; and as many unanswered ones."""
 UNANSWERED_ROWS = 256
-"""For how many records a named turn without an answer is surely remembered, behind which another one began."""
+"""An unanswered turn that another one followed is kept for at least this many records."""
 
 
 class TurnTokens:
-    """Changed record by record, by the fold alone."""
+    """The idempotency tokens of a journal. Only the fold changes them."""
 
     def __init__(self, image: Image) -> None:
-        """As of an image."""
         self.current = image.token
-        """The token of the running turn, or of the last one, and the sequence number of the message that carried it."""
+        """The token of the current or last turn, and the sequence number of the message that carried it."""
         self.finished = dict(image.finished_turns)
         self.unanswered = dict(image.unanswered)
 
     def left_behind(self, token: str, last: Message | None) -> UnansweredTurn | None:
-        """The turn of that name, when it has no answer and nothing goes on with it by itself. `last`: the last message
-        of the conversation.
-        """
+        """See `Fold.unanswered_turn`. `last`: the last message of the conversation."""
         if self.current is not None and self.current[0] == token and last is not None and is_answer(last):
             return None if is_whole(last) else UnansweredTurn(token=token, seq=self.current[1])
         return self.unanswered.get(token)
 
     def needed(self, last_seq: int, first: int, *, running: bool) -> int:
-        """The first record that folding needs, which is `first` for everything else. Whoever goes on with an unanswered
-        turn must know under which name; a running one may have an answer within, behind which a form is asked for.
+        """The first record that folding needs; `first`: the one needed by all but tokens. An unanswered turn keeps its
+        token to be resumed; a running turn may hold an answer already and still be asked for structured output.
         """
         if self.current is not None and self.current[1] < first:
             token, seq = self.current
@@ -533,7 +527,7 @@ class TurnTokens:
     def begin(
         self, seq: int, record: MessageAdded, last: Message | None, open_tools: Mapping[str, ToolStarted]
     ) -> None:
-        """A turn begins behind `last`. One that has no answer goes on in it, or is left behind."""
+        """A turn begins after `last`. The current turn, if unanswered, goes on in the new one or is left behind."""
         token, current = record.idempotency_token, None if self.current is None else self.current[0]
         goes_on = _goes_on(last, record.message)
         if token != current if token is not None else not goes_on:
@@ -544,8 +538,8 @@ class TurnTokens:
             self.unanswered.pop(token, None)
 
     def leave(self, last: Message | None, open_tools: Mapping[str, ToolStarted]) -> None:
-        """Remember the turn that `last` ended, unless it has its answer. `open_tools`: those that started, and of which
-        nobody knows how they ended.
+        """Keep the current turn as unanswered, unless `last` is its answer. `open_tools`: started, without
+        an outcome.
         """
         if self.current is None or last is None or (is_answer(last) and is_whole(last)):
             return
@@ -556,7 +550,7 @@ class TurnTokens:
         self._remember(UnansweredTurn(token=token, seq=seq, unknown=tuple(UnsettledTool(*each) for each in started)))
 
     def answer(self, seq: int, message: Message, turn: int) -> None:
-        """The running turn has this answer. A filler is none, nor is what was cut off or refused."""
+        """The current turn has this answer. Fillers and answers that were cut off or refused do not count."""
         if self.current is None or not is_whole(message):
             return
         token, token_seq = self.current
@@ -566,7 +560,7 @@ class TurnTokens:
             del self.finished[next(iter(self.finished))]
 
     def redact(self, target: int, message: Message) -> None:
-        """The message at `target` is this one, and has always been. An answer that was lost is none."""
+        """The message at `target` was replaced. A turn whose answer is now a filler counts as unanswered."""
         for token, turn in list(self.finished.items()):
             if turn.answer_seq != target:
                 continue
@@ -585,12 +579,12 @@ class TurnTokens:
 
 
 def is_answer(message: Message) -> bool:
-    """Whether a message ends a turn: an assistant message that asks for no tool."""
+    """True if a message ends a turn: an assistant message without tool uses."""
     return message["role"] == "assistant" and not any(tool_uses(message))
 
 
 def _goes_on(last: Message | None, message: Message) -> bool:
-    """Whether the first message of a turn goes on with the one before: it is an answer, or brings results alone."""
+    """True if a turn's first message continues the turn before: it is an answer, or holds only tool results."""
     if last is None or is_answer(last) or is_filler(message):
         return False
     return message["role"] == "assistant" or all("toolResult" in block for block in message["content"])

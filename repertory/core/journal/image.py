@@ -1,4 +1,4 @@
-"""What a journal amounts to at one position: everything that an agent needs to go on, and nothing else."""
+"""The state of a journal at one position: everything that an agent needs to go on, and nothing else."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from repertory.core.messages import Json, Message, ToolResult, ToolUse
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedTurn:
-    """A turn that a caller named and that has its answer: saying it again is answered with this."""
+    """An answered turn with an idempotency token: calling it again returns this answer."""
 
     token: str
     turn: int
     seq: int
-    """Of the message that carried the token."""
+    """The message that carried the token."""
     answer_seq: int
     answer: Message
 
 
 class UnsettledTool(NamedTuple):
-    """A tool that was started, and of which nobody knows how it ended."""
+    """A tool that was started and whose outcome is unknown."""
 
     use: ToolUse
     started: ToolStarted
@@ -33,15 +33,15 @@ class UnsettledTool(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnansweredTurn:
-    """A turn that a caller named, that has no answer, and behind which another one began: saying it again goes on with
-    it, and does not say its prompt twice.
+    """A turn with an idempotency token that has no answer, and after which another turn began. Calling it again goes on
+    with it, and does not repeat its prompt.
     """
 
     token: str
     seq: int
-    """Of the message that carried the token."""
+    """The message that carried the token."""
     unknown: tuple[UnsettledTool, ...] = ()
-    """Its tools whose outcome nobody knew when the other turn began."""
+    """Its tools whose outcome was unknown when the next turn began."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,30 +49,30 @@ class Anchors:
     """Sequence numbers of the rows that opening the agent here depends on; 0 where there is none."""
 
     message: int = 0
-    """The last message: it says how many there are, and what the next one must answer. A branch that went back to
-    before the first message stands here itself.
+    """The last message: it gives the message count, and what the next message must answer. After a rewind to before the
+    first message: the `Branched` row.
     """
     turn: int = 0
     """The first message of a turn that has no answer yet."""
     view: int = 0
-    """The last full view, or patch that says as much: later patches add to it."""
+    """The last full view, or a patch that says as much; later patches add to it."""
     state: int = 0
     """The last full state, which later patches add to."""
     cursors: int = 0
-    """The last full value of the memory stores' positions."""
+    """The last cursor record."""
     tools: int = 0
     """The first start or end of a tool since the last message."""
     waiting: int = 0
-    """The first interrupt or answer that the turn still depends on."""
+    """The first interrupt or response that the turn still depends on."""
     run: int = 0
-    """The first node of the orchestrator's current run."""
+    """The first record of the orchestrator's current run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
-    """An agent at rest. What a restart restores equals what was there before it, field by field.
+    """An agent at rest. A restart restores an image that equals the one before it, field by field.
 
-    Values are shared with whoever made the image and must not be edited.
+    Its values are shared with the fold that made it and must not be edited.
     """
 
     last_seq: int = 0
@@ -88,25 +88,25 @@ class Image:
     last_message_seq: int = 0
     state: Mapping[str, Json] = field(default_factory=dict[str, Json])
     open_tools: Mapping[str, ToolStarted] = field(default_factory=dict[str, ToolStarted])
-    """Tool use id to a start without an end, since the last message."""
+    """Tool use id to its start, for tools started since the last message that have not ended."""
     finished_tools: Mapping[str, ToolResult] = field(default_factory=dict[str, ToolResult])
     """Tool use id to a result that no message holds yet."""
     parked: Mapping[str, ToolStarted] = field(default_factory=dict[str, ToolStarted])
-    """Tool use id to the last start of a tool that stopped in order to ask a person, and has not run since."""
+    """Tool use id to its last start, for tools that stopped to ask a person and have not run since."""
     questions: tuple[Interrupt, ...] = ()
-    """What was asked in the running turn, answered or not, in that order."""
+    """The interrupts of the running turn, answered or not, in order."""
     responses: Mapping[str, Json] = field(default_factory=dict[str, Json])
-    """Answers to interrupts of the running turn, by interrupt id."""
+    """Interrupt id to response, for the running turn."""
     nodes: Mapping[str, NodeChanged] = field(default_factory=dict[str, NodeChanged])
-    """The latest word on each node of the orchestrator's current run, in order of first mention."""
+    """The latest record of each node of the orchestrator's current run, in order of first mention."""
     frontier: tuple[str, ...] = ()
     cursors: Mapping[str, int] = field(default_factory=dict[str, int])
     kept: Mapping[str, Json] = field(default_factory=dict[str, Json])
-    """Store name to what the last cursor record keeps of it."""
+    """Memory store name to its state in the last cursor record (`core/memory/progress.py`)."""
     finished_turns: Mapping[str, FinishedTurn] = field(default_factory=dict[str, FinishedTurn])
-    """By idempotency token, for turns no older than what is shown."""
+    """By idempotency token, for turns no older than `Fold.needed`."""
     unanswered: Mapping[str, UnansweredTurn] = field(default_factory=dict[str, UnansweredTurn])
-    """By idempotency token, for turns no older than `needed`, which those within `UNANSWERED_ROWS` records bound."""
+    """By idempotency token, for turns no older than `Fold.needed`, which those of the last `UNANSWERED_ROWS` bound."""
     token: tuple[str, int] | None = None
     """The idempotency token of the current turn and the sequence number of the message that carried it."""
     run: int = 0
@@ -114,8 +114,8 @@ class Image:
     anchors: Anchors = Anchors()
 
     def since(self, first: int) -> Image:
-        """The same without the tokens of turns that began before the record `first`. A process that has followed a
-        journal, or reads all of it, knows more answered turns than one that has opened it from there.
+        """The same image without the tokens of turns that began before record `first`, for comparing images. A process
+        that has read the whole journal knows more answered turns than one that opened it at `first`.
         """
         return replace(
             self,
@@ -126,12 +126,12 @@ class Image:
 
     @property
     def interrupts(self) -> tuple[Interrupt, ...]:
-        """What the turn waits for, in the order asked."""
+        """The interrupts without a response, in the order asked."""
         return tuple(one for one in self.questions if one.id not in self.responses)
 
     @property
     def shown(self) -> Iterator[tuple[int, Message]]:
-        """Sequence number and message, exactly as the model is shown them. A summary has `SUMMARY_SEQ`."""
+        """Sequence number and message, as the model is shown them. A summary has `SUMMARY_SEQ`."""
         if self.view.summary is not None:
             yield SUMMARY_SEQ, self.view.summary
         yield from self.view.pinned.items()

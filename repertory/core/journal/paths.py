@@ -1,4 +1,4 @@
-"""Which rows led to a position, and which ones lie on ways that were left."""
+"""Which rows led to a position, and which ones a rewind left behind."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from repertory.core.journal.records import Branched, Record
 
 
 def path_to(records: Sequence[tuple[int, Record | None]], position: int) -> list[tuple[int, int]]:
-    """The stretches (first and last sequence number, in order) that lead to a position: all but what rewinds on the way
-    have left behind. A rewind belongs to the stretch that it begins.
+    """The ranges (first and last sequence number, in order) that lead to a position, without what rewinds left behind.
 
-    A rewind that was erased cannot say where it led; what it left behind counts as if it belonged there.
+    A rewind belongs to the range that it begins. The target of an erased rewind is unknown: what it left behind counts
+    as part of the path.
     """
     return _path(branches_in(records[:position]), position)
 
 
 def paths_to(records: Sequence[tuple[int, Record | None]], positions: Iterable[int]) -> list[tuple[int, int]]:
-    """The stretches that lead to any of these positions, joined where they meet."""
+    """The ranges that lead to any of these positions; overlapping and adjacent ranges are merged."""
     branches = branches_in(records)
     found: list[tuple[int, int]] = []
     for first, last in sorted({stretch for position in positions for stretch in _path(list(branches), position)}):
@@ -29,12 +29,12 @@ def paths_to(records: Sequence[tuple[int, Record | None]], positions: Iterable[i
 
 
 def branches_in(records: Sequence[tuple[int, Record | None]]) -> list[tuple[int, Branched]]:
-    """The rewinds, and the beginning of a fork."""
+    """The `Branched` records: rewinds, and the first record of a fork."""
     return [(seq, record) for seq, record in records if isinstance(record, Branched)]
 
 
 def _path(branches: list[tuple[int, Branched]], position: int) -> list[tuple[int, int]]:
-    """The stretches that lead to a position. `branches` is used up."""
+    """The ranges that lead to a position. Consumes `branches`."""
     found: list[tuple[int, int]] = []
     end = position
     while end > 0:
@@ -50,5 +50,5 @@ def _path(branches: list[tuple[int, Branched]], position: int) -> list[tuple[int
 
 
 def within(seq: int, stretches: Iterable[tuple[int, int]]) -> bool:
-    """Whether a number lies in one of the stretches."""
+    """True if a sequence number lies in one of the ranges."""
     return any(first <= seq <= last for first, last in stretches)

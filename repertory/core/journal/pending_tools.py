@@ -1,5 +1,5 @@
-"""What a turn or a run still depends on: as records, for who states anew where a journal stands; as a value, for who
-goes on from there.
+"""What a turn or a run still waits for: as records, to restate it behind a rewind or in a fork; as a value
+(`PendingTools`), to go on from there.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 def standing_records(fold: Fold, at: float) -> Iterator[Record]:
-    """The nodes of the run, tools without a result or whose result no message holds, what was asked, and the answers.
+    """The run's nodes, tools without a result, results that no message holds yet, interrupts, and their responses.
 
-    To follow a `Branched`, which forgets them. Idempotency tokens cannot be said again.
+    To be appended after a `Branched`, which drops them. Idempotency tokens cannot be restated.
     """
     yield from _nodes(fold)
     yield from fold.open_tools.values()
@@ -34,14 +34,14 @@ def standing_records(fold: Fold, at: float) -> Iterator[Record]:
 
 
 def nodes_stated(fold: Fold, at: float) -> Iterator[NodeChanged]:
-    """Everything that is known of the run, in the order in which it is known: nothing before counts any more."""
+    """Every node of the run, in order of first mention. The first is marked `WHOLE`: older records count no more."""
     for number, node in enumerate(_nodes(fold)):
         yield replace(node, at=at, data=node.data if number else {**node.data, WHOLE: True})
 
 
 def nodes_again(fold: Fold, run: int, at: float) -> Iterator[Record]:
-    """The nodes of the run as those of another one, which begins at that time and goes on from there: what owes work in
-    it is done anew. To follow a `Branched`.
+    """The nodes of the run under another run number, beginning at `at`: pending nodes run again in the new run. To be
+    appended after a `Branched`.
     """
     for node in _nodes(fold):
         data = {**node.data, "begun_at": at} if "begun_at" in node.data else node.data
@@ -49,7 +49,7 @@ def nodes_again(fold: Fold, run: int, at: float) -> Iterator[Record]:
 
 
 def _nodes(fold: Fold) -> Iterator[NodeChanged]:
-    """The latest word on each node, all of it as of now: each says what owes work now, and what of that may begin."""
+    """The latest record of each node, all with the current frontier and the nodes of it that are ready."""
     ready = next((node.data.get("ready") for node in fold.nodes.values() if node.frontier == fold.frontier), None)
     for node in fold.nodes.values():
         data = {name: value for name, value in node.data.items() if name != "ready"}
@@ -57,7 +57,7 @@ def _nodes(fold: Fold) -> Iterator[NodeChanged]:
 
 
 def pending_tools_of(at: Fold | Image) -> PendingTools:
-    """Where the conversation stands among the tools of its last message."""
+    """The tools of the last message, and the interrupts about them."""
     starts = {**at.open_tools, **at.parked}
     return PendingTools(
         last=at.last_message,
@@ -70,17 +70,17 @@ def pending_tools_of(at: Fold | Image) -> PendingTools:
 
 
 class Start(NamedTuple):
-    """That a tool was started."""
+    """One start of a tool."""
 
     attempt: int
-    """How often, this time included."""
+    """The number of this attempt, from 1."""
     key: str = ""
-    """The idempotency key of all its attempts; empty when nobody has said it, and whoever goes on makes one."""
+    """The idempotency key of all its attempts; empty when unknown: the next attempt then makes one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingTools:
-    """Where a conversation stands. Everything but `last` is about the tool uses of the last message."""
+    """What a conversation waits for. Every field but `last` is about the tool uses of the last message."""
 
     last: Message | None
     started: frozenset[str] = frozenset()
@@ -88,32 +88,32 @@ class PendingTools:
     finished: Mapping[str, ToolResult] = field(default_factory=dict["str", "ToolResult"])
     """Recorded results by tool use id."""
     starts: Mapping[str, Start] = field(default_factory=dict["str", "Start"])
-    """Tool use id to its last start, for those that have no result."""
+    """Tool use id to its last start, for uses without a result."""
     questions: tuple[Interrupt, ...] = ()
-    """What was asked, answered or not, in that order."""
+    """Interrupts asked, answered or not, in order."""
     responses: Mapping[str, Json] = field(default_factory=dict[str, "Json"])
-    """The answers, by interrupt id."""
+    """Interrupt id to response."""
 
     @property
     def waiting(self) -> tuple[Interrupt, ...]:
-        """What was asked and has no answer."""
+        """The interrupts without a response."""
         return tuple(one for one in self.questions if one.id not in self.responses)
 
     def not_asked(self, interrupts: Sequence[Interrupt]) -> tuple[Interrupt, ...]:
-        """Those of these that do not wait already."""
+        """Those of `interrupts` that are not waiting already."""
         return tuple(one for one in interrupts if one not in self.waiting)
 
     def new_answers(self, responses: Mapping[str, Json]) -> dict[str, Json]:
-        """Those of these that are not known already."""
+        """Those of `responses` that are new or differ from the ones known."""
         known = self.responses
         return {key: value for key, value in responses.items() if key not in known or known[key] != value}
 
     def answered(self, responses: Mapping[str, Json]) -> PendingTools:
-        """The standing when these answers have come as well."""
+        """A copy in which these responses have come."""
         return replace(self, responses={**self.responses, **responses})
 
     def ended(self, results: Mapping[str, ToolResult]) -> PendingTools:
-        """The standing when these tools have ended as well, by tool use id."""
+        """A copy in which these tools have ended. `results`: by tool use id."""
         if not results:
             return self
         settled = {outcome_id(use_id) for use_id in results}

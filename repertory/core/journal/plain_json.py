@@ -1,8 +1,8 @@
-"""JSON for record bodies: compact, exact, and able to hold raw bytes that no user data can be mistaken for.
+"""JSON for record bodies: compact, exact, and able to hold raw bytes that user data cannot be mistaken for.
 
-Bytes become `{"$bytes": "<base64>"}`. A user's own dictionary key that reads like that marker (any number of dollar
-signs, then `bytes`) gets one more dollar sign, and loses it when read. So the marker itself never comes from a user,
-whatever they store. Data without such keys and bytes, which is nearly all of it, is plain JSON and pays nothing.
+Bytes become `{"$bytes": "<base64>"}`. A user's dictionary key that reads like that marker (any number of dollar signs,
+then `bytes`) gets one more dollar sign when written and loses it when read. Data without such keys and without bytes,
+which is nearly all of it, is plain JSON and costs nothing extra.
 """
 
 from __future__ import annotations
@@ -19,14 +19,13 @@ from repertory.errors import Invalid
 _MARKER = "$bytes"
 _AT_ONCE_BYTES = 1024 * 1024
 _MARK = b'$bytes"'
-"""What the bytes of a body contain when there is anything to unescape (or when a text happens to end so)."""
+"""A body without these bytes needs no unescaping. (A body with them may not need it either: a text can end so.)"""
 
 
 def dump(value: object) -> bytes:
     """UTF-8 JSON without spaces. Dictionary keys must be strings.
 
-    Errors: `Invalid` when JSON cannot say the value: NaN, infinities, other types than JSON's and bytes, too deep a
-    nesting.
+    Errors: `Invalid` for NaN, infinities, values that are neither JSON nor bytes, and too deep nesting.
     """
     try:
         text = _ENCODE(value)
@@ -41,9 +40,9 @@ def dump(value: object) -> bytes:
 
 
 def load(body: bytes) -> Json:
-    """The value again, equal to what was dumped but for tuples, which are lists.
+    """The value that was dumped; tuples come back as lists.
 
-    Errors: ValueError when the bytes are no JSON, hold a constant like NaN, or go on after the value.
+    Errors: ValueError when the bytes are not JSON, hold a constant like NaN, or continue after the value.
     """
     text = body.decode()
     try:
@@ -57,10 +56,10 @@ def load(body: bytes) -> Json:
 
 
 def load_all(bodies: Sequence[bytes]) -> list[Json] | None:
-    """All of these at once, which is a third quicker; None when that cannot be done and each must be loaded by itself.
+    """Load many bodies in one parse, a third faster than one by one; None when they must be loaded one by one.
 
-    Only for bodies that are known to be what `dump` made, such as those of verified rows. No other thread runs while
-    JSON is read, so many bytes are read a megabyte at a time.
+    Only for bodies that `dump` made, such as those of verified rows. Parsing JSON holds the interpreter lock, so large
+    inputs are parsed a megabyte at a time.
     """
     if sum(map(len, bodies)) <= _AT_ONCE_BYTES:
         return _load_at_once(bodies)

@@ -1,7 +1,7 @@
-"""Everything that a journal can say, one frozen dataclass per kind of record.
+"""The kinds of journal records, one frozen dataclass each.
 
-A record never points to another by place in a file, only by sequence number within its own journal. Values are taken as
-they are and must not be edited afterwards. Wherever a value is typed `Json`, raw `bytes` are kept exactly as well.
+A record refers to another only by sequence number within its own journal. Values are not copied and must not be edited
+afterwards. Where a value is typed `Json`, raw `bytes` are kept exactly as well.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from repertory.core.interrupts import Interrupt
 from repertory.core.messages import Json, Message, ToolResult
 
 WHOLE = "whole"
-"""Where the data of a `NodeChanged` says so, it and those that follow state all that is known of the run: what came
-before them does not count any more.
+"""A key in the data of a `NodeChanged`. Where it is true, this record and those after it state the whole run: earlier
+records no longer count.
 """
 NodeStatus = Literal["started", "completed", "failed", "interrupted"]
 
@@ -24,59 +24,59 @@ NodeStatus = Literal["started", "completed", "failed", "interrupted"]
 class View:
     """What the model is shown: the summary, then the pinned messages, then every message from `first_shown` on.
 
-    Pinned and replaced messages stand here by value, so that showing them never means reading an old row.
+    Pinned and replaced messages are stored here by value, so that showing them needs no old row.
     """
 
     first_shown: int = 0
     """Messages with a lower sequence number are not shown, unless pinned."""
     pinned: Mapping[int, Message] = field(default_factory=dict[int, Message])
-    """Sequence number to message, in order; each lies before `first_shown`."""
+    """Sequence number to message, in order; each is below `first_shown`."""
     replaced: Mapping[int, Message] = field(default_factory=dict[int, Message])
-    """Sequence number of a shown message to what is shown instead."""
+    """Sequence number of a shown message to the message shown in its place."""
     summary: Message | None = None
     hidden: tuple[tuple[int, int], ...] = ()
-    """First and last sequence numbers of stretches after `first_shown` that a `Branched` left behind."""
+    """First and last sequence numbers of ranges after `first_shown` that a `Branched` left behind."""
     manager: str = ""
-    """The class name of the conversation manager that decided this."""
+    """The class name of the conversation manager that decided this view."""
     manager_state: Mapping[str, Json] = field(default_factory=dict[str, Json])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageAdded:
-    """A message was added. It is shown to the model from now on."""
+    """A message was added, and is shown to the model from now on."""
 
     at: float
     """Epoch seconds, here and in every record."""
     message: Message
     turn: int
-    """Which turn of the journal it belongs to, counted from 1. Never falls."""
+    """The turn that it belongs to, counted from 1. Never falls."""
     index: int
-    """How many messages the journal held before it."""
+    """The number of messages in the journal before it."""
     idempotency_token: str | None = None
-    """What the caller named the turn; on the first message of a turn only."""
+    """The idempotency token of the turn; on its first message only."""
     repaired: str | None = None
-    """Why this is not quite what was said, when a foreign history had to be mended."""
+    """Why this differs from the original, when a foreign history had to be repaired."""
     view: View | None = None
-    """What is shown from this message on, when that changed with it: a patch as in `ViewChanged`, which holds no
-    message. So a turn that hides what has grown old is still one record for the prompt and one for the answer.
+    """What is shown from this message on, if that changed with it: a patch as in `ViewChanged` that holds no messages.
+    So a turn that hides old messages still costs one record for the prompt and one for the answer.
     """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolStarted:
-    """A tool is about to run. Without a `ToolFinished` after it, nobody knows whether it took effect."""
+    """A tool is about to run. Without a `ToolFinished` after it, its outcome is unknown."""
 
     at: float
     tool_use_id: str
     name: str
     idempotency_key: str
-    """Empty in what came with a document that does not say it."""
+    """Empty when it came from an imported document that does not state it."""
     attempt: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolFinished:
-    """A tool ended with this result, whose message is not stored yet."""
+    """A tool ended with this result, which no message holds yet."""
 
     at: float
     tool_use_id: str
@@ -87,8 +87,8 @@ class ToolFinished:
 class ViewChanged:
     """What the model is shown changed.
 
-    A full value says everything. A patch (`patch=True`) is what most turns need: `first_shown`, `manager` and
-    `manager_state` are as stated, `pinned` and `replaced` are additions, `summary` and `hidden` stay what they were.
+    A full value states everything. In a patch (`patch=True`), which is enough for most turns, `first_shown`, `manager`
+    and `manager_state` are stated, `pinned` and `replaced` are additions, and `summary` and `hidden` stay unchanged.
     """
 
     at: float
@@ -99,7 +99,7 @@ class ViewChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateChanged:
-    """Agent state after a change: a patch, or everything when `full` is not None (then the patch is empty)."""
+    """Agent state changed: a patch, or the whole state when `full` is not None (then the patch is empty)."""
 
     at: float
     set: Mapping[str, Json] = field(default_factory=dict[str, Json])
@@ -109,9 +109,9 @@ class StateChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Redacted:
-    """The message at `target` is this one, and has always been: the commit that stores this erases the original.
+    """The message at `target` is this one, and always was: the commit that stores this record erases the original.
 
-    It repeats what the fold needs of the original record, which is gone.
+    It repeats what the fold needs of the erased record.
     """
 
     at: float
@@ -125,17 +125,17 @@ class Redacted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interrupted:
-    """The turn waits for a person. Adds to interrupts that wait already; the same id replaces, and drops its answer."""
+    """The turn waits for a person. Adds to waiting interrupts; a repeated id replaces one and drops its response."""
 
     at: float
     interrupts: tuple[Interrupt, ...]
     parked: tuple[str, ...] = ()
-    """Ids of tool uses that were started and stopped in order to ask: they run again when they have their answer."""
+    """Ids of tool uses that started and stopped to ask: they run again after the answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resumed:
-    """Answers came: interrupt id to response."""
+    """Responses came: interrupt id to response."""
 
     at: float
     responses: Mapping[str, Json]
@@ -143,40 +143,40 @@ class Resumed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeChanged:
-    """An orchestrator's node started or ended. A higher `run` begins anew and forgets the nodes of the one before."""
+    """An orchestrator's node started or ended. A higher `run` is a new run and drops the nodes of the one before."""
 
     at: float
     run: int
     node: str
     status: NodeStatus
     frontier: tuple[str, ...] = ()
-    """Nodes that are to run next, as of this record."""
+    """The nodes to run next, as of this record."""
     result: Json = None
     data: Mapping[str, Json] = field(default_factory=dict[str, Json])
-    """Whatever else the orchestrator needs to go on: counters, shared context, tasks handed over."""
+    """What else the orchestrator needs to go on: counters, shared context, handed-over tasks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotTaken:
-    """A name for a position. Costs nothing more than this record. Of several of one label, the latest counts."""
+    """A label for a position. Costs only this record. Of several with one label, the latest counts."""
 
     at: float
     label: str
     metadata: Mapping[str, Json] = field(default_factory=dict[str, Json])
     digest: str = ""
-    """What proves the position, in hexadecimal: the link of its row, or SHA-256 of a snapshot's content; empty when
-    nobody asked for it.
+    """The proof of the position, in hexadecimal: the link of its row, or SHA-256 of a snapshot's content; empty when it
+    was not asked for.
     """
     position: int | None = None
-    """What is named; None: the position right before this record."""
+    """The position that is named; None: the one right before this record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Branched:
-    """The conversation goes on from an earlier position. What lay beyond stays in the journal, hidden.
+    """The conversation goes on from an earlier position. The records after that position stay in the journal, hidden.
 
-    View and state are those of that position, in full: going on needs no row before the ones that the view shows.
-    Open tools, waiting interrupts and finished idempotency tokens are not carried over.
+    View and state are those of that position, in full: going on needs no row before the ones that the view shows. Open
+    tools, waiting interrupts and idempotency tokens are dropped.
     """
 
     at: float
@@ -185,37 +185,37 @@ class Branched:
     last: int
     """Sequence number of the last message at that position; 0 when there was none."""
     message_count: int = 0
-    """Messages that the journal holds, the hidden ones included: numbering goes on."""
+    """All messages in the journal, hidden ones included: numbering goes on."""
     turns: int = 0
-    """Turns that the journal holds, the hidden ones included."""
+    """All turns in the journal, hidden ones included."""
     run: int = 0
-    """The orchestrator's last run, the hidden ones included."""
+    """The orchestrator's last run, hidden ones included."""
     view: View = field(default_factory=View)
     state: Mapping[str, Json] = field(default_factory=dict[str, Json])
     name: str = ""
     source: str | None = None
-    """Where a copy came from, as `session/agent`, when this is the first record of a journal forked from another."""
+    """In the first record of a fork: the journal it was made from, as `session/agent`."""
     source_position: int = 0
-    """The position of the source that it goes on from; 0 in forks of earlier releases, which did not say."""
+    """The position of the source at which the fork was made; 0 in forks of earlier releases, which did not store it."""
     source_link: str = ""
     """The link of the source's row there, in hexadecimal: it tells the source from another session of its name."""
     copied: tuple[int, ...] = ()
-    """The numbers in the source of the messages that follow this record, one for each: they are copies."""
+    """The sequence numbers, in the source, of the copied messages that follow this record, in order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CursorMoved:
-    """How far each memory store has taken this journal in: store name to sequence number. A full value."""
+    """How far each memory store has got in this journal: store name to sequence number. A full value."""
 
     at: float
     positions: Mapping[str, int]
     kept: Mapping[str, Json] = field(default_factory=dict[str, Json])
-    """Store name to what is on its way there, or was given up; `core/memory/progress.py` says how it is written."""
+    """Store name to its pending and rejected work; `core/memory/progress.py` defines the format."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnerChanged:
-    """A new owner took the session over. For the reader of a journal; going on does not depend on it."""
+    """A new owner took the session over. Kept for readers; the fold ignores it."""
 
     at: float
     owner: str

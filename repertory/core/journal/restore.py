@@ -1,4 +1,4 @@
-"""Rows back to a fold: what a restart does."""
+"""Rows back to a fold, as a restart needs it."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ class Restored:
 
     fold: Fold
     link: bytes | None
-    """Of the last row; None when there are no rows."""
+    """The link of the last row; None when there are no rows."""
     mended: Mapping[int, Message] = field(default_factory=dict[int, Message])
-    """Messages whose rows say something that may not be said, by sequence number, as they are shown instead."""
+    """Messages that providers would refuse as stored: sequence number to the repaired message, which is shown."""
 
 
 def restore(rows: Sequence[Row], *, session_id: str = "") -> Restored:
-    """The fold of an agent's rows, verified first: all of them, or those from the last row's `low` on.
+    """Verify an agent's rows and fold them: all rows, or those from the last row's `low` on.
 
-    Errors: `CorruptJournal` naming session, agent and sequence number; nothing is ever mended here.
+    Errors: `CorruptJournal` with session, agent and sequence number. Corrupt rows are never repaired here.
     """
     if not rows:
         return Restored(fold=Fold(), link=None)
     verify(rows, session_id=session_id)
-    # The row before the first needed one is there for its link only.
+    # The first row of a partial journal is needed for its link only.
     folded = rows if rows[0].seq == 1 else rows[1:]
     if not folded:
         raise CorruptJournal("the journal's last row cannot stand alone", session=session_id, seq=rows[0].seq)
@@ -48,10 +48,10 @@ def restore(rows: Sequence[Row], *, session_id: str = "") -> Restored:
 
 
 def prove(rows: Sequence[Row], *, session_id: str = "") -> None:
-    """Return if these rows, from the first one on, are a journal that can be opened at its end and gone on with.
+    """Return if these rows, a whole journal, can be opened at the end and gone on with.
 
-    A correct chain only proves that nobody has changed the rows: whoever wrote them may have written anything.
-    Errors: `CorruptJournal` naming session, agent and sequence number.
+    A correct chain proves only that the rows were not changed: their writer may have written nonsense. Errors:
+    `CorruptJournal` with session, agent and sequence number.
     """
     fold = restore(rows, session_id=session_id).fold
     if not rows:
@@ -61,17 +61,17 @@ def prove(rows: Sequence[Row], *, session_id: str = "") -> None:
     beyond = view.first_shown > last.seq + 1 or any(end > last.seq for _, end in view.hidden)
     said = {row.seq for row in rows if row.kind == RecordKind.MESSAGE}
     if beyond or not said.issuperset((*view.pinned, *view.replaced)):
-        raise CorruptJournal("what is shown depends on rows that are not there", **where)
+        raise CorruptJournal("the view depends on rows that are missing", **where)
     opened = restore(rows[last.low - 1 :], session_id=session_id).fold.image()
     if opened.since(last.low) != fold.image().since(last.low):
-        raise CorruptJournal("opening the journal shows something else than its rows say", **where)
+        raise CorruptJournal("opening the journal gives another state than replaying all of its rows", **where)
 
 
 def records_of(rows: Sequence[Row], *, session_id: str = "") -> list[tuple[int, Record | None]]:
-    """Sequence number and record of each row; verify them first. None stands for a content that was erased.
+    """Sequence number and record of each row; None for an erased content. Verify the rows first.
 
-    A redacted message appears as its redaction says, whether or not the original is still there.
-    Errors: `CorruptJournal` for a row that cannot be decoded.
+    A redacted message appears as its redaction says, even while the original is still there. Errors: `CorruptJournal`
+    for a row that cannot be decoded.
     """
     decoded = _decoded_at_once(rows) or [(row.seq, None if row.erased else _decoded(row, session_id)) for row in rows]
     redactions = {record.target: record for _, record in decoded if type(record) is Redacted}
@@ -81,13 +81,13 @@ def records_of(rows: Sequence[Row], *, session_id: str = "") -> list[tuple[int, 
 
 
 def messages_of(records: Sequence[tuple[int, Record | None]]) -> dict[int, Message]:
-    """Sequence number to message, in order: everything that was said in these records, hidden or not."""
+    """Sequence number to message, in order: every message in these records, hidden or not."""
     return {seq: record.message for seq, record in records if type(record) is MessageAdded}
 
 
 def said_in(rows: Sequence[Row], *, session_id: str = "") -> tuple[dict[int, Message], dict[int, Message]]:
-    """What was said in these rows of messages and redactions: sequence number to message, in order, and the same for
-    what redactions put in its place. Errors: as `records_of`.
+    """The messages in rows of messages and redactions. First: sequence number to message, in order. Second: sequence
+    number to the replacement, for each redaction. Errors: as `records_of`.
     """
     plain = decode_messages(rows)
     if plain is not None:
@@ -104,9 +104,8 @@ def replay(
     session_id: str = "",
     after: int = 0,
 ) -> None:
-    """Fold rows whose records are known: those after sequence number `after`, up to which the fold has them already.
-
-    Errors: `CorruptJournal` naming the first one that cannot stand there.
+    """Fold rows whose records are known, except those up to sequence number `after`, which the fold has already.
+    Errors: `CorruptJournal` with the first record that may not follow.
     """
     branches = any(type(record) is Branched for _, record in records)
     history = messages_of(records) if branches else {}

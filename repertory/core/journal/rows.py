@@ -4,9 +4,9 @@
     link   = sha256(previous link + header + digest), its first 16 bytes
     header = seq (8 bytes), kind (1), version (1), low (8), big-endian
 
-The chain runs over digests and not over contents, so a content can be destroyed without breaking it: an erased row has
-no salt, and its body is the digest of what was there. The salt is what keeps a short content from being guessed from
-that digest. `docs/journal-format.md` has a worked example.
+The chain covers digests, not contents, so a content can be erased without breaking it: an erased row has no salt, and
+its body is the digest of the content. Without the salt nobody can guess a short content from its digest.
+`docs/journal-format.md` has a worked example.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import NamedTuple
 from repertory.errors import CorruptJournal
 
 VERSION = 1
-"""The version of the journal format that is written."""
+"""The journal format version that this release writes."""
 
 LINK_BYTES = 16
 SALT_BYTES = 16
@@ -30,7 +30,7 @@ _HEADER = struct.Struct(">QBBQ")
 
 
 class RecordKind(IntEnum):
-    """The kinds of records, as rows number them. Numbers are never used again."""
+    """The kinds of records, as rows number them. A number is never reused."""
 
     MESSAGE = 1
     TOOL_STARTED = 2
@@ -48,18 +48,16 @@ class RecordKind(IntEnum):
 
 
 class Row(NamedTuple):
-    """One record with its place. A named tuple, since rows are made by the ten thousand and cross into SQLite as they
-    are.
-    """
+    """One record as stored. A named tuple, since rows are made by the ten thousand and passed to SQLite as they are."""
 
     agent_id: str
     seq: int
     """From 1, without gaps, per agent."""
     kind: int
-    """One of `RecordKind`; a number that this release does not know is kept, and refused when it is decoded."""
+    """One of `RecordKind`. A number that this release does not know is kept; decoding it fails."""
     version: int
     low: int
-    """The first row that opening the agent at this row needs. The rows before it need not be read."""
+    """The first row needed to open the agent at this row; the rows before it need not be read."""
     link: bytes
     salt: bytes
     """Empty when the row's content has been erased."""
@@ -68,60 +66,59 @@ class Row(NamedTuple):
 
     @property
     def erased(self) -> bool:
-        """Whether the content is gone for good."""
         return not self.salt
 
     def without_content(self) -> Row:
-        """The same row with its content destroyed. Erasing twice changes nothing."""
+        """The same row, erased. Erasing twice changes nothing."""
         return self if self.erased else self._replace(salt=b"", body=digest_of(self.salt, self.body))
 
 
 def size_of(rows: Iterable[Row]) -> int:
-    """The bytes of the rows' bodies."""
+    """The sum of the rows' body sizes, in bytes."""
     return sum(len(row[7]) for row in rows)
 
 
 def first_link(agent_id: str) -> bytes:
-    """What the first row of an agent's journal is linked to."""
+    """The link that the first row of an agent's journal follows."""
     return sha256(b"repertory journal\0" + agent_id.encode()).digest()[:LINK_BYTES]
 
 
 def digest_of(salt: bytes, body: bytes) -> bytes:
-    """The digest of a content that is there."""
+    """The digest of a content."""
     return sha256(salt + body).digest()
 
 
 def next_link(previous: bytes, header: bytes, digest: bytes) -> bytes:
-    """The link of a row from the one before it."""
+    """The link of a row, from the link of the row before it."""
     return sha256(previous + header + digest).digest()[:LINK_BYTES]
 
 
 def header_of(seq: int, kind: int, version: int, low: int) -> bytes:
-    """What the chain covers besides the content."""
+    """The part of a row that the chain covers besides its content."""
     return _HEADER.pack(seq, kind, version, low)
 
 
 def link_of(previous: bytes, row: Row) -> bytes:
-    """The link that `row` should have when it follows `previous`; empty when it cannot have any. Its own link is not
-    looked at.
+    """The link that `row` should have after `previous`, whatever its own link is; empty when its numbers are
+    impossible.
     """
     _, seq, kind, version, low, _, salt, body = row
     digest = sha256(salt + body).digest() if salt else body
     try:
         header = _HEADER.pack(seq, kind, version, low)
-    except struct.error:  # A number that no row has: somebody has edited it.
+    except struct.error:  # A number out of range: the row was edited.
         return b""
     return sha256(previous + header + digest).digest()[:LINK_BYTES]
 
 
-# Proving that rows are what was written: in order, without gaps, unchanged.
+# Verifying rows: in order, without gaps, unchanged.
 
 
 def verify(rows: Sequence[Row], *, session_id: str = "") -> None:
-    """Return if the rows are one unbroken stretch of one agent's journal; erased contents are fine.
+    """Return if the rows are one unbroken range of one agent's journal; erased contents are fine.
 
-    A stretch that does not begin at sequence number 1 is proved from its second row on: the first one is where the
-    proof starts. Errors: `CorruptJournal` naming session, agent and sequence number of the first row that is wrong.
+    A range that does not begin at sequence number 1 is verified from its second row on: the first one only supplies its
+    link. Errors: `CorruptJournal` with session, agent and sequence number of the first wrong row.
     """
     if not rows:
         return
@@ -137,7 +134,7 @@ def verify(rows: Sequence[Row], *, session_id: str = "") -> None:
 
 
 def verify_whole(rows: Sequence[Row], *, session_id: str = "") -> None:
-    """The same for all rows of a journal, of which the first one must be there."""
+    """`verify` for a whole journal: the first row must be there."""
     if rows and rows[0].seq != 1:
         where = {"session": session_id, "agent": rows[0].agent_id, "seq": rows[0].seq}
         raise CorruptJournal("the journal does not begin with its first row", **where)
@@ -145,7 +142,7 @@ def verify_whole(rows: Sequence[Row], *, session_id: str = "") -> None:
 
 
 def _follows(row: Row, agent_id: str, seq: int, previous: bytes) -> bool:
-    """Whether nothing at all is wrong, decided as fast as can be: this runs for every row that is opened."""
+    """True if nothing is wrong with the row. Kept fast, since it runs for every row that is opened."""
     return (
         row[1] == seq
         and row[0] == agent_id
@@ -156,7 +153,7 @@ def _follows(row: Row, agent_id: str, seq: int, previous: bytes) -> bool:
 
 
 def fault(row: Row, agent_id: str, seq: int, previous: bytes | None) -> str | None:
-    """What is wrong with a row that should be `agent_id`'s at `seq`, after a row with the link `previous`; None when
+    """What is wrong with a row that should be row `seq` of `agent_id`, after the link `previous`; None when
     nothing is.
     """
     if row.agent_id != agent_id:

@@ -1,6 +1,6 @@
-"""What the model is shown, kept up to date message by message.
+"""What the model is shown, updated message by message.
 
-Adding is constant time, dropping costs what is dropped, and nothing ever walks the history.
+Adding costs constant time; dropping costs what is dropped. No operation walks the history.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from repertory.core.window.decision import WindowPlan
 
 SUMMARY_SEQ = 0
-"""The sequence number under which a summary is shown: it has no row of its own."""
+"""The sequence number of a shown summary, which has no row of its own."""
 
 
 class VisibleMessages:
     """A `View` applied to messages: the summary, then the pinned messages, then the recent ones.
 
-    Iterating gives (sequence number, message) exactly as the model is shown them.
+    Iterating gives (sequence number, message), as the model is shown them.
     """
 
     __slots__ = ("_pinned", "_recent", "_replaced", "_view")
@@ -48,19 +48,19 @@ class VisibleMessages:
 
     @property
     def view(self) -> View:
-        """The view in force, as a full value. Costs what it holds by value."""
+        """The current view, as a full value. Costs the pinned and replaced messages."""
         if not (self._pinned or self._replaced):
             return self._view
         return replace(self._view, pinned=dict(self._pinned), replaced=dict(self._replaced))
 
     @property
     def light(self) -> bool:
-        """Whether the view is no more than `first_shown` and its manager: it holds and hides nothing else."""
+        """True if the view consists of `first_shown` and its manager only."""
         return not (self._pinned or self._replaced or self._view.hidden) and self._view.summary is None
 
     @property
     def in_front(self) -> list[tuple[int, Message]]:
-        """What is shown before the recent messages: the summary and the pinned ones."""
+        """What is shown before the recent messages: the summary, then the pinned messages."""
         summary = self._view.summary
         return [*([] if summary is None else [(SUMMARY_SEQ, summary)]), *self._pinned.items()]
 
@@ -75,12 +75,12 @@ class VisibleMessages:
         return iter(self._recent)
 
     def recent_at(self, position: int) -> tuple[int, Message]:
-        """One of the recent messages, counted from the first of them."""
+        """One of the recent messages, by its index."""
         return self._recent[position]
 
     def messages(self) -> list[Message]:
-        """The messages alone: what a model call is given."""
-        shown = [*self.in_front, *self._recent]  # At once: other threads may look as well.
+        """The messages alone, as a model call gets them."""
+        shown = [*self.in_front, *self._recent]  # Copied at once: other threads may read too.
         return [message for _, message in shown]
 
     def add(self, seq: int, message: Message) -> None:
@@ -89,7 +89,7 @@ class VisibleMessages:
             self._recent.append((seq, message))
 
     def check(self, view: View, *, patch: bool) -> None:
-        """Raise `Invalid` when the view asks for messages that were let go: that takes a `Branched`."""
+        """Errors: `Invalid` when the view shows messages that were dropped, which only a `Branched` may do."""
         if view.first_shown < self._view.first_shown:
             raise Invalid("a view only moves forward", first_shown=view.first_shown, was=self._view.first_shown)
         if patch and (view.summary is not None or view.hidden):
@@ -117,16 +117,16 @@ class VisibleMessages:
                 manager_state=view.manager_state,
             )
         else:
-            view_alone = view  # As most turns have it: nothing to take out, nothing to keep.
+            view_alone = view  # The usual case: the view holds no messages and no ranges.
         self._view = view_alone
         self._drop()
         if view.replaced:
             self._recent = deque((seq, view.replaced.get(seq, message)) for seq, message in self._recent)
 
     def redact(self, target: int, message: Message) -> None:
-        """Show this instead of the message at `target`, if that is shown.
+        """Replace the message at `target`, if it is shown.
 
-        Errors: `UnpairedTools` when it asks or answers other tools than the original.
+        Errors: `UnpairedTools` when the replacement has other tool uses or results than the original.
         """
         if target in self._pinned:
             _check_same_tools(self._pinned[target], message)
@@ -151,7 +151,7 @@ class VisibleMessages:
 
 
 def shown_at(view: View, history: Mapping[int, Message], last: int) -> VisibleMessages:
-    """The view applied afresh to a history (sequence number to message, in order) up to and with `last`."""
+    """A view applied afresh to a history (sequence number to message, in order), up to and including `last`."""
     recent = (
         (seq, view.replaced.get(seq, message))
         for seq, message in history.items()
@@ -170,11 +170,11 @@ def _check_same_tools(original: Message, message: Message) -> None:
 
 
 def shown_messages(shown: VisibleMessages) -> dict[int, Message]:
-    """Sequence number to message as it is shown, in order, without a summary."""
+    """Sequence number to message, as shown and in order, without the summary."""
     return {seq: message for seq, message in shown if seq != SUMMARY_SEQ}
 
 
-# A conversation manager's plan as the record that says what it did.
+# A conversation manager's plan as a record.
 
 
 def view_change(
@@ -186,11 +186,11 @@ def view_change(
     manager_state: Mapping[str, Json],
     at: float,
 ) -> ViewChanged:
-    """The record to append so that the model is shown what `plan` makes of what it is shown now, `summary` in front.
+    """The record after which the model is shown what `plan` makes of the current messages, `summary` first.
 
-    The plan's positions count over everything shown, an earlier summary and pinned messages included: when they lie
-    before `plan.drop` they go, unless the plan pins them. The record is a patch whenever a patch can say it.
-    `last_seq` is the sequence number of the journal's last record.
+    The plan's positions count over everything shown, with an earlier summary and pinned messages: those before
+    `plan.drop` go, unless the plan pins them. The record is a patch whenever a patch suffices. `last_seq`: the
+    journal's last sequence number.
     """
     was = shown.view
     in_front = shown.in_front
@@ -222,9 +222,9 @@ def view_change(
 
 
 def message_with_view(added: MessageAdded, change: ViewChanged) -> MessageAdded | None:
-    """The message and the change of what is shown that came right after it, as one record.
+    """The message and the view change right after it, as one record.
 
-    None when that cannot be: the change is not a patch, or holds messages.
+    None when the change is not a patch or holds messages, or the message has a view already.
     """
     view = change.view
     if not change.patch or view.pinned or view.replaced or added.view is not None:
@@ -235,7 +235,7 @@ def message_with_view(added: MessageAdded, change: ViewChanged) -> MessageAdded 
 def _at(
     shown: VisibleMessages, in_front: Sequence[tuple[int, Message]], position: int, plan: WindowPlan
 ) -> tuple[int, Message]:
-    """What stands at a position of everything shown, as the plan leaves it."""
+    """The message at a position of everything shown, as the plan leaves it."""
     if position < len(in_front):
         seq, message = in_front[position]
     else:

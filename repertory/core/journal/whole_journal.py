@@ -1,7 +1,7 @@
-"""A whole journal, read: what it says, and what it amounted to at any position.
+"""A whole journal in memory: its records, and the state at any position.
 
-A position is a sequence number: everything up to and with it counts. Content that was erased later is missing from
-earlier positions as well, so what they amounted to may be unknown; then they are refused, never guessed.
+A position is a sequence number: every record up to and including it counts. A later erasure also removes content from
+earlier positions. Where that leaves the state unknown, the position is refused; nothing is guessed.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _ERASED: Mapping[int, str] = {
     RecordKind.BRANCH: _WAY,
     RecordKind.NODE: _RUN,
 }
-"""What is unknown after a row of this kind whose content is gone."""
+"""What is unknown after an erased row of this kind."""
 
 
 @dataclass(frozen=True, slots=True)
 class WholeJournal:
-    """Every row of one agent, proved, and its records. A redacted message appears as its redaction says."""
+    """Every row of one agent, verified, with its records. A redacted message appears as its redaction says."""
 
     session_id: str
     agent_id: str
@@ -49,13 +49,12 @@ class WholeJournal:
 
     @property
     def last_seq(self) -> int:
-        """The last position."""
         return self.rows[-1].seq if self.rows else 0
 
     def position(self, at: int | str | None) -> int:
-        """The position that a sequence number, the label of a snapshot (its latest one), or None (the end) names.
+        """A position from a sequence number, the label of a snapshot (its latest one), or None (the end).
 
-        Errors: `Invalid` for a number that is none, `NotFound` for a label.
+        Errors: `Invalid` for a number out of range, `NotFound` for an unknown label.
         """
         if at is None:
             return self.last_seq
@@ -66,12 +65,12 @@ class WholeJournal:
         return at
 
     def fold_at(self, position: int) -> Fold:
-        """What the journal amounted to. Errors: `Invalid` when some of that was erased since; `CorruptJournal`."""
+        """The state at a position. Errors: `Invalid` when part of it was erased since; `CorruptJournal`."""
         first = 1
         unknown, since = self._unknown_at(position)
         if unknown:
-            # It does not matter when opening there reads only rows behind it: a patch may say as much as a full view.
-            # Then these rows alone are folded, since those before them lack what the erased one had changed.
+            # The erased row does not matter when opening at this position reads only rows behind it: a patch may say as
+            # much as a full view. Then only these rows are folded, since earlier ones lack what the erased row changed.
             low = self.rows[position - 1].low
             first = low + 1 if low > 1 else 1
             unknown, _ = self._unknown_at(position, first)
@@ -79,13 +78,13 @@ class WholeJournal:
             msg = f"{' and '.join(sorted(unknown))} at that position was erased together with a message"
             raise Invalid(msg, at=position, session=self.session_id, agent=self.agent_id, known_before=since)
         fold = Fold(Image(last_seq=first - 1), partial=first > 1)
-        # Branches look messages up in all records: those behind them do not count.
+        # `replay` takes history from the records it is given: those after the position must not be among them.
         stretch = slice(first - 1, position)
         replay(fold, self.rows[stretch], self.records[stretch], session_id=self.session_id)
         return fold
 
     def moment(self, position: int) -> PointInTime:
-        """What going on from a position needs. Errors: as `fold_at`."""
+        """The agent at a position. Errors: as `fold_at`."""
         return PointInTime(
             session_id=self.session_id,
             agent_id=self.agent_id,
@@ -96,7 +95,7 @@ class WholeJournal:
         )
 
     def conversation(self, position: int) -> dict[int, MessageAdded]:
-        """Sequence number to message, in order: the conversation as it stood, without what branches left behind.
+        """Sequence number to message, in order: the conversation at a position, without what branches left behind.
 
         Errors: `CorruptJournal` when a branch names a message that is not before it.
         """
@@ -108,7 +107,7 @@ class WholeJournal:
             if isinstance(record, MessageAdded):
                 before[seq], said[seq], last = last, record, seq
             elif isinstance(record, Branched):
-                if record.last >= seq:  # The way back would have no end.
+                if record.last >= seq:  # Following it back would never end.
                     where = {"session": self.session_id, "agent": self.agent_id, "seq": seq}
                     raise CorruptJournal("a branch goes back to an earlier record", **where, last=record.last)
                 last, hidden = record.last, record.view.hidden
@@ -116,7 +115,7 @@ class WholeJournal:
         while last:
             path.append(last)
             last = before.get(last, 0)
-        # A branch that was erased cannot say where it led; the one that restates it says what it had hidden.
+        # The target of an erased branch is unknown; the branch that restates it lists the ranges that it had hidden.
         seen = (seq for seq in reversed(path) if not any(first <= seq <= end for first, end in hidden))
         return {seq: said[seq] for seq in seen if seq in said}
 
@@ -125,7 +124,7 @@ class WholeJournal:
         return [(seq, record) for seq, record in self.records if isinstance(record, SnapshotTaken)]
 
     def _unknown_at(self, position: int, first: int = 1) -> tuple[set[str], int]:
-        """What the records from the first one on cannot tell, and the last position before that."""
+        """What the records from `first` on leave unknown at a position, and the last position where all was known."""
         unknown: set[str] = set()
         since = 0
         stretch = slice(first - 1, position)
@@ -145,12 +144,12 @@ class WholeJournal:
 
 
 def _begins(record: NodeChanged) -> bool:
-    """Whether nothing before the record counts for its run. Only the first record of a run has spent no time yet."""
+    """True if the run depends on no earlier record. Only the first record of a run has no elapsed time."""
     return record.data.get(WHOLE) is True or (not record.node and "elapsed_ms" not in record.data)
 
 
 def labelled(marks: Sequence[tuple[int, SnapshotTaken]], label: str, *, session_id: str, agent_id: str) -> int:
-    """The position that the latest mark of that label names. Errors: `NotFound` with the labels there are."""
+    """The position that the latest mark with this label names. Errors: `NotFound` with the known labels."""
     found = [position_named(seq, mark) for seq, mark in marks if mark.label == label]
     if not found:
         labels = sorted({mark.label for _, mark in marks})
@@ -159,18 +158,18 @@ def labelled(marks: Sequence[tuple[int, SnapshotTaken]], label: str, *, session_
 
 
 def position_named(seq: int, mark: SnapshotTaken) -> int:
-    """What the mark at that number stands for."""
+    """The position that the mark at `seq` names."""
     return seq - 1 if mark.position is None else mark.position
 
 
 def read_whole(rows: Sequence[Row], *, session_id: str, agent_id: str) -> WholeJournal:
-    """The journal that these rows are, all of them. Errors: `CorruptJournal` naming the row that is wrong."""
+    """A journal from all its rows. Errors: `CorruptJournal` with the row that is wrong."""
     verify_whole(rows, session_id=session_id)
     return WholeJournal(session_id, agent_id, rows, records_of(rows, session_id=session_id))
 
 
-# A journal as it stood at one position. It is read from the rows that opening the agent there would take
-# (`moment_of`), or out of a whole journal when those rows cannot tell: what was erased since is said by a later row.
+# An agent at one position. It is read from the rows that opening it there takes (`moment_of`), or from the whole
+# journal when one of those rows was erased since: then a later row says what it held.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,27 +180,25 @@ class PointInTime:
     agent_id: str
     position: int
     link: bytes | None
-    """Of the row at the position; None before the first one."""
+    """The link of the row at the position; None before the first row."""
     fold: Fold
     said: Mapping[int, MessageAdded]
-    """Sequence number to message, in order: at least those that are shown from their own rows, and the last one."""
+    """Sequence number to message, in order: at least the last one and those shown from their own rows."""
 
     @property
     def missing(self) -> list[int]:
-        """The messages that are shown, or pinned, and whose records are not here."""
+        """Sequence numbers of shown, pinned or last messages whose records are not in `said`."""
         wanted = {seq for seq, _ in self.fold.shown if seq != SUMMARY_SEQ} | ({self.fold.last_message_seq} - {0})
         return sorted(wanted - self.said.keys())
 
     def knowing(self, said: Mapping[int, MessageAdded]) -> PointInTime:
-        """The same with more records of messages."""
+        """A copy with more records of messages."""
         return replace(self, said=dict(sorted({**self.said, **said}.items())))
 
 
 def moment_of(rows: Sequence[Row], *, session_id: str, agent_id: str) -> PointInTime | None:
-    """The agent at the last of these rows, which are those from its `low` on; None when one of them was erased since,
-    so that only the whole journal can tell.
-
-    Errors: `CorruptJournal` for rows that are not what was written.
+    """The agent at the last of these rows, which are those from its `low` on; None when one of them was erased since:
+    then only the whole journal can tell. Errors: `CorruptJournal` for rows that were changed.
     """
     stretch = _stretch_of(rows, session_id)
     if stretch is None:
@@ -212,7 +209,7 @@ def moment_of(rows: Sequence[Row], *, session_id: str, agent_id: str) -> PointIn
 
 
 def tells(rows: Sequence[Row], position: int) -> bool:
-    """Whether the rows that opening the agent at the position reads are among these, which follow on each other."""
+    """True if these rows, which are consecutive, include all that opening the agent at the position reads."""
     index = position - rows[0].seq if rows else -1
     return 0 <= index < len(rows) and rows[index].low >= rows[0].seq
 
@@ -220,10 +217,10 @@ def tells(rows: Sequence[Row], position: int) -> bool:
 def moment_and_end(
     rows: Sequence[Row], position: int, *, session_id: str, agent_id: str
 ) -> tuple[PointInTime, Restored] | None:
-    """The agent at a position and at the last of these rows, for which they are read but once; None when they cannot
-    tell both: they begin after the first one that the position needs, or one of them was erased since.
+    """The agent at a position and at the last of these rows, read once for both. None when these rows do not suffice
+    for both: they begin after the first one that the position needs, or one of them was erased since.
 
-    Errors: `CorruptJournal` for rows that are not what was written.
+    Errors: `CorruptJournal` for rows that were changed.
     """
     stretch = _stretch_of(rows, session_id) if tells(rows, position) else None
     if stretch is None or position < stretch.folded[0].seq:
@@ -237,7 +234,7 @@ def moment_and_end(
 
 
 class _Stretch(NamedTuple):
-    """Rows that have their contents, and what to fold them into."""
+    """Verified rows without erased ones, and the fold to replay them into."""
 
     fold: Fold
     folded: Sequence[Row]

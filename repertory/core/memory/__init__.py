@@ -1,4 +1,4 @@
-"""Memory, decided: what is taken in from a conversation and when, what is found, and how the model is shown it.
+"""Decisions about memory: what is extracted from a conversation and when, what is recalled and shown.
 
-Start reading with `options.py`, which is what stores speak, then `progress.py`.
+Start with `options.py`, the options and entries of stores, then `progress.py`.
 """

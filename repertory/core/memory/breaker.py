@@ -1,7 +1,7 @@
-"""When a store that fails is asked again.
+"""When to call a failing store again.
 
-`Breaker`: at growing distances in time, one attempt at a time. States: closed (calls go through), open (they do not,
-until `retry_at`), and then one call as a probe. `TurnBreaker`: every so many turns, for turns that would wait for it.
+`Breaker` works by time, with one probe at a time: closed (calls go through), open (no calls until `retry_at`), then one
+call as a probe. `TurnBreaker` counts turns, for turns that would wait for the store.
 """
 
 from __future__ import annotations
@@ -9,39 +9,38 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 FAILURES_MAX = 3
-"""So many failures in a row open the breaker."""
+"""This many failures in a row open the breaker."""
 FIRST_REST_S = 1.0
 LONGEST_REST_S = 60.0
 MISSES_MAX = 5
-"""So many turns in a row that the store has failed, or did not answer in time, open the turns' breaker."""
+"""This many turns in a row without an answer in time open the turns' breaker."""
 PROBE_EVERY = 4
-"""Of so many turns one asks the store nevertheless, while it is open."""
+"""While it is open, one of this many turns asks the store as a probe."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Breaker:
-    """Times are seconds on any clock that only moves forward."""
+    """Times are seconds on a monotonic clock."""
 
     failures: int = 0
-    """In a row."""
+    """Failures in a row."""
     retry_at: float = 0.0
-    """When the next call may be made, while it is open."""
+    """While open: when the next call may be made."""
 
     @property
     def is_open(self) -> bool:
-        """Whether calls are held back, but for probes."""
+        """True if only probes go through."""
         return self.failures >= FAILURES_MAX
 
     def allows(self, now: float) -> bool:
-        """Whether a call may be made."""
         return not self.is_open or now >= self.retry_at
 
     def succeeded(self) -> Breaker:
-        """A call went through."""
+        """A call succeeded."""
         return Breaker() if self.failures else self
 
     def failed(self, now: float) -> Breaker:
-        """A call did not. Each probe that fails doubles the rest."""
+        """A call failed. Each failed probe doubles the rest."""
         failures = self.failures + 1
         rest_s = min(FIRST_REST_S * 2.0 ** max(failures - FAILURES_MAX, 0), LONGEST_REST_S)
         return replace(self, failures=failures, retry_at=now + rest_s)
@@ -49,20 +48,20 @@ class Breaker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnBreaker:
-    """Whether a turn asks a store and waits for it."""
+    """Decides whether a turn asks a store and waits for it."""
 
     missed: int = 0
-    """Turns in a row that have asked in vain."""
+    """Turns in a row that asked without an answer in time."""
     skipped: int = 0
-    """Turns since then that have not asked."""
+    """Turns since then that did not ask."""
 
     @property
     def allows(self) -> bool:
-        """Whether the turn that begins now asks."""
+        """True if the turn that begins now asks."""
         return self.missed < MISSES_MAX or self.skipped >= PROBE_EVERY - 1
 
     def asked(self) -> TurnBreaker:
-        """A turn asks; while it does, others that begin do not count it as skipped."""
+        """A turn asks. While it waits, other turns that begin do not count it as skipped."""
         return replace(self, skipped=0)
 
     def passed_over(self) -> TurnBreaker:
@@ -70,9 +69,9 @@ class TurnBreaker:
         return replace(self, skipped=self.skipped + 1)
 
     def answered(self) -> TurnBreaker:
-        """The store has answered in time."""
+        """The store answered in time."""
         return TurnBreaker() if self.missed or self.skipped else self
 
     def failed(self) -> TurnBreaker:
-        """It has failed, or has not answered in time."""
+        """The store failed, or did not answer in time."""
         return replace(self, missed=self.missed + 1)

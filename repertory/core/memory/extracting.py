@@ -1,7 +1,7 @@
-"""Having a model say what is worth remembering: what it is shown, and what its answer holds.
+"""Extraction by a model: the request that it is sent, and the facts in its answer.
 
-The conversation is shown as lines of JSON between marks, so that nothing that was said in it can end it or pass for
-something that somebody else has said. An answer that is no array of facts is an error and never "nothing to remember".
+The request shows the conversation as lines of JSON between marks, so that no message can end it or pass for another
+speaker's. An answer that is no array of facts is an error, never "nothing to remember".
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from repertory.core.window.transcript import line_of
 from repertory.errors import ExtractionFailed
 
 PART_TOKENS_MAX = (24_000, 6_000, 1_500)
-"""How long a part of the transcript may be: tried in turn while the model says that it is too long."""
+"""The length of a transcript part, in tokens: the next one is tried when the model says that it is too long."""
 EXTRACTION_PROMPT = """\
 You read a stretch of a conversation between a user and an assistant, and write down what will still matter in later \
 conversations: who the user is, what they prefer, have decided and plan, the people and things in their life, and what \
@@ -40,13 +40,13 @@ EXTRACTION_REQUEST = "Write down what is worth remembering.\n\n<conversation>\n{
 _ARRAY_OR_OBJECT = re.compile(r"[\[{]")
 _LIKE_JSON = re.compile(r'[\[{]\s*[\[{"]')
 _BROKEN_MAX = 1_000
-"""Brackets of an answer that begin no JSON before it counts as broken."""
+"""The number of brackets without valid JSON after which an answer counts as broken."""
 _TEXT_SHOWN_MAX = 200
 
 
 @dataclass(frozen=True, slots=True)
 class ExtractionResult:
-    """Something worth remembering. `metadata` goes into the store beside it."""
+    """A fact worth remembering. The store keeps `metadata` with it."""
 
     content: str
     metadata: EntryMetadata | None = None
@@ -55,10 +55,10 @@ class ExtractionResult:
 def requests(
     messages: Sequence[Message], said_at: Sequence[float | None], part_tokens_max: int = PART_TOKENS_MAX[0]
 ) -> list[str]:
-    """What to ask, one request for each part of the conversation; several only when it is too long for one.
+    """The requests, one for each part of the conversation; several only when it is too long for one.
 
-    `said_at`: when each message was said, in epoch seconds; None, or too few of them, where nobody knows. What does not
-    fit a part by itself loses its middle.
+    `said_at`: the time of each message, in epoch seconds; None or missing where unknown. A message longer than a part
+    loses its middle.
     """
     parts: list[list[str]] = []
     room = 0
@@ -74,10 +74,9 @@ def requests(
 
 
 def facts_in(answer: str) -> list[ExtractionResult]:
-    """The facts that a model's answer holds, each once; also from a code fence, or after words that introduce them.
+    """The distinct facts in a model's answer, also from a code fence or after introductory words.
 
-    Where there are several arrays, the last one counts. Errors: `ExtractionFailed` for an answer that is no array of
-    facts.
+    Of several arrays, the last one counts. Errors: `ExtractionFailed` for an answer without an array of facts.
     """
     found: list[ExtractionResult] | None = None
     position = broken = 0
@@ -85,7 +84,7 @@ def facts_in(answer: str) -> list[ExtractionResult]:
         try:
             value, position = _DECODER.raw_decode(answer, start.start())
         except (ValueError, RecursionError):
-            broken += 1  # Each may have been read up to the end of the answer.
+            broken += 1  # Each failed parse may have read up to the end of the answer.
             if broken > _BROKEN_MAX or _LIKE_JSON.match(answer, start.start()):
                 _refuse(answer, "broken JSON")
             position = start.end()
@@ -101,7 +100,7 @@ def facts_in(answer: str) -> list[ExtractionResult]:
 
 
 def read_results(given: object) -> list[ExtractionResult]:
-    """What an extractor of any kind gave: results, texts, or whatever has a `content`. Each once, blank ones left out.
+    """The distinct results of any extractor: results, texts, or objects with a `content`. Blank ones are dropped.
 
     Errors: `ExtractionFailed` for anything else.
     """
@@ -111,9 +110,7 @@ def read_results(given: object) -> list[ExtractionResult]:
 
 
 def distinct(results: Sequence[ExtractionResult]) -> list[ExtractionResult]:
-    """The results without those that say nothing, and without those that differ from an earlier one only in spaces and
-    capitals.
-    """
+    """The results without blank ones and without those that differ from an earlier one only in whitespace and case."""
     first: dict[str, ExtractionResult] = {}
     for result in results:
         words = " ".join(result.content.split()).casefold()
@@ -129,7 +126,7 @@ def _element(message: Message, at: float | None, part_tokens_max: int) -> str:
 
 
 def _facts(value: object) -> list[ExtractionResult] | None:
-    """The facts of an array, or of an object that holds nothing but one; None for anything else."""
+    """The facts of an array, or of an object whose only value is one; None for anything else."""
     if isinstance(value, dict) and len(cast("dict[str, object]", value)) == 1:
         (value,) = cast("dict[str, object]", value).values()
     if not isinstance(value, list):
@@ -151,12 +148,12 @@ def _fact(value: object) -> ExtractionResult | None:
 
 
 def _whole(text: str) -> str:
-    """Without lone halves of surrogate pairs, which a model may escape and no store can keep."""
+    """The text without lone surrogates, which a model may produce and no store can keep."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").strip()
 
 
 def _says_something(value: object) -> bool:
-    """Whether this may be facts in a form that was not asked for, rather than a number in brackets."""
+    """True if the value may hold facts in another format, unlike a number in brackets."""
     if isinstance(value, list):
         return any(isinstance(item, str | dict | list) for item in cast("list[object]", value))
     return bool(value)
@@ -190,4 +187,4 @@ def _not_json(constant: str) -> NoReturn:
 
 
 _DECODER = json.JSONDecoder(parse_constant=_not_json, strict=False)
-"""Line breaks in texts are taken as they are."""
+"""Raw line breaks in strings are accepted."""

@@ -1,4 +1,4 @@
-"""What several stores have found as one list: by rank, each thing once, without what is on the table already."""
+"""Merging the results of several stores: by rank, without duplicates, and without what the model sees anyway."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from repertory.core.tokens import estimate_tokens
 
 
 def merged(found: Sequence[Sequence[MemoryEntry]]) -> list[MemoryEntry]:
-    """The first of each store, then the second of each, and so on. Of entries that say the same the first stands.
-
-    Scores of different stores mean different things, so they are not compared.
+    """The first entry of each store, then the second of each, and so on. Of equal texts the first one stays.
+    Scores are not compared: each store has its own scale.
     """
     in_turn = (entry for rank in zip_longest(*found) for entry in rank if entry is not None)
     first: dict[str, MemoryEntry] = {}
@@ -25,13 +24,13 @@ def merged(found: Sequence[Sequence[MemoryEntry]]) -> list[MemoryEntry]:
 
 
 def unsaid(entries: Iterable[MemoryEntry], shown: Sequence[Message]) -> list[MemoryEntry]:
-    """The entries that the model is not shown anyway, as whole words within a message."""
+    """The entries that are not shown to the model already, as whole words within a message."""
     said = "\n".join(normalized_text(text) for message in shown for text in _texts(message))
     return [entry for entry in entries if not _stands_in(normalized_text(entry.content), said)]
 
 
 def within_budget(entries: Iterable[MemoryEntry], entries_max: int, tokens_max: int) -> list[MemoryEntry]:
-    """The best that have room, in order. One that is too long makes room for shorter ones behind it."""
+    """The best entries that fit, in order. One that is too long is skipped; shorter ones after it still count."""
     chosen: list[MemoryEntry] = []
     left = tokens_max
     for entry in entries:
@@ -45,12 +44,12 @@ def within_budget(entries: Iterable[MemoryEntry], entries_max: int, tokens_max: 
 
 
 def normalized_text(text: str) -> str:
-    """The text without what makes no difference in meaning: capitals, and how words are spaced."""
+    """The text in lower case with single spaces, for comparison."""
     return " ".join(text.split()).casefold()
 
 
 def _stands_in(words: str, said: str) -> bool:
-    """Whether the words stand there, and not only their letters within other words ("tea" in "steak")."""
+    """True if the words occur as whole words, not within other words ("tea" in "steak")."""
     return words in said and re.search(rf"(?<!\w){re.escape(words)}(?!\w)", said) is not None
 
 

@@ -1,6 +1,6 @@
-"""Options of memory stores and of their manager: they work as attributes and as mappings.
+"""Options of memory stores and of their manager, usable as attributes and as mappings.
 
-An option that was not given is None as an attribute, and not among the keys.
+An option that was not given is None as an attribute, and missing from the keys.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from repertory.errors import Invalid
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Options(Mapping[str, object]):
-    """Named values, some of which were not given. Subclasses are frozen dataclasses, whose fields they are."""
+    """Named values, some of which were not given. Subclasses are frozen dataclasses; their fields are the options."""
 
     def _given(self) -> dict[str, object]:
         named = {field.name: getattr(self, field.name) for field in fields(self)}
@@ -35,7 +35,7 @@ _Kind = TypeVar("_Kind", bound=Options)
 
 
 def read_options(kind: type[_Kind], given: object, what: str) -> _Kind:
-    """Options that a caller gave as an object or as a mapping. Errors: `Invalid` for others, and for unknown names."""
+    """Options from a caller's object or mapping. Errors: `Invalid` for other types and for unknown names."""
     if given is None:
         return kind()
     if isinstance(given, kind):
@@ -52,21 +52,21 @@ def read_options(kind: type[_Kind], given: object, what: str) -> _Kind:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SearchOptions(Options):
-    """What a store is told with a search. `max_search_results`: at most so many entries."""
+    """Options of a store's search. `max_search_results`: the largest number of entries."""
 
     max_search_results: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MemorySearchOptions(SearchOptions):
-    """What a manager is told with a search. `stores`: the names of those to search; None for all."""
+    """Options of a manager's search. `stores`: the names of the stores to search; None for all."""
 
     stores: Sequence[str] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MemoryAddOptions(Options):
-    """What a manager is told with a write. `stores`: the names of those to write to; None for all that are writable."""
+    """Options of a manager's write. `stores`: the names of the stores to write to; None for all that are writable."""
 
     metadata: EntryMetadata | None = None
     stores: Sequence[str] | None = None
@@ -74,7 +74,7 @@ class MemoryAddOptions(Options):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MemoryToolConfig(Options):
-    """How a tool of the manager's is called and described; None for what it says by itself."""
+    """Name and description of one of the manager's tools; None for its defaults."""
 
     name: str | None = None
     description: str | None = None
@@ -84,9 +84,9 @@ class MemoryToolConfig(Options):
 class MemoryAddToolConfig(MemoryToolConfig):
     """The tool that writes.
 
-    `stores`: those that it may write to, by name or themselves; None for all that have an `add`. `wait_for_writes`:
-    whether the model waits for the stores and learns what failed; otherwise it is told at once that the write was
-    accepted, which survives the process.
+    `stores`: the stores that it may write to, as names or objects; None for all that have an `add`. `wait_for_writes`:
+    True if the model waits for the stores and learns of failures; else it is told at once that the write was accepted,
+    and the write survives a crash.
     """
 
     stores: Sequence[object] | None = None
@@ -95,36 +95,39 @@ class MemoryAddToolConfig(MemoryToolConfig):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AddMessagesContext(Options):
-    """Where something that a store is given comes from.
+    """The origin of what a store is given.
 
     For `add_messages`, and for an `add` that takes a parameter named `context`.
     """
 
     sequence_numbers: Sequence[int] | None = None
-    """Where in its journal each message stands; for `add`, the messages that the content was taken from. They never
-    change, and start anew in each journal."""
+    """The sequence numbers of the messages in their journal; for `add`, those of the messages that the content came
+    from. They never change, and start anew in each journal.
+    """
     session_id: str | None = None
-    """None for what comes from no conversation, or from one that is not kept."""
+    """None for content from no conversation, or from one that is not stored."""
     agent_id: str | None = None
     idempotency_key: str | None = None
-    """The same whenever the same is written again, also after a crash, and never for anything else: a store that has
-    taken it once need not take it again."""
+    """The same for every attempt at one write, also after a crash, and unique to it: a store that has it need not take
+    it again.
+    """
     said_at: float | None = None
-    """Epoch seconds: when the last of it was said."""
+    """Epoch seconds: when the last message was said."""
     message_times: Sequence[float] | None = None
-    """Epoch seconds: when each message was said, one for each sequence number. A session that was deleted and begun
-    again under its name has the same numbers, at other times."""
+    """Epoch seconds for each sequence number: when it was said. A session that was deleted and begun again has the same
+    numbers, at other times.
+    """
 
 
 EntryMetadata: TypeAlias = Mapping[str, Json]
-"""What else is known of a memory: JSON."""
+"""Further JSON data about a memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryEntry:
-    """Something that a memory store knows.
+    """An entry of a memory store.
 
-    `store_name`: which one; a `MemoryManager` fills it in. `metadata`: the store's own, such as ids, times and scores.
+    `store_name`: the store; a `MemoryManager` fills it in. `metadata`: the store's own, such as ids, times and scores.
     """
 
     content: str
@@ -133,14 +136,14 @@ class MemoryEntry:
 
 
 KINDS = tuple(ContentBlock.__annotations__)
-"""The kinds of content blocks, by the key that says what a block is."""
+"""The kinds of content blocks, named by their key."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MemoryMessageFilter(Options):
-    """Which kinds of content blocks are left out: `text`, `toolUse`, `toolResult`, `image` and so on.
+    """The kinds of content blocks to leave out: `text`, `toolUse`, `toolResult`, `image` and so on.
 
-    Errors: `Invalid` for kinds that there are not.
+    Errors: `Invalid` for unknown kinds.
     """
 
     exclude: Sequence[str] = ("toolUse", "toolResult")
@@ -156,18 +159,15 @@ class MemoryMessageFilter(Options):
 
 @dataclass(frozen=True, slots=True)
 class Filtered:
-    """What is left of some messages."""
+    """Messages after filtering."""
 
     messages: tuple[Message, ...]
     positions: tuple[int, ...]
-    """For each of them, where it stood among those that were given."""
+    """For each message, its index among the given ones."""
 
 
 def filtered(messages: Sequence[Message], message_filter: MemoryMessageFilter) -> Filtered:
-    """The messages without the blocks that the filter leaves out; those of which nothing is left are gone.
-
-    The input is not changed.
-    """
+    """The messages without the excluded blocks; messages that become empty are dropped. The input is not changed."""
     left = [(position, _without(message, message_filter)) for position, message in enumerate(messages)]
     kept = [(position, message) for position, message in left if message["content"]]
     return Filtered(tuple(message for _, message in kept), tuple(position for position, _ in kept))

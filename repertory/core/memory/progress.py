@@ -1,6 +1,6 @@
-"""How far a memory store has taken a conversation in, what is on its way there, and what was given up.
+"""How far a memory store has got in a conversation, its pending writes, and its dead letters.
 
-It stands in the journal, in full, after each change: so whatever was begun is finished by the next process.
+Each change writes the whole progress to the journal, so the next process finishes what was begun.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from repertory.core.journal.records import Record
 
 PENDING_MAX = 256
-"""Memories on their way to one store, at most, for one conversation. More are not accepted."""
+"""The most pending writes of one store for one conversation. Further ones are refused."""
 LETTERS_MAX = 64
-"""What was given up, at most; beyond it the oldest are forgotten. Each change of the progress writes all of them."""
+"""The most dead letters; beyond it the oldest are dropped. Each change of the progress writes all of them."""
 WHY_CHARS_MAX = 500
 
 SeqRange: TypeAlias = tuple[int, int]
@@ -33,59 +33,59 @@ SeqRange: TypeAlias = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryWrite:
-    """One memory on its way to a store."""
+    """One memory to be written to a store."""
 
     key: str
-    """Unique, and the same whenever this is tried again."""
+    """Unique, and the same for every attempt."""
     content: str
     metadata: Mapping[str, Json] = field(default_factory=dict[str, Json])
     sequence_numbers: tuple[int, ...] = ()
-    """The messages that it was taken from."""
+    """The messages that it was extracted from."""
     message_times: tuple[float, ...] = ()
-    """When each of them was said; empty for writes of earlier releases."""
+    """When each of them was said; empty in writes of earlier releases."""
     said_at: float | None = None
     """Epoch seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryDeadLetter:
-    """Something that a store, or the extraction for it, would not take however often it was tried."""
+    """A write that a store refused for good, or a range that could not be extracted."""
 
     at: float
     """Epoch seconds: when it was given up."""
     why: str
     write: MemoryWrite | None = None
-    """What the store refused; None when a stretch of the conversation could not be extracted."""
+    """The refused write; None when a range could not be extracted."""
     stretch: SeqRange = (0, 0)
     """The messages concerned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """One store and one conversation."""
+    """The progress of one store in one conversation."""
 
     position: int = 0
-    """The last sequence number that was claimed. What came of it is written, or pending, or to be extracted, or a
-    letter.
+    """The last sequence number taken for extraction. What came of it is written, pending, in `again`, or a
+    dead letter.
     """
     pending: tuple[MemoryWrite, ...] = ()
-    """To be written, the oldest first."""
+    """Writes to do, the oldest first."""
     again: tuple[SeqRange, ...] = ()
-    """Stretches up to `position` that are to be extracted: one that was claimed, and those of replayed letters."""
+    """Ranges up to `position` that are still to be extracted: the current one, and those of replayed dead letters."""
     dead_letters: tuple[MemoryDeadLetter, ...] = ()
     """The oldest first."""
 
     @property
     def room(self) -> int:
-        """How many more memories may be on their way."""
+        """How many more writes may become pending."""
         return max(PENDING_MAX - len(self.pending), 0)
 
     def claimed(self, last: int) -> Progress:
-        """What follows the position, up to `last`, is to be extracted, as one stretch."""
+        """Take the messages after the position, up to `last`, for extraction as one range."""
         return replace(self, position=last, again=(*self.again, (self.position + 1, last)))
 
     def extracted(self, stretch: SeqRange, writes: Sequence[MemoryWrite]) -> Progress:
-        """A stretch has been extracted; this is to be written."""
+        """A range was extracted into these writes."""
         return replace(
             self,
             position=max(self.position, stretch[1]),
@@ -94,29 +94,29 @@ class Progress:
         )
 
     def accepted(self, writes: Sequence[MemoryWrite]) -> Progress:
-        """More is to be written. What is on its way under the same key already is not."""
+        """Add writes, except those whose key is pending already."""
         known = {write.key for write in self.pending}
         return replace(self, pending=(*self.pending, *(write for write in writes if write.key not in known)))
 
     def landed(self, key: str) -> Progress:
-        """The store has that one."""
+        """The store has this write."""
         return replace(self, pending=tuple(write for write in self.pending if write.key != key))
 
     def refused(self, key: str, why: str, at: float) -> Progress:
-        """The store will not take that one."""
+        """The store refused this write for good."""
         letters = [
             MemoryDeadLetter(at=at, why=why[:WHY_CHARS_MAX], write=write) for write in self.pending if write.key == key
         ]
         return replace(self.landed(key), letters=(*self.dead_letters, *letters)[-LETTERS_MAX:])
 
     def given_up(self, stretch: SeqRange, why: str, at: float) -> Progress:
-        """That stretch cannot be extracted."""
+        """This range cannot be extracted."""
         letter = MemoryDeadLetter(at=at, why=why[:WHY_CHARS_MAX], stretch=stretch)
         return replace(self.extracted(stretch, ()), letters=(*self.dead_letters, letter)[-LETTERS_MAX:])
 
     def without(self, seqs: Collection[int]) -> Progress:
-        """Nothing that was taken from these messages is on its way, or among the letters. What else was said in the
-        same stretches is extracted again, without them.
+        """Drop all pending writes and dead letters that came from these messages. The rest of their ranges is extracted
+        again, without them.
         """
         writes = [*self.pending, *(letter.write for letter in self.dead_letters if letter.write is not None)]
         gone = [write for write in writes if not set(write.sequence_numbers).isdisjoint(seqs)]
@@ -132,14 +132,14 @@ class Progress:
         )
 
     def replayed(self) -> Progress:
-        """Everything that was given up is to be tried again."""
+        """Every dead letter is to be tried again."""
         writes = [letter.write for letter in self.dead_letters if letter.write is not None]
         again = [letter.stretch for letter in self.dead_letters if letter.write is None]
         return replace(self.accepted(writes), again=tuple(dict.fromkeys((*self.again, *again))), letters=())
 
 
 def read_progress(position: int, kept: Json) -> Progress:
-    """The progress that the journal tells of. Errors: `CorruptJournal` for what it cannot have written."""
+    """The progress from a journal's JSON. Errors: `CorruptJournal` for malformed data."""
     if kept is None:
         return Progress(position=position)
     try:
@@ -157,10 +157,8 @@ def read_progress(position: int, kept: Json) -> Progress:
 def forgetting(
     journal: Sequence[tuple[int, Record | None]], fold: Fold, seqs: Collection[int], at: float
 ) -> tuple[CursorMoved | None, frozenset[int]]:
-    """The record that takes back what is on its way to memory stores of these messages, and the rows that lose their
-    content with that; None and none when nothing is, nor ever was.
-
-    `journal`: sequence number and record of every row.
+    """The record that drops pending memory work of these messages, and the rows to erase with it; None and none when no
+    cursor record ever held such work. `journal`: sequence number and record of every row.
     """
     erase: set[int] = set()
     for seq, record in journal:
@@ -177,7 +175,7 @@ def forgetting(
 
 
 def kept_of(progress: Progress) -> Json:
-    """What the journal keeps besides the position; None when there is nothing."""
+    """The progress as JSON for the journal, without the position; None when there is nothing else."""
     said: dict[str, Json] = {}
     if progress.pending:
         said["pending"] = [_spell_write(write) for write in progress.pending]
@@ -253,35 +251,35 @@ def _read_letter(value: Json) -> MemoryDeadLetter:
 
 
 class StoreFlush(NamedTuple):
-    """What became of what one store had not taken in."""
+    """The result of flushing one store."""
 
     landed: int = 0
-    """Messages that were extracted or handed over, and memories that were written, in this flush."""
+    """Messages extracted or handed over, and memories written, in this flush."""
     parked: int = 0
-    """Messages and memories that the store does not have: they wait for the next attempt, or are dead letters."""
+    """Messages and memories that the store lacks: they wait for the next attempt, or are dead letters."""
     error: str | None = None
     """Why, when something is parked."""
 
     def and_also(self, other: StoreFlush) -> StoreFlush:
-        """Both together, as of two conversations."""
+        """The sum of two conversations."""
         return StoreFlush(self.landed + other.landed, self.parked + other.parked, self.error or other.error)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlushReport:
-    """What a flush has done."""
+    """The result of a flush."""
 
     stores: Mapping[str, StoreFlush]
-    """By the name of the store: `(landed, parked, error)`."""
+    """Store name to `(landed, parked, error)`."""
 
     @property
     def ok(self) -> bool:
-        """Whether the stores have everything that was said until the flush began."""
+        """True if the stores have everything said before the flush began."""
         return not any(store.parked or store.error for store in self.stores.values())
 
 
 def together(names: Iterable[str], flushed: Iterable[Mapping[str, StoreFlush]]) -> FlushReport:
-    """The report on several conversations."""
+    """The report over several conversations."""
     stores = dict.fromkeys(names, StoreFlush())
     for each in flushed:
         for name, store in each.items():
@@ -293,17 +291,17 @@ class SaidMessage(NamedTuple):
     """One message of a conversation."""
 
     seq: int
-    """Where it stands in the journal."""
+    """Its sequence number in the journal."""
     at: float
     """Epoch seconds."""
     message: Message
     redacted: bool = False
-    """Whether the message stands in the place of another one, which was erased."""
+    """True if the message replaces an erased one."""
 
 
 def said_in_rows(rows: Sequence[Row], after: int, until: int | None = None, *, session_id: str) -> list[SaidMessage]:
-    """The messages after sequence number `after`, up to `until` or all, in order, as they stand now, without those that
-    a rewind up to there has left behind. `rows`: all from the one after `after` on, at least.
+    """The messages after sequence number `after`, up to `until` or all, in order, as they are now, without those that a
+    rewind left behind. `rows`: at least all rows after `after`.
 
     Errors: `CorruptJournal` for rows that cannot be decoded.
     """
@@ -321,12 +319,12 @@ def said_in_rows(rows: Sequence[Row], after: int, until: int | None = None, *, s
 
 
 def turns_in(said: Iterable[SaidMessage]) -> int:
-    """How many turns were answered in these messages."""
+    """The number of answers in these messages."""
     return sum(is_answer(each.message) for each in said)
 
 
 def whole_turns(said: Sequence[SaidMessage]) -> Sequence[SaidMessage]:
-    """The messages up to the last answer: what follows belongs to a turn that is not over."""
+    """The messages up to the last answer; later ones belong to an unfinished turn."""
     for end in range(len(said), 0, -1):
         if is_answer(said[end - 1].message):
             return said[:end]

@@ -1,5 +1,5 @@
-"""The documented layout of a session as a tree of small JSON documents, one per message: pure.
+"""The documented layout of a session as a tree of small JSON documents, one per message. Pure.
 
-What may enter: how records are spelled in those documents and read back, also when somebody else wrote them. Who reads
-and writes is decided in `repertory.backends.sessions`. Start with `documents.py`; design note 7 says why.
+This folder writes records as those documents and reads them back, also when another program wrote them.
+`repertory.backends.sessions` does the I/O. Start with `documents.py`; design note 7 gives the reasons.
 """

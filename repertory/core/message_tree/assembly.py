@@ -1,9 +1,9 @@
-"""From the documents of one agent to its rows: what can be proved, what is missing, and what others have added.
+"""From the documents of one agent to its rows: what is proved, what is missing, and what other programs added.
 
-Rows are put together from the last one downwards. A content that its line does not prove was edited, and a row whose
-document is lost is known by the line that the next document has of it: both stand among the rows as erased, and are
-named as faults, so that whoever owns the session can say what stands there now. A commit of several documents that was
-cut off in the middle was never acknowledged, and is left out.
+Rows are assembled from the last one downwards. A content that does not match its line was edited; a row whose document
+is lost is known by its line in the next document. Both become erased rows and are reported as faults, so that the
+session's owner can state what stands there now. A commit of several documents that was cut off in the middle was never
+acknowledged, and is left out.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from repertory.errors import CorruptJournal
 
 
 class DocumentSource(NamedTuple):
-    """Where a document is: the number of a message, or the first sequence number of rows without one."""
+    """The place of a document: the number of a message, or the first sequence number of rows without one."""
 
     number: int | None
     first: int | None = None
@@ -32,42 +32,42 @@ class DamagedContent(NamedTuple):
     """A message whose content is not what was written."""
 
     row: Row
-    """As it stands now: erased."""
+    """Its row, erased."""
     message: Message | None
-    """What its document says instead; None when that is lost."""
+    """The message in its document; None when that is lost."""
     number: int | None
-    """Of the document, when it is known."""
+    """The number of the document, if known."""
     why: str
     redacted: bool = False
-    """Whether a redaction says something else than its document."""
+    """True if a redaction states another message than the document."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assembled:
-    """What the documents amount to."""
+    """The rows in the documents, and what is wrong with them."""
 
     rows: Sequence[Row] = ()
-    """The last ones, without gaps."""
+    """The last rows of the journal, without gaps."""
     begins: int = 0
-    """The first sequence number that could be told; rows before it need documents that were not read."""
+    """The first sequence number among `rows`; earlier rows need documents that were not read."""
     faults: Sequence[DamagedContent] = ()
     lost: Sequence[int] = ()
-    """Rows other than messages whose content is not what was written, or whose document is lost."""
+    """Rows other than messages whose content is corrupt, or whose document is lost."""
     torn: Sequence[DocumentSource] = ()
-    """What is left of a commit that was cut off; in the order in which it was written."""
+    """The documents of a commit that was cut off, in the order of writing."""
     added: Sequence[tuple[int, Read]] = ()
-    """What others have added at the end, or what cannot be read there: number and document, in order."""
+    """Documents at the end that other programs added or that cannot be read: number and document, in order."""
     numbers: Mapping[int, int] = field(default_factory=dict[int, int])
     """Sequence number of a message's row to the number of its document."""
     tail: Sequence[Line] = ()
     """The rows of the last document."""
     erase: frozenset[int] = frozenset()
-    """Rows whose content was to be destroyed when somebody was cut off."""
+    """Rows that an earlier owner was about to erase when it was cut off."""
 
 
 def assemble(agent_id: str, documents: Mapping[DocumentSource, Read], unread: Collection[int | None] = ()) -> Assembled:
-    """Put the rows together. `unread`: the documents that are there and were not read yet, by their message's number;
-    None stands for those without a message.
+    """Assemble the rows. `unread`: documents that exist and were not read yet, by their message's number; None stands
+    for those without a message.
     """
     by_number: dict[int | None, Read] = {
         source.number: read for source, read in documents.items() if source.number is not None
@@ -108,7 +108,7 @@ def assemble(agent_id: str, documents: Mapping[DocumentSource, Read], unread: Co
 
 
 def check_chain(assembled: Assembled, places: Mapping[int, str], session_id: str) -> None:
-    """Raise `CorruptJournal` when rows before those that were found are missing. `places`: number to key."""
+    """Errors: `CorruptJournal` when rows before the ones found are missing. `places`: number to key."""
     if assembled.begins > 1:
         first = assembled.rows[0]
         keys = (places.get(assembled.numbers.get(row.seq, -1)) for row in assembled.rows)
@@ -122,9 +122,8 @@ def check_chain(assembled: Assembled, places: Mapping[int, str], session_id: str
 
 
 def standing_rows(documents: Mapping[DocumentSource, Read]) -> dict[int, tuple[DocumentSource, KeptRow]]:
-    """Every row that a document keeps, but for those of an owner that was fenced and wrote all the same: such a
-    document says what a later owner has said otherwise, or follows what a later owner has said. A message in it is
-    one that was added.
+    """Every row that a document keeps, except those that a fenced owner wrote all the same: such a document overlaps or
+    follows rows of a later owner. A message in it counts as added.
     """
     kept: dict[int, tuple[DocumentSource, KeptRow]] = {}
     latest_first = sorted(documents.items(), key=lambda item: item[1].generation, reverse=True)
@@ -146,7 +145,7 @@ def _torn(
     documents: Mapping[DocumentSource, Read],
     by_number: Mapping[int | None, Read],
 ) -> list[DocumentSource]:
-    """The documents of the last commit, when it was cut off and nobody has built on it."""
+    """The documents of the last commit, when it was cut off and no later document follows it."""
     if not kept:
         return []
     last = max(kept)
@@ -163,7 +162,7 @@ def _torn(
 
 
 class _Behind:
-    """What rows are made of."""
+    """The documents, as the source of rows."""
 
     def __init__(
         self,
@@ -175,16 +174,16 @@ class _Behind:
         self._agent_id = agent_id
         self._kept = kept
         self._headers = {line.seq: line for read in documents.values() for line in read.before}
-        """Rows as the document after theirs has them."""
+        """Lines of rows, from the document after theirs."""
         self._told = _told(documents)
         """Sequence number of a message's row to the number that its document must have had."""
         self._by_number = by_number
         self.found: dict[int, tuple[Message | None, int | None, str]] = {}
-        """Of rows that are not what was written: what their document says instead, its number, and what is wrong."""
+        """Of corrupt rows: the message in their document, the document's number, and the fault."""
         self.numbers: dict[int, int] = {}
 
     def knows(self, seq: int, unread: Collection[int | None]) -> bool:
-        """Whether a row can be told without reading more: one that no document keeps is lost when none is unread."""
+        """True if the row is known without reading more: a row that no document keeps is lost once none is unread."""
         if seq not in self._kept:
             return seq in self._headers and not unread
         file = self._kept[seq][1].file
@@ -222,7 +221,7 @@ class _Behind:
 
 
 def _told(documents: Mapping[DocumentSource, Read]) -> dict[int, int]:
-    """The numbers of documents as the next ones imply them: one before their own."""
+    """The numbers of documents as implied by the next document: one before its own."""
     told: dict[int, int] = {}
     for source, read in documents.items():
         said = [line.seq for line in read.before if line.kind == RecordKind.MESSAGE]
@@ -237,7 +236,7 @@ def _sure(row: Row | None) -> Row:
 
 
 def _faults(rows: Iterable[Row], found: Mapping[int, tuple[Message | None, int | None, str]]) -> list[DamagedContent]:
-    """The messages among those that say something else than the last redaction of them, or that none explains."""
+    """The corrupt messages without a redaction, or whose document differs from the last redaction."""
     said = _redactions(rows)
     faults: list[DamagedContent] = []
     for row in rows:

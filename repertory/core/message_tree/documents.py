@@ -1,4 +1,4 @@
-"""The documents of the tree, field by field, and what in them is ours.
+"""The documents of the tree, field by field, and our keys in them.
 
     session_<id>/session.json                                 who and when
     session_<id>/repertory.json                               ours: the lease, and heads where reading costs requests
@@ -6,8 +6,8 @@
     session_<id>/agents/agent_<id>/messages/message_<n>.json  one message, and under `repertory` the rows with it
     session_<id>/agents/agent_<id>/repertory/rows_<seq>.json  ours: rows that came without a message
 
-Others leave out fields that they do not know, and do not look at documents that they do not know. Source: the
-documented session layout, as strands-agents 1.62.0 writes it.
+Other programs drop unknown fields when they write, and ignore unknown documents. Source: the documented session layout,
+as strands-agents 1.62.0 writes it.
 """
 
 from __future__ import annotations
@@ -42,30 +42,30 @@ ERASED_TEXT = "[erased]"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordGroup:
-    """Rows that are kept in one document, and what the reader must know of those around them."""
+    """The rows of one document, and what a reader needs to know of other documents."""
 
     rows: Sequence[Row]
     generation: int
     before: Sequence[Line] = ()
-    """The rows of the document before; written without their salts, which must go with the contents."""
+    """The rows of the document before; written without their salts, which must be erased with the contents."""
     batch: tuple[int, int] | None = None
-    """First and last sequence number of what was committed together, when that took several documents."""
+    """First and last sequence number of the commit, when it took several documents."""
     erase: Sequence[int] = ()
-    """Rows whose content this commit destroys, as long as that is not done."""
+    """Rows that this commit erases, until that is done."""
     next_number: int = 0
-    """Of the next message's document, for rows that came without one."""
+    """The number of the next message's document, for rows without a message."""
     taken: int = 0
-    """One beyond the last document of others that these rows take in, where they hold its message as mended."""
+    """One more than the last foreign document that these rows adopt, where they hold its message repaired."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
-    """A document of rows or of a message, as it was found."""
+    """A document of rows or of a message, as read."""
 
     kept: Sequence[KeptRow] = ()
-    """Empty when somebody else wrote it."""
+    """Empty when another program wrote it."""
     message: Message | None = None
-    """What it shows, redaction applied."""
+    """The message it shows, redaction applied."""
     at: float = 0.0
     before: Sequence[Line] = ()
     batch: tuple[int, int] | None = None
@@ -73,11 +73,11 @@ class Read:
     next_number: int = 0
     taken: int = 0
     generation: int = 0
-    """Of the owner who wrote it."""
+    """That of the owner who wrote it."""
     fault: str | None = None
-    """Why nothing can be read of it."""
+    """Why it cannot be read."""
     altered: bool = False
-    """Whether it is not what we have written, although what is ours in it was left there."""
+    """True if its digest does not match: its content changed, while our keys stayed."""
 
 
 ALTERED = "it is not as it was written"
@@ -85,20 +85,20 @@ ALTERED = "it is not as it was written"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentFile:
-    """An agent's document as it was found."""
+    """An agent's document, as read."""
 
     state: Mapping[str, Json]
     manager: Mapping[str, Json]
     model_state: Mapping[str, Json]
     interrupts: Mapping[str, Json] = field(default_factory=dict[str, "Json"])
-    """Where a turn that waits for a person stands; see `core/interrupt_state.py`."""
+    """The state of a turn that waits for a person; see `core/interrupt_state.py`."""
     created_at: str
     foreign: bool
-    """Whether somebody else has written it last."""
+    """True if another program wrote it last."""
 
     @property
     def asks(self) -> bool:
-        """Whether it says that the turn waits for a person."""
+        """True if it says that the turn waits for a person."""
         return bool(self.interrupts.get("activated"))
 
 
@@ -109,12 +109,12 @@ def session_document(session_id: str, at: float) -> bytes:
 
 
 def message_document(number: int, message: Message, at: float, group: RecordGroup) -> bytes:
-    """`message_<n>.json`, with one message among its rows."""
+    """`message_<n>.json`: one message, with its rows."""
     return with_digest(message_fields(number, message, at, group))
 
 
 def message_fields(number: int, message: Message, at: float, group: RecordGroup) -> dict[str, object]:
-    """The same, before it is spelled."""
+    """Its fields, before encoding."""
     shown, redacted = message, False
     for row in group.rows:
         if row.kind == 1:
@@ -130,12 +130,12 @@ def message_fields(number: int, message: Message, at: float, group: RecordGroup)
 
 
 def rows_document(group: RecordGroup, files: Mapping[int, tuple[int, Message]]) -> bytes:
-    """`rows_<seq>.json`. `files`: sequence number of a row to the document that shows its message, and that message."""
+    """`rows_<seq>.json`. `files`: sequence number of a row to its message's document (number, and message)."""
     return with_digest(rows_fields(group, files))
 
 
 def rows_fields(group: RecordGroup, files: Mapping[int, tuple[int, Message]]) -> dict[str, object]:
-    """The same, before it is spelled."""
+    """Its fields, before encoding."""
     entries: list[dict[str, object]] = []
     for row in group.rows:
         number, shown = files.get(row.seq, (None, None))
@@ -151,7 +151,7 @@ def manager_named(view: View, found: AgentFile | None) -> str:
 
 
 def agent_document(agent_id: str, fold: Fold, removed: int, found: AgentFile | None, at: float) -> bytes:
-    """`agent.json`. `removed`: documents of messages before the first one that is shown."""
+    """`agent.json`. `removed`: the number of message documents before the first one shown."""
     view, state = fold.shown.view, dict(fold.state)
     manager: dict[str, object] = {"__name__": manager_named(view, found), "removed_message_count": removed}
     calls = view.manager_state.get("model_call_count")
@@ -178,7 +178,7 @@ def agent_document(agent_id: str, fold: Fold, removed: int, found: AgentFile | N
 
 
 def read_message_document(body: bytes) -> Read:
-    """A message's document, whoever wrote it."""
+    """A message's document, from any program."""
     try:
         said = parsed(body)
         fields = decoded(said)
@@ -191,7 +191,7 @@ def read_message_document(body: bytes) -> Read:
 
 
 def read_message_fields(fields: Mapping[str, object]) -> Read:
-    """The same from what is read already."""
+    """The same from decoded fields."""
     try:
         shown = fields.get("redact_message")
         message = check_shape(shown if shown is not None else fields.get("message"))
@@ -215,7 +215,7 @@ def read_rows(body: bytes) -> Read:
 
 
 def read_rows_fields(fields: Mapping[str, object]) -> Read:
-    """The same from what is read already."""
+    """The same from decoded fields."""
     try:
         return _read_group(fields, None, 0.0)
     except (ValueError, TypeError, KeyError) as error:
@@ -223,7 +223,7 @@ def read_rows_fields(fields: Mapping[str, object]) -> Read:
 
 
 def read_agent(body: bytes) -> AgentFile | None:
-    """An agent's document; None when it cannot be read, or is ours and not as we have written it."""
+    """An agent's document; None when it cannot be read, or its digest does not match."""
     try:
         said = parsed(body)
         fields = decoded(said)
@@ -244,9 +244,8 @@ def read_agent(body: bytes) -> AgentFile | None:
 
 
 def without_contents(body: bytes, wanted: Collection[int], shown: Message | None, at: float) -> bytes:
-    """A document without the contents of these rows, and `shown` in the place of its message, if it is given one.
-
-    Nobody is asked any more to erase anything. Errors: `ValueError` when the document cannot be read.
+    """A document without the contents of these rows, and with `shown` as its message, if given. Its list of rows to
+    erase is dropped. Errors: `ValueError` when the document cannot be read.
     """
     fields = read(body)
     ours = fields.get(OURS, fields)
@@ -258,7 +257,7 @@ def without_contents(body: bytes, wanted: Collection[int], shown: Message | None
 def without_content_fields(
     fields: dict[str, object], wanted: Collection[int], shown: Message | None, at: float
 ) -> dict[str, object]:
-    """The same from what is read already, which it changes."""
+    """The same for decoded fields, which it changes."""
     ours = fields.get(OURS) if "message" in fields else fields
     if isinstance(ours, dict):
         said = cast("dict[str, object]", ours)
@@ -272,7 +271,7 @@ def without_content_fields(
 
 
 def with_digest(document: Mapping[str, object]) -> bytes:
-    """The document as a file, with a digest of all else among what is ours in it."""
+    """The document as a file, with a digest of all else among our keys."""
     said = encoded(document)
     ours = cast("dict[str, object]", said.get(OURS, said))
     ours.pop(DIGEST, None)
@@ -281,7 +280,7 @@ def with_digest(document: Mapping[str, object]) -> bytes:
 
 
 def is_altered(said: Mapping[str, object]) -> bool:
-    """Whether a document, in values that JSON has, is not as it was sealed. One that was never sealed is not."""
+    """True if the document, in JSON values, does not match its digest. False without a digest."""
     ours = said.get(OURS, said if "generation" in said else None)
     kept = cast("dict[str, object]", ours) if isinstance(ours, dict) else {}
     if DIGEST not in kept:
@@ -291,7 +290,7 @@ def is_altered(said: Mapping[str, object]) -> bool:
 
 
 def digest_of_document(said: Mapping[str, object]) -> str:
-    """Of values that JSON has, in whatever order their keys stand."""
+    """The digest of JSON values; the order of keys does not matter."""
     return sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:32]
 
 
@@ -339,7 +338,7 @@ def _mapping(value: object) -> dict[str, Json]:
 
 
 def _digest(state: Mapping[str, Json]) -> str:
-    """By which we know a state that we have written."""
+    """The digest that identifies a state that we wrote."""
     try:
         return sha256(dump(state)).hexdigest()[:32]
     except Invalid:
@@ -350,12 +349,12 @@ _BLANK: Mapping[str, Message] = {
     "user": {"role": "user", "content": [{"text": ERASED_TEXT}]},
     "assistant": {"role": "assistant", "content": [{"text": ERASED_TEXT}]},
 }
-"""What stands where a message was erased and nothing says what took its place."""
+"""The message in the place of an erased one without a redaction."""
 
 
 def parts_of(rows: Sequence[Row]) -> list[tuple[list[Row], Message | None]]:
-    """The rows by document: one message each, what leads up to it and what follows it. A message that was erased
-    before it was written is the one that took its place.
+    """The rows by document: one message each, with the rows around it. A message erased before it was written is
+    replaced by its redaction.
     """
     instead = shown_instead(rows, [row.seq for row in rows if row.kind == RecordKind.MESSAGE and row.erased])
     parts: list[tuple[list[Row], Message | None]] = []
@@ -375,7 +374,7 @@ def parts_of(rows: Sequence[Row]) -> list[tuple[list[Row], Message | None]]:
 
 
 def shown_instead(rows: Sequence[Row], wanted: Collection[int]) -> dict[int, Message]:
-    """What is shown in the place of messages whose contents are to be erased, by sequence number."""
+    """Sequence number to the message shown in the place of a message that will be erased."""
     redactions: dict[int, Message] = {}
     for row in rows:
         if row.kind == RecordKind.REDACTION and not row.erased:

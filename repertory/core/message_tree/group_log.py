@@ -1,7 +1,7 @@
-"""Where the journal of an agent stands that is kept in record groups, and what others are still to be told of it.
+"""The state of an agent's journal in record groups, and when the agent's document must be rewritten.
 
-A layout keeps record groups: rows around a message, proved by the group before. Which they are, what they change of the
-agent's document, and what that says, is the same wherever they lie: in documents, or in events. Pure.
+A layout keeps record groups: rows around a message, proved by the group before. What the groups are, how they change
+the agent's document, and its content are the same in every layout with documents or events. Pure.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ _NUMBERS_MAX = 256
 
 
 class Part(NamedTuple):
-    """A record group that is to be stored."""
+    """A record group to store."""
 
     group: RecordGroup
     message: Message | None
-    """The message in it, as others see it."""
+    """The message in it, as other programs see it."""
     number: int | None
-    """Of that message."""
+    """That message's number."""
 
     def said_at(self, now: float) -> float:
-        """When the message was said: when the first of the rows was made whose content is there."""
+        """The time of the first row with content; `now` when there is none."""
         made = (at_of(row.body) for row in self.group.rows if not row.erased)
         return next((at for at in made if at), now)
 
@@ -50,27 +50,27 @@ class GroupLog:
     generation: int
     last_seq: int = 0
     next_number: int = 0
-    """Of the next message."""
+    """The number of the next message."""
     messages: int = 0
-    """Messages that are there."""
+    """The number of stored messages."""
     numbers: dict[int, int] = field(default_factory=dict[int, int])
-    """Sequence number of a message's row to the number of the message, for those that may still be shown."""
+    """Sequence number of a message's row to the message's number, for messages that may still be shown."""
     tail: Sequence[Line] = ()
     """The rows of the last group."""
     fold: Fold | None = None
-    """None: to be folded from what is stored."""
+    """None: must be folded from the store."""
     agent: AgentFile | None = None
-    """The agent's document as it was found."""
+    """The agent's document, as read."""
     state_due: bool = False
     view_due: bool = False
     manager: str = DEFAULT_MANAGER
     """The conversation manager that the agent's document names."""
     asks: bool = False
-    """Whether the agent's document says that the turn waits for a person."""
+    """True if the agent's document says that the turn waits for a person."""
 
     def open_with(self, opened: OpenedTree, numbers: Mapping[int, int], *, known: bool = True) -> None:
-        """The journal was opened, whatever was stored then or is yet to be. `numbers`: those of the messages found.
-        `known`: whether there is no document of the agent where none was found.
+        """Start from an opened journal, stored or yet to be stored. `numbers`: those of the messages found. `known`:
+        True if a document that was not found does not exist.
         """
         agent, self.fold = self.agent, opened.fold
         self.last_seq = opened.found[-1].seq if opened.found else 0
@@ -82,16 +82,15 @@ class GroupLog:
 
     @property
     def due(self) -> bool:
-        """Whether others are to be told anything before the journal is given up."""
+        """True if the agent's document must be rewritten before the journal is released."""
         return bool(self.last_seq) and (self.view_due or self.state_due)
 
     # Storing.
 
     def parts(self, rows: Sequence[Row], erase: Sequence[int] = (), *, batch: bool = False) -> list[Part]:
-        """The groups for rows that follow the last one; the last of them asks for what is to be erased.
+        """The groups for rows that follow the last one; the last group carries `erase`.
 
-        `batch`: they are not stored all at once, and say so, so that what is left of a commit that was cut off is
-        known.
+        `batch`: the groups are not stored atomically, and say so, so that a commit that was cut off is recognised.
         """
         found = parts_of(rows)
         together = (rows[0].seq, rows[-1].seq) if batch else None
@@ -111,12 +110,12 @@ class GroupLog:
         return parts
 
     def put(self, rows: Sequence[Row]) -> None:
-        """These rows are the last group that is stored."""
+        """These rows are now the last stored group."""
         self.tail = [Line.of(row) for row in rows]
         self.last_seq = rows[-1].seq
 
     def stored(self, part: Part) -> None:
-        """A part is stored."""
+        """A part was stored."""
         rows = part.group.rows
         self.put(rows)
         if part.number is not None:
@@ -130,20 +129,20 @@ class GroupLog:
             self.numbers = {seq: number for seq, number in self.numbers.items() if seq >= low}
 
     def _follow(self, row: Row) -> None:
-        """Fold what was stored, to know what others are to be told."""
+        """Fold a stored row, and note whether the agent's document is due."""
         record = _record(row)
         due = due_after(record, asks=self.asks, manager=self.manager)
         self.state_due, self.view_due = self.state_due or due.state, self.view_due or due.view
         if record is None or isinstance(record, Branched):
-            self.fold = None  # It takes more than is known here.
+            self.fold = None  # Folding it needs more than is known here.
         elif self.fold is not None:
             self.fold.apply(row.seq, record)
 
-    # What others are told.
+    # The agent's document.
 
     def first_document(self, rows: Sequence[Row], at: float) -> bytes:
-        """The agent's document before there is any message. It names the conversation manager that these rows name:
-        others refuse a session that names another one than theirs.
+        """The agent's document before the first message. It names the conversation manager of these rows: other
+        programs refuse a session with another manager than theirs.
         """
         fold = self.fold or Fold()
         named = next((name for name in map(manager_in, map(_record, rows)) if name), "")
@@ -153,14 +152,14 @@ class GroupLog:
         return agent_document(self.agent_id, fold, 0, self.agent, at)
 
     def document(self, at: float) -> bytes:
-        """The agent's document as of now. `fold` has to be there."""
+        """The agent's document as of now. Needs `fold`."""
         assert self.fold is not None
         first = self.fold.shown.view.first_shown
         removed = _offset_of(first, self.numbers, self.messages, self.next_number - 1)
         return agent_document(self.agent_id, self.fold, removed, self.agent, at)
 
     def told(self) -> None:
-        """That document is stored."""
+        """The document was stored."""
         assert self.fold is not None
         self.state_due = self.view_due = False
         self.asks = asks_somebody(pending_tools_of(self.fold))
@@ -168,7 +167,7 @@ class GroupLog:
 
 
 def _record(row: Row) -> Record | None:
-    """None for what was erased or cannot be read."""
+    """The record; None when it is erased or cannot be read."""
     try:
         return decode(row.kind, row.version, row.body) if not row.erased else None
     except CorruptJournal:
@@ -176,9 +175,9 @@ def _record(row: Row) -> Record | None:
 
 
 def _offset_of(first_shown: int, numbers: Mapping[int, int], messages: int, last_number: int) -> int:
-    """How many messages lie before the first one that is shown: what others skip when they open.
+    """The number of messages before the first one shown, which other programs skip on opening.
 
-    `numbers`: those of the rows that are known. Without a message from there on, everything is skipped.
+    `numbers`: those of the known rows. When no message is shown, all are skipped.
     """
     shown = [number for seq, number in numbers.items() if seq >= first_shown]
     return max(0, messages - (last_number + 1 - min(shown))) if shown else messages

@@ -1,9 +1,8 @@
-"""JSON as the documented layouts spell it: indented, readable, bytes as marked base64, times in ISO 8601.
+"""JSON as the documented layouts have it: indented, bytes as marked base64, times in ISO 8601.
 
-Other programs take every dictionary whose `__bytes_encoded__` is exactly `true` for bytes, and fail where its data are
-no base64. So a dictionary of the user's that looks like that is written with `1.0` in the place of `true`, which equals
-it and which nobody takes for bytes; it is `true` again when it is read here. Where others have written such a
-dictionary, it is bytes when it can be, and else what it says.
+Other programs decode every dictionary whose `__bytes_encoded__` is exactly `true`, and fail when its data is not
+base64. So a user's dictionary that looks like that is written with `1.0` in the place of `true`: equal, but never
+decoded; reading restores `true`. Such a dictionary from another program becomes bytes if it decodes, else it stays.
 """
 
 from __future__ import annotations
@@ -17,26 +16,26 @@ from typing import cast
 _MARKER = "__bytes_encoded__"
 _DATA = "data"
 _ESCAPED = 1.0
-"""What stands in the place of `true` in a dictionary that is none of bytes."""
+"""Stands for `true` in a user's dictionary that is not bytes."""
 
 
 def to_file(document: Mapping[str, object], *, indent: int | None = 2) -> bytes:
-    """The document as a file. Errors: `ValueError` or `TypeError` for what JSON cannot say."""
+    """The document as a file. Errors: `ValueError` or `TypeError` for values that are not JSON."""
     return json_file(encoded(document), indent=indent)
 
 
 def json_file(document: Mapping[str, object], *, indent: int | None = 2) -> bytes:
-    """The same for values that JSON has, such as `encoded` or `parsed` give: to encode twice is to escape what is none
-    of the user's.
+    """The same for JSON values, such as `encoded` or `parsed` return. Encoding them again would escape our
+    own marks.
     """
     try:
         return json.dumps(document, indent=indent, ensure_ascii=False, allow_nan=False).encode()
-    except UnicodeEncodeError:  # A lone surrogate, which UTF-8 cannot say.
+    except UnicodeEncodeError:  # A lone surrogate has no UTF-8 form.
         return json.dumps(document, indent=indent, allow_nan=False).encode()
 
 
 def read(body: bytes) -> dict[str, object]:
-    """The document again. NaN and infinities, which others may write, are None.
+    """The document from a file. NaN and infinities, which other programs may write, become None.
 
     Errors: `ValueError` when the bytes are not one JSON object.
     """
@@ -44,7 +43,7 @@ def read(body: bytes) -> dict[str, object]:
 
 
 def parsed(body: bytes) -> dict[str, object]:
-    """The document as JSON has it: what is marked as bytes is still marked. Errors: `ValueError`."""
+    """The document in JSON values: bytes stay marked. Errors: `ValueError`."""
     try:
         value = json.loads(body.decode(), parse_constant=_no_number)
     except RecursionError as error:
@@ -55,12 +54,12 @@ def parsed(body: bytes) -> dict[str, object]:
 
 
 def encoded(document: Mapping[str, object]) -> dict[str, object]:
-    """The document in values that JSON has."""
+    """The document in JSON values, bytes marked."""
     return cast("dict[str, object]", _encoded(document))
 
 
 def decoded(document: Mapping[str, object]) -> dict[str, object]:
-    """The document again, from such values. Errors: `ValueError` when they are nested too deeply."""
+    """The document from JSON values. Errors: `ValueError` for too deep nesting."""
     try:
         value = _decoded(document)
     except RecursionError as error:
@@ -76,12 +75,12 @@ def iso(at: float) -> str:
 
 
 def zulu(at: float) -> str:
-    """The same as others write it: to the millisecond, and a Z behind it."""
+    """The same to the millisecond with a Z at the end, as other programs write it."""
     return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def epoch(text: object) -> float:
-    """A time back; 0.0 for what is no such time."""
+    """A time as epoch seconds; 0.0 for anything else."""
     try:
         moment = datetime.fromisoformat(str(text))
     except ValueError:
@@ -121,12 +120,12 @@ def _decoded(value: object) -> object:
 
 
 def _looks_marked(items: Mapping[str, object]) -> bool:
-    """Whether other programs take this for bytes."""
+    """True if other programs decode this as bytes."""
     return items.get(_MARKER) is True and _DATA in items
 
 
 def _bytes_in(items: Mapping[str, object]) -> bytes | None:
-    """The bytes of a marked dictionary; None when it holds none, or something besides."""
+    """The bytes of a marked dictionary; None when they do not decode, or it has further keys."""
     text = items[_DATA]
     if len(items) > 2 or not isinstance(text, str):
         return None

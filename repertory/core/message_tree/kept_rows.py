@@ -1,11 +1,10 @@
-"""Rows as the documents of the tree keep them: a line of proof each, and the content once.
+"""Rows as the documents of the tree keep them: a proof line for each row, and each content once.
 
     "5 1 1 4 <link> <salt> <digest>"     sequence number, kind, version, low, then hexadecimal; no salt: erased
 
-The content of a message's row is the message of its document and the rest of its record beside it; every other
-content stands there as text. So nothing stands twice, and whoever edits a message in its document has edited what the
-line proves, and is found out. The digest can be told from salt and content; it is there for the day when the
-content is not.
+The content of a message's row is its document's message plus the rest of its record; every other content is kept as
+text. So nothing is stored twice, and an edit of the message in the document breaks the proof. The digest follows from
+salt and content; it is stored for when the content is gone.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from repertory.errors import Invalid
 
 _TRACKING = "tracking_id"
 _SIGNED = ("at", "message")
-"""How the body of a message begins."""
+"""The first keys of a message's body."""
 
 
 class Line(NamedTuple):
@@ -41,13 +40,12 @@ class Line(NamedTuple):
 
     @classmethod
     def of(cls, row: Row) -> Line:
-        """The line that proves a row."""
         digest = row.body if row.erased else digest_of(row.salt, row.body)
         return cls(row.seq, row.kind, row.version, row.low, row.link, row.salt, digest)
 
     @classmethod
     def read(cls, text: object) -> Line:
-        """The line as it was written. Errors: `ValueError`."""
+        """The line in a text. Errors: `ValueError`."""
         seq, kind, version, low, link, salt, digest = str(text).split(" ")
         try:
             line = cls(
@@ -71,11 +69,11 @@ class Line(NamedTuple):
         return f"{self.seq} {self.kind} {self.version} {self.low} {self.link.hex()} {salt} {self.digest.hex()}"
 
     def erased(self) -> Line:
-        """The line of the same row when its content is gone."""
+        """The line of the same row, erased."""
         return self._replace(salt=b"")
 
     def row(self, agent_id: str, body: bytes | None) -> Row | None:
-        """The row with this content; None when that is not what the line proves. Without a body: erased."""
+        """The row with this content; None when the content does not match the line. Without a body: the erased row."""
         if not self.salt or body is None:
             return Row(agent_id, self.seq, self.kind, self.version, self.low, self.link, b"", self.digest)
         if sha256(self.salt + body).digest() != self.digest:
@@ -88,17 +86,17 @@ class KeptRow(NamedTuple):
 
     line: Line
     body: bytes | None = None
-    """The content, when it stands beside the line."""
+    """The content, when it is kept next to the line."""
     rest: Mapping[str, object] | None = None
-    """The record without its message, when the message is that of a document."""
+    """The record without its message, when the message is a document's."""
     file: int | None = None
-    """The number of that document, when it is not the one that holds the line."""
+    """The number of that document, when it is not the one with the line."""
     tracked: bool = True
-    """Whether the message had its tracking id by itself."""
+    """True if the message had a tracking id of its own."""
 
 
 def message_in(row: Row) -> Message | None:
-    """What a row says was said; None for every other row, and for one that this release cannot read."""
+    """The message in a row; None for other rows, and for rows that this release cannot read."""
     if row.kind != RecordKind.MESSAGE or row.erased:
         return None
     try:
@@ -109,7 +107,7 @@ def message_in(row: Row) -> Message | None:
 
 
 def tracked(message: Message, link: bytes) -> Message:
-    """The message with a tracking id: its own, or one that is as unique as its row's link."""
+    """The message with a tracking id: its own, or one made from the row's unique link."""
     if _TRACKING in message:
         return message
     text = link.hex()
@@ -119,7 +117,7 @@ def tracked(message: Message, link: bytes) -> Message:
 
 
 def entry(row: Row, shown: Message | None = None, file: int | None = None) -> dict[str, object]:
-    """How a document keeps a row. `shown` is the message as the document (or `file`) has it, when it has one."""
+    """The JSON form of a row. `shown`: the message as the document (or document `file`) has it, if any."""
     kept: dict[str, object] = {"row": str(Line.of(row))}
     if row.erased:
         return kept
@@ -134,7 +132,7 @@ def entry(row: Row, shown: Message | None = None, file: int | None = None) -> di
 
 
 def read_entry(value: object) -> KeptRow:
-    """The same back. Errors: `ValueError`."""
+    """The row from its JSON form. Errors: `ValueError`."""
     if not isinstance(value, dict):
         raise ValueError("a row is an object")
     fields = cast("dict[str, object]", value)
@@ -150,7 +148,7 @@ def read_entry(value: object) -> KeptRow:
 
 
 def content(kept: KeptRow, message: Message | None) -> bytes | None:
-    """The content of a kept row, given the message of its document; None when there is none, or nobody can say it."""
+    """The content of a kept row, given its document's message; None when it is missing or cannot be rebuilt."""
     if kept.body is not None or kept.rest is None or message is None:
         return kept.body
     said: dict[str, object] = dict(message)
@@ -164,7 +162,7 @@ def content(kept: KeptRow, message: Message | None) -> bytes | None:
 
 
 def _beside(row: Row, shown: Message) -> dict[str, object] | None:
-    """The record without its message, when that and the document give the very content again."""
+    """The record without its message, if it and the document's message rebuild the exact content."""
     value = load(row.body)
     if not isinstance(value, dict) or tuple(value)[:2] != _SIGNED:
         return None
@@ -172,37 +170,37 @@ def _beside(row: Row, shown: Message) -> dict[str, object] | None:
     beside: dict[str, object] = {"record": {name: item for name, item in value.items() if name != "message"}}
     if isinstance(message, dict) and _TRACKING not in message:
         beside["tracked"] = False
-    # Both go through a file before anybody reads them again.
+    # Tested through a file, as a reader will get it.
     again = read(to_file({**beside, "row": str(Line.of(row)), "message": shown}))
     said = cast("Message", again.pop("message"))
     return beside if content(read_entry(again), said) == row.body else None
 
 
-# What opening an agent needs, by value, as of when its session was given up in good order.
+# An agent's head: all that opening needs, as of the last orderly release of its session.
 #
-# It spares a reader the listing and a request per message. It holds as long as nobody has written since: the agent's
-# document is the one it names, and the document after the last message is not there.
+# It saves a reader the listing and a request per message. It is valid while no other program has written: the agent's
+# document has the version it names, and no document follows the last message.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentHead:
-    """An agent at rest."""
+    """The rows and numbers of an agent at rest."""
 
     rows: Sequence[Row]
-    """Those from the last one's `low` on."""
+    """The rows from the last one's `low` on."""
     next_number: int
-    """Of the next message's document."""
+    """The number of the next message's document."""
     messages: int
-    """Documents of messages that there are."""
+    """The number of message documents."""
     numbers: Mapping[int, int]
     """Sequence number of a message's row to the number of its document."""
     tail: Sequence[Line]
     """The rows of the last document."""
     agent_version: str
-    """Of the agent's document."""
+    """The version of the agent's document."""
 
     def spelled(self) -> dict[str, object]:
-        """As the lease's object keeps it."""
+        """The JSON form, for the lease's object."""
         return {
             "next": self.next_number,
             "messages": self.messages,
@@ -214,7 +212,7 @@ class AgentHead:
 
 
 def read_head(agent_id: str, value: object) -> AgentHead | None:
-    """The head again; None when it cannot be read: then the documents say it all."""
+    """The head from its JSON form; None when it cannot be read: then read the documents."""
     try:
         said = cast("dict[str, object]", value)
         kept = [read_entry(each) for each in cast("list[object]", said["rows"])]

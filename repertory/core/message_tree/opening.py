@@ -1,4 +1,4 @@
-"""Opening an agent: the rows that are stored, and those that follow from what others have written meanwhile."""
+"""Opening an agent: the stored rows, and new rows for what other programs wrote meanwhile."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ from repertory.errors import Invalid, UnpairedTools
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenedTree:
-    """An agent's journal as it was found, and what follows from what others have written."""
+    """An opened journal, and the rows to add to it."""
 
     found: Sequence[Row]
-    """The rows that are stored, as far as they were read."""
+    """The stored rows, as far as they were read."""
     made: Sequence[Row]
-    """The rows that are to be stored."""
+    """The rows to store."""
     files: Mapping[int, tuple[int, Message]]
-    """Of the rows made: sequence number to the document that shows the message, and the message."""
+    """Of `made`: sequence number to the number of the document that shows the message, and the message."""
     fold: Fold
 
     def needed(self) -> list[Row]:
@@ -65,17 +65,17 @@ class OpenedTree:
 
 
 class Due(NamedTuple):
-    """Why an agent's document is to be written anew."""
+    """Why an agent's document must be rewritten."""
 
     state: bool = False
-    """Its state has changed, or whether the turn waits for a person."""
+    """Its state changed, or whether the turn waits for a person. Written at once."""
     view: bool = False
-    """What is shown has changed, which is told when the session is given up."""
+    """What is shown changed. Written when the session is released."""
 
 
 def due_after(record: Record | None, *, asks: bool, manager: str) -> Due:
-    """What a record changes of the agent's document. `asks`: whether that says that the turn waits for a person.
-    `manager`: the conversation manager that it names.
+    """What a record changes in the agent's document. `asks`, `manager`: whether the document says that the turn waits
+    for a person, and the manager it names.
     """
     renamed = manager_in(record) not in ("", manager)
     match record:
@@ -99,8 +99,8 @@ def manager_in(record: Record | None) -> str:
 
 
 def outdated(agent: AgentFile, fold: Fold) -> bool:
-    """Whether the agent's document names another manager than the journal, or is wrong about whether the turn waits for
-    a person: somebody was cut off before it was told.
+    """True if the agent's document names another manager than the journal, or is wrong about whether the turn waits:
+    the writer was cut off before the update.
     """
     named = fold.shown.view.manager
     misnamed = bool(named) and agent.manager.get("__name__") != named
@@ -120,11 +120,11 @@ def open_agent(
     at: float,
     entropy: Entropy,
 ) -> OpenedTree:
-    """Rows for edits, then for messages that were added, then for the agent's document.
+    """The stored rows, then new ones: for edits, for added messages, and for the agent's document.
 
-    `names`: of the session and of the agent. `numbers`: of the documents of messages, in order, without those of a
-    commit that was cut off. Rows that begin after the last one's `low` are all that is left: what was said before is
-    gone, and stated anew as far as the agent's document says it.
+    `names`: of the session and of the agent. `numbers`: of the message documents, in order, without those of a commit
+    that was cut off. When the rows begin after the last one's `low`, the earlier ones are lost, and are restated as far
+    as the agent's document tells.
     """
     session_id, agent_id = names
     rows = [*found.rows]
@@ -150,13 +150,13 @@ def open_agent(
 
 
 def _fold_of(needed: Sequence[Row], gone: bool, session_id: str) -> Fold:
-    if gone and len(needed) == 1:  # It is there for its link only.
+    if gone and len(needed) == 1:  # It is needed for its link only.
         return Fold(Image(last_seq=needed[0].seq), partial=True)
     return restore(needed, session_id=session_id).fold
 
 
 def _first_prompt(fold: Fold) -> int:
-    """The first message that is left, is shown, and can be the first that a model is shown."""
+    """The first remaining message that is shown and may be the first for a model."""
     for seq, message in fold.shown.recent:
         if message["role"] == "user" and not any(tool_results(message)):
             return seq
@@ -164,7 +164,7 @@ def _first_prompt(fold: Fold) -> int:
 
 
 def _shown_from(agent: AgentFile, numbers: Sequence[int], places: Mapping[int, int], last_seq: int) -> int | None:
-    """The first message that somebody else shows, by its row; None when that lies before the rows that are known."""
+    """The first message that the other program shows, as a sequence number; None when it is before the known rows."""
     removed = agent.manager.get("removed_message_count")
     if not isinstance(removed, int) or removed <= 0 or not numbers:
         return None
@@ -175,15 +175,15 @@ def _shown_from(agent: AgentFile, numbers: Sequence[int], places: Mapping[int, i
     return min(seqs) if seqs and first >= min(places.values()) else None
 
 
-# Taking in what others have written: messages that were added, edits, a state, how much of the history is shown.
+# Adopting what other programs wrote: added messages, edits, state, and how much is shown.
 #
-# Everything becomes records, once. What breaks the pairing rule is mended in the record, which says so; the document
+# Each becomes a record, once. What breaks the pairing rule is repaired in the record, with the reason; the document
 # stays as it is.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adopted:
-    """Rows for what others have written."""
+    """New rows for what other programs wrote."""
 
     rows: Sequence[Row]
     files: Mapping[int, tuple[int, Message]]
@@ -191,9 +191,9 @@ class Adopted:
 
 
 def redactions_for(rows: Sequence[Row], faults: Sequence[DamagedContent], at: float, entropy: Entropy) -> list[Row]:
-    """The redactions that say what stands in the place of what was written, to follow `rows`.
+    """Redactions for corrupt messages, to follow `rows`.
 
-    They are chained by hand: nothing can be folded before they are there.
+    They are chained by hand: nothing can be folded before they exist.
     """
     made: list[Row] = []
     for fault in faults:
@@ -208,7 +208,7 @@ def redactions_for(rows: Sequence[Row], faults: Sequence[DamagedContent], at: fl
 
 
 def adopt(appender: Appender, added: Sequence[tuple[int, Read]], at: float) -> Adopted:
-    """The records of messages that others have added, in order. `at` stands for times that nobody knows."""
+    """The rows for messages that other programs added, in order. `at` replaces unknown times."""
     rows: list[Row] = []
     files: dict[int, tuple[int, Message]] = {}
     for number, read in added:
@@ -230,10 +230,10 @@ def adopt(appender: Appender, added: Sequence[tuple[int, Read]], at: float) -> A
 def adopt_agent(
     appender: Appender, found: AgentFile, shown_from: int | None, at: float, *, first_turn: bool
 ) -> list[Row]:
-    """The records for an agent's document that somebody else has written: its state, what is shown, and what is asked.
+    """The rows for an agent's document that another program wrote: state, view and interrupts.
 
-    `shown_from`: the sequence number of the first message that is shown; None when it lies before those that are known.
-    `first_turn`: there is nothing of ours yet, so that whatever the document says is new.
+    `shown_from`: the sequence number of the first message shown; None when it is before the known rows. `first_turn`:
+    no row of ours exists, so all of the document is new.
     """
     rows: list[Row] = []
     fold = appender.fold
@@ -268,9 +268,8 @@ def adopt_agent(
 
 
 def adopt_questions(appender: Appender, found: Mapping[str, Json], at: float) -> list[Row]:
-    """The records for a turn that waits elsewhere for a person, as a document says (`core/interrupt_state.py`).
-
-    None for what nobody can read.
+    """The rows for a turn that waits for a person in a document (`core/interrupt_state.py`). Empty when it is
+    malformed.
     """
     fold = appender.fold
     try:
@@ -294,7 +293,7 @@ def _added(appender: Appender, message: Message, why: str | None, at: float) -> 
 
 
 def _fitting(previous: Message | None, message: Message) -> list[tuple[Message, str | None]]:
-    """The message as it may follow `previous`, after what has to stand between; with the reason when it is mended."""
+    """The message, and what must stand before it, so that they may follow `previous`; with a reason where repaired."""
     asks: list[ContentBlock] = [{"toolUse": use} for use in tool_uses(previous)] if previous is not None else []
     asking: list[Message] = [{"role": "assistant", "content": asks}] if asks else []
     fitting: list[tuple[Message, str | None]] = []
@@ -315,7 +314,7 @@ def _without_tools(message: Message) -> Message:
 
 
 def _place(rows: Sequence[Row], target: int) -> tuple[int, int]:
-    """Turn and index of a message whose record is lost, from the nearest one that is not."""
+    """Turn and index of a message whose record is lost, from the nearest record that is not."""
     said: dict[int, Mapping[str, object]] = {}
     for row in rows:
         if row.kind == 1 and not row.erased:
@@ -334,7 +333,7 @@ def _place(rows: Sequence[Row], target: int) -> tuple[int, int]:
 
 
 def _instead(rows: Sequence[Row], fault: DamagedContent) -> Message:
-    """What a message is taken to be: what its document says if that fits between its neighbours, else a stand-in."""
+    """The replacement of a corrupt message: its document's message if that fits its neighbours, else a stand-in."""
     order = [row for row in rows if row.kind == 1]
     position = next(place for place, row in enumerate(order) if row.seq == fault.row.seq)
     before = message_in(order[position - 1]) if position else None
@@ -356,7 +355,7 @@ def _fits(before: Message | None, message: Message, after: Message | None) -> bo
 
 
 def _stand_in(before: Message | None, after: Message | None) -> Message:
-    """A message that says that one was lost, and keeps the tools of its neighbours paired."""
+    """A message that says that one was lost, and keeps its neighbours' tools paired."""
     asked = [use["toolUseId"] for use in tool_uses(before)] if before is not None else []
     answered = [result["toolUseId"] for result in tool_results(after)] if after is not None else []
     text: ContentBlock = {"text": LOST_TEXT}

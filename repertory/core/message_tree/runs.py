@@ -1,10 +1,10 @@
-"""`multi_agent.json`: how far an orchestrator is, and what in it is ours.
+"""`multi_agent.json`: the run of an orchestrator, and our key in it.
 
     session_<id>/multi_agents/multi_agent_<id>/multi_agent.json           the run, see `core/orchestration/document.py`
     session_<id>/multi_agents/multi_agent_<id>/repertory/rows_<seq>.json  ours: the rows of its journal
 
-Our key in it, `repertory`, names the last row that it shows, and has a digest of all else: when that is another one, or
-the key is not there, somebody else has written it.
+Our key `repertory` names the last row that the document shows, and holds a digest of all else: when the digest does not
+match, or the key is missing, another program has written it.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFile:
-    """The document as it was found."""
+    """The document, as read."""
 
     said: Mapping[str, Json]
-    """All of it but what is ours."""
+    """All of it but our key."""
     seq: int | None
-    """The last row that it shows; None when somebody else has written it last."""
+    """The last row that it shows; None when another program wrote it last."""
     digest: str
-    """Of what it says."""
+    """The digest of `said`."""
 
 
 def run_file(run: Run, orchestrator_id: str, seq: int) -> bytes:
@@ -50,7 +50,7 @@ def run_file(run: Run, orchestrator_id: str, seq: int) -> bytes:
 
 
 def read_run_file(body: bytes, orchestrator_id: str) -> RunFile:
-    """The document again, whoever wrote it. Errors: `ValueError` for what cannot be read, or is about another
+    """The document from a file, from any program. Errors: `ValueError` when it cannot be read or belongs to another
     orchestrator.
     """
     said = parsed(body)
@@ -68,20 +68,20 @@ def read_run_file(body: bytes, orchestrator_id: str) -> RunFile:
 
 
 def _digest(said: Mapping[str, object]) -> str:
-    """By which we know what we have written, in whatever order its keys stand."""
+    """Identifies what we wrote; the order of keys does not matter."""
     return sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:32]
 
 
 _TAKEN_IN = "document"
-"""What a run's record says of the document that it was made of, which is not to become another run once more."""
+"""A key in a run's record: the digest of the document it was made from, so that one document makes one run."""
 
 
 def open_run(
     names: tuple[str, str], found: Sequence[Row], document: RunFile | None, at: float, entropy: Entropy
 ) -> OpenedTree:
-    """The journal of an orchestrator, with records for what others have written. `names`: of session and journal.
+    """The journal of an orchestrator, with new records for what other programs wrote. `names`: of session and journal.
 
-    Errors: `CorruptJournal` for the rows; `Corrupt` for a document that is none of a run.
+    Errors: `CorruptJournal` for the rows; `Corrupt` for a malformed document.
     """
     session_id, journal = names
     restored = restore(needed_of(found), session_id=session_id)
@@ -95,7 +95,7 @@ def open_run(
 
 
 def run_of(fold: Fold) -> Run:
-    """The run that an orchestrator's journal amounts to."""
+    """The run in an orchestrator's journal."""
     return Run.of(fold.nodes.values(), fold.frontier, fold.run)
 
 

@@ -1,18 +1,18 @@
-"""What a call of an orchestrator does: go on with a run, begin a new one, or give what a run led to once more.
+"""What a call of an orchestrator does: go on with a run, begin a new one, or return the result of a past one.
 
     no run, or one that is over     a task begins the next one; None is refused
-    a run that owes work            None, or its own task again, goes on with it; another task is refused, unless the
-                                    caller says that the run is to be given up (`resume=False`) or gone on with
-                                    whatever the task (`resume=True`)
-    one that waits for people       answers go on with it, all at once or one by one; None gives what it waits for once
-                                    more; a task is refused
-    one whose snapshot was not      refused, unless it is to be given up: its nodes are partly elsewhere
+    an unfinished run               None, or its own task again, goes on with it; another task is refused, unless
+                                    the caller gives the run up (`resume=False`) or goes on with it whatever the
+                                    task (`resume=True`)
+    one that waits for people       answers go on with it, all at once or one by one; None returns its interrupts
+                                    again; a task is refused
+    one whose snapshot was not      refused, unless the caller gives it up: its nodes are partly elsewhere
     loaded to its end
-    an idempotency token            the run of that token: gone on with, or its result once more; an unfinished run of
-                                    another token is never the one that is meant, unless the caller says so; whatever
-                                    run is gone on with has the token from then on
+    an idempotency token            the run with that token: it goes on, or returns its result again; an unfinished
+                                    run with another token is never meant, unless the caller says so; a run that
+                                    goes on has the token from then on
 
-So nobody's task is dropped in silence, and no run is continued by mistake.
+So no task is dropped in silence, and no run is continued by mistake.
 """
 
 from __future__ import annotations
@@ -43,22 +43,21 @@ class BeginRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoOn:
-    """Go on with the run that is there."""
+    """Go on with the current run."""
 
     answers: Mapping[str, Mapping[str, Json]] = field(default_factory=dict[str, "Mapping[str, Json]"])
-    """By node, new responses by interrupt id."""
+    """Node to its new responses, by interrupt id."""
     expired: frozenset[str] = frozenset()
-    """Nodes that have waited for answers that nobody may give any more."""
+    """Nodes whose interrupts have all expired."""
     token: str | None = None
-    """A name that the run has not had yet."""
+    """A token that the run does not have yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """Give the result of a run that is over."""
+    """Return the result of a run that is over."""
 
     run: int
-    """Its number."""
 
 
 CallDecision: TypeAlias = BeginRun | GoOn | Replay
@@ -72,11 +71,11 @@ def decide_call(
     token: str | None = None,
     resume: bool | None = None,
 ) -> CallDecision:
-    """What the call does; `now` in epoch seconds.
+    """What the call does. `now`: epoch seconds.
 
-    Errors: `RunUnfinished` for another task while a run owes work, and for one that came with half a snapshot;
-    `InterruptsWaiting` for no answers while nothing else can be done; `Invalid` for no task when there is nothing to go
-    on with; `InterruptNotFound` and `InterruptExpired` for answers to what nobody asks, or not any more.
+    Errors: `RunUnfinished` for another task while a run is unfinished, and for a half-loaded snapshot;
+    `InterruptsWaiting` for a task while the run only waits for answers; `Invalid` for no task without a run, and for a
+    second, different answer; `InterruptNotFound` and `InterruptExpired` for answers to unknown and expired interrupts.
     """
     if run.loading and resume is not False:
         raise RunUnfinished(
@@ -118,7 +117,7 @@ def decide_call(
 
 
 def waiting(run: Run) -> dict[str, tuple[Interrupt, ...]]:
-    """What nodes wait for, in the order in which they came to their work."""
+    """The unanswered interrupts of each node, in frontier order."""
     open_ones = {
         node: tuple(one for one in asked if one.id not in run.responses) for node, asked in _questions(run).items()
     }
@@ -126,7 +125,7 @@ def waiting(run: Run) -> dict[str, tuple[Interrupt, ...]]:
 
 
 def _questions(run: Run) -> dict[str, tuple[Interrupt, ...]]:
-    """What was asked in front of work that is owed, answered or not."""
+    """The interrupts of interrupted nodes in the frontier, answered or not."""
     return {
         node: questions_of(node, run.notes[node].result)
         for node in run.frontier
@@ -162,9 +161,8 @@ def _answers(run: Run, said: InterruptResponses, now: float) -> dict[str, dict[s
 
 
 def _meant(said_id: str, asked: Mapping[str, str]) -> str:
-    """The question that is meant: by its id here, or by the one that its node uses, if only one node does.
-
-    `asked`: the node of each. Errors: `InterruptNotFound`, `Invalid`.
+    """The full interrupt id: `said_id` itself, or the id that the node uses, if only one node does. `asked`: full id to
+    node. Errors: `InterruptNotFound`, `Invalid`.
     """
     if said_id in asked:
         return said_id
@@ -177,7 +175,7 @@ def _meant(said_id: str, asked: Mapping[str, str]) -> str:
 
 
 def _task(said: UserMessages) -> Task | None:
-    """A task is one user message."""
+    """The task: one user message; None for no message. Errors: `Invalid`."""
     messages = list(said.messages)
     if not messages:
         return None
@@ -188,32 +186,32 @@ def _task(said: UserMessages) -> Task | None:
     return content if text is None else text
 
 
-# What the nodes of a run ask: by ids that say which node it is, since two nodes may use the same ones.
+# Interrupt ids of a run. They name the node, since two nodes may use the same id.
 #
 # v1:before_node_call:NODE:NAME   a hook of the orchestrator asks before a node; NODE and NAME are digests
-# v1:node:NODE:ID                 the node asks, and calls the question ID; a nested orchestrator by ids like these
+# v1:node:NODE:ID                 the node asks with the id ID; a nested orchestrator's ids have this form too
 
 
 def questions_of(node: str, result: NodeResult) -> tuple[Interrupt, ...]:
-    """What a node that ended with this asks, or a hook before it, answered or not."""
+    """The interrupts of a node with this result, or of a hook before it, answered or not."""
     return tuple(
         one if _hook_asks(one.id, result) else replace(one, id=f"{_prefix(node)}{one.id}") for one in result.interrupts
     )
 
 
 def asked_by_hook(result: NodeResult) -> bool:
-    """Whether a hook asked before the node, which has not begun."""
+    """True if a hook asked before the node, which has not begun."""
     return any(_hook_asks(one.id, result) for one in result.interrupts)
 
 
 def own_id(node: str, interrupt_id: str) -> str | None:
-    """What the node itself calls the question; None when a hook asked it."""
+    """The node's own id for the interrupt; None when a hook asked."""
     prefix = _prefix(node)
     return interrupt_id.removeprefix(prefix) if interrupt_id.startswith(prefix) else None
 
 
 def answers_about(node: str, run: Run) -> dict[str, Json]:
-    """What was answered of that which the node asked last, by the ids that it uses itself."""
+    """The responses to the node's latest interrupts, by the node's own ids."""
     note = run.notes.get(node)
     found: dict[str, Json] = {}
     for question in () if note is None else questions_of(node, note.result):
@@ -224,8 +222,8 @@ def answers_about(node: str, run: Run) -> dict[str, Json]:
 
 
 def still_answered(node: str, run: Run, *, done: bool, asks: Collection[Interrupt]) -> dict[str, Json]:
-    """The answers that count after the node has ended once more: not those about work that is `done`, and not those to
-    what it `asks` again.
+    """The responses that still count after another execution of the node: without those about work that is `done`, and
+    without those to interrupts that the node `asks` again.
     """
     if not run.responses:
         return {}
@@ -243,5 +241,5 @@ def _prefix(node: str) -> str:
 
 
 def _hook_asks(interrupt_id: str, result: NodeResult) -> bool:
-    """Of a nested orchestrator, it may be a hook of that."""
+    """True if a hook of this orchestrator asked. In the result of a nested orchestrator it may be that one's hook."""
     return is_about_node(interrupt_id) and not isinstance(result.result, MultiAgentResult)

@@ -1,4 +1,4 @@
-"""A run as the document that others read and write, and back, whoever wrote it.
+"""A run as a JSON document in the documented layout, and back, also from documents that other programs wrote.
 
     {"type": "graph", "id", "status", "completed_nodes", "failed_nodes", "interrupted_nodes",
      "node_results": {NODE: RESULT}, "next_nodes_to_execute", "current_task", "execution_order",
@@ -8,9 +8,9 @@
      "accumulated_usage", "accumulated_metrics", "execution_time",
      "context": {"shared_context": {NODE: VALUES}, "handoff_node", "handoff_message"}, "_internal_state"}
 
-It cannot say which run this is, by which token, why it ended, what waits for what is to be done next, and what a node
-used that ran several times. What a node of ours has asked stands in its own conversation, which the document does not
-hold: others ask anew. What a node of theirs has asked is gone on with, see the end of this file.
+The document lacks the run's number, tokens, end reason, the part of the frontier that is not ready, and the usage of
+earlier executions of a node. A node's interrupts are in its own conversation, which the document does not hold, so
+other programs ask again. Interrupts in their documents are resumed; see the end of this file.
 
 Source: the documented session layout, as strands-agents 1.62.0 writes it.
 """
@@ -37,18 +37,18 @@ if TYPE_CHECKING:
     from repertory.core.orchestration.run import OrchestratorKind, Task
 
 ENDED_ELSEWHERE = "It ended where it was run last, before its work was done"
-"""Why a run has failed that others have ended."""
+"""The reason of a failed run that another program ended."""
 _OF_RESULTS = {
     "agent_result": ("type", "message", "stop_reason"),
     "multiagent_result": ("type", "status"),
     "exception": ("type", "message"),
 }
-"""What everybody keeps of a result."""
+"""The fields of a result that every program keeps."""
 _OF_INTERRUPTS = ("id", "name", "reason", "response")
 
 
 def document_of(run: Run, orchestrator_id: str) -> dict[str, object]:
-    """The document. Raw bytes in messages and in the task stay bytes."""
+    """The document of a run. Raw bytes in messages and in the task stay bytes."""
     order = [node for node, _ in _work_done(run)]
     task = run.task if isinstance(run.task, str) else list(run.task)
     said: dict[str, object] = {"type": run.kind, "id": orchestrator_id, "status": run.status.value}
@@ -72,10 +72,10 @@ def document_of(run: Run, orchestrator_id: str) -> dict[str, object]:
 
 
 def records_from(said: Mapping[str, Json], before: Run, *, at: float) -> list[NodeChanged]:
-    """The records by which a journal that stands at `before` says what the document says. None, when it does already.
+    """The records that bring a journal from `before` to what the document says; none when it says the same.
 
-    A document that goes on with an unfinished run is the same run: nodes that are as they were stay as they are, with
-    all that the document cannot say. Otherwise it is the next run. Errors: `Corrupt` for what is no such document.
+    A document that continues an unfinished run is the same run: unchanged nodes keep all that the document lacks. Any
+    other document is the next run. Errors: `Corrupt` for a malformed document.
     """
     try:
         return _records(_read(said), before, at)
@@ -85,7 +85,7 @@ def records_from(said: Mapping[str, Json], before: Run, *, at: float) -> list[No
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Told:
-    """What a document says."""
+    """A parsed document."""
 
     kind: OrchestratorKind
     status: Status
@@ -113,7 +113,7 @@ def _read(said: Mapping[str, Json]) -> _Told:
     internal = _fields(said.get("_internal_state"))
     left = left_waiting(internal.get("interrupt_state"), Counter(order))
     visited = (node for node in _names(said.get("interrupted_nodes")) if node in left and node not in following)
-    following = (*following, *visited)  # Others forget a node that waits when it has worked before.
+    following = (*following, *visited)  # Other programs omit a waiting node that has worked before.
     waiting = {node: each for node, each in left.items() if node in following}
     results = {node: NodeResult.from_dict(_fields(each)) for node, each in _fields(said["node_results"]).items()}
     results |= {node: _asking(each.interrupts) for node, each in waiting.items()}
@@ -122,7 +122,7 @@ def _read(said: Mapping[str, Json]) -> _Told:
             check_message(each.message)
     failed = [results[node].status for node in _names(said.get("failed_nodes")) if node in results]
     if status is Status.FAILED and failed and all(each is Status.COMPLETED for each in failed):
-        status = Status.COMPLETED  # Others count a run as failed for good, even if the node was run again.
+        status = Status.COMPLETED  # Other programs call a run failed for good, even if the node was run again.
     told = _Told(
         kind=kind,
         status=status,
@@ -144,39 +144,39 @@ def _read(said: Mapping[str, Json]) -> _Told:
 
 
 def _asking(interrupts: tuple[Interrupt, ...]) -> NodeResult:
-    """The result of a node that waits for this."""
+    """The result of a node that waits for these interrupts."""
     outcome = AgentResult(stop_reason="interrupt", message=None, interrupts=interrupts)
     return node_result_of(outcome, 0)
 
 
-# Nodes that others have left waiting for a person, as the document of their run keeps them, conversation and all.
+# Waiting nodes of other programs, with their conversations, in the document of the run.
 #
 #     {"interrupts": {ID: INTERRUPT}, "activated": true, "context": {
 #         NODE: {"from_hook", "interrupt_ids", "interrupt_state", "state", "messages"}}}    of a graph
 #         NODE: {"activated", "interrupt_state", "state", "messages"}}}                     of a swarm
 #
-# A node that a hook asked about had not begun, so there is no conversation to go on with. One that is an orchestrator
-# has kept nothing to go on with, and owes its work from the beginning.
+# A node that a hook asked about had not begun, so it has no conversation. A node that is an orchestrator keeps nothing,
+# and does its work again from the beginning.
 #
 # Source: the documented session layout, as strands-agents 1.62.0 writes it.
 
 
 def _fields(value: Json) -> dict[str, Json]:
-    """The same, known to be an object; nothing is an empty one. Errors: `TypeError`."""
+    """The value as an object; empty for None. Errors: `TypeError`."""
     if value is not None and not isinstance(value, dict):
         raise TypeError(value)
     return value or {}
 
 
 def _names(value: Json) -> list[str]:
-    """The same, known to be a list of names. Errors: `TypeError`."""
+    """The value as a list of names. Errors: `TypeError`."""
     if value is not None and not isinstance(value, list):
         raise TypeError(value)
     return [str(name) for name in value or ()]
 
 
 def _number(value: Json) -> float:
-    """The same, known to be a number; nothing is 0. Errors: `TypeError`."""
+    """The value as a number; 0 for None. Errors: `TypeError`."""
     if value is not None and not isinstance(value, int | float):
         raise TypeError(value)
     return value or 0
@@ -212,14 +212,14 @@ def _records(told: _Told, before: Run, at: float) -> list[NodeChanged]:
 
 
 def _goes_on(told: _Told, before: Run) -> bool:
-    """Whether it is the run that was unfinished, further on or just where it was."""
+    """True if the document continues the unfinished run, or shows it unchanged."""
     done = [node for node, _ in _work_done(before)]
     alike = (told.kind, told.task) == (before.kind, before.task) and list(told.order[: len(done)]) == done
     return alike and not before.over
 
 
 def _frontier(told: _Told, before: Run) -> tuple[str, ...]:
-    """What owes work: what the document says, and what still waits for that."""
+    """The frontier: the document's next nodes, and nodes that still wait for those."""
     if not told.following:
         return ()
     if set(told.following) == set(before.ready):
@@ -239,19 +239,18 @@ def _is_as_it_was(told: _Told, node: str, note: NodeNote) -> bool:
 
 
 def _ids(result: NodeResult) -> set[str]:
-    """Of what it waits for."""
     return {interrupt.id for interrupt in result.interrupts}
 
 
 def _known(result: Mapping[str, Json]) -> dict[str, Json]:
-    """A result as far as everybody keeps it."""
+    """The fields of a result that every program keeps."""
     known = {name: result.get(name) for name in _OF_RESULTS[str(result["type"])]}
     inner = {node: _known(_fields(_fields(each)["result"])) for node, each in _fields(result.get("results")).items()}
     return {**known, "results": cast("Json", inner)}
 
 
 def _plain(said: Mapping[str, Json]) -> dict[str, Json]:
-    """A result whose interrupts have no fields but those that everybody knows: others refuse the rest."""
+    """A result with only the known fields in its interrupts: other programs refuse the rest."""
     plain = dict(said)
     if "interrupts" in plain:
         asked = [_fields(each) for each in cast("list[Json]", plain["interrupts"])]
@@ -264,8 +263,8 @@ def _plain(said: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def _notes(told: _Told, nodes: Sequence[str], known: Mapping[str, NodeNote]) -> dict[str, NodeNote]:
-    """What there is to know of these nodes, given what is `known` of all so far. A node has never done its work less
-    often than before: executions are told apart by that, and the document may not name all of them.
+    """Notes of these nodes; `known`: all notes so far. A node's count of executions never falls: it tells executions
+    apart, and the document may not list all of them.
     """
     unnamed = max((note.places.last for note in known.values()), default=0) - sum(len(n.places) for n in known.values())
     places = {node: Places() for node in nodes}
@@ -292,12 +291,12 @@ def _notes(told: _Told, nodes: Sequence[str], known: Mapping[str, NodeNote]) -> 
 
 
 def _unnamed(note: NodeNote | None) -> int:
-    """How often a node has done its work without a place that is kept."""
+    """The number of a node's executions whose places are not kept."""
     return 0 if note is None else note.visits - len(note.places)
 
 
 def _with_the_rest(made: dict[str, NodeNote], kept: Sequence[NodeNote], told: _Told) -> dict[str, NodeNote]:
-    """What the run used beyond what each node used the last time, it has used in the one that ran most often."""
+    """Adds the run's usage beyond each node's latest execution to the node that ran most often."""
     if not made:
         return made
     used: dict[str, int] = {}
@@ -318,7 +317,7 @@ def _with_the_rest(made: dict[str, NodeNote], kept: Sequence[NodeNote], told: _T
 
 
 def _work_done(run: Run) -> list[tuple[str, int]]:
-    """Who has done its work, and in which place: one entry for each time, in order."""
+    """Node and place of each finished execution, in order."""
     done: list[tuple[str, int]] = []
     for node, note in run.notes.items():
         done += [(node, place) for place in note.places]
@@ -326,7 +325,7 @@ def _work_done(run: Run) -> list[tuple[str, int]]:
 
 
 def _words(run: Run) -> str | None:
-    """What was said by whoever handed over last."""
+    """The message of the last handoff."""
     done = _work_done(run)
     handed = run.notes[done[-1][0]].handed if done else None
     return None if handed is None else handed[1]
@@ -334,19 +333,16 @@ def _words(run: Run) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftWaiting:
-    """A node that waits."""
+    """A waiting node of another program's document."""
 
     interrupts: tuple[Interrupt, ...]
-    """What it waits for."""
     agent: Mapping[str, Json] | None = None
-    """What a snapshot would say of its agent; None when it had not begun."""
+    """The agent's fields as in a snapshot; None when it had not begun."""
 
 
 def left_waiting(state: Json, visits: Mapping[str, int]) -> dict[str, LeftWaiting]:
-    """The nodes that wait and can be gone on with, by name. `state`: the `interrupt_state` of the document; `visits`:
-    how often each node has done its work.
-
-    Errors: `TypeError` and `Invalid` for what nobody can read.
+    """The waiting nodes that can be resumed, by name. `state`: the document's `interrupt_state`; `visits`: node to the
+    number of its finished executions. Errors: `TypeError`, `Invalid`.
     """
     said = _fields(state)
     if not said.get("activated"):
@@ -366,7 +362,7 @@ def left_waiting(state: Json, visits: Mapping[str, int]) -> dict[str, LeftWaitin
 
 
 def _agent(kept: Mapping[str, Json], visit: int) -> Mapping[str, Json] | None:
-    """What is kept of an agent that waits among its tools; None when it does not."""
+    """The fields of an agent that waits among its tools; None when it does not."""
     messages = [repair_stored_message(each) for each in cast("list[object]", kept.get("messages") or [])]
     state = _fields(kept.get("interrupt_state"))
     if not read_state(state, messages[-1] if messages else None).waiting:
@@ -382,6 +378,6 @@ def _agent(kept: Mapping[str, Json], visit: int) -> Mapping[str, Json] | None:
 
 
 def _of_last_turn(messages: Sequence[Message]) -> int:
-    """How many of them belong to the turn that was begun last."""
+    """The number of messages in the last turn."""
     asks = (place for place, said in enumerate(messages) if said["role"] == "user" and not any(tool_results(said)))
     return len(messages) - max(asks, default=0)

@@ -1,4 +1,4 @@
-"""What an orchestrator asks when it has to decide: where a run begins, what may start, what follows, when it ends."""
+"""The plan of an orchestrator: where a run begins, what may start, what follows, when it ends."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 class Plan(Protocol):
-    """How one kind of orchestrator goes on. It keeps nothing: everything that it needs to know stands in the run."""
+    """The rules of one kind of orchestrator. It has no state: all that it needs is in the run."""
 
     @property
     def kind(self) -> OrchestratorKind:
-        """Which kind that is."""
+        """`graph` or `swarm`."""
         ...
 
     @property
@@ -39,7 +39,7 @@ class Plan(Protocol):
 
     @property
     def time_max_s(self) -> float:
-        """How long a run may be worked on in all, in seconds."""
+        """The total working time of a run, in seconds."""
         ...
 
     def startable(self, frontier: Frontier) -> tuple[str, ...]:
@@ -47,32 +47,33 @@ class Plan(Protocol):
         ...
 
     def end_reason(self, run: Run, running: int) -> str | None:
-        """Why no other node may start; None when one may. `running`: nodes that run now."""
+        """Why no other node may start; None when one may. `running`: the number of nodes that run now."""
         ...
 
     def follow(self, run: Run, node: str, state: Mapping[str, object]) -> tuple[str, ...]:
-        """What comes after a node, which has just ended. `state`: the caller's invocation state. Errors: what
-        conditions raise.
+        """The nodes that follow `node`, which has just ended. `state`: the caller's invocation state. Errors: those of
+        conditions.
         """
         ...
 
     def input_for(self, run: Run, node: str, state: Mapping[str, object]) -> list[ContentBlock]:
-        """What the node is told. Errors: what conditions raise."""
+        """The node's input. Errors: those of conditions."""
         ...
 
 
 EdgePredicate: TypeAlias = "Callable[[Run, Mapping[str, object]], bool]"
-"""Whether an edge is followed, by what the run knows and by the caller's invocation state. Asked when the node that it
-leaves has ended, and again when the input of the node that it leads to is put together."""
+"""True if an edge is followed, given the run and the caller's invocation state. Called when its source has ended, and
+again when the input of its target is built.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphPlan:
-    """A shape with conditions and limits."""
+    """A graph's shape with its conditions and limits."""
 
     shape: GraphShape
     conditions: Mapping[int, EdgePredicate] = field(default_factory=dict[int, "EdgePredicate"])
-    """By the place of the edge in the shape; the others are always followed."""
+    """By the edge's index in the shape; edges without a condition are always followed."""
     executions_max: int | None = None
     time_max_s: float = math.inf
 
@@ -97,13 +98,13 @@ class GraphPlan:
         return None
 
     def follow(self, run: Run, node: str, state: Mapping[str, object]) -> tuple[str, ...]:
-        """Where the edges of the node lead that may be followed now."""
+        """The targets of the node's edges whose conditions hold now."""
         places = self.shape.outgoing[node]
         targets = (self.shape.edges[place].target for place in places if self._holds(place, run, state))
         return tuple(dict.fromkeys(targets))
 
     def input_for(self, run: Run, node: str, state: Mapping[str, object]) -> list[ContentBlock]:
-        """The task, and what the nodes said from which an edge leads here that may be followed now."""
+        """The task, and the results of the sources of the node's edges whose conditions hold now."""
         before = {
             source: run.notes[source].result
             for place in self.shape.incoming[node]
@@ -120,18 +121,18 @@ class GraphPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwarmPlan:
-    """Agents that know each other, and limits."""
+    """A swarm's agents and limits."""
 
     agents: Mapping[str, str | None]
-    """Id to description, in the order in which they were added."""
+    """Id to description, in the order of their addition."""
     entry: str
     handoffs_max: int = 20
     executions_max: int = 20
     time_max_s: float = 900.0
     window: int = 0
-    """How many of the latest executions are looked at for agents that hand over in circles; 0 for none."""
+    """The number of latest executions that are checked for agents that hand over in circles; 0 for none."""
     unique_min: int = 0
-    """How many different agents must be among them."""
+    """The least number of different agents among them."""
 
     @property
     def kind(self) -> OrchestratorKind:
@@ -146,11 +147,11 @@ class SwarmPlan:
         return (self.entry,)
 
     def startable(self, frontier: Frontier) -> tuple[str, ...]:
-        """Who has control, unless it works already."""
+        """The agent in control, unless it runs already."""
         return tuple(node for node in frontier.nodes if node not in frontier.running)
 
     def end_reason(self, run: Run, running: int) -> str | None:
-        """Why nobody else may get control; None when somebody may."""
+        """Why no other agent may get control; None when one may."""
         del running
         if run.ends >= self.handoffs_max:
             return f"Max handoffs reached: {self.handoffs_max}"
@@ -163,13 +164,13 @@ class SwarmPlan:
         return None
 
     def follow(self, run: Run, node: str, state: Mapping[str, object]) -> tuple[str, ...]:
-        """Whom the agent has handed over to, if anybody."""
+        """The agent that got the handoff, if any."""
         del state
         handed = run.notes[node].handed
         return () if handed is None or handed[0] not in self.agents else (handed[0],)
 
     def input_for(self, run: Run, node: str, state: Mapping[str, object]) -> list[ContentBlock]:
-        """The task, who worked on it and what they left, and who else there is."""
+        """The task, who worked on it and what they left, and the other agents."""
         del state
         last = run.last
         return swarm_input(
@@ -182,16 +183,16 @@ class SwarmPlan:
 
 
 HANDOFF = "handoff_to_agent"
-"""The name of the tool."""
+"""The name of the handoff tool."""
 
 
 def handoff_in(
     messages: Sequence[Message], agents: Collection[str]
 ) -> tuple[Mapping[str, Json], tuple[str, str] | None]:
-    """What an agent leaves for others, and to whom it hands over with which words. The last time counts; handing over
-    to somebody who is not there, or that was not carried out, counts for nothing.
+    """The context that an agent leaves to others, and its handoff (agent and message). The last handoff counts;
+    handoffs to unknown agents or without success are ignored.
 
-    `messages`: everything said in one execution of the agent, whatever its model is shown.
+    `messages`: all messages of one execution of the agent, whatever its model is shown.
     """
     context: dict[str, Json] = {}
     handed: tuple[str, str] | None = None
@@ -211,14 +212,14 @@ def handoff_in(
     return context, handed
 
 
-# The shape of a graph: its nodes, its edges, where it begins, and which edges lead back.
+# The shape of a graph: its nodes, edges, entry points, and which edges lead back.
 #
-# An edge leads back when it closes a loop: following it runs its target again. All other edges together have no loop,
-# so they say what comes before what; a node waits for what comes before it, and for nothing else.
+# An edge leads back when it closes a loop: following it runs its target again. The other edges have no loop, so they
+# order the nodes; a node waits for the nodes before it, and for nothing else.
 
 
 class Edge(NamedTuple):
-    """One edge, by the names of its ends."""
+    """An edge between two nodes, by name."""
 
     source: str
     target: str
@@ -226,29 +227,29 @@ class Edge(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GraphShape:
-    """A graph that can be run. Made by `shape_of`."""
+    """A valid graph, made by `shape_of`."""
 
     nodes: tuple[str, ...]
-    """In the order in which they were added."""
+    """In the order of their addition."""
     edges: tuple[Edge, ...]
-    """In the order in which they were added. Two may have the same ends."""
+    """In the order of their addition. Two may have the same ends."""
     entries: tuple[str, ...]
-    """Where a run begins."""
+    """The nodes that a run begins with."""
     outgoing: Mapping[str, tuple[int, ...]]
-    """The places in `edges` of those that leave a node; every node has an entry."""
+    """Node to the indices in `edges` of its outgoing edges; every node has an entry."""
     incoming: Mapping[str, tuple[int, ...]]
-    """The same for those that lead to it."""
+    """The same for incoming edges."""
     onward: Mapping[str, tuple[str, ...]]
-    """Where the edges of a node lead that do not lead back."""
+    """Node to the targets of its edges that do not lead back."""
     loops: bool
-    """Whether any node may run more than once."""
+    """True if a node may run more than once."""
 
 
 def shape_of(nodes: Iterable[str], edges: Iterable[Edge], entries: Iterable[str] = ()) -> GraphShape:
-    """The graph of these. Without entries, it begins where no edge leads.
+    """The graph of these nodes and edges. Without `entries`, it begins at the nodes without incoming edges.
 
-    Errors: `Invalid` for no node, a name twice or one that cannot be one, an edge or an entry without its node, and a
-    graph that has no place to begin at.
+    Errors: `Invalid` for no nodes, a repeated or invalid name, an edge or entry without its node, and a graph without
+    an entry point.
     """
     named = tuple(check_id(node, "node id") for node in nodes)
     known = frozenset(named)
@@ -298,7 +299,7 @@ def _places(nodes: Sequence[str], ends: Sequence[str]) -> dict[str, tuple[int, .
 def _onward(
     nodes: Sequence[str], edges: Sequence[Edge], outgoing: Mapping[str, tuple[int, ...]], entries: Sequence[str]
 ) -> dict[str, tuple[str, ...]]:
-    """Go through the graph depth first, from where it begins: an edge to a node on the way there leads back."""
+    """Depth-first search from the entries: an edge to a node on the current path leads back."""
     found: dict[str, list[str]] = {node: [] for node in nodes}
     seen: set[str] = set()
     for start in (*entries, *nodes):
@@ -325,32 +326,31 @@ def _onward(
     return {node: tuple(targets) for node, targets in found.items()}
 
 
-# The frontier: which nodes owe work, which of them may start, and what follows when one has ended.
+# The frontier: which nodes are pending, which of them may start, and what follows when one has ended.
 #
-# A node that several edges lead to runs once when all of them that can still be followed have been: it waits as long as
-# anything that owes work comes before it. So the frontier alone, which every record of a run carries, is enough to go
-# on from, with no count of what has arrived.
+# A node with several incoming edges runs once, when all that can still be followed have been: it waits while any
+# pending node comes before it. So the frontier alone, which every record of a run holds, suffices to go on from,
+# without a count of what has arrived.
 
 
 class Frontier(NamedTuple):
-    """The nodes that owe work."""
+    """The pending nodes."""
 
     nodes: tuple[str, ...] = ()
-    """Those that run and those that wait, in the order in which they came to it."""
+    """Running and waiting nodes, in the order in which they became pending."""
     running: frozenset[str] = frozenset()
     again: tuple[str, ...] = ()
-    """Those of them that run and are to run once more."""
+    """Those of the running nodes that must run once more."""
 
     def started(self, node: str) -> Frontier:
-        """The node runs."""
         return self._replace(running=self.running | {node})
 
     def stopped(self, node: str) -> Frontier:
-        """The node does not run any more, and still owes its work."""
+        """The node has stopped without finishing its work."""
         return self._replace(running=self.running - {node})
 
     def ended(self, node: str, targets: Iterable[str]) -> Frontier:
-        """The node has done its work, and these come next."""
+        """The node has finished its work, and `targets` follow."""
         nodes = dict.fromkeys(each for each in self.nodes if each != node)
         running = self.running - {node}
         again = dict.fromkeys(each for each in self.again if each != node)
@@ -360,12 +360,12 @@ class Frontier(NamedTuple):
 
     @property
     def at_rest(self) -> tuple[str, ...]:
-        """The nodes that owe work when nothing runs: what a record keeps."""
+        """The pending nodes as a record stores them: as if nothing ran."""
         return (*self.nodes, *self.again)
 
 
 def frontier_of(at_rest: Iterable[str]) -> Frontier:
-    """The frontier of a run that nobody drives. A node that ran, and was to run once more, does both from here on."""
+    """The frontier of a run that nothing drives. A node that was running and must run once more is listed twice."""
     nodes: dict[str, None] = {}
     again: dict[str, None] = {}
     for node in at_rest:
@@ -374,7 +374,7 @@ def frontier_of(at_rest: Iterable[str]) -> Frontier:
 
 
 def startable(shape: GraphShape, frontier: Frontier) -> tuple[str, ...]:
-    """The nodes that may start now, in order. One at least, unless something runs or nothing owes work."""
+    """The nodes that may start now, in order. At least one, unless something runs or nothing is pending."""
     waiting = [node for node in frontier.nodes if node not in frontier.running]
     if not waiting or len(frontier.nodes) == 1:
         return tuple(waiting)
@@ -388,14 +388,14 @@ def startable(shape: GraphShape, frontier: Frontier) -> tuple[str, ...]:
     return tuple(node for node in waiting if node not in behind)
 
 
-# What a node is told when its turn comes. The wording is that of the SDK whose users we serve. Further lines of what
-# other nodes have said are indented, so that none of them can pass for a heading, or for the words of somebody else.
+# The input of a node. The wording is that of the SDK whose users we serve. Further lines of other nodes' texts are
+# indented, so that they cannot pass for a heading or for another node's words.
 
 _LINE_BREAK = re.compile("\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
 
 
 def graph_input(task: Task, before: Mapping[str, NodeResult]) -> list[ContentBlock]:
-    """The task, and what the nodes before it said."""
+    """The task, and the results of the nodes before."""
     own: list[ContentBlock] = []
     if isinstance(task, str):
         own.append({"text": task if not before else f"Original Task: {task}"})
@@ -422,8 +422,8 @@ def swarm_input(
     context: Mapping[str, Mapping[str, Json]],
     others: Mapping[str, str | None],
 ) -> list[ContentBlock]:
-    """The task, and what an agent needs to know of those before it. `others`: the agents that it may hand over to, each
-    with its description.
+    """The task, and what an agent needs to know of earlier ones. `others`: possible handoff targets, with
+    descriptions.
     """
     parts: list[str] = [f"Handoff Message: {_quoted(handed)}\n\n"] if handed else []
     parts.append(f"User Request: {task}\n\n" if isinstance(task, str) else "User Request: Multi-modal task\n\n")

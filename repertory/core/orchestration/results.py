@@ -1,9 +1,9 @@
-"""What a node, and a whole run, led to: for callers, and as JSON for journals and documents.
+"""The results of nodes and runs: for callers, and as JSON for journals and documents.
 
-The JSON is that of the SDK whose users we serve, so that either can read what the other wrote; what is ours stands
-beside it (`structured_output`, `metrics` and `state` of an agent's result, `reason`, `cause`). What JSON cannot say is
-not in it: of a request state and of what was filled in, the values that are no JSON; of metrics, all but the sums; of
-an error, all but its words and the name of its class.
+The JSON is that of the SDK whose users we serve, so that each can read the other's; our own fields are added
+(`structured_output`, `metrics` and `state` of an agent's result, `reason`, `cause`). What JSON cannot hold is left out:
+such values in the request state and the structured output; of metrics all but the sums; of an error all but its message
+and class name.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ NO_USAGE: Usage = {"inputTokens": 0, "outputTokens": 0, "totalTokens": 0}
 
 
 class FilledIn(dict[str, Json]):
-    """What a model filled in, as JSON: it stands for the object until somebody who has the form has read it."""
+    """Structured output as JSON: it stands in for the object until the output schema is at hand to parse it."""
 
 
 class Status(Enum):
-    """How far a node or a run is."""
+    """The progress of a node or a run."""
 
     PENDING = "pending"
     EXECUTING = "executing"
@@ -41,25 +41,25 @@ class Status(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeResult:
-    """What one node led to. `str(result)` is its text."""
+    """The result of one node. `str(result)` is its text."""
 
     result: AgentResult | MultiAgentResult | Exception
-    """The error, when it failed."""
+    """The error, if the node failed."""
     status: Status
     execution_time: int = 0
     """Milliseconds."""
     accumulated_usage: Usage = field(default_factory=lambda: NO_USAGE)
-    """Tokens of everything below it, in the attempt that it is the result of; none for one that raised an error. A
+    """Tokens of all agents below it, in the attempt that gave this result; none for an attempt that raised an error. A
     `Budget` counts all attempts.
     """
     accumulated_metrics: Mapping[str, float] = field(default_factory=lambda: {"latencyMs": 0})
     execution_count: int = 1
-    """Agents' turns below it."""
+    """Turns of the agents below it."""
     interrupts: tuple[Interrupt, ...] = ()
-    """What it waits for."""
+    """The interrupts that it waits for."""
 
     def get_agent_results(self) -> list[AgentResult]:
-        """The results of every agent below it, in order."""
+        """The results of all agents below it, in order."""
         match self.result:
             case AgentResult():
                 return [self.result]
@@ -81,7 +81,7 @@ class NodeResult:
         }
 
     def to_record(self) -> dict[str, Json]:
-        """The same for journals: without what the rest of it says as well."""
+        """`to_dict` for journals: without fields that follow from the others."""
         said = self.to_dict()
         outcome = cast("dict[str, Json]", said["result"])
         if outcome.get("checkpoint", ...) is None:
@@ -97,7 +97,7 @@ class NodeResult:
 
     @classmethod
     def from_dict(cls, said: Mapping[str, Json]) -> NodeResult:
-        """What `to_dict` or `to_record` gave. Errors: `Corrupt` for anything else."""
+        """The result that `to_dict` or `to_record` gave. Errors: `Corrupt` for anything else."""
         try:
             return _node_result(said)
         except (ArithmeticError, AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
@@ -109,29 +109,29 @@ class NodeResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MultiAgentResult:
-    """The end of a run, or where it waits. `str(result)` is what each node said, named."""
+    """The end of a run, or where it waits. `str(result)` is each node's text, with its name."""
 
     status: Status
     results: Mapping[str, NodeResult] = field(default_factory=dict[str, NodeResult])
-    """What each node led to when it ran last, in the order in which they ran first."""
+    """The latest result of each node, in the order of their first executions."""
     accumulated_usage: Usage = field(default_factory=lambda: NO_USAGE)
     accumulated_metrics: Mapping[str, float] = field(default_factory=lambda: {"latencyMs": 0})
     execution_count: int = 0
     execution_time: int = 0
-    """Milliseconds that somebody worked on it, over all calls of the run."""
+    """Working time in milliseconds, over all calls of the run."""
     interrupts: tuple[Interrupt, ...] = ()
-    """What it waits for."""
+    """The interrupts that the run waits for."""
     run: int = 0
     """The number of the run, from 1."""
     resumed: bool = False
-    """Whether this call went on with a run that an earlier one had begun."""
+    """True if this call went on with a run that an earlier call began."""
     replayed: bool = False
-    """Whether the run was over before this call, which had its idempotency token; nothing ran again."""
+    """True if the run with this idempotency token was over before the call; nothing ran again."""
     reason: str | None = None
     """Why it ended before its work was done."""
     spent: Mapping[str, Spent] = field(default_factory=dict[str, Spent])
-    """What this call has used until now, by who used it, as in `Budget.by`: failed attempts, summaries, and agents that
-    tools called as well. Not kept with the run.
+    """What this call has used so far, by agent as in `Budget.by`, with failed attempts, summaries, and agents called by
+    tools. Not stored with the run.
     """
 
     def to_dict(self) -> dict[str, Json]:
@@ -152,7 +152,7 @@ class MultiAgentResult:
 
     @classmethod
     def from_dict(cls, said: Mapping[str, Json]) -> Self:
-        """What `to_dict` gave, which has nothing that only graphs or only swarms have. Errors: `Corrupt` for anything
+        """The result that `to_dict` gave, without fields specific to graphs or swarms. Errors: `Corrupt` for anything
         else.
         """
         try:
@@ -173,7 +173,7 @@ NodeOutcome: TypeAlias = AgentResult | MultiAgentResult | Exception
 
 
 def node_result_of(outcome: NodeOutcome, execution_time: int) -> NodeResult:
-    """The result of a node that came to this."""
+    """The result of a node with this outcome. `execution_time`: milliseconds."""
     if isinstance(outcome, MultiAgentResult):
         return NodeResult(
             result=outcome,
@@ -202,7 +202,7 @@ def node_result_of(outcome: NodeOutcome, execution_time: int) -> NodeResult:
 
 
 def sum_of(usages: Mapping[str, int], more: Mapping[str, object]) -> dict[str, int]:
-    """Token counts added up; keys that only one of them has count as they are."""
+    """Token counts added up; a key that only one of them has counts as it is."""
     total = dict(usages)
     for name, count in more.items():
         if isinstance(count, int):
@@ -211,7 +211,7 @@ def sum_of(usages: Mapping[str, int], more: Mapping[str, object]) -> dict[str, i
 
 
 def usage_in(said: Mapping[str, Json]) -> Mapping[str, int]:
-    """The tokens of a node, out of the JSON of its result; where it does not say, those of its agent."""
+    """The token counts in a node result's JSON; when absent, those of its agent."""
     return counts_in(said.get("accumulated_usage") or _metrics_in(said).get("usage") or cast("Json", NO_USAGE))
 
 
@@ -221,14 +221,14 @@ def counts_in(said: Json) -> Mapping[str, int]:
 
 
 def latency_in(said: Mapping[str, Json]) -> float:
-    """The milliseconds of its model calls, out of the same."""
+    """The latency of its model calls, in milliseconds, from the same JSON."""
     metrics = said.get("accumulated_metrics")
     kept = json_object(metrics).get("latencyMs", 0) if metrics else _metrics_in(said).get("latency_ms", 0)
     return json_number(kept)
 
 
 def executions_in(said: Mapping[str, Json]) -> int:
-    """The agents' turns below it, out of the same."""
+    """The turns of the agents below it, from the same JSON."""
     return _whole(said.get("execution_count", 1))
 
 
@@ -269,8 +269,8 @@ def _metrics_said(metrics: TurnMetrics) -> dict[str, Json]:
 
 
 def _filled_in(result: AgentResult) -> Json:
-    """What was filled in, as JSON: in the words of the form, which an agent's answer has, else in its own. None when
-    there is no saying it.
+    """The structured output as JSON: as in the agent's answer, which follows the schema, else converted from the
+    object. None when neither works.
     """
     if isinstance(result.structured_output, FilledIn):
         return dict(result.structured_output)
@@ -282,13 +282,13 @@ def _filled_in(result: AgentResult) -> Json:
 
 
 def _state_said(state: Mapping[str, object]) -> dict[str, Json]:
-    """A request state as it is now, as far as it is JSON."""
+    """The request state as it is now, as far as it is JSON."""
     said = {name: _plain(value) for name, value in state.items() if isinstance(cast("object", name), str)}
     return {name: value for name, value in said.items() if value is not None or state[name] is None}
 
 
 def _plain(value: object) -> Json:
-    """A copy of the value as JSON; None when JSON cannot say it."""
+    """A copy of the value as JSON; None when it is not JSON."""
     try:
         said = cast("Json", json.loads(json.dumps(value, allow_nan=False, default=plain_value)))
     except (TypeError, ValueError, RecursionError):
@@ -341,8 +341,6 @@ def _outcome(said: _Fields, interrupts: tuple[Interrupt, ...]) -> NodeOutcome:
 
 
 class _OfRun(TypedDict):
-    """What the JSON of a `MultiAgentResult` says."""
-
     status: Status
     results: Mapping[str, NodeResult]
     accumulated_usage: Usage
@@ -368,7 +366,7 @@ def _of_run(said: _Fields) -> _OfRun:
 
 
 def _sums(said: _Fields) -> TurnMetrics:
-    """What is kept of an agent's metrics: the sums, as one step."""
+    """The stored sums of an agent's metrics, as one step."""
     kept = said.get("metrics")
     if kept is None:
         return TurnMetrics()
@@ -416,14 +414,14 @@ def _interrupt(said: _Fields) -> Interrupt:
 
 
 def json_object(value: Json) -> dict[str, Json]:
-    """The same, known to be an object. Errors: `TypeError`."""
+    """The value as an object. Errors: `TypeError`."""
     if not isinstance(value, dict):
         raise TypeError(value)
     return value
 
 
 def json_number(value: Json) -> float:
-    """The same, known to be a number. Errors: `TypeError`."""
+    """The value as a number. Errors: `TypeError`."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(value)
     return value
@@ -434,7 +432,7 @@ def _whole(value: Json) -> int:
 
 
 def json_texts(value: Json) -> tuple[str, ...]:
-    """The same, known to be a list of texts. Errors: `TypeError`."""
+    """The value as a tuple of texts. Errors: `TypeError`."""
     if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
         raise TypeError(value)
     return tuple(cast("list[str]", value))

@@ -1,13 +1,12 @@
-"""One run of an orchestrator, as the records of its journal say it: the task, what ended how, and what owes work.
+"""One run of an orchestrator, as the records in its journal: the task, what ended how, and which nodes are pending.
 
     begun            node "", status started     the task and the first frontier
     a node ended     its id and status            its result, and the frontier after it
     stopped          node "", status failed       a limit ended the run: the frontier is empty
 
-A run is over when its frontier is empty. The end of a node and what follows from it are one record, so a crash never
-lies between them. What runs is on no record: a node that owes work is begun again under the same token, and its own
-journal knows how far it had got. A node's latest record has the sums of all that it did in the run, so the latest ones
-are enough.
+A run is over when its frontier is empty. A node's end and the frontier after it are one record, so a crash never falls
+between them. Running nodes are not recorded: after a crash a pending node starts again with the same token, and its own
+journal knows how far it got. A node's latest record has the sums over the whole run, so the latest records suffice.
 """
 
 from __future__ import annotations
@@ -38,13 +37,13 @@ if TYPE_CHECKING:
     from repertory.core.journal.records import NodeStatus, Record
     from repertory.core.messages import ContentBlock, Json, Usage
 
-# Where in the order of a run's work the executions of one node stand, as stretches: a loop of any length is a few.
-# In records: numbers, and [first, step, how many] for stretches of three and more.
+# The places of one node's executions in the order of the run's work, as arithmetic ranges: a loop of any length needs
+# few. In records: numbers, and [first, step, times] for ranges of three and more.
 
 STRETCHES_MAX = 256
-"""Of a node that runs very often at irregular times, this many are kept, the latest."""
+"""For a node that runs often at irregular places, only this many ranges are kept, the latest."""
 TIMES_MAX = 1_000_000
-"""What a stretch may say that it stands for. A few numbers in a record must not take all memory when they are read."""
+"""The largest `times` accepted from a record: a few numbers must not use up all memory."""
 _SHORTEST = 3
 
 
@@ -60,7 +59,7 @@ class _Stretch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Numbers from 1 that rise."""
+    """Increasing numbers, from 1."""
 
     _stretches: tuple[_Stretch, ...] = ()
 
@@ -78,7 +77,7 @@ class Places:
         return self._stretches[-1].last if self._stretches else 0
 
     def and_then(self, place: int) -> Places:
-        """These, and one behind them."""
+        """A copy with one more number at the end."""
         kept, last = self._stretches[:-1], self._stretches[-1] if self._stretches else None
         if last is not None and last.times == 1:
             return Places((*kept, _Stretch(last.first, place - last.first, 2)))
@@ -87,7 +86,7 @@ class Places:
         return Places((*self._stretches, _Stretch(place, 1, 1))[-STRETCHES_MAX:])
 
     def said(self) -> list[Json]:
-        """As a record has them."""
+        """The JSON form for records."""
         said: list[Json] = []
         for stretch in self._stretches:
             if stretch.times >= _SHORTEST:
@@ -98,7 +97,6 @@ class Places:
 
     @classmethod
     def of(cls, places: Iterable[int]) -> Places:
-        """These numbers."""
         found = cls()
         for place in places:
             found = found.and_then(place)
@@ -106,7 +104,7 @@ class Places:
 
     @classmethod
     def read(cls, said: object) -> Places:
-        """What `said` gave. Errors: `TypeError`, `ValueError`."""
+        """The places in the JSON of `said`. Errors: `TypeError`, `ValueError`."""
         if not isinstance(said, list):
             raise TypeError(said)
         found = _NOWHERE
@@ -125,31 +123,31 @@ _NOWHERE = Places()
 
 
 OrchestratorKind = Literal["graph", "swarm"]
-"""What an orchestrator is, by the name that documents have for it."""
+"""The kind of orchestrator, as documents name it."""
 Task: TypeAlias = "str | Sequence[ContentBlock]"
-"""What a run is about: text, or content blocks."""
+"""The task of a run: text, or content blocks."""
 TOKENS_MAX = 64
-"""Names of a run, and of runs before it, that are known."""
+"""How many tokens are kept, of a run and of runs before it."""
 RUN = ""
-"""What stands in place of a node's id in records of the run itself."""
+"""Stands for the node's id in records of the run itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """What one execution of a node led to."""
+    """The end of one execution of a node."""
 
     result: NodeResult
     done: bool = True
-    """Whether its work is done, well or badly; else it owes it still."""
+    """True if its work is done, with success or failure; False if it is still pending."""
     context: Mapping[str, Json] = field(default_factory=dict[str, "Json"])
-    """What it leaves for others."""
+    """Values that it leaves for other nodes."""
     handed: tuple[str, str] | None = None
-    """Whom it gives control to, and with which words."""
+    """The agent it hands over to, and the message."""
 
 
 class KeptResult:
-    """The result of a node, as it is or as a record has it: reading that takes longer than all the rest of opening a
-    run, and is often for nothing.
+    """A node's result, parsed on first use: parsing takes longer than all else in opening a run, and is often not
+    needed.
     """
 
     __slots__ = ("_result", "_said")
@@ -165,41 +163,41 @@ class KeptResult:
         return self._result
 
     def said(self) -> Mapping[str, Json]:
-        """The result as a record has it."""
+        """The result in the form of records."""
         return self._said if self._said is not None else self.read().to_record()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeNote:
-    """What a run knows of one node that has ended once at least."""
+    """What a run knows of a node that has ended at least once."""
 
     kept: KeptResult
-    """What the last time led to."""
+    """The latest result."""
     status: Status
-    """Of the last time."""
+    """Of the latest result."""
     visits: int = 0
-    """How often it has done its work."""
+    """The number of executions that finished its work."""
     places: Places = field(default_factory=Places)
-    """Where in the order of all work that is done it stands."""
+    """Their places in the order of all finished work."""
     usage: Mapping[str, int] = field(default_factory=lambda: cast("dict[str, int]", dict(NO_USAGE)))
-    """Tokens, all times together."""
+    """Tokens, over all executions."""
     latency_ms: float = 0.0
     executions: int = 0
-    """Agents' turns below it, all times together."""
+    """Turns of the agents below it, over all executions."""
     context: Mapping[str, Json] = field(default_factory=dict[str, "Json"])
-    """What it has left for others."""
+    """Values that it has left for other nodes."""
     handed: tuple[str, str] | None = None
-    """Whom it gave control to, and with which words."""
+    """The agent it handed over to, and the message."""
     left: Mapping[str, Json] | None = None
-    """What a snapshot would say of its agent, which somebody else has left waiting, until it has been taken over."""
+    """The snapshot fields of its agent, when another program left it waiting, until the agent is restored from them."""
 
     @property
     def result(self) -> NodeResult:
-        """Of the last time. Errors: `Corrupt` for one that no release of ours has written."""
+        """The latest result. Errors: `Corrupt`."""
         return self.kept.read()
 
     def next(self, end: Ended, place: int) -> NodeNote:
-        """After it has ended once more."""
+        """The note after one more end."""
         result = end.result
         return NodeNote(
             kept=KeptResult(result),
@@ -214,7 +212,7 @@ class NodeNote:
         )
 
     def said(self, result: Mapping[str, Json]) -> dict[str, Json]:
-        """What a record says of it besides the result, and of sums only what that does not say."""
+        """The record data besides the result; sums only where they differ from the result's."""
         said: dict[str, Json] = {"places": self.places.said()}
         if self.visits != len(self.places):
             said["visits"] = self.visits
@@ -234,7 +232,7 @@ class NodeNote:
 
 
 class _Results(Mapping[str, "NodeResult"]):
-    """The results of nodes, each read when it is asked for."""
+    """The results of nodes, each parsed on first use."""
 
     def __init__(self, notes: Mapping[str, NodeNote]) -> None:
         self._notes = notes
@@ -253,43 +251,40 @@ class _Results(Mapping[str, "NodeResult"]):
 
 
 class Run:
-    """What is known of a run. `apply` is the only way in, for records that were just made and for stored ones."""
+    """The state of a run. Only `apply` changes it, for new and for stored records alike."""
 
     def __init__(self) -> None:
         self.number: int = 0
-        """From 1; 0 before the first one."""
+        """From 1; 0 before the first run."""
         self.begun_at = 0.0
-        """Epoch seconds. With the number it tells the run from any other one."""
+        """Epoch seconds. Together with the number it identifies the run."""
         self.kind: OrchestratorKind = "graph"
-        """Of the orchestrator that it is a run of."""
         self.task: Task = ""
         self.tokens: tuple[str, ...] = ()
-        """What its callers named it, the latest ones."""
+        """The idempotency tokens of the run, the latest ones."""
         self.earlier: dict[str, int] = {}
-        """The numbers of runs before it that are over, by what their callers named them, the latest ones. Nobody edits
-        it.
-        """
+        """Token to number, for finished earlier runs, the latest ones. Read-only."""
         self.frontier: tuple[str, ...] = ()
-        """The nodes that owe work; one that owes it twice stands here twice."""
+        """The pending nodes; one that must run twice is in it twice."""
         self.ready: tuple[str, ...] = ()
-        """Those of them that wait for nothing when the run is gone on with."""
+        """Those of them that may start at once when the run goes on."""
         self.responses: dict[str, Json] = {}
-        """What people answered about work that is not done yet, by the ids of `calls.py`. Nobody edits it."""
+        """Responses about unfinished work, by the interrupt ids of `calls.py`. Read-only."""
         self.notes: dict[str, NodeNote] = {}
-        """By node, in the order in which they ended first. Nobody edits it."""
+        """By node, in the order of their first ends. Read-only."""
         self.ends = 0
-        """How often nodes have done their work."""
+        """The number of executions that finished their work."""
         self.elapsed_ms = 0
-        """How long somebody has worked on it."""
+        """The working time of the run."""
         self.reason: str | None = None
         """Why it ended before its work was done."""
         self.loading = False
-        """Whether it came with a snapshot whose nodes do not all stand where it says yet."""
+        """True if it came with a snapshot that is not loaded into all nodes yet."""
 
     @classmethod
     def of(cls, records: Iterable[NodeChanged], frontier: tuple[str, ...], last: int = 0) -> Run:
-        """The run whose latest word on each node this is, in the order in which they were mentioned first. `last`: the
-        highest number that a run had: after a rewind there may be nothing left of it.
+        """The run from the latest record of each node, in order of first mention. `last`: the highest run number so
+        far, which a rewind may have removed from the records.
         """
         run, ready = cls(), dict[tuple[str, ...], tuple[str, ...]]()
         for record in records:
@@ -301,12 +296,12 @@ class Run:
 
     @property
     def over(self) -> bool:
-        """Whether there is nothing left to do."""
+        """True if no node is pending."""
         return not self.frontier
 
     @property
     def status(self) -> Status:
-        """How far it is. One that owes work is `executing`, even when nobody works on it."""
+        """The status of the run. With pending nodes it is `executing`, even while nothing drives it."""
         if not self.number:
             return Status.PENDING
         if self.reason is not None:
@@ -319,24 +314,24 @@ class Run:
 
     @property
     def results(self) -> Mapping[str, NodeResult]:
-        """What each node led to when it ended last."""
+        """The latest result of each node."""
         return _Results(dict(self.notes))
 
     @property
     def order(self) -> tuple[str, ...]:
-        """The nodes whose work is done, one entry for each time, in order; see `STRETCHES_MAX`."""
+        """The nodes of all finished executions, in order; see `STRETCHES_MAX`."""
         places = {place: node for node, note in self.notes.items() for place in note.places}
         return tuple(places[place] for place in sorted(places))
 
     @property
     def last(self) -> NodeNote | None:
-        """What is known of the node that did its work last."""
+        """The note of the node that finished its work last."""
         done = (note for note in self.notes.values() if note.places.last)
         return max(done, key=lambda note: note.places.last, default=None)
 
     @property
     def usage(self) -> Usage:
-        """Tokens, of everything that was done in it."""
+        """The tokens of the whole run."""
         total = cast("dict[str, int]", dict(NO_USAGE))
         for note in self.notes.values():
             total = sum_of(total, note.usage)
@@ -344,16 +339,16 @@ class Run:
 
     @property
     def latency_ms(self) -> float:
-        """Of all model calls in it, as the providers measured."""
+        """Over all model calls, as the providers measured."""
         return sum(note.latency_ms for note in self.notes.values())
 
     @property
     def executions(self) -> int:
-        """Agents' turns in it."""
+        """The agents' turns in the run."""
         return sum(note.executions for note in self.notes.values())
 
     def with_status(self, status: Status) -> tuple[str, ...]:
-        """The nodes that ended so when they ended last."""
+        """The nodes whose latest end has this status."""
         return tuple(node for node, note in self.notes.items() if note.status is status)
 
     def begun(
@@ -364,7 +359,7 @@ class Run:
         return NodeChanged(at=at, run=self.number + 1, node=RUN, status="started", frontier=entries, data=said)
 
     def ended(self, node: str, end: Ended, frontier: tuple[str, ...], *, at: float, elapsed_ms: int) -> NodeChanged:
-        """The record of a node that has ended."""
+        """The record of a node's end."""
         first = NodeNote(kept=KeptResult(end.result), status=end.result.status)
         note = self.notes.get(node, first).next(end, self.ends + 1)
         result = end.result.to_record()
@@ -381,7 +376,7 @@ class Run:
     def restated(
         self, *, at: float, responses: Mapping[str, Json] | None = None, elapsed_ms: int | None = None
     ) -> NodeChanged:
-        """The record of the answers that count now, and of the time that was worked on it; None: those that did."""
+        """The record of the current responses and the working time; for None, those of the run."""
         spent_ms = self.elapsed_ms if elapsed_ms is None else elapsed_ms
         counting = self.responses if responses is None else responses
         said: dict[str, Json] = {"responses": dict(counting), "elapsed_ms": spent_ms}
@@ -395,9 +390,7 @@ class Run:
         return NodeChanged(at=at, run=self.number, node=RUN, status="failed", data=said)
 
     def records(self, *, at: float) -> list[NodeChanged]:
-        """The latest word on each node, all of it as of now: what `of` makes this run of again. None before the first
-        run.
-        """
+        """The latest record of each node, as of now, for `of`. Empty before the first run."""
         if not self.number:
             return []
         said = self._again()
@@ -416,7 +409,7 @@ class Run:
         return [leading_to(record, self.frontier, self.ready) for record in made]
 
     def forget_end(self, node: str, before: NodeNote | None) -> None:
-        """The node has not ended after all; `before` is what was known of it until then."""
+        """Take back the end of a node. `before`: its note before that end."""
         if before is None:
             del self.notes[node]
         else:
@@ -428,27 +421,27 @@ class Run:
 
     @property
     def named_so_far(self) -> dict[str, int]:
-        """What is `earlier` for a run that follows this one."""
+        """The `earlier` of the run after this one."""
         known = {**self.earlier, **(dict.fromkeys(self.tokens, self.number) if self.over else {})}
         return dict([*known.items()][-TOKENS_MAX:])
 
     def called(self, token: str) -> None:
-        """It has one more name."""
+        """Add a token."""
         self.tokens = (*self.tokens, token)[-TOKENS_MAX:]
 
     @property
     def left(self) -> dict[str, Mapping[str, Json]]:
-        """What a snapshot would say of agents that others have left waiting, by node."""
+        """Node to the snapshot fields of an agent that another program left waiting."""
         return {node: note.left for node, note in self.notes.items() if note.left is not None}
 
     def taken_over(self) -> None:
-        """The agents that others have left waiting are where they were left."""
+        """Drop these fields: the agents are restored from them."""
         self.notes = {node: replace(note, left=None) for node, note in self.notes.items()}
 
     def apply(self, record: NodeChanged, result: NodeResult | None = None) -> None:
-        """Take the next record in. `result`: what it says, where that is at hand: JSON cannot say all of it.
+        """Apply the next record. `result`: its result object, if at hand: JSON loses part of it.
 
-        Errors: `CorruptJournal` for one that no release of ours has written.
+        Errors: `CorruptJournal` for a malformed record.
         """
         try:
             if record.node == RUN:
@@ -487,20 +480,20 @@ _STATUS: Mapping[Status, NodeStatus] = {
 
 
 def leading_to(record: NodeChanged, frontier: tuple[str, ...], ready: tuple[str, ...]) -> NodeChanged:
-    """The record with what owes work after it, and what of that waits for nothing."""
+    """The record with this frontier and these ready nodes."""
     more: dict[str, Json] = {} if ready == frontier else {"ready": list(ready)}
     return replace(record, frontier=frontier, data={**record.data, **more})
 
 
 def earlier_in(record: NodeChanged) -> dict[str, int]:
-    """The numbers of earlier runs, by what their callers named them, that a record of a run says."""
+    """Token to run number of the earlier runs in a record."""
     return {token: _whole(number) for token, number in json_object(record.data.get("earlier", {})).items()}
 
 
 def _said(
     task: Task, kind: OrchestratorKind, tokens: tuple[str, ...], earlier: Mapping[str, int], begun_at: float
 ) -> dict[str, Json]:
-    """What every record of the run itself says."""
+    """The data of every record of the run itself."""
     told = cast("Json", task if isinstance(task, str) else list(task))
     said: dict[str, Json] = {"task": told, "kind": kind, "begun_at": begun_at}
     if tokens:
@@ -541,17 +534,17 @@ def _whole(value: object) -> int:
     return value
 
 
-# The names of executions: one for each, the same whenever it is gone on with. A node's own journal knows by it whether
+# Execution tokens: each execution of a node has one, the same after a crash. By it the node's own journal knows whether
 # the execution was answered, begun or neither.
 
 
 def execution_token(orchestrator: str, run: Run, node: str, visit: int) -> str:
-    """The idempotency token of a node's execution in a run; `visit` counts those before it."""
+    """The idempotency token of a node's execution. `visit`: the number of executions before it."""
     return f"{_named(orchestrator, run, node)}{visit}"
 
 
 def visit_of(token: str, orchestrator: str, run: Run, node: str) -> int | None:
-    """Which execution of the node that is; None when it is none of this run."""
+    """The execution's number, from its token; None for a token of another run or node."""
     visit = token.removeprefix(_named(orchestrator, run, node))
     return int(visit) if visit != token and visit.isdecimal() else None
 
@@ -561,10 +554,9 @@ def _named(orchestrator: str, run: Run, node: str) -> str:
 
 
 def past_run(records: Sequence[tuple[int, Record | None]], number: int) -> Run | None:
-    """The run of that number, without what a rewind has left behind; None when it is not there or is not over.
+    """A finished run by its number, without what a rewind left behind; None when it is missing or unfinished.
 
-    `records`: all of the journal, in order, or at least those of the run and of what came after it. Errors:
-    `CorruptJournal`.
+    `records`: the whole journal, in order, or at least the run's records and all later ones. Errors: `CorruptJournal`.
     """
     path = paths_to(records, [records[-1][0]]) if records else []
     run = Run()
@@ -575,16 +567,16 @@ def past_run(records: Sequence[tuple[int, Record | None]], number: int) -> Run |
 
 
 class NodeNotice(NamedTuple):
-    """What one record tells."""
+    """A timeline text from one record."""
 
     text: str
-    """Of a run that begins its task, of one that ends early the reason; of a node what it led to, or what it asks."""
+    """Run: its task when it begins, the reason when it ends early. Node: its result, or its question."""
     tokens: int | None = None
-    """What a node took that time; None when it does not say so."""
+    """The tokens of that execution; None when unreported."""
 
 
 def told_by(record: NodeChanged) -> NodeNotice | None:
-    """None for a record that only says something once more. Errors: `Corrupt` for a result that nobody can read."""
+    """None for a restatement. Errors: `Corrupt` for an unreadable result."""
     if record.node:
         result = NodeResult.from_dict(cast("Mapping[str, Json]", record.result))
         asked = ", ".join(each.name for each in result.interrupts)
@@ -592,7 +584,7 @@ def told_by(record: NodeChanged) -> NodeNotice | None:
         return NodeNotice(text, result.accumulated_usage.get("totalTokens") or None)
     if record.status == "failed":
         return NodeNotice(str(record.data.get("reason")))
-    again = "responses" in record.data and not record.data.get("loading")  # One that is loaded begins here.
+    again = "responses" in record.data and not record.data.get("loading")  # A loaded run begins here.
     return None if again else NodeNotice(_words_of(record.data.get("task")))
 
 

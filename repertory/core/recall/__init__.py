@@ -1,5 +1,5 @@
-"""Recall, decided: what of a question is looked for, how what was found is ranked, and what of a memory can be found.
+"""Decisions about recall: which words of a question are searched, how hits are ranked, and what of a memory is indexed.
 
-No model, no index and no I/O: a store finds candidates and asks here. Start reading with `entries.py`, then
+No model, no index and no I/O: a store finds candidates and ranks them with this code. Start with `entries.py`, then
 `ranking.py`.
 """

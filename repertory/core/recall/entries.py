@@ -1,4 +1,4 @@
-"""What is kept of something that was said, or learned: its text, who said it and when, and where it comes from."""
+"""A recalled entry: its text, who said it and when, and where it comes from."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from repertory.core.messages import Json, Message
 from repertory.errors import Invalid
 
 RecalledKind = Literal["turn", "fact"]
-"""A turn is what was said, as it was said; a fact is what somebody made of it."""
+"""A turn is a message as it was said; a fact is what was extracted from messages."""
 
 _SPEAKERS = ("speaker", "name")
 _SESSIONS = ("session_id", "session")
 _TIMES = ("said_at", "timestamp", "date_time", "datetime", "date", "time", "session_date", "session_date_time")
 _NAMED = re.compile(r"\s*([^\W\d_][\w.'\u2019-]*(?: [^\W\d_][\w.'\u2019-]*){0,3}): ")
-"""How a transcript begins a line: `Ada Lovelace: `."""
+"""The beginning of a transcript line: `Ada Lovelace: `."""
 _MONTHS = "January February March April May June July August September October November December"
 _LONE_SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saying:
-    """Something to remember, as a store keeps it."""
+    """An entry as a store keeps it."""
 
     kind: RecalledKind
     content: str
     heading: str = ""
-    """What is found besides the content: who spoke, and the day."""
+    """Indexed besides the content: the speaker, and the day."""
     role: str | None = None
     speaker: str | None = None
     said_at: float | None = None
@@ -41,37 +41,37 @@ class Saying:
     session_id: str | None = None
     agent_id: str | None = None
     seq: int | None = None
-    """Of a turn: where in its journal it stands."""
+    """Of a turn: its sequence number in its journal."""
     given_id: str | None = None
-    """What the caller calls it."""
+    """The caller's id."""
     metadata: str | None = None
-    """What the caller knows of it: JSON."""
+    """The caller's metadata, as JSON."""
 
     @property
     def words(self) -> int:
-        """About how long it is."""
+        """The approximate length in words."""
         return self.content.count(" ") + 1
 
     @property
     def digest(self) -> bytes:
-        """The same for contents that differ in case, spaces and the dot at the end only."""
+        """Equal for contents that differ only in case, spaces, and dots or exclamation marks at the end."""
         plain = " ".join(self.content.casefold().split()).rstrip(" .!")
         return hashlib.blake2b(plain.encode(), digest_size=16).digest()
 
 
 def indexed(content: str, heading: str) -> tuple[str, str]:
-    """A text and its heading as they are indexed: always the same for the same."""
+    """A text and its heading in their indexed form."""
     return spaced(content), heading_words(heading)
 
 
 def speaker_of(content: str) -> str | None:
-    """Who speaks in a line of a transcript, as it says itself."""
+    """The speaker named at the beginning of a transcript line."""
     found = _NAMED.match(content)
     return None if found is None else found[1]
 
 
 def sayings_of(messages: Sequence[Message], context: AddMessagesContext) -> list[Saying]:
-    """Each message that says something, in order. Without a session, the numbers of messages mean nothing."""
+    """An entry for each message with text, in order. Without a session, sequence numbers are dropped."""
     numbers, times = context.sequence_numbers, context.message_times
     if numbers is not None and len(numbers) != len(messages):
         raise Invalid("there is one sequence number per message", messages=len(messages), numbers=len(numbers))
@@ -101,7 +101,7 @@ def sayings_of(messages: Sequence[Message], context: AddMessagesContext) -> list
 
 
 def sources_of(context: AddMessagesContext) -> list[tuple[int, float | None]]:
-    """The messages that something was taken from: sequence number, and when it was said, where that is known."""
+    """The messages that an entry came from: sequence number, and time if known."""
     numbers, times = context.sequence_numbers or (), context.message_times
     if times is None:
         return [(number, None) for number in numbers]
@@ -111,7 +111,7 @@ def sources_of(context: AddMessagesContext) -> list[tuple[int, float | None]]:
 
 
 def saying_of(content: object, metadata: object, context: AddMessagesContext) -> Saying:
-    """A single memory. One whose metadata says who said it, or in which session, is a turn; any other is a fact.
+    """An entry for one memory. With a speaker, role or session in its metadata it is a turn; otherwise a fact.
 
     Errors: `Invalid` for content that is empty or no text, and for metadata that is not JSON.
     """
@@ -147,13 +147,13 @@ def _said(message: Message) -> str:
 
 
 def _own(message: Message, keys: Sequence[str]) -> str | None:
-    """What a message says of itself, in its metadata."""
+    """A value from the message's own custom metadata."""
     metadata = message.get("metadata")
     return None if metadata is None else _text(metadata.get("custom", {}), keys)
 
 
 def _heading(speaker: str | None, said_at: float | None, times: Sequence[str]) -> str:
-    """Days as people write them. The time of day is left out: numbers would be found that nobody meant."""
+    """The speaker and the day. The time of day is left out: its numbers would match questions by chance."""
     day = [] if said_at is None or times else [_day(said_at)]
     return _mended(" ".join([*([speaker] if speaker else []), *times, *day]))
 
@@ -179,7 +179,7 @@ def _moment(value: Json) -> float | None:
 
 
 def _text(known: Mapping[str, Json], keys: Sequence[str]) -> str | None:
-    """The first of these that is a text or a number."""
+    """The first of these values that is a text or an integer."""
     for key in keys:
         value = known.get(key)
         if isinstance(value, str) and value:
@@ -199,18 +199,17 @@ def _json(known: EntryMetadata) -> str | None:
 
 
 def _mended(text: str) -> str:
-    """Half a surrogate pair is no text, and cannot be stored as one."""
+    """The text with lone surrogates replaced: they cannot be stored."""
     return text if text.isascii() else _LONE_SURROGATES.sub("\ufffd", text)
 
 
-# What of a question is looked for: its words, without those that any question has.
+# The search terms of a question: its words without stop words.
 #
-# A question is made of words that say what is asked, and of words that make it a question. The latter stand in every
-# other answer as well, so they are left out here; they stay in what is searched.
+# Words that make a sentence a question occur in every answer as well, so they are not searched; they stay in the index.
 
 
 TERMS_MAX = 24
-"""Words that are looked for at most. Of a longer text the longest are taken: they say the most."""
+"""The largest number of search terms. Of a longer text the longest words are taken: they say the most."""
 
 _ARTICLES = "a an the this that these those there here"
 _PRONOUNS = (
@@ -220,7 +219,7 @@ _PRONOUNS = (
 _ASKING = "what when where who whom whose which why how"
 _AUXILIARIES = (
     "am is are was were be been being do does did doing done have has had having can could will would shall should"
-    " might must"  # but not "may", which is a month
+    " might must"  # Without "may", which is a month.
 )
 _JOINING = (
     "and or but if then than so as of at by for from in into on onto out over to up with without within about after"
@@ -231,25 +230,25 @@ _MEASURING = (
     " long often kind type sort"
 )
 _SHORTENED = "s t d m ll re ve don didn doesn isn wasn weren aren won wouldn couldn shouldn haven hasn hadn"
-"""What the apostrophe of "don't" leaves."""
+"""The remains of contractions, such as of "don't"."""
 _TALKING = "according likely please tell know"
 
 STOP_WORDS = frozenset(
     " ".join((_ARTICLES, _PRONOUNS, _ASKING, _AUXILIARIES, _JOINING, _MEASURING, _SHORTENED, _TALKING)).split()
 )
-"""Words of English that are not looked for. Questions in other languages lose little by it."""
+"""English stop words. Questions in other languages lose little by them."""
 
 _WORD = re.compile(r"[^\W_]+")
 _UNSPACED = re.compile(
     r"([\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff])"
 )
-"""Letters of writing that puts no spaces between words: Thai, Lao, Burmese, Khmer, Japanese, Chinese."""
+"""Letters of scripts without spaces between words: Thai, Lao, Burmese, Khmer, Japanese, Chinese."""
 
 
 def terms_of(question: str) -> tuple[str, ...]:
-    """The words to look for, in lower case, each once, in their order.
+    """The words to look for, in lower case, each once, in order.
 
-    When a question has nothing but stop words, those. Empty when it has no words.
+    A question of stop words only is searched by them. Empty when it has no words.
     """
     words = list(dict.fromkeys(_WORD.findall(spaced(question.lower()))))
     asked = [word for word in words if word not in STOP_WORDS] or words
@@ -260,17 +259,17 @@ def terms_of(question: str) -> tuple[str, ...]:
 
 
 def heading_word(word: str) -> str:
-    """A word of a heading as it is indexed: as another word than the same in a text. Otherwise looking for a frequent
-    word in the few headings would mean to read all the texts that have it.
+    """The indexed form of a heading's word, distinct from the same word in a text. Otherwise looking for a frequent
+    word in the few headings would read all texts that have it.
     """
     return f"zq{word}"
 
 
 def heading_words(heading: str) -> str:
-    """A whole heading, in the same way."""
+    """A whole heading in its indexed form."""
     return " ".join(map(heading_word, _WORD.findall(spaced(heading.lower()))))
 
 
 def spaced(text: str) -> str:
-    """A text in which every letter of writing without spaces is a word: so it can be found by any part of it."""
+    """The text with every letter of unspaced scripts as its own word, so that any part of it can be found."""
     return text if text.isascii() else _UNSPACED.sub(r" \1 ", text)

@@ -1,12 +1,12 @@
-"""Ranking what has words of a question: by its own words, by those around it, by its conversation, by who spoke.
+"""Ranking candidates: by their own words, their neighbours', their conversation's, and by their speaker.
 
-A turn of a conversation seldom says what it is about: "in May, with my sister" answers a question whose words stand in
-the turn before. So the words of its neighbours count for a turn, the nearer the more; so do those of its whole
-conversation, a little; and so does being said by whom the question names. Each word counts by how rare it is (the idf
-of BM25), and the first time most: how often it comes again says little in texts as short as these.
+A turn seldom names its topic: "in May, with my sister" answers a question whose words are in the turn before. So the
+words of neighbouring turns count for a turn, the nearer the more; those of its whole conversation count a little; and
+so does a speaker whom the question names. Each word counts by its rarity (the idf of BM25). The first occurrence counts
+most: repetition says little in short texts.
 
-The weights were chosen by cross-validation over dialogues (`bench/recall.py`), and lie on no edge: half or double of
-each changes what is measured there by about one point at most.
+The weights were chosen by cross-validation over dialogues (`bench/recall.py`), and are robust: halving or doubling one
+changes the measured result by about one point at most.
 """
 
 from __future__ import annotations
@@ -18,64 +18,64 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 RARITY_MIN = 1e-3
-"""Of a word that stands in half of all texts, or more."""
+"""The rarity of a word that half of all texts or more have."""
 _WINDOW_HALF = 0.5
 _WINDOW_MOST = 1.5
-"""So that a word that stands in a turn and nowhere around it is worth the same in its window."""
+"""Chosen so that a word that occurs in a turn and not around it is worth the same in its window."""
 _CONVERSATION_HALF = 1.0
 _HEADING_AGAIN = 0.3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankingWeights:
-    """How much each sign counts, against a turn's own words."""
+    """The weight of each signal, relative to a turn's own words."""
 
     heading: float = 0.8
-    """A word that stands in the heading only: who spoke, and when."""
+    """A word that occurs in the heading only (speaker and day)."""
     length: float = 0.25
-    """How far a long text's words count less: 0 not at all, 1 in proportion to its length."""
+    """How much long texts are discounted: 0 not at all, 1 in proportion to their length."""
     window: float = 1.0
     """The words of a turn and of its neighbours, together."""
     neighbours: tuple[float, ...] = (0.5, 0.25)
-    """What a word counts in the window that was said one turn before or after, two turns, and so on."""
+    """The share of a word that occurs one turn before or after, two turns, and so on."""
     conversation: float = 1.0
     """The words of the whole conversation."""
     speaker: float = 0.5
-    """Said by whom the question names: as much as this share of an average word."""
+    """Said by a speaker whom the question names: this share of an average word."""
     assistant: float = 0.9
-    """What everything counts in an answer of the assistant's: it is the user that memories are about."""
+    """The factor for answers of the assistant: memories are about the user."""
     alike: float = 0.4
-    """Where a model says how alike texts are: how much of the ranking that decides, from 0 to 1."""
+    """With a model of text similarity: its share of the ranking, from 0 to 1."""
     alike_beside: float = 0.5
-    """How much the turns beside a turn count for how alike it is."""
+    """The share of a turn's similarity that comes from the turns next to it."""
 
 
 DEFAULT_WEIGHTS = RankingWeights()
 
 
 class Candidate(NamedTuple):
-    """A text that has words of the question, or stands beside one. Bit n of a mask stands for word n."""
+    """A text with words of the question, or next to one. Bit n of a mask stands for word n."""
 
     entry: int
     """Its key."""
     body: int
     """The words in the text itself."""
     heading: int
-    """The words in what stands over it."""
+    """The words in its heading."""
     conversation: int | None
-    """None for what was said in no conversation: it has no neighbours."""
+    """None for an entry from no conversation: it has no neighbours."""
     place: int | None
-    """Where in its conversation it stands; None for what was not said there, but taken from it."""
+    """Its position in the conversation; None for a fact extracted from it."""
     words: int
-    """How long the text is."""
+    """The length of the text."""
     named: bool
-    """Whether the question names who said it."""
+    """True if the question names its speaker."""
     assistant: bool
-    """Whether a model said it, and not somebody with a name."""
+    """True if a model said it, and not a named speaker."""
 
 
 def rarity(texts: int, having: float) -> float:
-    """What a word counts for that so many of all texts have."""
+    """The weight of a word that `having` of all `texts` contain."""
     return max(math.log((texts - having + 0.5) / (having + 0.5)), RARITY_MIN) if texts > having else RARITY_MIN
 
 
@@ -85,7 +85,7 @@ def neighbourhood(weights: RankingWeights) -> int:
 
 
 def scores(candidates: Sequence[Candidate], rarities: Sequence[float], weights: RankingWeights) -> dict[int, float]:
-    """What each candidate is worth, by its key: the more the better. Comparable within one question only."""
+    """Key to score, higher is better. Scores are comparable within one question only."""
     if not candidates:
         return {}
     average = max(1.0, sum(candidate.words for candidate in candidates) / len(candidates))
@@ -105,7 +105,7 @@ def scores(candidates: Sequence[Candidate], rarities: Sequence[float], weights: 
 
 
 def surrounded(candidates: Sequence[Candidate], likeness: Mapping[int, float], share: float) -> dict[int, float]:
-    """How alike each candidate is to a question, with a share of how alike the turns beside it are."""
+    """The similarity of each candidate, plus a share of the similarity of the turns next to it."""
     turns = {
         (candidate.conversation, candidate.place): likeness[candidate.entry]
         for candidate in candidates
@@ -125,10 +125,7 @@ def surrounded(candidates: Sequence[Candidate], likeness: Mapping[int, float], s
 
 
 class _Table:
-    """The words of all candidates, by turn and by conversation.
-
-    The same few masks come again and again, so what they are worth is worked out once.
-    """
+    """The words of all candidates, by turn and by conversation. Few distinct masks occur, so their worth is cached."""
 
     def __init__(self, candidates: Sequence[Candidate], rarities: Sequence[float], weights: RankingWeights) -> None:
         self._rarities = rarities
@@ -146,7 +143,7 @@ class _Table:
         }
 
     def own(self, candidate: Candidate) -> float:
-        """A word in the text counts wholly, one in the heading in part."""
+        """A word in the text counts in full, one in the heading in part."""
         masks = candidate.body, candidate.heading
         worth = self._own.get(masks)
         if worth is None:
@@ -155,7 +152,7 @@ class _Table:
         return worth
 
     def window(self, candidate: Candidate) -> float:
-        """A word is worth what it is worth in the text itself, or in the heading, and more with every turn around."""
+        """A word counts as in the text or heading, and more with every neighbouring turn that has it."""
         masks = candidate.body, candidate.heading, self._around(candidate)
         worth = self._windows.get(masks)
         if worth is None:
@@ -163,7 +160,7 @@ class _Table:
         return worth
 
     def conversation(self, candidate: Candidate) -> float:
-        """The more often a word was said in it, the more; the first time most."""
+        """A word counts more the more often the conversation has it; the first time counts most."""
         return self._conversations.get(_conversation_key(candidate), 0.0)
 
     def _around(self, candidate: Candidate) -> tuple[int, ...]:
@@ -189,7 +186,7 @@ class _Table:
         return worth
 
     def _worth_of(self, counts: tuple[tuple[tuple[int, int], int], ...]) -> float:
-        """How often each word was said in a conversation. A heading says it again and again, so it counts for less."""
+        """The worth of word counts in a conversation. Headings repeat a word again and again, so they count less."""
         worth = self._said.get(counts)
         if worth is not None:
             return worth
@@ -208,7 +205,7 @@ class _Table:
 
 
 def _conversations(candidates: Sequence[Candidate]) -> dict[tuple[bool, int], Counter[tuple[int, int]]]:
-    """How often each pair of masks comes in each conversation."""
+    """The count of each pair of masks in each conversation."""
     found: dict[tuple[bool, int], Counter[tuple[int, int]]] = defaultdict(Counter)
     for candidate in candidates:
         if candidate.body or candidate.heading:
@@ -217,7 +214,7 @@ def _conversations(candidates: Sequence[Candidate]) -> dict[tuple[bool, int], Co
 
 
 def _conversation_key(candidate: Candidate) -> tuple[bool, int]:
-    """What was said in no conversation is one of its own."""
+    """An entry from no conversation counts as a conversation of its own."""
     conversation = candidate.conversation
     return (True, candidate.entry) if conversation is None else (False, conversation)
 
@@ -231,14 +228,14 @@ def _first_most(count: float, half: float) -> float:
     return count / (count + half)
 
 
-# Joining what two ways of looking found, by their scores: each is brought to the range from 0 to 1 first.
+# Joining the results of two searches by their scores, each scaled to 0..1 first.
 #
-# By scores and not by ranks: a rank forgets that the first is far ahead of the second, and that is what one way of
-# looking has to say to the other.
+# By scores and not by ranks: a rank loses how far the first is ahead of the second, which is what one search has to
+# tell the other.
 
 
 def fused(first: Mapping[int, float], second: Mapping[int, float], share: float) -> dict[int, float]:
-    """The sum of both, `second` counting for `share` of it. What one of them has not found is its worst."""
+    """The weighted sum of both; `second` has the weight `share`. A key missing from one of them counts 0 there."""
     left, right = _ranged(first), _ranged(second)
     return {key: (1 - share) * left.get(key, 0.0) + share * right.get(key, 0.0) for key in left.keys() | right.keys()}
 

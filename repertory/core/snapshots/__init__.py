@@ -1,6 +1,5 @@
-"""Snapshots of an agent, as others keep them: one document that says all of it, and numbered ones that stay.
+"""Snapshots of an agent in the documented layout: the latest one, and numbered ones that stay.
 
-What may enter: how such documents are spelled and read, whoever wrote them, what of them becomes records, and when one
-is due. Who reads and writes is decided in `repertory.backends.sessions`. Start with `document.py`; design note 8 says
-why.
+This folder writes and reads those documents, also from other programs, turns them into records, and decides when one is
+due. `repertory.backends.sessions` does the I/O. Start with `document.py`; design note 8 gives the reasons.
 """

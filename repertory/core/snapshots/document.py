@@ -1,9 +1,9 @@
-"""A snapshot as a document that others can read, and back, whoever wrote it.
+"""A snapshot as a JSON document in the documented layout, and back, also from documents of other programs.
 
-The five fields of the envelope stand there under both names that others have for them, and so does the model's state.
-The system prompt does not: what the code says wins. Beside that there are two fields of ours, which others leave out
-when they write: `sha256` over the content, and `repertory`, which says where in our journal the snapshot stands. So a
-document that lacks them, or whose content is not what was digested, was written by somebody else.
+The envelope's five fields are written under both names in use, and so is the model's state. The system prompt is not:
+the code's prompt wins. Two fields are ours, and other programs drop them when they write: `sha256` over the content,
+and `repertory`, the snapshot's position in our journal. So a document without them was written by another program, and
+one whose content does not match the digest was changed.
 
 Source: the documented snapshot layout, as strands-agents 1.62.0 writes it and as the TypeScript package describes it.
 """
@@ -44,10 +44,10 @@ class SnapshotContent:
     """An agent at rest, as a snapshot shows it."""
 
     messages: Sequence[Message]
-    """What the model is shown, a summary included."""
+    """The messages shown to the model, a summary included."""
     state: Mapping[str, Json] = field(default_factory=dict[str, "Json"])
     manager: Mapping[str, Json] = field(default_factory=dict[str, "Json"])
-    """The conversation manager's class as `__name__`, and what it counts."""
+    """The conversation manager's class as `__name__`, and its counters."""
     model_state: Mapping[str, Json] = field(default_factory=dict[str, "Json"])
     interrupt_state: Mapping[str, Json] = field(default_factory=lambda: dict(NO_INTERRUPTS))
     app_data: Mapping[str, Json] = field(default_factory=dict[str, "Json"])
@@ -55,33 +55,33 @@ class SnapshotContent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalPosition:
-    """Where in our journal a snapshot stands."""
+    """The position of a snapshot in our journal."""
 
     seq: int
     """The last record that counts."""
     link: str
-    """Of that record, in hexadecimal: it proves that the journal is the same one."""
+    """That record's link, in hexadecimal: it proves that the journal is the same one."""
     generation: int
-    """Of the owner who wrote it."""
+    """That of the owner who wrote it."""
     more: Mapping[str, Json] = field(default_factory=dict[str, "Json"])
-    """What else whoever wrote it has to know."""
+    """Further data of the writer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadSnapshot:
-    """A snapshot as it was found."""
+    """A snapshot, as read."""
 
     content: SnapshotContent
     created_at: float
-    """Epoch seconds; 0.0 when nobody can tell."""
+    """Epoch seconds; 0.0 when unknown."""
     position: JournalPosition | None
-    """None: somebody else has written it."""
+    """None when another program wrote it."""
 
 
 def snapshot_document(
     content: SnapshotContent, at: float, position: JournalPosition | None = None
 ) -> dict[str, object]:
-    """The document, in values that JSON has. Errors: `Invalid` for what JSON cannot say."""
+    """The document, in JSON values. Errors: `Invalid` for values that are not JSON."""
     data = {
         "messages": content.messages,
         "state": content.state,
@@ -96,7 +96,7 @@ def snapshot_document(
 def enveloped(
     scope: str, data: Mapping[str, object], app_data: Mapping[str, Json], at: float, position: JournalPosition | None
 ) -> dict[str, object]:
-    """A document of that scope, in values that JSON has. Errors: `Invalid` for what JSON cannot say."""
+    """A document of that scope, in JSON values. Errors: `Invalid` for values that are not JSON."""
     when, said, others = zulu(at), encoded(data), encoded(app_data)
     document: dict[str, object] = {
         "scope": scope,
@@ -116,9 +116,9 @@ def enveloped(
 
 
 def read_snapshot(document: object) -> ReadSnapshot:
-    """What a document says, in either spelling. `document`: values that JSON has.
+    """The snapshot in a document, in either spelling. `document`: JSON values.
 
-    Errors: `SnapshotException` saying what is wrong with it.
+    Errors: `SnapshotException` with the fault.
     """
     opened = open_envelope(document, AGENT_SCOPE)
     data = opened.data
@@ -135,21 +135,21 @@ def read_snapshot(document: object) -> ReadSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotHeader:
-    """What every snapshot says, whatever it is of."""
+    """The fields of every snapshot, of any scope."""
 
     data: Mapping[str, object]
-    """With bytes as bytes."""
+    """With bytes decoded."""
     app_data: Mapping[str, Json]
     created_at: float
-    """Epoch seconds; 0.0 when nobody can tell."""
+    """Epoch seconds; 0.0 when unknown."""
     position: JournalPosition | None
-    """None: somebody else has written it."""
+    """None when another program wrote it."""
 
 
 def open_envelope(document: object, scope: str) -> SnapshotHeader:
-    """What a document of that scope says, in either spelling. `document`: values that JSON has.
+    """The fields of a document of that scope, in either spelling. `document`: JSON values.
 
-    Errors: `SnapshotException` saying what is wrong with it.
+    Errors: `SnapshotException` with the fault.
     """
     if not isinstance(document, dict):
         raise SnapshotException("a snapshot is a JSON object", got=type(document).__name__)
@@ -159,7 +159,7 @@ def open_envelope(document: object, scope: str) -> SnapshotHeader:
         data = decoded(_mapping(said, "data"))
         app_data = decoded(_mapping(said, "app_data", "appData", missing={}))
     except ValueError as error:
-        raise SnapshotException("what a snapshot holds cannot be read", cause=str(error)) from error
+        raise SnapshotException("the content of a snapshot cannot be read", cause=str(error)) from error
     return SnapshotHeader(
         data=data,
         app_data=cast("dict[str, Json]", app_data),
@@ -169,7 +169,7 @@ def open_envelope(document: object, scope: str) -> SnapshotHeader:
 
 
 def check_envelope(document: Mapping[str, object], scope: str = AGENT_SCOPE) -> None:
-    """Errors: `SnapshotException` for a version or a scope that is not the one asked for."""
+    """Errors: `SnapshotException` for an unknown version or another scope."""
     version = document.get("schema_version", document.get("schemaVersion"))
     if version != SCHEMA_VERSION:
         raise SnapshotException("a snapshot of an unknown version", schema_version=version, known=SCHEMA_VERSION)
@@ -179,7 +179,7 @@ def check_envelope(document: Mapping[str, object], scope: str = AGENT_SCOPE) -> 
 
 
 def content_digest(content: Mapping[str, object]) -> str:
-    """SHA-256 of values that JSON has, in hexadecimal; the order of keys does not count. Errors: `Invalid`."""
+    """SHA-256 of JSON values, in hexadecimal; the order of keys does not matter. Errors: `Invalid`."""
     try:
         text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
@@ -188,8 +188,8 @@ def content_digest(content: Mapping[str, object]) -> str:
 
 
 def snapshot_content(fold: Fold, found: SnapshotContent | None, manager: str) -> SnapshotContent:
-    """What a journal shows. `found` is the latest snapshot as it was read: what others keep in it stays. `manager`: the
-    class name of the conversation manager.
+    """The snapshot of a journal. `found`: the latest snapshot, as read, for data that other programs keep in it.
+    `manager`: the class name of the conversation manager.
     """
     view = fold.shown.view
     name = manager or view.manager or DEFAULT_MANAGER
@@ -219,7 +219,7 @@ def _standing(said: Mapping[str, object]) -> JournalPosition | None:
         digest = content_digest({"data": said.get("data"), "app_data": said.get("app_data")})
     except Invalid:
         return None
-    if said.get(_DIGEST) != digest:  # Others leave out what they do not know, so nobody has written this.
+    if said.get(_DIGEST) != digest:  # Other programs drop our fields, so none of them wrote this.
         raise SnapshotException("it is not as it was written", sha256=said.get(_DIGEST), found=digest)
     seq, link, generation = kept.get("seq"), kept.get("link"), kept.get("generation")
     known = kept.get("format") == FORMAT
@@ -255,7 +255,7 @@ def _messages(found: object) -> list[Message]:
     return messages
 
 
-# A run of an orchestrator as a snapshot that others can read, and back, whoever wrote it.
+# The run of an orchestrator as a snapshot in the documented layout, and back, also from other programs.
 #
 #     {"scope": "multiAgent", ..., "data": {"orchestrator_id": ID, "state": DOCUMENT}, ...}
 #
@@ -264,21 +264,19 @@ def _messages(found: object) -> list[Message]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundRun:
-    """The snapshot of a run as it was found."""
+    """The snapshot of a run, as read."""
 
     said: Mapping[str, Json]
-    """What it says of the run."""
+    """The document of the run."""
     app_data: Mapping[str, Json]
     created_at: float
-    """Epoch seconds; 0.0 when nobody can tell."""
+    """Epoch seconds; 0.0 when unknown."""
     position: JournalPosition | None
-    """None: somebody else has written it."""
+    """None when another program wrote it."""
 
     @property
     def waits(self) -> bool:
-        """Whether it says what somebody has asked in the middle of a run: a journal of ours is told only of what can be
-        gone on with.
-        """
+        """True if it holds interrupts of an unfinished run; a journal takes over only those that can be resumed."""
         internal = self.said.get("_internal_state")
         asked = internal.get("interrupt_state") if isinstance(internal, dict) else None
         return isinstance(asked, dict) and bool(asked.get("activated"))
@@ -287,15 +285,15 @@ class FoundRun:
 def run_snapshot(
     fold: Fold, orchestrator_id: str, at: float, position: JournalPosition, app_data: Mapping[str, Json]
 ) -> dict[str, object]:
-    """The document of what an orchestrator's journal amounts to, in values that JSON has. `app_data`: of others."""
+    """The document of an orchestrator's journal, in JSON values. `app_data`: that of other programs."""
     data = {"orchestrator_id": orchestrator_id, "state": document_of(run_of(fold), orchestrator_id)}
     return enveloped(RUN_SCOPE, data, app_data, at, position)
 
 
 def read_run_snapshot(document: object, orchestrator_id: str) -> FoundRun:
-    """What a document says. `document`: values that JSON has.
+    """The run in a document. `document`: JSON values.
 
-    Errors: `SnapshotException` saying what is wrong with it: that it is no run, or one of another orchestrator.
+    Errors: `SnapshotException` with the fault: malformed, or of another orchestrator.
     """
     opened = open_envelope(document, RUN_SCOPE)
     found, said = opened.data.get("orchestrator_id"), opened.data.get("state")
@@ -320,8 +318,8 @@ def read_run_snapshot(document: object, orchestrator_id: str) -> FoundRun:
 def rows_for_run(
     location: SnapshotLocation, rows: Sequence[Row], snapshot: FoundRun, at: float, entropy: Entropy
 ) -> list[Row]:
-    """The rows that follow on `rows`, those from the last one's `low` on, so that the journal says what the snapshot
-    says; none when it does, or was told once before. Errors: `CorruptJournal` for the rows.
+    """The rows after which the journal says what the snapshot says; none when it does already, or took it in before.
+    `rows`: those from the last one's `low` on. Errors: `CorruptJournal` for the rows.
     """
     digest = content_digest({"state": encoded(snapshot.said)})
     document = RunFile(said=snapshot.said, seq=None, digest=digest)

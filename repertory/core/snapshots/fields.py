@@ -1,4 +1,4 @@
-"""What a snapshot says of an agent, checked."""
+"""The fields of an agent's snapshot, checked."""
 
 from __future__ import annotations
 
@@ -21,36 +21,36 @@ if TYPE_CHECKING:
 
 Preset = Literal["session"]
 SESSION_FIELDS = ("messages", "state", "conversation_manager_state", "interrupt_state", "model_state")
-"""What a session keeps, and a snapshot holds unless it is told otherwise."""
+"""The fields of the preset `session`, the default of a snapshot."""
 ALL_FIELDS = (*SESSION_FIELDS, "system_prompt", "enabled_tools", "components")
 
 
 class NamedTurn(NamedTuple):
-    """The last turn of a conversation, under the name that its caller gave it."""
+    """The last turn of a conversation, with its idempotency token."""
 
     token: str
     messages: int
-    """How many of the last messages belong to it."""
+    """The number of last messages that belong to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotFields:
-    """What a snapshot says. A field that it does not hold is None."""
+    """The content of a snapshot. A field that it does not hold is None."""
 
     messages: Sequence[Message] | None = None
-    """What the model is shown, a summary included."""
+    """The messages shown to the model, a summary included."""
     turn: NamedTurn | None = None
-    """The last turn, when whoever asked for it may ask again."""
+    """The last turn, when its caller may call it again."""
     state: Mapping[str, Json] | None = None
     manager: Mapping[str, Json] | None = None
-    """The conversation manager's class as `__name__`, what it counts, and what it keeps."""
+    """The conversation manager's class as `__name__`, its counters and its own state."""
     interrupts: Mapping[str, Json] | None = None
-    """Where a turn that was cut off among its tools stands."""
+    """The state of a turn that was cut off among its tools."""
     system_prompt: SystemPrompt = None
     enabled_tools: Sequence[str] | None = None
     components: Mapping[str, Json] = field(default_factory=dict[str, "Json"])
     names: frozenset[str] = frozenset()
-    """The fields that it holds, by their names in a snapshot."""
+    """The names of the fields that it holds."""
     created_at: float = 0.0
     """Epoch seconds."""
 
@@ -58,9 +58,9 @@ class SnapshotFields:
 def fields_wanted(
     preset: str | None, include: Collection[str] | None, exclude: Collection[str] | None
 ) -> frozenset[str]:
-    """The fields that are asked for: those of the preset, those to include, without those to exclude.
+    """The fields to include: those of the preset and of `include`, without those of `exclude`.
 
-    Errors: `Invalid` for a name that is no preset or field; `SnapshotException` when nothing is left.
+    Errors: `Invalid` for an unknown preset or field; `SnapshotException` when nothing is left.
     """
     if preset not in (None, "session"):
         raise Invalid("a preset is 'session'", got=preset)
@@ -74,13 +74,10 @@ def fields_wanted(
 
 
 def fields_of(said: Mapping[str, Json], created_at: float) -> SnapshotFields:
-    """What these say, by the names of `ALL_FIELDS`, bytes as bytes.
-
-    Errors: `SnapshotException` saying what is wrong with them.
-    """
+    """The fields by the names of `ALL_FIELDS`, with bytes decoded. Errors: `SnapshotException` with the fault."""
     unknown = said.keys() - set(ALL_FIELDS)
     if unknown:
-        raise SnapshotException("a snapshot of fields that nobody knows", fields=sorted(unknown))
+        raise SnapshotException("a snapshot with unknown fields", fields=sorted(unknown))
     try:
         return SnapshotFields(
             messages=_messages(said["messages"]) if "messages" in said else None,
@@ -96,11 +93,11 @@ def fields_of(said: Mapping[str, Json], created_at: float) -> SnapshotFields:
     except SnapshotException:
         raise
     except Invalid as error:
-        raise SnapshotException("what a snapshot holds cannot be read", cause=str(error)) from error
+        raise SnapshotException("the content of a snapshot cannot be read", cause=str(error)) from error
 
 
 def object_field(said: Mapping[str, Json], name: str) -> Mapping[str, Json] | None:
-    """One of them, known to be an object. Errors: `SnapshotException`."""
+    """One field as an object. Errors: `SnapshotException`."""
     value = said.get(name)
     if value is not None and not isinstance(value, dict):
         raise SnapshotException(f"the {name} of a snapshot is a JSON object", got=type(value).__name__)
@@ -121,15 +118,14 @@ def _names(found: object) -> Sequence[str] | None:
     return cast("list[str]", found)
 
 
-# Going on from a snapshot: the records by which a journal shows what the snapshot shows.
+# Restoring a snapshot: the records after which a journal shows what the snapshot shows.
 #
-# The conversation goes back to the last message that both have, and on from there with those of the snapshot; where
-# they have nothing in common, to its beginning. What was said beyond stays in the journal, hidden.
+# The conversation goes back to the last message that both have, or to its beginning, and on with the snapshot's
+# messages. The messages after that point stay in the journal, hidden.
 
 
 def restoring(image: Image, wanted: SnapshotFields, at: float) -> list[Record]:
-    """The records to append to the journal that amounts to `image`. Fields that the snapshot lacks stay as they are.
-
+    """The records to append to the journal whose image is `image`. Fields missing from the snapshot stay as they are.
     Errors: `Invalid`.
     """
     messages = list(repair(wanted.messages)) if wanted.messages is not None else [said for _, said in image.shown]
@@ -159,9 +155,9 @@ def restoring(image: Image, wanted: SnapshotFields, at: float) -> list[Record]:
 
 
 def _in_common(image: Image, messages: Sequence[Message]) -> tuple[int, int]:
-    """How many of the messages in front are shown by the journal as well, and where the last of these stands.
+    """How many leading messages the journal shows too, and the sequence number of the last of them.
 
-    Nothing is in common when they part among the pinned ones: those have no place to go on from.
+    (0, 0) when they differ among the pinned messages: those have no position to go back to.
     """
     ours = [entry for entry in image.shown if entry[0] != SUMMARY_SEQ]
     kept = 0
@@ -196,7 +192,7 @@ def _view(image: Image, summary: Message | None, last: int, manager: Mapping[str
 def _named_turn(
     image: Image, added: Sequence[MessageAdded], messages: Sequence[Message], token: str, at: float
 ) -> Iterator[MessageAdded]:
-    """The last turn, which can be asked for again by its name."""
+    """The last turn, with its idempotency token."""
     last = added[-1] if added else None
     turn, index = (image.turns, image.message_count) if last is None else (last.turn, last.index + 1)
     for place, message in enumerate(messages):
@@ -205,7 +201,7 @@ def _named_turn(
 
 
 def _split_summary(messages: list[Message], manager: Mapping[str, Json] | None) -> tuple[Message | None, list[Message]]:
-    """The summary that stands in front of the messages, ours or one that others have written; and the rest."""
+    """The summary before the messages, ours or another program's; and the rest."""
     first = messages[0] if messages else None
     if first is None:
         return None, messages

@@ -1,8 +1,8 @@
-"""Taking in a snapshot that somebody else has written: the records by which a journal shows what it shows.
+"""Adopting a snapshot that another program wrote: the records after which our journal shows the same.
 
-What others show is compared with what the journal shows, oldest first: the messages of ours that theirs begin with
-stay, ours before them are hidden, theirs behind them are added. When theirs begin with nothing of ours, that hides all
-of ours and adds all of theirs. Nothing is ever removed from the history.
+Their messages are compared with the ones the journal shows, oldest first: our messages that theirs begin with stay,
+earlier ones of ours are hidden, and the rest of theirs is added. If theirs begin with none of ours, all of ours are
+hidden and all of theirs added. Nothing is removed from the history.
 """
 
 from __future__ import annotations
@@ -35,37 +35,36 @@ _REASON = "shown elsewhere"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """What others have seen of the journal last: what they changed is told from it."""
+    """What other programs last saw of the journal: their changes are relative to it."""
 
     messages: Sequence[bytes]
-    """Each by what `identity` gives."""
+    """The `identity` of each."""
     state: Mapping[str, Json]
 
     @classmethod
     def of(cls, content: SnapshotContent) -> Published:
-        """What a snapshot showed."""
         return cls(messages=[identity(message) for message in content.messages], state=dict(content.state))
 
 
 class _Meeting(NamedTuple):
-    """How two lists of messages meet."""
+    """The overlap of two lists of messages."""
 
     hidden: int
-    """Messages of ours in front that are not shown any more."""
+    """Leading messages of ours to hide."""
     kept: int
-    """Messages of theirs in front that are ours already."""
+    """Leading messages of theirs that are ours already."""
 
 
 def identity(message: Message) -> bytes:
-    """The same for messages that say the same, whoever counted or named them."""
+    """Equal for messages with the same role and content, whatever their metadata."""
     return sha256(dump({"role": message["role"], "content": message["content"]})).digest()[:16]
 
 
 def taken_in(appender: Appender, found: SnapshotContent, at: float, published: Published | None = None) -> list[Row]:
-    """The records by which the appender's journal shows what was found, in order; none when it does.
+    """The rows after which the journal shows what was found, in order; none when it does already.
 
-    `published`: what others had before them when they wrote, if that is known: when they have only added to it, it is
-    added behind whatever was said here meanwhile.
+    `published`: what the other program saw when it wrote, if known. If it only added messages, they are added after all
+    of ours.
     """
     fold = appender.fold
     shown = list(fold.shown)
@@ -98,7 +97,7 @@ def taken_in(appender: Appender, found: SnapshotContent, at: float, published: P
 
 
 def _met(ours: Sequence[bytes], theirs: Sequence[bytes]) -> _Meeting:
-    """The most of ours that theirs can begin with."""
+    """The longest end of ours that theirs begin with."""
     for hidden in range(len(ours) + 1):
         kept = len(ours) - hidden
         if kept <= len(theirs) and ours[hidden:] == theirs[:kept]:
@@ -107,13 +106,13 @@ def _met(ours: Sequence[bytes], theirs: Sequence[bytes]) -> _Meeting:
 
 
 def _added_since(published: Published, theirs: Sequence[bytes]) -> _Meeting | None:
-    """What they have added to what was published; None when they have done anything else."""
+    """The overlap when they only added to what was published; else None."""
     meeting = _met(published.messages, theirs)
     return _Meeting(0, meeting.kept) if meeting.kept else None
 
 
 def _split_summary(found: SnapshotContent, ours: Message | None) -> tuple[Message | None, Sequence[Message]]:
-    """The summary that stands in front of the messages, and the rest of them."""
+    """The summary before the messages, and the rest."""
     if not found.messages:
         return None, ()
     first = identity(found.messages[0])
@@ -128,7 +127,7 @@ def _split_summary(found: SnapshotContent, ours: Message | None) -> tuple[Messag
 
 
 def _closed(appender: Appender, at: float) -> list[Row]:
-    """The results that the last message waits for, when nobody is going to give them."""
+    """Error results for the last message's tool uses, which will get no others."""
     last = appender.fold.last_message
     uses = list(tool_uses(last)) if last is not None else []
     if not uses:
@@ -163,28 +162,26 @@ def _hiding(appender: Appender, plan: WindowPlan, found: SnapshotContent, at: fl
     )
 
 
-# Taking erased messages, states and summaries out of snapshots: out of each that has them, whoever has written it.
+# Removing erased messages, states and summaries from snapshots, of our own and of other programs.
 
 
 @dataclass(frozen=True, slots=True)
 class Replacements:
-    """What is to be gone from snapshots."""
+    """What to remove from snapshots."""
 
     messages: Mapping[bytes, Message]
-    """What is to stand in the place of each message that is erased, of its shortened copies and of summaries, by
-    `identity`.
-    """
+    """`identity` of each erased message, shortened copy or summary to its replacement."""
     state: frozenset[tuple[str, bytes]]
-    """Keys and values of agent states that are erased. Nobody can tell what an earlier state would say instead."""
+    """Keys and values of agent states that are erased. There is no replacement for an earlier state."""
 
     def __bool__(self) -> bool:
         return bool(self.messages or self.state)
 
 
 def replacements(erased: Sequence[Row], added: Sequence[Row]) -> Replacements:
-    """What the erasure of these rows takes out of snapshots.
+    """What the erasure of these rows removes from snapshots.
 
-    `erased`: the rows that go, as they are still; `added`: those that are committed with that, redactions among them.
+    `erased`: the rows to erase, still with contents; `added`: those committed with the erasure, redactions among them.
     """
     records = [decode(row.kind, row.version, row.body) for row in added if not row.erased]
     instead = {record.target: record.message for record in records if isinstance(record, Redacted)}
@@ -212,7 +209,7 @@ def replacements(erased: Sequence[Row], added: Sequence[Row]) -> Replacements:
 
 
 def redact_snapshot(document: Mapping[str, object], instead: Replacements) -> dict[str, object] | None:
-    """The document of a snapshot without what is to be gone; None when it has none of it."""
+    """The snapshot's document after the replacements; None when it contains nothing to replace."""
     data = document.get("data")
     if not isinstance(data, Mapping):
         return None
@@ -234,7 +231,7 @@ def redact_snapshot(document: Mapping[str, object], instead: Replacements) -> di
 def _without(state: Mapping[str, object], gone: Collection[tuple[str, bytes]]) -> dict[str, object]:
     try:
         spelled = {key: dump(value) for key, value in decoded(state).items()}
-    except ValueError:  # It says nothing that was ever in a journal.
+    except ValueError:  # Such a state was never in a journal.
         return dict(state)
     return {key: value for key, value in state.items() if (key, spelled[key]) not in gone}
 
@@ -251,7 +248,7 @@ def _state_pairs(record: Record) -> set[tuple[str, bytes]]:
 
 
 def _summary(view: View, records: Sequence[Record]) -> dict[bytes, Message]:
-    """A summary that is erased, and what is shown in its place now, if anything."""
+    """An erased summary and what is shown in its place now, if anything."""
     if view.summary is None:
         return {}
     views = [record.view for record in records if isinstance(record, ViewChanged | Branched)]

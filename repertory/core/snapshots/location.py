@@ -1,4 +1,4 @@
-"""Where snapshots belong, and what they are called.
+"""The names of snapshots, and of their files.
 
 Source: the documented snapshot layout; names and fields are those of the SDK whose users we serve.
 """
@@ -22,23 +22,23 @@ if TYPE_CHECKING:
 AGENT_SCOPE = "agent"
 RUN_SCOPE = "multiAgent"
 LATEST_ID = "0"
-"""What the latest snapshot is called where an id has to be said. Numbers of others start at 1."""
+"""The id of the latest snapshot, where one is needed. Other programs number from 1."""
 _FILE = re.compile(r"snapshot_(.+)\.json")
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotLocation:
-    """Whose snapshots: those of one agent in one session, or of one orchestrator."""
+    """The owner of snapshots: one agent in one session, or one orchestrator."""
 
     session_id: str
     scope: str
     """`agent`, or `multiAgent` for a graph or swarm."""
     scope_id: str
-    """The agent's id, or the orchestrator's."""
+    """The agent's or the orchestrator's id."""
 
     @classmethod
     def of(cls, session_id: str, journal: str) -> SnapshotLocation:
-        """Whose journal that is."""
+        """The owner of the journal with that name."""
         orchestrator = orchestrator_in(journal)
         if orchestrator is None:
             return cls(session_id, AGENT_SCOPE, journal)
@@ -46,25 +46,24 @@ class SnapshotLocation:
 
     @property
     def journal(self) -> str:
-        """The name of the journal again."""
+        """The name of the owner's journal."""
         return journal_name(self.scope_id) if self.scope == RUN_SCOPE else self.scope_id
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotManifest:
-    """What is known of an agent's numbered snapshots."""
+    """The state of an agent's numbered snapshots."""
 
     schema_version: str = "1.0"
     next_snapshot_id: str = "1"
-    """The number that the next one gets."""
+    """The number of the next snapshot."""
     updated_at: str = ""
     """ISO 8601 in UTC."""
 
 
 def check_snapshot_id(value: object) -> str:
-    """The id as everything here spells it: numbers from 1 in digits without zeros in front, other ids as they are.
-
-    Errors: `Invalid` (a ValueError).
+    """The normal form of an id: numbers from 1 without leading zeros, other ids unchanged. Errors: `Invalid` (a
+    ValueError).
     """
     number = value if isinstance(value, int) and not isinstance(value, bool) else None
     text = str(number) if number is not None else value
@@ -76,18 +75,18 @@ def check_snapshot_id(value: object) -> str:
 
 
 def number_of(snapshot_id: str) -> int | None:
-    """The number that an id is; None for one that others have made."""
+    """The number in an id; None for an id that another program made."""
     return int(snapshot_id) if snapshot_id.isascii() and snapshot_id.isdigit() else None
 
 
 def file_name(snapshot_id: str) -> str:
-    """The name of a snapshot's file: numbers have five digits or more."""
+    """The name of a snapshot's file: numbers have at least five digits."""
     number = number_of(snapshot_id)
     return f"snapshot_{snapshot_id if number is None else f'{number:05}'}.json"
 
 
 def id_of_file(name: str) -> str | None:
-    """The id again; None for another file."""
+    """The id in a file name; None for other files."""
     match = _FILE.fullmatch(name)
     if match is None:
         return None
@@ -96,18 +95,18 @@ def id_of_file(name: str) -> str | None:
 
 
 def in_order(snapshot_ids: Iterable[str]) -> list[str]:
-    """Numbers first, in their order, then ids that others have made, whose own order is that of their making."""
+    """Numbers first, in order, then other programs' ids, which sort by their creation."""
     found = set(snapshot_ids)
     numbers = sorted(number for each in found if (number := number_of(each)) is not None)
     return [*map(str, numbers), *sorted(each for each in found if number_of(each) is None)]
 
 
-# The document that says which number the next snapshot gets, and what of ours stands in it.
+# The manifest: the number of the next snapshot, and our key in it.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numbering:
-    """How far an agent's numbered snapshots have come."""
+    """The counters of an agent's numbered snapshots."""
 
     next_number: int = 1
     last_at: float | None = None
@@ -115,16 +114,16 @@ class Numbering:
     taken: int = 0
     """The record of our journal that marks the last one. The latest snapshot is saved after it."""
     mark: int = 0
-    """Every snapshot up to this record of our journal has its document."""
+    """All snapshots up to this record of our journal have their documents."""
 
 
 def manifest_of(numbering: Numbering, at: float) -> SnapshotManifest:
-    """As others are told of it."""
+    """The manifest for other programs."""
     return SnapshotManifest(next_snapshot_id=str(numbering.next_number), updated_at=zulu(at))
 
 
 def manifest_document(numbering: Numbering, at: float) -> dict[str, object]:
-    """The document, in values that JSON has."""
+    """The document, in JSON values."""
     manifest = manifest_of(numbering, at)
     ours: dict[str, object] = {"mark": numbering.mark, "taken": numbering.taken}
     if numbering.last_at is not None:
@@ -139,9 +138,8 @@ def manifest_document(numbering: Numbering, at: float) -> dict[str, object]:
 
 
 def read_manifest(found: object) -> Numbering:
-    """What a manifest says: a `SnapshotManifest`, a document in either spelling, or None for none.
-
-    Errors: `ValueError`.
+    """The counters in a manifest: a `SnapshotManifest`, a document in either spelling, or None. Errors:
+    `ValueError`.
     """
     if found is None:
         return Numbering()

@@ -1,8 +1,8 @@
-"""A snapshot that a program keeps itself: an agent, or an orchestrator with its nodes, as plain JSON with a digest.
+"""A snapshot for a program to keep: an agent, or an orchestrator with its nodes, as plain JSON with a digest.
 
 `type`, `state` and `metadata` are the documented fields; `created_at`, `schema_version` and `sha256` are ours. The
-newest release of the SDK whose users we serve spells the same as `scope`, `data` and `app_data`: `to_dict` gives that,
-and it is read as well.
+newest release of the SDK whose users we serve names the three `scope`, `data` and `app_data`: `to_dict` writes that
+form, and both are read.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ if TYPE_CHECKING:
 AGENT = "agent"
 ORCHESTRATOR = "multiAgent"
 _STATE_KEY = "state."
-"""In front of one key of the state, in the name of an override."""
+"""The prefix of an override for one key of the state."""
 
 
 class Snapshot(dict[str, "Json"]):
-    """An agent, or an orchestrator with its nodes, at one moment: a dictionary that `json.dump` takes as it is.
+    """An agent, or an orchestrator with its nodes, at one point in time: a dictionary that `json.dump` accepts.
 
-    `type` is "agent" or "multiAgent"; `state` is opaque: do not modify it; `metadata` is yours; `created_at` is when,
-    in UTC; `schema_version` says how to read it, and `sha256` proves that nothing but the metadata was changed. Read as
-    attributes, `scope`, `data` and `app_data` are the same three.
+    `type` is "agent" or "multiAgent"; `state` is opaque: do not modify it; `metadata` is yours; `created_at` is the
+    time in UTC; `schema_version` is the format's version; `sha256` proves that nothing but the metadata changed. The
+    attributes `scope`, `data` and `app_data` are `type`, `state` and `metadata`.
     """
 
     @property
     def scope(self) -> Json:
-        """What it is a snapshot of."""
+        """The kind of snapshot."""
         return self["type"]
 
     @property
     def schema_version(self) -> Json:
-        """How to read it."""
+        """The format's version."""
         return self["schema_version"]
 
     @property
@@ -63,23 +63,23 @@ class Snapshot(dict[str, "Json"]):
 
     @property
     def data(self) -> dict[str, Json]:
-        """What it holds, opaque."""
+        """Its content, opaque."""
         return cast("dict[str, Json]", self["state"])
 
     @property
     def app_data(self) -> dict[str, Json]:
-        """What the application keeps in it."""
+        """The application's own data."""
         return cast("dict[str, Json]", self["metadata"])
 
     def validate(self) -> None:
-        """Errors: `SnapshotException` when it was changed or truncated, or is of another version or kind."""
+        """Errors: `SnapshotException` when it was changed or truncated, or has another version or type."""
         if self.get("type") == ORCHESTRATOR:
             read_orchestrator(self)
         else:
             read_fields(self)
 
     def to_dict(self) -> dict[str, Json]:
-        """The same as the SDK's newest release spells it, JSON throughout."""
+        """The form of the SDK's newest release, as JSON."""
         state = revived(self.data)
         said = documented_run(state) if self["type"] == ORCHESTRATOR else state
         data = cast("dict[str, Json]", encoded(cast("dict[str, object]", said)))
@@ -94,7 +94,7 @@ class Snapshot(dict[str, "Json"]):
 
     @classmethod
     def from_dict(cls, document: Mapping[str, object]) -> Snapshot:
-        """A snapshot again, from either spelling. Errors: `SnapshotException`."""
+        """A snapshot from either form. Errors: `SnapshotException`."""
         snapshot = _in_our_spelling(document)
         snapshot.validate()
         return snapshot
@@ -103,17 +103,17 @@ class Snapshot(dict[str, "Json"]):
 def snapshot_of(
     state: Mapping[str, object], metadata: Mapping[str, object] | None, at: float, kind: str = AGENT
 ) -> Snapshot:
-    """The snapshot that holds this. Copies everything. Errors: `Invalid` for what JSON cannot say."""
+    """A snapshot of copies of this content. Errors: `Invalid` for values that are not JSON."""
     return Snapshot(
         make_snapshot(kind, plain_json(state), cast("dict[str, Json]", json_copy(dict(metadata or {}))), zulu(at))
     )
 
 
 def read_fields(document: object, overrides: Mapping[str, object] | None = None) -> SnapshotFields:
-    """What a snapshot of an agent says, in either spelling, with other values for the fields in `overrides`;
+    """The fields of an agent's snapshot, in either form, with the values of `overrides` in the place of its own;
     `state.KEY` names one value of the state.
 
-    Errors: `SnapshotException` saying what is wrong with the snapshot; `Invalid` for overrides that make no sense.
+    Errors: `SnapshotException` with the snapshot's fault; `Invalid` for unknown overrides.
     """
     snapshot = _in_our_spelling(document, AGENT)
     check_seal(snapshot, AGENT)
@@ -122,7 +122,7 @@ def read_fields(document: object, overrides: Mapping[str, object] | None = None)
 
 
 def read_orchestrator(document: object) -> RunFields:
-    """What a snapshot of an orchestrator says, in either spelling. Errors: `SnapshotException`."""
+    """The fields of an orchestrator's snapshot, in either form. Errors: `SnapshotException`."""
     snapshot = _in_our_spelling(document, ORCHESTRATOR)
     check_seal(snapshot, ORCHESTRATOR)
     return read_run_state(revived(snapshot.data), epoch(snapshot.created_at))
@@ -147,7 +147,7 @@ def _in_our_spelling(document: object, *expected: str) -> Snapshot:
     try:
         fields = cast("dict[str, Json]", decoded(data))
     except ValueError as error:
-        raise SnapshotException("what a snapshot holds cannot be read", cause=str(error)) from error
+        raise SnapshotException("the content of a snapshot cannot be read", cause=str(error)) from error
     if kind == ORCHESTRATOR:
         state = run_from_documented(fields, epoch(created_at))
     else:
@@ -171,10 +171,10 @@ def _overridden(said: dict[str, Json], overrides: Mapping[str, object]) -> dict[
     return said
 
 
-# What stands around the content of every snapshot that a program keeps itself: kind, version, time, metadata, digest.
+# The envelope of every snapshot that a program keeps: kind, version, time, metadata, digest.
 #
-# The digest covers everything but itself and the metadata, which belongs to the application. Bytes are marked as in
-# journals, so that whatever users store comes back as it was.
+# The digest covers all but itself and the metadata, which belongs to the application. Bytes are marked as in journals,
+# so that any user value comes back unchanged.
 
 _KEYS = frozenset(("type", "state", "metadata", "created_at", "schema_version", "sha256"))
 
@@ -182,14 +182,14 @@ _KEYS = frozenset(("type", "state", "metadata", "created_at", "schema_version", 
 def make_snapshot(
     kind: str, state: Mapping[str, Json], metadata: Mapping[str, Json], created_at: str
 ) -> dict[str, Json]:
-    """The snapshot. `state` in JSON's values."""
+    """The snapshot. `state`: JSON values."""
     envelope: dict[str, Json] = {"type": kind, "state": dict(state), "created_at": created_at}
     envelope["schema_version"] = SCHEMA_VERSION
     return {**envelope, "metadata": dict(metadata), "sha256": content_digest(envelope)}
 
 
 def check_seal(snapshot: Mapping[str, Json], kind: str) -> None:
-    """Errors: `SnapshotException` for one that was changed or truncated, or is of another version or kind."""
+    """Errors: `SnapshotException` when it was changed or truncated, or has another version or kind."""
     missing = _KEYS - snapshot.keys()
     if missing:
         raise SnapshotException("not a snapshot, or a truncated one", missing=sorted(missing))
@@ -202,47 +202,47 @@ def check_seal(snapshot: Mapping[str, Json], kind: str) -> None:
     try:
         digest = content_digest(covered)
     except Invalid as error:
-        raise SnapshotException("what a snapshot holds is not JSON", cause=str(error)) from error
+        raise SnapshotException("the content of a snapshot is not JSON", cause=str(error)) from error
     if snapshot["sha256"] != digest:
         raise digest_mismatch()
 
 
 def check_version(version: object) -> None:
-    """Errors: `SnapshotException` for one that nobody here can read."""
+    """Errors: `SnapshotException` for an unknown version."""
     if version != SCHEMA_VERSION:
         raise SnapshotException(f"Unsupported snapshot schema version: {version!r}. Current version: {SCHEMA_VERSION}")
 
 
 def digest_mismatch() -> SnapshotException:
-    """What to say of content that is not what was digested."""
+    """The error for content that does not match its digest."""
     return SnapshotException("the snapshot was changed after it was taken: its digest does not fit; use `overrides`")
 
 
 def plain_json(fields: Mapping[str, object]) -> dict[str, Json]:
-    """A copy in JSON's values, bytes marked. Errors: `Invalid`."""
+    """A copy in JSON values, bytes marked. Errors: `Invalid`."""
     return cast("dict[str, Json]", json.loads(dump(dict(fields))))
 
 
 def revived(state: Mapping[str, Json]) -> dict[str, Json]:
-    """A copy with bytes as bytes. Errors: `SnapshotException`."""
+    """A copy with bytes decoded. Errors: `SnapshotException`."""
     try:
         said = load(json.dumps(state).encode())
         if not isinstance(said, dict) or is_too_deep(said, RECORD_DEPTH_MAX):
             raise ValueError("it is no JSON object, or nested too deeply")
         return said
     except (ValueError, TypeError, RecursionError) as error:
-        raise SnapshotException("what a snapshot holds cannot be read", cause=str(error)) from error
+        raise SnapshotException("the content of a snapshot cannot be read", cause=str(error)) from error
 
 
-# What a snapshot says of an orchestrator: its run, and each of its nodes as it was at that moment.
+# The snapshot of an orchestrator: its run, and each of its nodes at that point in time.
 #
 #     {"orchestrator_id", "kind", "run": [RECORD, ...], "frontier": [NODE, ...], "nodes": {NODE: SAID}}
 #     SAID    {"type": "agent", FIELDS..., "turn": {"visit", "messages"}}     without messages: it had said nothing yet
 #             {"type": "multiAgent", the same again..., "turn": {"visit"}}
 #             {"type": "other", "state"}     of an object that keeps itself
 #
-# A node that owes work goes on with it: `turn` says which of its executions in this run its last messages belong to.
-# What the SDK whose users we serve can read of it is the document of the run; ours stands beside that.
+# A pending node goes on with it: `turn` says which of its executions in this run its last messages belong to. The SDK
+# whose users we serve can read the document of the run; our data is next to it.
 
 OURS = "repertory"
 _STATUSES = ("started", "completed", "failed", "interrupted")
@@ -254,19 +254,19 @@ class AgentInRun:
 
     fields: SnapshotFields
     visit: int | None = None
-    """Which of its executions in the run its last turn is; None when it is none of this run."""
+    """The execution in the run that its last turn is; None when it is none of this run."""
     messages: int = 0
-    """How many of the last messages belong to that turn."""
+    """The number of last messages that belong to that turn."""
 
     def under(self, token: str | None) -> SnapshotFields:
-        """What it shows, with its last turn under that name."""
+        """Its fields, with this token on its last turn."""
         turn = None if token is None or not self.messages else NamedTurn(token, self.messages)
         return replace(self.fields, turn=turn)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherInRun:
-    """An object that keeps itself, as a node."""
+    """A node that saves and restores itself."""
 
     state: Json
 
@@ -278,15 +278,15 @@ class RunFields:
     orchestrator_id: str
     kind: OrchestratorKind
     records: Sequence[NodeChanged] = ()
-    """The latest word on each node; none when there was no run."""
+    """The latest record of each node; empty without a run."""
     frontier: tuple[str, ...] = ()
     nodes: Mapping[str, NodeFields] = field(default_factory=dict[str, "NodeFields"])
-    """Those that had done anything."""
+    """The nodes that had done anything."""
     visit: int | None = None
-    """As a node: which of its executions the run is."""
+    """As a node: the execution that the run is."""
 
     def run(self) -> Run:
-        """The run as it was. Errors: `SnapshotException`."""
+        """The run. Errors: `SnapshotException`."""
         try:
             run = Run.of(self.records, self.frontier)
             for note in run.notes.values():
@@ -302,14 +302,14 @@ NodeFields: TypeAlias = AgentInRun | RunFields | OtherInRun
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunShape:
-    """What an orchestrator, and each of its nodes, is."""
+    """The kinds of an orchestrator and of each of its nodes."""
 
     kind: OrchestratorKind
     nodes: Mapping[str, RunShape | Literal["agent", "other"]]
 
 
 def check_orchestrator(name: str, said: NodeFields, here: RunShape | Literal["agent", "other"]) -> None:
-    """Errors: `SnapshotException` when it is something else here, or one of its nodes is."""
+    """Errors: `SnapshotException` when the orchestrator or one of its nodes is of another kind here."""
     match said, here:
         case RunFields(), RunShape(kind=kind, nodes=nodes):
             if said.kind != kind:
@@ -325,7 +325,7 @@ def check_orchestrator(name: str, said: NodeFields, here: RunShape | Literal["ag
 def said_of_run(
     orchestrator_id: str, kind: OrchestratorKind, run: Run, nodes: Mapping[str, object]
 ) -> dict[str, object]:
-    """What a snapshot says of an orchestrator. `nodes`: what it says of each of them."""
+    """The fields of an orchestrator's snapshot. `nodes`: the fields of each node."""
     records = [
         {
             "at": record.at,
@@ -348,13 +348,13 @@ def said_of_run(
 
 
 def token_of(said: Mapping[str, object]) -> str | None:
-    """What the caller of the run named it, out of what a snapshot says of an orchestrator."""
+    """The idempotency token of the run in an orchestrator's fields."""
     records = cast("Sequence[Mapping[str, Mapping[str, Json]]]", said["run"])
     return cast("str | None", records[0]["data"].get("token")) if records else None
 
 
 def said_of_agent(image: Image) -> dict[str, object]:
-    """What a snapshot says of the conversation of a node."""
+    """The fields of a node's conversation."""
     manager = {**image.view.manager_state, "__name__": image.view.manager or DEFAULT_MANAGER}
     return {
         "messages": [message for _, message in image.shown],
@@ -366,7 +366,7 @@ def said_of_agent(image: Image) -> dict[str, object]:
 
 
 def last_turn(image: Image) -> NamedTurn | None:
-    """The last turn of a conversation, answered or not, if its caller gave it a name."""
+    """The last turn of a conversation, answered or not, if it has an idempotency token."""
     begun = image.token
     if begun is None:
         answered = [turn for turn in image.finished_turns.values() if turn.answer_seq == image.last_message_seq]
@@ -379,23 +379,23 @@ def last_turn(image: Image) -> NamedTurn | None:
 
 
 def read_run_state(said: Mapping[str, Json], created_at: float) -> RunFields:
-    """What it says of an orchestrator, bytes as bytes; `created_at` in epoch seconds. Errors: `SnapshotException`."""
+    """The fields of an orchestrator, with bytes decoded. `created_at`: epoch seconds. Errors: `SnapshotException`."""
     try:
         return _read(said, created_at)
     except (ArithmeticError, AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError) as error:
-        raise SnapshotException("what a snapshot says of an orchestrator cannot be read", cause=repr(error)) from error
+        raise SnapshotException("the orchestrator in a snapshot cannot be read", cause=repr(error)) from error
 
 
 def documented_run(state: Mapping[str, Json]) -> dict[str, Json]:
-    """The same as the SDK has it, with ours beside it. Errors: `SnapshotException`."""
+    """The fields in the SDK's form, with ours next to it. Errors: `SnapshotException`."""
     fields = read_run_state(state, 0.0)
     document = cast("Json", document_of(fields.run(), fields.orchestrator_id))
     return {"orchestrator_id": fields.orchestrator_id, "state": document, OURS: cast("Json", dict(state))}
 
 
 def run_from_documented(data: Mapping[str, Json], at: float) -> dict[str, object]:
-    """What a snapshot of ours says, out of one in the SDK's words; `at` in epoch seconds. Where somebody else has
-    written it, only nodes that wait for a person have conversations. Errors: `SnapshotException`.
+    """Our fields from the SDK's form. `at`: epoch seconds. When another program wrote it, only nodes that wait for a
+    person have conversations. Errors: `SnapshotException`.
     """
     ours, document = object_field(data, OURS), object_field(data, "state")
     if ours is not None:
@@ -414,11 +414,11 @@ def run_from_documented(data: Mapping[str, Json], at: float) -> dict[str, object
 
 
 def left_agents(left: Mapping[str, Mapping[str, Json]]) -> dict[str, NodeFields]:
-    """What somebody else has left of agents that wait, checked. Errors: `SnapshotException`."""
+    """The waiting agents that another program left, checked. Errors: `SnapshotException`."""
     try:
         return {node: _node(said, 0.0) for node, said in left.items()}
     except (ArithmeticError, AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError) as error:
-        raise SnapshotException("what was left of a node cannot be read", cause=repr(error)) from error
+        raise SnapshotException("the fields of a waiting node cannot be read", cause=repr(error)) from error
 
 
 def _read(said: Mapping[str, Json], created_at: float) -> RunFields:

@@ -1,4 +1,4 @@
-"""When a numbered snapshot is due: what a trigger is given, and the one that is ready to use."""
+"""When a numbered snapshot is due: the arguments of a trigger, and a ready-made trigger."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ MULTI_AGENT_SAVE_LATEST_ON: tuple[MultiAgentSaveLatestOn, ...] = ("node", "invoc
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndedTurn:
-    """A turn that has just ended, as the agent sees it. Nothing in it may be edited."""
+    """A turn that has just ended. Read-only."""
 
     turns: int
-    """Turns ever begun, this one included."""
+    """All turns begun, this one included."""
     messages: Sequence[Message]
-    """What the model is shown from now on."""
+    """The messages shown to the model from now on."""
     state: AgentState
 
 
 class AgentData(Mapping[str, object]):
-    """What a trigger may look at: `messages` and `state`, as attributes and as keys. Copies."""
+    """The agent as a trigger sees it: copies of `messages` and `state`, as attributes and as keys."""
 
     def __init__(self, messages: list[Message], state: Json) -> None:
         self.messages = messages
@@ -56,10 +56,10 @@ class AgentData(Mapping[str, object]):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotEvery:
-    """A trigger: a snapshot after every so many turns, or when so many seconds have passed since the last one.
+    """A trigger: fires after every `turns` turns, or `seconds` seconds after the last snapshot, whichever comes first.
 
-    With both, whichever comes first. `turns` counts those of the session; `seconds` count from the session's start
-    while there is no snapshot yet. Errors: `Invalid` (a ValueError).
+    `turns` counts the session's turns; without a snapshot, `seconds` count from the session's start. Errors: `Invalid`
+    (a ValueError).
     """
 
     turns: int | None = None
@@ -74,21 +74,20 @@ class SnapshotEvery:
             raise Invalid("seconds is more than 0", got=self.seconds)
 
     def due(self, turn_count: int, passed_s: float) -> bool:
-        """Whether one is due now. `passed_s`: since the last one, or since the session's start."""
+        """True if a snapshot is due. `passed_s`: seconds since the last one, or since the session's start."""
         by_turns = self.turns is not None and turn_count % self.turns == 0
         return by_turns or (self.seconds is not None and passed_s >= self.seconds)
 
 
 Trigger: TypeAlias = "Callable[..., bool | Awaitable[bool]] | SnapshotEvery"
-"""Says whether a snapshot is due. Called with those of `PARAMETERS` that its signature names, as keywords."""
+"""Decides whether a snapshot is due. Called with those of `PARAMETERS` that its signature names, as keywords."""
 
 PARAMETERS = ("turn_count", "last_snapshot_at", "agent_data")
 
 
 def wanted_by(trigger: Callable[..., object]) -> frozenset[str]:
-    """Those of `PARAMETERS` that a trigger asks for, by name or by `**kwargs`.
-
-    Errors: `Invalid` when it needs anything else.
+    """Those of `PARAMETERS` that a trigger accepts, by name or by `**kwargs`. Errors: `Invalid` when it
+    needs others.
     """
     try:
         parameters = inspect.signature(trigger).parameters.values()

@@ -1,7 +1,7 @@
-"""What somebody made of a list of messages, as the plan that does the same.
+"""A user's edit of a list of messages, as the plan with the same effect.
 
-Conversation managers that users write shorten a list in place, as the documentation has it. What they did is found out
-by comparing: which messages are left, which of them say something else, and what was put in front.
+Users' conversation managers shorten a list in place, as documented. Comparing tells what they did: which messages are
+left, which changed, and what was put in front.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from repertory.errors import Invalid, UnpairedTools
 
 
 def plan_of_edit(shown: Sequence[Message], given: Sequence[Message], edited: Sequence[object]) -> WindowPlan:
-    """The plan that makes `edited` of `shown`. `given` are the copies that the editor was given, in the same order.
+    """The plan that turns `shown` into `edited`. `given`: the copies that the editor got, in the same order.
 
-    Whatever is left keeps its order. One message that was not there before may stand in front of all others.
-    Errors: `Invalid` for another order, for new messages elsewhere, for what is no message, for a list that is empty
-    and for tool uses without results; `UnpairedTools` likewise.
+    The remaining messages keep their order. One new message may stand before all others. Errors: `Invalid` for another
+    order, new messages elsewhere, malformed messages, an empty list, and tool results without their uses;
+    `UnpairedTools` when uses and results do not match.
     """
     left = check_messages(edited)
     if not left:
@@ -31,10 +31,8 @@ def plan_of_edit(shown: Sequence[Message], given: Sequence[Message], edited: Seq
 def edit_of(
     shown: Sequence[Message], given: Sequence[Message], edited: Sequence[object]
 ) -> tuple[WindowPlan, tuple[Message, ...]]:
-    """The same between two turns, when a program may also leave nothing and put new messages behind all others: the
-    plan for what was shown, and these messages.
-
-    Errors: as `plan_of_edit`.
+    """The same between two turns, where a program may also remove all messages and append new ones: the plan for what
+    was shown, and the appended messages. Errors: as `plan_of_edit`.
     """
     left = check_messages(edited)
     origins = _origins(given, shown, left)
@@ -61,12 +59,12 @@ def _plan(shown: Sequence[Message], origins: Sequence[int | None], left: Sequenc
     _check_end(shown, kept, now)
     drop, pinned = _cut(kept, len(shown))
     replaced = {at: copy_message(one) for at, one in zip(kept, now, strict=True) if one != shown[at]}
-    summary = None if summary is None else copy_message(summary)  # Nobody else has these from now on.
+    summary = None if summary is None else copy_message(summary)  # Copied, since the editor still holds the originals.
     return WindowPlan(drop=drop, pinned=pinned, replaced=replaced, summary=summary, reason="edited")
 
 
 def _origins(given: Sequence[Message], shown: Sequence[Message], left: Sequence[Message]) -> list[int | None]:
-    """Where each message that is left was: the same object, or one that says the same and was not found yet."""
+    """The index of each remaining message: by identity, else the next equal one that is not taken."""
     places = {id(message): at for at, message in enumerate(given)}
     origins = [places.get(id(message)) for message in left]
     taken = {at for at in origins if at is not None}
@@ -86,7 +84,7 @@ def _rises(origins: Sequence[int | None]) -> TypeGuard[Sequence[int]]:
 
 
 def _cut(kept: Sequence[int], shown: int) -> tuple[int, tuple[int, ...]]:
-    """Where the unbroken end begins, and what is kept before it."""
+    """The start of the unbroken end, and the indices kept before it."""
     drop = shown
     for at in reversed(kept):
         if at != drop - 1:
@@ -96,7 +94,7 @@ def _cut(kept: Sequence[int], shown: int) -> tuple[int, tuple[int, ...]]:
 
 
 def _check_end(shown: Sequence[Message], kept: Sequence[int], left: Sequence[Message]) -> None:
-    """Tool uses that wait for their results stay as they are, and no others are left without theirs."""
+    """Errors: `UnpairedTools` unless tool uses that wait for results stay last, and no others become last."""
     waiting = [use["toolUseId"] for use in tool_uses(shown[-1])] if shown else []
     stays = bool(kept) and kept[-1] == len(shown) - 1
     if waiting != ([use["toolUseId"] for use in tool_uses(left[-1])] if left else []) or (waiting and not stays):

@@ -1,9 +1,9 @@
-"""How many tokens the next request will take, kept up to date message by message.
+"""The estimated tokens of the next request, updated message by message.
 
-The baseline is what the model said that its last answer and the request for it took. What came since is estimated, what
-was hidden since is taken off, and estimates are corrected by how far off earlier ones were. Without a baseline,
-everything is estimated. Source: the documented formula; both corrections are ours. What is said in single calls only
-counts neither way.
+The baseline is the usage that the model reported for its last answer and request. Later messages are estimated and
+added, hidden ones subtracted, and estimates are corrected by the error of earlier ones. Without a baseline, everything
+is estimated. Content injected into single calls counts neither way. Source: the documented formula; both corrections
+are ours.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from repertory.core.messages import Message, ToolSpec, Usage
 from repertory.core.tokens import estimate_tokens, injected_tokens
 
 _CORRECTIONS = (0.25, 4.0)
-"""The least and the most that estimates are corrected by."""
+"""The smallest and the largest correction factor."""
 _WORTH_COMPARING = 200
-"""Estimates below that many tokens say nothing about how far off they are."""
+"""Estimates below this many tokens are too small to correct by."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beside:
-    """What a request holds beside the messages, and where it goes."""
+    """The rest of a request besides the messages, and the model's window."""
 
     tool_specs: Sequence[ToolSpec] = ()
     system_prompt: str | None = None
     window: int | None = None
-    """The tokens that the model's window holds; None when nobody knows."""
+    """The model's window in tokens; None when unknown."""
     countable: bool = False
-    """Whether the model counts tokens itself, so that an estimate decides nothing when it is close."""
+    """True if the model counts tokens itself: then a close estimate decides nothing."""
 
 
 class TokenGauge:
-    """Measures one conversation."""
+    """Estimates one conversation."""
 
     def __init__(self, shown: Sequence[Message] = (), *, hidden: int = 0) -> None:
-        """`hidden`: tokens that were hidden since the last answer, as kept with the session."""
+        """`hidden`: tokens hidden since the last answer, as stored with the session."""
         self.hidden = hidden
         self._known: int | None = None
         self._since: list[Message] = []
@@ -62,18 +62,18 @@ class TokenGauge:
         self.hidden = 0
 
     def know(self, tokens: int) -> None:
-        """The model has counted what is shown now, with what stands beside it."""
+        """The model has counted the shown messages and the rest of the request."""
         self._known = tokens
         self._since.clear()
         self._expected = None
         self.hidden = 0
 
     def hide(self, messages: Sequence[Message], instead: Sequence[Message] = ()) -> None:
-        """Messages are shown no more, or others instead of them."""
+        """Messages are no longer shown, or are replaced by others."""
         self.hidden += estimate_tokens(messages) - estimate_tokens(instead)
 
     def tokens(self, shown: Sequence[Message], beside: Beside) -> int:
-        """What a request with these messages, which is about to be made, takes."""
+        """The tokens of the request with these messages, which is about to be made."""
         if self._known is None:
             known, estimated = 0, estimate_tokens(shown, beside.tool_specs, beside.system_prompt)
         else:
@@ -82,7 +82,7 @@ class TokenGauge:
         return max(0, known + round(estimated * self._correction))
 
     def _compare(self, took: int) -> None:
-        """The model says what the last request took: correct later estimates by it."""
+        """Correct later estimates by the usage reported for the last request."""
         expected, self._expected = self._expected, None
         if expected is None or expected[1] < _WORTH_COMPARING:
             return
@@ -92,7 +92,7 @@ class TokenGauge:
 
 
 def request_tokens(usage: Usage) -> int:
-    """The tokens of the whole request, those that came from or went into a cache included."""
+    """The tokens of the whole request, those read from or written to a cache included."""
     return usage["inputTokens"] + usage.get("cacheReadInputTokens", 0) + usage.get("cacheWriteInputTokens", 0)
 
 

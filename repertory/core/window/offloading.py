@@ -1,8 +1,8 @@
-"""Showing a preview in the place of a large tool result, and finding the whole of it again by the reference in there.
+"""Offloading: a preview in the place of a large tool result, with references to find the whole again.
 
 A reference names the tool use, the digest of the whole content, and the block: `<toolUseId>_<digest>_<number>`. So it
-never leads to another content, whatever tool use ids a model makes up. Source of what a preview says: the SDK whose
-users we serve; the digest is ours.
+never leads to other content, whatever tool use ids a model makes up. Source of the preview's text: the SDK whose users
+we serve; the digest is ours.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from repertory.core.window.decision import WindowPlan
 from repertory.errors import Invalid
 
 RETRIEVAL_TOOL = "retrieve_offloaded_content"
-"""What it gives is never offloaded."""
+"""Its results are never offloaded."""
 LISTED_MAX = 40
-"""References that a preview names; those of further blocks are numbered on."""
+"""The most references in a preview; later blocks continue the numbering."""
 _KINDS = frozenset(("text", "json", "image", "document"))
 _BEGIN = "[Offloaded: "
 _LISTED = "[Stored references:]"
@@ -34,13 +34,13 @@ _REFERENCE = re.compile(rf"^  (\S+_[0-9a-f]{{{_DIGEST_CHARS}}})_\d+ \(", re.MULT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffloadSettings:
-    """How large a tool result has to be, and how much of it stays."""
+    """From which size on a tool result is offloaded, and how much of it stays."""
 
     max_result_tokens: int = 2_500
-    """What is estimated to take more is offloaded."""
+    """Results above this estimate are offloaded."""
     preview_tokens: int = 1_000
     tool: bool = True
-    """Whether the model is told of the tool that retrieves it."""
+    """True if the model is told of the retrieval tool."""
 
     def __post_init__(self) -> None:
         if self.max_result_tokens <= 0:
@@ -50,7 +50,7 @@ class OffloadSettings:
 
 
 class Reference(NamedTuple):
-    """What a reference says."""
+    """A parsed reference."""
 
     tool_use_id: str
     digest: str
@@ -58,12 +58,12 @@ class Reference(NamedTuple):
 
     @property
     def content(self) -> str:
-        """The name of the whole result, whichever block is meant."""
+        """The name of the whole result, without the block."""
         return f"{self.tool_use_id}_{self.digest}"
 
 
 def read_reference(text: str) -> Reference:
-    """Errors: `Invalid` for what is no reference."""
+    """Errors: `Invalid` for a malformed reference."""
     use_id, _, rest = text.strip().rpartition("_")
     use_id, _, digest = use_id.rpartition("_")
     if not (use_id and len(digest) == _DIGEST_CHARS and rest.isascii() and rest.isdigit() and len(rest) < 9):
@@ -72,17 +72,17 @@ def read_reference(text: str) -> Reference:
 
 
 def result_digest(content: Sequence[Mapping[str, object]]) -> str:
-    """What tells the content of one tool result from all others."""
+    """Identifies the content of a tool result."""
     return sha256(dump(list(content))).hexdigest()[:_DIGEST_CHARS]
 
 
 def tokens_of(result: ToolResult) -> int:
-    """An estimate of what the result takes."""
+    """The estimated tokens of a result."""
     return estimate_tokens([{"role": "user", "content": [{"toolResult": result}]}])
 
 
 def is_large(result: ToolResult, settings: OffloadSettings) -> bool:
-    """Whether it is worth a preview."""
+    """True if the result should be offloaded."""
     parts = [part for part in result["content"] if not _KINDS.isdisjoint(part)]
     return bool(parts) and not _is_preview(parts[0]) and tokens_of(result) > settings.max_result_tokens
 
@@ -93,7 +93,7 @@ def _is_preview(part: Mapping[str, object]) -> bool:
 
 
 def previewed(result: ToolResult, settings: OffloadSettings) -> ToolResult:
-    """The result with a preview and references instead of its content. Blocks of unknown kinds stay behind it."""
+    """The result with a preview and references as its content. Blocks of unknown kinds stay, after the preview."""
     parts = [(at, part) for at, part in enumerate(result["content"]) if not _KINDS.isdisjoint(part)]
     rest = [part for part in result["content"] if _KINDS.isdisjoint(part)]
     name = f"{result['toolUseId']}_{result_digest(result['content'])}"
@@ -111,9 +111,9 @@ def previewed(result: ToolResult, settings: OffloadSettings) -> ToolResult:
 def offload_plan(
     shown: Sequence[Message], unseen: int, settings: OffloadSettings, kept: Collection[str] = ()
 ) -> WindowPlan:
-    """What shows previews of large tool results among the last `unseen` messages.
+    """The plan that shows previews of large tool results among the last `unseen` messages.
 
-    `kept`: ids of tool uses whose results stay as they are, as do those of the retrieval tool.
+    `kept`: ids of tool uses whose results stay, as do those of the retrieval tool.
     """
     replaced: dict[int, Message] = {}
     for position in range(max(0, len(shown) - unseen), len(shown)):
@@ -131,7 +131,7 @@ def offload_plan(
 
 
 def find_content(messages: Iterable[Message], reference: Reference) -> list[dict[str, object]] | None:
-    """The content that the reference was made for; None when no message holds it."""
+    """The content that the reference names; None when no message holds it."""
     for message in messages:
         for result in tool_results(message):
             if result["toolUseId"] == reference.tool_use_id and result_digest(result["content"]) == reference.digest:
@@ -140,12 +140,12 @@ def find_content(messages: Iterable[Message], reference: Reference) -> list[dict
 
 
 def named_contents(text: str) -> set[str]:
-    """The names of contents whose references stand in a text."""
+    """The names of the contents that a text refers to."""
     return set(_REFERENCE.findall(text))
 
 
 def text_of_part(part: Mapping[str, object]) -> str | None:
-    """The part as text: JSON is written in lines, and a document of text is its text. None for what is no text."""
+    """The part as text: indented JSON, or the text of a text document. None for other parts."""
     match part:
         case {"text": str(text)}:
             return text
@@ -170,7 +170,7 @@ def _with_preview(block: ContentBlock, large: Collection[str], settings: Offload
 
 
 def _beginning(parts: Sequence[Mapping[str, object]], size_bytes: int) -> list[str]:
-    """As much of the parts, in order, as so many bytes hold."""
+    """The beginning of the parts, in order, up to this many bytes."""
     found: list[str] = []
     for part in parts:
         if size_bytes <= 0:
@@ -185,7 +185,7 @@ def _beginning(parts: Sequence[Mapping[str, object]], size_bytes: int) -> list[s
 
 
 def _described(part: Mapping[str, object]) -> str:
-    """Kind and size."""
+    """Kind and size, for a reference line."""
     kind = next(iter(_KINDS & part.keys()))
     if kind in ("text", "json"):
         return f"{kind}, {len(text_of_part(part) or ''):,} chars"
@@ -199,15 +199,14 @@ def _fields(value: object) -> Mapping[str, object]:
     return cast("Mapping[str, object]", value) if isinstance(value, Mapping) else {}
 
 
-# Reading a part of a long text: lines with their numbers, those around what was looked for, as many as there is room
-# for.
+# Reading a part of a long text: numbered lines, a range or those around matches, as many as fit.
 #
-# Lines are wrapped, so that everything can be reached by line numbers however long a line is.
+# Lines are wrapped, so that line numbers reach everything however long a line is.
 
 LINE_CHARS_MAX = 2_000
 CONTEXT_LINES_MAX = 50
 _NOTES_BYTES = 300
-"""What is kept free for saying what is missing."""
+"""Reserved for the notes on what is missing."""
 
 
 def wrapped_lines(text: str) -> list[str]:
@@ -219,7 +218,7 @@ def wrapped_lines(text: str) -> list[str]:
 
 
 def check_range(start: int, end: int, count: int) -> range:
-    """The places of these lines, both counted from 1 and included. Errors: `Invalid` when there are none such."""
+    """The indices of these lines; `start` and `end` count from 1, inclusive. Errors: `Invalid` if there are none."""
     if start < 1 or end < start:
         raise Invalid("line_range counts from 1, and its end is not before its start", start=start, end=end)
     if start > count:
@@ -228,7 +227,7 @@ def check_range(start: int, end: int, count: int) -> range:
 
 
 def whole_or_beginning(text: str, size_bytes: int) -> str:
-    """The text as it is, when there is room for it, or its first lines."""
+    """The whole text if it fits, else its first lines."""
     if len(text.encode(errors="replace")) <= size_bytes:
         return text
     lines = wrapped_lines(text)
@@ -236,7 +235,7 @@ def whole_or_beginning(text: str, size_bytes: int) -> str:
 
 
 def excerpt(lines: Sequence[str], places: range, size_bytes: int) -> str:
-    """These lines with their numbers, the first ones when there is no room for all."""
+    """These lines with their numbers; only the first ones when not all fit."""
     shown, last = _numbered(lines, places, size_bytes - _NOTES_BYTES)
     header = f"[lines {places.start + 1:,}-{last + 1:,} of {len(lines):,}]"
     if last + 1 < places.stop:
@@ -245,7 +244,7 @@ def excerpt(lines: Sequence[str], places: range, size_bytes: int) -> str:
 
 
 def matches_text(lines: Sequence[str], found: Sequence[int], pattern: str, context_lines: int, size_bytes: int) -> str:
-    """The places that were found, each with so many lines before and behind it, as far as there is room."""
+    """The matches, each with `context_lines` lines before and after it, as many as fit."""
     what = f"{len(found):,} match{'' if len(found) == 1 else 'es'} for /{pattern[:100]}/ in {len(lines):,} lines"
     around = min(context_lines, CONTEXT_LINES_MAX)
     shown: list[str] = []
@@ -268,12 +267,12 @@ def matches_text(lines: Sequence[str], found: Sequence[int], pattern: str, conte
 
 
 def places_of(lines: Sequence[str], places: Iterable[int], text: str) -> list[int]:
-    """Where the lines contain the text, letter by letter."""
+    """The indices of the lines that contain the text exactly."""
     return [place for place in places if text in lines[place]]
 
 
 def _numbered(lines: Sequence[str], places: range, size_bytes: int, *, least: bool = True) -> tuple[list[str], int]:
-    """As many of the lines as there is room for, with `least` at least one; and the place of the last one."""
+    """As many of the lines as fit, with `least` at least one; and the index of the last one."""
     shown: list[str] = []
     last = places.start - 1
     for place in places:

@@ -1,8 +1,8 @@
-"""Showing the most recent messages.
+"""The sliding window: showing the most recent messages.
 
-Where a cut may fall: at a user message without tool results, so that what is shown starts with something the user said;
-failing that, at a message whose tool uses are answered by the next one. A tool use is never parted from its result.
-Source: the documented behaviour of the SDK whose users we serve (sliding window).
+A cut falls at a user message without tool results, so that the shown messages begin with the user; failing that, at a
+message whose tool uses are answered by the next one. A tool use is never parted from its result. Source: the documented
+behaviour of the SDK whose users we serve (sliding window).
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ class SlidingWindow:
         return self.per_turn is not False and model_calls % int(self.per_turn) == 0
 
     def reduce(self, shown: Sequence[Message], budget: WindowBudget) -> WindowPlan:
-        """Shorten the oldest long tool results, else hide the oldest messages: as many as take off `budget.least`.
+        """Shorten the oldest long tool results, else hide the oldest messages, until `budget.least` tokens are removed.
 
-        Errors: `ContextWindowOverflowException` when there is nothing left to shorten or to hide.
+        Errors: `ContextWindowOverflowException` when nothing is left to shorten or hide.
         """
         if self.should_truncate_results:
             found = shorten_oldest(shown, budget.least)
@@ -92,18 +92,18 @@ class SlidingWindow:
 
 
 def reducing_cut(shown: Sequence[Message], first: int, at_least: int, least: int) -> int | None:
-    """Where the shown messages may start so that at least those from `first` to `at_least` go, and `least` tokens; or
-    as much of that as can be. None when nothing can.
+    """Where to cut so that at least the messages from `first` to `at_least` go, and `least` tokens; else the latest cut
+    before that. None when no cut is possible.
     """
     at_least = max(at_least, _first_left(shown, first, least))
     cut = _cut(shown, at_least)
-    if cut is None:  # Not so much: as much as can be.
+    if cut is None:  # No cut that late: the latest one before it.
         cut = next((at for at in range(min(at_least, len(shown)) - 1, first, -1) if _may_begin(shown, at)), None)
     return cut
 
 
 def nothing_left(text: str, shown: Sequence[Message], budget: WindowBudget) -> ContextWindowOverflowException:
-    """What to raise when nothing can be shortened any more: it names what is too long, in tokens by estimate."""
+    """The error when nothing can be shortened any more: it names the largest message, in estimated tokens."""
     sizes = [estimate_tokens([message]) for message in shown]
     fields: dict[str, object] = {"shown": len(shown), "messages_tokens": sum(sizes)}
     if sizes:
@@ -115,7 +115,7 @@ def nothing_left(text: str, shown: Sequence[Message], budget: WindowBudget) -> C
 
 
 def _cut(shown: Sequence[Message], at_least: int) -> int | None:
-    """The first position from `at_least` on at which the shown messages may start; None when there is none."""
+    """The first possible cut from `at_least` on; None when there is none."""
     for position in range(at_least, len(shown)):
         if shown[position]["role"] == "user" and not any(tool_results(shown[position])):
             return position
@@ -126,7 +126,7 @@ def _cut(shown: Sequence[Message], at_least: int) -> int | None:
 
 
 def _first_left(shown: Sequence[Message], first: int, least: int) -> int:
-    """The position behind as many messages from `first` on as take that many tokens."""
+    """The position after as many messages from `first` on as hold that many tokens."""
     position = first
     while position < len(shown) and least > 0:
         least -= estimate_tokens(shown[position : position + 1])
@@ -135,7 +135,7 @@ def _first_left(shown: Sequence[Message], first: int, least: int) -> int:
 
 
 def _may_begin(shown: Sequence[Message], position: int) -> bool:
-    """Whether what is shown may begin with this message."""
+    """True if the shown messages may begin with this one."""
     message = shown[position]
     said = message["role"] == "user" and not any(tool_results(message))
     return said or (any(tool_uses(message)) and position < len(shown) - 1)
@@ -146,26 +146,26 @@ def _awaits_answer(message: Message) -> bool:
 
 
 def _pinned(shown: Sequence[Message], first: int) -> range:
-    """The pinned positions: the first ones, and one more where the last of them waits for its tool results."""
+    """The pinned positions: the first ones, extended until no tool use at their end lacks its results."""
     end = min(first, len(shown))
     while 0 < end < len(shown) and any(tool_uses(shown[end - 1])):
         end += 1
     return range(end)
 
 
-# Shortening long tool results, keeping their beginning and their end.
+# Shortening long tool results to their beginning and end.
 #
 # Source: the documented behaviour of the SDK whose users we serve (tool result truncation): the first and the last 200
-# characters stay; an image becomes its description; the status stays; what was shortened once is left alone. JSON and
-# documents, which are left whole there, are shortened here too: they may be all that there is to shorten.
+# characters stay; an image becomes its description; the status stays; a shortened result is left alone. JSON and
+# documents, which that SDK leaves whole, are shortened here too: they may be all that can be shortened.
 
 KEPT_CHARS = 200
 _MARK = "... [truncated: "
 
 
 def shorten_oldest(shown: Sequence[Message], least: int = 0) -> dict[int, Message]:
-    """The first messages with long tool results, shortened, by position: as many as take off `least` tokens, one at
-    least. Empty when there are none.
+    """Position to shortened message: the first ones with long tool results, until `least` tokens are removed, at least
+    one. Empty when there are none.
     """
     found: dict[int, Message] = {}
     for position, message in enumerate(shown):
@@ -179,7 +179,7 @@ def shorten_oldest(shown: Sequence[Message], least: int = 0) -> dict[int, Messag
 
 
 def shorten_largest(shown: Sequence[Message], least: int = 0) -> dict[int, Message]:
-    """The same with those first that lose most."""
+    """The same, in order of the tokens removed."""
     found: dict[int, Message] = {}
     shorter = {at: shortened for at, one in enumerate(shown) if (shortened := shorten_results(one)) is not one}
     gains = {at: estimate_tokens([shown[at]]) - estimate_tokens([shorter[at]]) for at in shorter}
@@ -237,27 +237,27 @@ def _image_format(part: Mapping[str, object]) -> str:
 
 
 def shorten_text(text: str) -> str:
-    """The text with its middle taken out; the same object when it is short enough or was shortened before."""
+    """The text without its middle; the same object when it is short enough or was shortened before."""
     removed = len(text) - 2 * KEPT_CHARS
     if _MARK in text or removed <= len(_MARK) + 40:
         return text
     return f"{text[:KEPT_CHARS]}...\n\n{_MARK}{removed} chars removed] ...\n\n...{text[-KEPT_CHARS:]}"
 
 
-# Having the oldest messages summarised.
+# Summarising the oldest messages.
 #
-# This decides what is to be summarised and where the summary stands; whoever drives it has a model write the summary.
-# The messages themselves stay in the history. A tool use is never parted from its result. A summary says in its
-# metadata that it is one. Source: the documented behaviour of the SDK whose users we serve (summarising).
+# This decides what to summarise and where the summary goes; the driver has a model write it. The messages stay in the
+# history. A tool use is never parted from its result. A summary is marked in its metadata. Source: the documented
+# behaviour of the SDK whose users we serve (summarising).
 
 
 RATIOS = (0.1, 0.8)
-"""What `summary_ratio` is taken between."""
+"""`summary_ratio` is clamped to this range."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summarizing:
-    """Settings; `SummarizingConversationManager` says what they mean.
+    """Settings; `SummarizingConversationManager` explains them.
 
     Errors: `Invalid` (a ValueError) for a setting out of range, and for an agent and a prompt together.
     """
@@ -292,10 +292,10 @@ class Summarizing:
             raise Invalid("pin_first is None or at least 1", got=self.pin_first)
 
     def reduce(self, shown: Sequence[Message], budget: WindowBudget) -> SummaryRequest | WindowPlan:
-        """What to summarise. Where nothing may be, or summaries do not help, and the model has refused: the largest
-        tool results shortened, the preserved ones too; then the oldest messages left out, with a note that says so.
+        """What to summarise. When nothing can be, or summaries do not help, and the model has refused: shorten the
+        largest tool results, the preserved ones too; then leave out the oldest messages, with a note that says so.
 
-        Errors: `ContextWindowOverflowException` when there is nothing left to summarise, to shorten or to leave out.
+        Errors: `ContextWindowOverflowException` when nothing is left to summarise, shorten or leave out.
         """
         pinned = _pinned_first(shown, self.pin_first or 0)
         end = self._end(shown, len(pinned), budget.least)
@@ -318,8 +318,8 @@ class Summarizing:
         return min(most, max(least, self.summary_ratio))
 
     def _end(self, shown: Sequence[Message], pinned: int, least: int) -> int | None:
-        """Where the messages to be summarised end; None when there are none, or only an earlier summary. `least`: how
-        many tokens they take together, if so many messages may be summarised.
+        """Where the messages to summarise end; None when there are none, or only an earlier summary. They hold `least`
+        tokens if that many messages may be summarised.
         """
         latest = len(shown) - max(1, self.preserve_recent_messages)
         if latest <= pinned:
@@ -337,7 +337,7 @@ class Summarizing:
 
 
 def _without_summary(shown: Sequence[Message], pinned: tuple[int, ...], least: int) -> WindowPlan:
-    """How to take off so many tokens without a summary; no changes when nothing can be."""
+    """The plan that removes `least` tokens without a summary; a plan without changes when nothing can be removed."""
     shortened = shorten_largest(shown, least)
     if shortened:
         return WindowPlan(replaced=shortened, reason="tool results shortened")
@@ -354,12 +354,12 @@ def _without_summary(shown: Sequence[Message], pinned: tuple[int, ...], least: i
 
 
 def _may_follow_summary(message: Message) -> bool:
-    """Whether what is shown may begin with it: not with tool results whose uses are gone."""
+    """True if the message may be the first after a summary: it holds no tool results, whose uses would be gone."""
     return not any(tool_results(message))
 
 
 def _pinned_first(shown: Sequence[Message], first: int) -> tuple[int, ...]:
-    """The first positions, without an earlier summary, and the partner of a tool use at their end."""
+    """The first positions after an earlier summary, and the results of a tool use at their end."""
     begin = 1 if first and shown and is_summary(shown[0]) else 0
     end = min(begin + first, len(shown)) if first else begin
     while begin < end < len(shown) and any(tool_uses(shown[end - 1])):

@@ -1,8 +1,8 @@
-"""A stretch of a conversation as one text, for a model that is to say what was said in it.
+"""A part of a conversation as one text, for a model that summarises it or extracts facts.
 
-One line per message, each a JSON object: role, and content blocks as they are in the message. So no content can imitate
-another message, another role, or the answer of a tool: `read_transcript` gives back exactly what was written, whatever
-was said. No tool needs to be offered to whoever reads it. What is not text is named. Long texts lose their middles.
+One line per message, each a JSON object with role and content blocks. So no content can imitate another message,
+another role or a tool's answer: `read_transcript` gives back exactly what was written. The reader needs no tools.
+Blocks that are not text are only named. Long texts lose their middles.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from repertory.core.messages import ContentBlock, Json, Message, ToolResult
 _MARK = " ... [{} characters left out] ... "
 _SUMMARY_OF = "summary_of"
 _LINE_BREAKS = re.compile("[\u007f-\u009f\u2028\u2029]")
-"""Beyond those that JSON escapes: somebody may take them for the end of a line."""
+"""Characters beyond those that JSON escapes that a reader may take for line ends."""
 
 
 def transcript(messages: Sequence[Message], chars_max: int) -> str:
-    """One line per message, each text in it at most about `chars_max` characters long."""
+    """One line per message, with each text clipped to about `chars_max` characters."""
     return "\n".join(line_of(message, chars_max) for message in messages)
 
 
 def line_of(message: Message, chars_max: int, time: str | None = None) -> str:
-    """The line of one message, and when it was said, if that is given. A summary says how many messages it is of."""
+    """The line of one message, with its time if given. A summary says how many messages it covers."""
     fields: dict[str, Json] = {"role": message["role"]}
     if time is not None:
         fields["time"] = time
@@ -42,7 +42,7 @@ def read_transcript(text: str) -> list[Mapping[str, Json]]:
 
 
 def _one_line(value: Json) -> str:
-    """JSON on one line, in which no text can end the marks around the lines."""
+    """JSON on one line that cannot contain the marks around the transcript."""
     text = json.dumps(value, ensure_ascii=False).replace("</", "<\\/")
     return _LINE_BREAKS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
@@ -86,14 +86,14 @@ def _other(part: Mapping[str, object], chars_max: int) -> Json:
 
 
 def _clipped(value: object, chars_max: int) -> Json:
-    """The value as JSON, or the beginning and the end of its text when that is too long."""
+    """The value as JSON; when that is too long, the beginning and end of its text."""
     text = json.dumps(value, ensure_ascii=False, default=str)
     clipped = clip(text, chars_max)
     return cast("Json", json.loads(text)) if clipped is text else clipped
 
 
 def clip(text: str, chars_max: int) -> str:
-    """The beginning and the end of a text that is too long; the same object when it is not."""
+    """The beginning and end of a text that is too long; else the same object."""
     left_out = len(text) - chars_max
     if left_out <= len(_MARK):
         return text

@@ -1,1 +1,1 @@
-"""What is done with the history of a journal: going back, forking, redacting, comparing, pruning."""
+"""Operations on the history of a journal: rewind, fork, redact, compare, prune."""

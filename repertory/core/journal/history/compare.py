@@ -1,4 +1,4 @@
-"""What differs between two conversations, message by message: what was said, what is shown, the state, the cost."""
+"""Compare two conversations: messages, what is shown, state, and cost."""
 
 from __future__ import annotations
 
@@ -17,32 +17,31 @@ _SIGNS: Mapping[Side, str] = {"first": "-", "second": "+"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """A message and where it stands."""
+    """A message and its place."""
 
     seq: int
     message: Message
     source: str | None = None
-    """The journal that it stands in, as `session/agent`, when that is one that this one was forked from."""
+    """Its journal, as `session/agent`, when that is a source of the journal asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What the models said that their answers took, for all answers of a conversation that say so."""
+    """Tokens that the models reported for the answers of a conversation."""
 
     answers: int = 0
-    """How many say so."""
+    """The number of answers with reported usage."""
     input_tokens: int = 0
     output_tokens: int = 0
 
     @property
     def total_tokens(self) -> int:
-        """Both together."""
         return self.input_tokens + self.output_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """One of two that are compared."""
+    """One side of a comparison."""
 
     said: Sequence[Placed]
     """The conversation, in order."""
@@ -53,19 +52,21 @@ class Compared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageDifference:
-    """A message that one of the two has and the other one has not, at this place."""
+    """A message that only one side has, at this place."""
 
     side: Side
-    """Who has it."""
+    """The side that has it."""
     seq: int
     message: Message
     source: str | None = None
-    """The journal that the number is of, as `session/agent`, when that is one that this one was forked from."""
+    """The journal of `seq`, as `session/agent`, when that is a source of the journal asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateDifference:
-    """A key whose value differs. None stands for a side that has no such key, as `in_first` and `in_second` say."""
+    """A key whose value differs. On a side without the key the value is None, and `in_first` or `in_second`
+    is False.
+    """
 
     key: str
     first: Json
@@ -76,20 +77,20 @@ class StateDifference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """What differs between a first and a second one; nothing at all when it is empty.
+    """The differences between two conversations.
 
-    As a string it is a line for each message and key: what only the first has after a minus, what only the second has
-    after a plus; then what is shown, and the cost.
+    As a string: one line for each message and key, with a minus for what only the first has and a plus for what only
+    the second has; then what is shown, and the cost.
     """
 
     same: int
-    """How many messages both have."""
+    """The number of messages that both have."""
     messages: tuple[MessageDifference, ...] = ()
-    """In the order of the conversations; where both differ, what the first has comes first."""
+    """In conversation order; at one place, the first side's come first."""
     state: tuple[StateDifference, ...] = ()
-    """By key."""
+    """Sorted by key."""
     view: tuple[MessageDifference, ...] = ()
-    """The messages that the model is shown on one side only, as it is shown them; a summary has the number 0."""
+    """Messages that only one side shows to the model, as shown; a summary has the number 0."""
     first_cost: Cost = field(default_factory=Cost)
     second_cost: Cost = field(default_factory=Cost)
 
@@ -109,14 +110,14 @@ class Difference:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing differs: not what was said, not what is shown, not the state."""
+        """True if messages, shown messages and state are the same. Costs may differ."""
         return not (self.messages or self.state or self.view)
 
 
 def compare(first: Compared, second: Compared) -> Difference:
-    """Compare two conversations. Messages are the same when role and content are.
+    """Compare two conversations. Messages are equal when role and content are.
 
-    Costs about the square of what lies between the first and the last difference.
+    The time grows with about the square of the number of messages between the first and the last difference.
     """
     same, messages = _differences(first.said, second.said)
     _, view = _differences(first.shown, second.shown)
@@ -131,7 +132,7 @@ def compare(first: Compared, second: Compared) -> Difference:
 
 
 def cost_of(messages: Iterable[Message]) -> Cost:
-    """What these answers took, as far as they say so."""
+    """The sum of the reported token counts."""
     usages = [usage for message in messages if (usage := message.get("metadata", {}).get("usage")) is not None]
     return Cost(
         answers=len(usages),
@@ -141,7 +142,7 @@ def cost_of(messages: Iterable[Message]) -> Cost:
 
 
 def _differences(first: Sequence[Placed], second: Sequence[Placed]) -> tuple[int, tuple[MessageDifference, ...]]:
-    """How many are the same, and those that are not."""
+    """The number of equal messages, and the messages on one side only."""
     our_keys, their_keys = [_key(each.message) for each in first], [_key(each.message) for each in second]
     found: list[MessageDifference] = []
     same = 0
@@ -164,7 +165,7 @@ def _line(each: MessageDifference) -> str:
 
 
 def _stretches(first: Sequence[bytes], second: Sequence[bytes]) -> Iterator[tuple[str, int, int, int, int]]:
-    """What both begin and end with is found at once: most conversations that are compared differ at the end only."""
+    """The common beginning and end are found first: most conversations that are compared differ only at the end."""
     shorter = min(len(first), len(second))
     begin = next((n for n in range(shorter) if first[n] != second[n]), shorter)
     rest = shorter - begin

@@ -1,8 +1,8 @@
-"""A journal of its own that goes on from a position of another one.
+"""Fork: make a new journal that goes on from a position of another one.
 
-It holds what going on needs and nothing else: the state, the messages that are shown, those that tools pair them with,
-and what the turn still waits for. Its first record names its source and the position there: whoever wants to see what
-was said before reads on in the source (`told`). Going on does not, so the source may be deleted.
+A fork holds only what going on needs: the state, the shown messages, the messages that their tools pair them with, and
+what the turn still waits for. Its first record names the source and the position there: a reader who wants the earlier
+conversation reads on in the source (`conversation_at`). The fork itself needs no source, which may be deleted.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fork:
-    """The rows of the new journal, from the first one."""
+    """The rows of the new journal, all of them."""
 
     rows: Sequence[Row]
     messages: int
-    """How many messages it takes with it."""
+    """The number of messages copied."""
 
 
 def fork(then: PointInTime, *, at: float, entropy: Entropy) -> Fork:
-    """Go on elsewhere from a moment of the source, with the same agent id.
+    """Go on in a new journal from a position of the source, with the same agent id.
 
-    The model is shown the same. Messages have numbers of their own; idempotency tokens stay behind. `tells_enough` says
-    whether the moment has all messages that it takes. Errors: `CorruptJournal` when the conversation lacks one of them.
+    The model is shown the same. Messages get new sequence numbers; idempotency tokens are dropped. `tells_enough` says
+    whether `then` has all messages to copy. Errors: `CorruptJournal` when a shown message is missing.
     """
     fold, said = then.fold, then.said
     if then.missing:
-        raise CorruptJournal("what is shown is no message of the conversation", agent=then.agent_id, seqs=then.missing)
+        raise CorruptJournal("a shown message is missing from the conversation", agent=then.agent_id, seqs=then.missing)
     copied = _paired(said, _wanted(fold))
     appender = Appender(then.agent_id, Fold(), None, entropy)
     rows = [appender.rewind(_first_record(then, copied, at), {})]
@@ -51,14 +51,14 @@ def fork(then: PointInTime, *, at: float, entropy: Entropy) -> Fork:
         placed[seq] = appender.fold.last_seq + 1
         rows.append(appender.append(_copied(said[seq], len(placed) - 1)))
     rows += appender.append_all(_view(fold, placed, appender.fold, at))
-    # A tool that was started has an unknown outcome here as well: it is never run again in silence.
+    # A tool that was started has an unknown outcome in the fork as well: it never runs again without a decision.
     rows += appender.append_all([*standing_records(fold, at), *_cursors(fold, placed, at)])
     return Fork(rows=rows, messages=len(copied))
 
 
 def tells_enough(then: PointInTime) -> bool:
-    """Whether a fork can be made of the moment: not while a message that is shown asks or answers one that it has not,
-    as only the whole journal then says which that is.
+    """True if `then` suffices for a fork: it has every shown message, and none of them has tool uses or results whose
+    other half is not shown. Otherwise only the whole journal has the other half.
     """
     if then.missing:
         return False
@@ -77,7 +77,7 @@ def _wanted(fold: Fold) -> set[int]:
 
 
 def _paired(said: Mapping[int, MessageAdded], wanted: set[int]) -> list[int]:
-    """The messages that are wanted, and those beside them that they ask or answer, in order."""
+    """The wanted messages and those next to them that hold the other half of their tool uses or results, in order."""
     order = list(said)
     place = {seq: number for number, seq in enumerate(order)}
     found: set[int] = set()
@@ -117,7 +117,7 @@ def _copied(record: MessageAdded, index: int) -> MessageAdded:
 
 
 def _view(fold: Fold, placed: Mapping[int, int], copy: Fold, at: float) -> Iterable[Record]:
-    """What is shown, in the new numbers; nothing when every message that was copied is shown as it was said."""
+    """The view in the new sequence numbers; nothing when every copied message is shown unchanged."""
     was = fold.shown.view
     recent = next((placed[seq] for seq, _ in fold.shown.recent), copy.last_seq + 1)
     view = View(
@@ -133,45 +133,45 @@ def _view(fold: Fold, placed: Mapping[int, int], copy: Fold, at: float) -> Itera
 
 
 def _cursors(fold: Fold, placed: Mapping[int, int], at: float) -> Iterable[Record]:
-    """What memory stores have taken in of the source need not be taken in again."""
+    """The cursors in the new sequence numbers: memory stores do not process copied messages again."""
     cursors = {store: _behind(seq, placed) for store, seq in fold.cursors.items()}
     if any(cursors.values()):
         yield CursorMoved(at=at, positions={store: seq for store, seq in cursors.items() if seq})
 
 
 def _behind(seq: int, placed: Mapping[int, int]) -> int:
-    """The last message that was copied and that a memory store has taken in; 0 when there is none."""
+    """The last copied message that a memory store has processed; 0 when there is none."""
     return max((number for source, number in placed.items() if source <= seq), default=0)
 
 
-# The conversation of a fork, whole: its source's up to where they parted, then its own. Nothing of the source is
-# copied for this: it is read where it is. The fork's first record proves by a link which journal is meant. Where that
-# is gone, the conversation begins with the messages that the fork took with it.
+# The whole conversation of a fork: the source's up to the fork, then its own. The source is read in place, not copied.
+# The link in the fork's first record proves which journal is the source. When the source is gone, the conversation
+# begins with the copied messages.
 
 Lineage = Sequence[WholeJournal]
-"""A journal, and behind it its source, the source of that, and so on, as far as they are there."""
+"""A journal, its source, the source's source, and so on, as far as they exist."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpokenMessage:
-    """A message of a conversation."""
+    """A message of a conversation, and its journal."""
 
     seq: int
-    """Its number in the journal that it stands in."""
+    """Its sequence number in its journal."""
     source: str | None
-    """That journal, as `session/agent`; None: the one that was asked for."""
+    """That journal, as `session/agent`; None for the fork itself."""
     record: MessageAdded
     redacted: bool
 
 
 def origin_of(journal: WholeJournal) -> Branched | None:
-    """The record by which the journal names its source; None when it is no fork."""
+    """The record that names the journal's source; None when it is no fork."""
     first = journal.records[0][1] if journal.records else None
     return first if isinstance(first, Branched) and first.source is not None else None
 
 
 def is_source(origin: Branched, journal: WholeJournal) -> bool:
-    """Whether this is the journal that a fork was made of, and not another one of its name."""
+    """True if this is the journal that the fork was made from, not another one of the same name."""
     position = origin.source_position
     if not 0 < position <= journal.last_seq:
         return False
@@ -179,21 +179,20 @@ def is_source(origin: Branched, journal: WholeJournal) -> bool:
 
 
 def copies_end(journal: WholeJournal) -> int:
-    """The position behind the messages that a fork took with it; 0 when the journal is no fork."""
+    """The position of a fork's last copied message; 0 when the journal is no fork."""
     origin = origin_of(journal)
     return 0 if origin is None else 1 + len(origin.copied)
 
 
 def before_fork(lineage: Lineage) -> list[SpokenMessage]:
-    """What had been said when the first journal was made, if it is a fork."""
+    """The conversation at the time when the first journal was forked, if it is a fork."""
     return conversation_at(lineage, copies_end(lineage[0]))
 
 
 def conversation_at(lineage: Lineage, position: int) -> list[SpokenMessage]:
-    """The conversation as it stood at a position of the first journal, what was said before the fork included.
+    """The conversation at a position of the first journal, with the messages from before the fork.
 
-    What was redacted in the source is redacted here as well. A message that the fork took with it has its number in the
-    fork.
+    A message redacted in the source appears redacted here too. A copied message has the fork's sequence number.
     """
     own = lineage[0]
     redacted = {record.target for _, record in own.records if isinstance(record, Redacted)}
@@ -220,8 +219,8 @@ def conversation_at(lineage: Lineage, position: int) -> list[SpokenMessage]:
 def _still_there(
     before: Sequence[SpokenMessage], copies: dict[int, int], said: dict[int, SpokenMessage]
 ) -> Sequence[SpokenMessage]:
-    """What was said in the source, up to the last message that is still there when the fork went back among those that
-    it took with it.
+    """The source's messages, up to the last copied one that the fork still has: a fork can go back among the copied
+    messages.
     """
     if all(number in said for number in copies.values()):
         return before

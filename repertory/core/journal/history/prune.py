@@ -1,8 +1,8 @@
-"""What a journal need not keep: names that nobody asks for any more, and what lies beyond rewinds.
+"""Prune: erase old marks of a journal, and what lies beyond rewinds.
 
-Contents are erased; rows stay, so the chain still proves everything. A message is erased as a redaction erases it, with
-a record that says what stands in its place. Whatever a mark that stays leads to is kept, and so is whatever the
-conversation may still depend on: redactions, the positions of memory stores, and who owned the session.
+Contents are erased; rows stay, so the chain still proves everything. A message is erased with a redaction that says
+what stands in its place. Kept are: the rows that lead to a mark that stays, and rows that the conversation may depend
+on (redactions, cursors, owners).
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from repertory.core.journal.whole_journal import WholeJournal, position_named
 from repertory.errors import Invalid
 
 PRUNED = "[pruned]"
-"""What a message says whose content is gone."""
+"""The text that replaces an erased message."""
 _KEPT_KINDS = {RecordKind.REDACTION, RecordKind.CURSOR, RecordKind.OWNER, RecordKind.SNAPSHOT}
-"""What goes for its own reasons only, wherever it lies."""
+"""Never erased for lying beyond a rewind; marks go by `keep` and `before` only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrunePolicy:
-    """What is to go. A mark goes when each limit that is given says so."""
+    """What to erase. A mark goes when every limit given says so."""
 
     keep: int | None = None
-    """How many marks stay at least, the newest ones."""
+    """At least this many marks stay, the newest ones."""
     before: float | None = None
-    """Only what was made before this time goes, in epoch seconds."""
+    """Only records made before this time go; epoch seconds."""
     beyond: bool = False
-    """Whether what lies beyond rewinds goes as well."""
+    """True if what lies beyond rewinds goes as well."""
 
     def __post_init__(self) -> None:
         if self.keep is not None and self.keep < 0:
@@ -43,20 +43,20 @@ class PrunePolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pruning:
-    """What goes of one journal."""
+    """What a policy erases in one journal."""
 
     marks: Sequence[tuple[int, SnapshotTaken]]
-    """Sequence number and record of the marks that go."""
+    """Sequence number and record of each mark to erase."""
     redactions: Sequence[Redacted]
-    """To be appended: what the messages that go say from now on."""
+    """Records to append: one for each message to erase."""
     erase: Sequence[int]
-    """The rows whose content goes, in order."""
+    """Sequence numbers of the rows to erase, in order."""
     bytes: int
-    """How much content that is."""
+    """The size of the contents to erase."""
 
 
 def prune(journal: WholeJournal, policy: PrunePolicy, at: float) -> Pruning:
-    """What goes of a journal by a policy; nothing is changed here."""
+    """What a policy erases in a journal. Changes nothing."""
     marks = journal.snapshots()
     going = _marks_to_go(marks, policy)
     erase = {seq for seq, _ in going}
@@ -82,7 +82,7 @@ def _marks_to_go(marks: Sequence[tuple[int, SnapshotTaken]], policy: PrunePolicy
 
 
 def _beyond(journal: WholeJournal, roots: Collection[int], policy: PrunePolicy) -> list[tuple[int, Record]]:
-    """The rows, with their records, that lead to none of the roots."""
+    """Sequence number and record of each row that leads to none of the roots."""
     needed = paths_to(journal.records, roots)
     gone = {record.target for _, record in journal.records if isinstance(record, Redacted)}
     found: list[tuple[int, Record]] = []

@@ -1,10 +1,9 @@
-"""What is said instead of a message that must not be kept, and erasing the original in every row that repeats it.
+"""Redact a message: what stands in its place, and which rows repeat it and are erased with it.
 
-Copies stand in views and branches that pinned or replaced the message, in earlier redactions of it, and in what was
-recorded while its tools ran; word for word also in states, summaries and results that are no longer in force. All of
-these rows are erased with it, and what later rows need of them is stated anew. What is in force and says the same (the
-state, the summary, another message) is named and stays. A summary in other words is not found: nobody can tell what it
-repeats.
+Copies are in views and branches that pinned or replaced the message, in earlier redactions of it, and in the records of
+its tools; word for word also in states, summaries and results no longer in force. All these rows are erased, and what
+later rows need of them is stated anew. What is in force and holds the same text (the state, the summary, another
+message) is reported and stays. A summary in other words is not found.
 """
 
 from __future__ import annotations
@@ -48,14 +47,14 @@ class Redaction:
     erase: tuple[int, ...]
     """Sequence numbers, in order."""
     left: tuple[Copy, ...] = ()
-    """What says the same and stays, since it is in force or another message says it."""
+    """The places that hold the same text and stay: in force, or in another message."""
 
 
 def without_text(message: Message, text: str) -> Message:
-    """The message with `text` in the place of whatever was said in it.
+    """The message with `text` in the place of its contents.
 
-    Tool uses and tool results stay, by their ids, so that they pair up as before: a use without its input, a result
-    with `text` as its content. Everything else together is one block of text. Metadata and the tracking id stay.
+    Tool uses and results keep their ids, so that they still pair up: a use loses its input, a result has `text` as
+    content. All other blocks become one block of text. Metadata and tracking id stay.
     """
     tools: list[ContentBlock] = []
     for block in message["content"]:
@@ -66,17 +65,16 @@ def without_text(message: Message, text: str) -> Message:
             result = block["toolResult"]
             tools.append({"toolResult": {**result, "content": [{"text": text}]}})
     words: list[ContentBlock] = [{"text": text}] if len(tools) < len(message["content"]) or not tools else []
-    # Text stands in front of tool uses and behind tool results, as models have it and want it.
+    # Text goes before tool uses and after tool results, as the providers' APIs have it.
     return {**message, "content": [*words, *tools] if message["role"] == "assistant" else [*tools, *words]}
 
 
 def redact(appender: Appender, rows: Sequence[Row], target: int, message: Message, at: float) -> Redaction:
-    """Replace the message at `target`, for good. `rows` is the appender's whole journal; for a message that was said
-    since the last answer, the rows from the last one's `low` on will do.
+    """Replace the message at `target` for good. `rows`: the whole journal; for a message added since the last answer,
+    the rows from the last row's `low` on suffice.
 
-    Errors, with nothing changed: `NotFound` when no message stands there; `Invalid` when its tools are still to run,
-    and `UnpairedTools` when the new message does not keep the tool uses and results of the original, with other
-    contents.
+    Errors, with nothing changed: `NotFound` when no message has this number; `Invalid` when its tools are still to run;
+    `UnpairedTools` when the replacement has other tool uses or results than the original.
     """
     records = records_of(rows)
     said = dict(records).get(target)
@@ -113,10 +111,10 @@ def redact(appender: Appender, rows: Sequence[Row], target: int, message: Messag
 
 
 def repairs(appender: Appender, rows: Sequence[Row], mended: Mapping[int, Message]) -> Iterator[Redaction]:
-    """The records that put what is shown in the place of messages whose rows say what may not be said, so that every
-    reader and every other program finds what can be sent. What waits for its tools is left for the next time.
+    """Redactions that replace messages which providers would refuse by their repaired versions, so that every reader
+    finds a message that can be sent. A last message that waits for its tools is left for the next opening.
 
-    To be stored one after the other. `rows`: those that the appender was restored from.
+    Store them one after the other. `rows`: the rows that `appender` was restored from.
     """
     known = list(rows)
     at = next((at for row in reversed(rows) if not row.erased and (at := at_of(row.body)) is not None), 0.0)
@@ -133,7 +131,7 @@ def _without(rows: Sequence[Row], erase: Collection[int]) -> list[Row]:
 
 
 def as_branch(appender: Appender, at: float) -> Branched:
-    """Everything that stands, stated anew, since an earlier branch that later rows build on is being erased."""
+    """The whole state as a `Branched`, for when an earlier branch that later rows build on is erased."""
     fold = appender.fold
     return Branched(
         at=at,
@@ -148,7 +146,7 @@ def as_branch(appender: Appender, at: float) -> Branched:
 
 
 def _copies(records: Sequence[tuple[int, Record | None]], target: int) -> Iterator[tuple[int, Record | None]]:
-    """The rows that hold the content, or what was recorded of its tools between it and the messages beside it."""
+    """The rows that hold the message, and the records of its tools between it and its neighbours."""
     said = [seq for seq, record in records if isinstance(record, MessageAdded)]
     position = said.index(target)
     before = said[position - 1] if position else 0
@@ -167,7 +165,7 @@ def _copies(records: Sequence[tuple[int, Record | None]], target: int) -> Iterat
                 copied = (answers and before < seq < target) or (asks and target < seq < after)
             case Interrupted():
                 copied = asks and target < seq < after
-            case Resumed():  # Whoever answers may have said what the tool's result is.
+            case Resumed():  # The answer may hold the tool's result.
                 copied = (answers and before < seq < target) or (asks and target < seq < after)
             case _:
                 copied = False
@@ -179,46 +177,45 @@ def _holds(view: View, target: int) -> bool:
     return target in view.pinned or target in view.replaced
 
 
-# Where else a journal says what a message said. A text is found where it stands word for word, in whole: a summary in
-# other words, or a message that repeats a part, is not. Texts of a few characters stand everywhere by chance and are
-# not looked for.
+# Other places that hold a message's text. Only the whole text, word for word, is found, not a summary in other words or
+# a message that repeats a part. Short texts occur everywhere by chance and are not looked for.
 
 CHARACTERS_MIN = 8
-"""The shortest text that is looked for."""
+"""The shortest text to look for, in characters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copy:
-    """A place that still says it."""
+    """A place that still holds the text."""
 
     agent_id: str
     seq: int
-    """Of the row; 0 for what is in force, whatever row it came from."""
+    """The row's number; 0 for the state or the summary in force."""
     what: str
-    """The kind of the row; or `summary`, or `state` and the key."""
+    """The kind of the row, `summary`, or `state` and the key."""
 
 
 def only_in(original: Message, instead: Message) -> tuple[str, ...]:
-    """The texts that the one has and the other has not: what should be gone."""
+    """The texts of the original that the replacement does not contain."""
     stays = "\n".join(texts_of(instead))
     long = (text for text in texts_of(original) if len(text) >= CHARACTERS_MIN)
     return tuple(dict.fromkeys(text for text in long if text not in stays))
 
 
 class Texts:
-    """Texts to look for in what is stored."""
+    """Texts to look for in rows and values."""
 
     def __init__(self, texts: Sequence[str]) -> None:
-        # As they are or, beside a lone surrogate, in ASCII: bodies are written in both ways.
+        # Bodies are written as UTF-8 or, when they hold a lone surrogate, as ASCII.
         spellings = {spelled for text in texts for spelled in (_as_it_is(text), json.dumps(text)[1:-1].encode())}
         self._spellings = tuple(spellings)
 
     def in_row(self, row: Row) -> bool:
-        """Whether the row says one of them."""
+        """True if the row holds one of the texts."""
         return not row.erased and any(spelled in row.body for spelled in self._spellings)
 
     def in_value(self, value: object) -> bool:
-        """Whether any text in the value does."""
+        """True if a text in the value does."""
         leaves = [_as_it_is(leaf) for leaf in leaves_of(value)]
         return any(spelled in leaf for leaf in leaves for spelled in self._spellings)
 
@@ -228,14 +225,14 @@ class Texts:
 
 
 def copies_in(rows: Sequence[Row], texts: Texts) -> Iterator[Copy]:
-    """The rows that say one of the texts."""
+    """The rows that hold one of the texts."""
     for row in rows:
         if texts.in_row(row):
             yield Copy(agent_id=row.agent_id, seq=row.seq, what=kind_name(row.kind))
 
 
 def copies_in_force(agent_id: str, fold: Fold, texts: Texts) -> Iterator[Copy]:
-    """Where state and summary say one of the texts now."""
+    """The keys of the state, and the summary, that hold one of the texts now."""
     for key in texts.in_state(fold.state):
         yield Copy(agent_id=agent_id, seq=0, what=f"state {key}")
     if texts.in_value(fold.shown.view.summary):
@@ -245,9 +242,9 @@ def copies_in_force(agent_id: str, fold: Fold, texts: Texts) -> Iterator[Copy]:
 def settled_copies(
     rows: Sequence[Row], records: Sequence[tuple[int, Record | None]], texts: Texts, fold: Fold
 ) -> set[int]:
-    """The rows that say one of the texts, and that nothing depends on once state and view are stated anew.
+    """The rows that hold one of the texts and that nothing needs once state and view are stated anew.
 
-    Not those of a state or a summary that says it still: the new statement would say it again.
+    Rows of a state or summary that still holds the text are left out: the new statement would repeat it.
     """
     in_state, in_summary = bool(texts.in_state(fold.state)), texts.in_value(fold.shown.view.summary)
     found: set[int] = set()
@@ -273,7 +270,7 @@ def settled_copies(
 
 
 def kind_name(kind: int) -> str:
-    """The name of a kind of record."""
+    """The name of a kind of record, also of an unknown one."""
     return RecordKind(kind).name.lower() if kind in set(RecordKind) else f"kind {kind}"
 
 
@@ -282,7 +279,7 @@ def _as_it_is(text: str) -> bytes:
 
 
 def leaves_of(value: object) -> Iterator[str]:
-    """Strings as they are, numbers as text; keys, constants and bytes are left out."""
+    """Strings as they are, numbers as text; without keys, constants and bytes."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
@@ -296,7 +293,7 @@ def leaves_of(value: object) -> Iterator[str]:
 
 
 def texts_of(message: Message) -> Iterator[str]:
-    """Everything in a message that reads as text: what was said, what tools were asked and what they answered."""
+    """All text of a message: text blocks, tool names and inputs, and results."""
     for block in message["content"]:
         if "toolUse" in block:
             yield block["toolUse"]["name"]

@@ -1,9 +1,9 @@
-"""Putting another text in the place of one that must not be kept, wherever a journal says it.
+"""Redact a text: replace it wherever a journal holds it.
 
-`redact.py` takes one message back. This takes a text back, word for word: out of messages, agent state, summaries,
-tool results, questions and answers, runs of orchestrators, memories that are on their way, and metadata of marks. What
-is in force is stated anew with the replacement, then every row that says the text loses its content. What only names
-things (ids, tokens, names of tools and nodes) stays as it is, and is reported as left.
+`redact.py` replaces one message. This replaces a text, word for word, in messages, agent state, summaries, tool
+results, interrupts and responses, runs of orchestrators, pending memory work, and metadata of marks. What is in force
+is stated anew with the replacement; then every row that holds the text is erased. Names (ids, tokens, tools, nodes)
+stay, and are reported in `Redaction.left`.
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ if TYPE_CHECKING:
     from repertory.core.journal.rows import Row
 
 TEXT_CHARACTERS_MIN = 4
-"""The shortest text that can be redacted: shorter ones stand everywhere by chance."""
+"""The shortest text that can be redacted: shorter ones occur everywhere by chance."""
 
 _Numbered: TypeAlias = "tuple[int, Record | None]"
 _BLOCK_NAMES = frozenset(("format", "type"))
 _RESULT_NAMES = frozenset(("type", "status", "stop_reason", "toolUseId", "name", "node_id", "agent_name"))
-"""Keys of content blocks, and of what nodes have led to, whose values are names and not words."""
+"""Keys of content blocks, and of node results, whose values are names."""
 _NODE_WORDS = ("task", "responses", "context", "reason", "left")
 _UNTOUCHABLE = frozenset((RecordKind.TOOL_STARTED, RecordKind.OWNER))
-"""Rows that hold nothing but names. A tool that was started must stay started."""
+"""Rows that hold only names. A tool that was started must stay started."""
 
 
 class Words:
-    """A text and what stands in its place."""
+    """A text and its replacement."""
 
     def __init__(self, text: str, instead: str) -> None:
-        """Errors: `Invalid` for a text too short to look for, or an empty or self-repeating replacement."""
+        """Errors: `Invalid` for a text that is too short, or a replacement that is empty or contains the text."""
         if len(text) < TEXT_CHARACTERS_MIN:
             raise Invalid("the text is too short to be looked for", got=text, characters_min=TEXT_CHARACTERS_MIN)
         if not instead.strip():
@@ -85,11 +85,10 @@ class Words:
         return value
 
     def mapping(self, value: Mapping[str, Json]) -> dict[str, Json]:
-        """The same for a mapping."""
         return cast("dict[str, Json]", self.value(dict(value)))
 
     def message(self, message: Message) -> Message:
-        """The message without the text. Reasoning that says it is dropped: its signature covers the original."""
+        """The message with the text replaced. Reasoning with the text is dropped: its signature covers the original."""
         content = [block for each in message["content"] for block in self._block(each)]
         if message["content"] and not content:
             content = [{"text": self._instead}]
@@ -113,12 +112,10 @@ class Words:
         return self.value(block, () if "json" in block else _BLOCK_NAMES)
 
     def result(self, result: ToolResult) -> ToolResult:
-        """The result of a tool without the text."""
         content = [self._plain_block(cast("dict[str, Json]", block)) for block in result["content"]]
         return cast("ToolResult", {**result, "content": content})
 
     def view(self, view: View) -> View:
-        """What is shown, without the text."""
         return replace(
             view,
             pinned={seq: self.message(message) for seq, message in view.pinned.items()},
@@ -128,11 +125,9 @@ class Words:
         )
 
     def question(self, asked: Interrupt) -> Interrupt:
-        """What somebody asked, without the text."""
         return replace(asked, reason=self.value(asked.reason))
 
     def node(self, record: NodeChanged) -> NodeChanged:
-        """What became of a node, without the text."""
         data = dict(record.data)
         for name in _NODE_WORDS:
             if name in data:
@@ -144,10 +139,10 @@ class Words:
 
 
 def redact_text(appender: Appender, rows: Sequence[Row], words: Words, at: float) -> tuple[Redaction, tuple[int, ...]]:
-    """Replace the text in the appender's whole journal, for good. Second: the messages that were replaced, by sequence
-    number. Nothing is appended when the journal does not say it.
+    """Replace the text in the appender's whole journal, for good. Second: the sequence numbers of the replaced
+    messages. Appends nothing when the journal does not hold the text.
 
-    Errors, with nothing changed: `Invalid` when the last message says it and waits for its tools.
+    Errors, with nothing changed: `Invalid` when the last message holds it and waits for its tools.
     """
     records = records_of(rows)
     fold, texts = appender.fold, words.texts
@@ -156,7 +151,7 @@ def redact_text(appender: Appender, rows: Sequence[Row], words: Words, at: float
     targets = {seq: redacted for seq, redacted in instead.items() if _differs(redacted, said_by[seq])}
     last = fold.last_message
     if fold.last_message_seq in targets and last is not None and any(tool_uses(last)):
-        raise Invalid("the last message says it and waits for its tools; redact it after they ended")
+        raise Invalid("the last message contains the text and waits for its tools; redact it after they ended")
     erase = {row.seq for row in rows if _goes(row, said_by.get(row.seq), targets, texts)}
     kinds = {type(record) for seq, record in records if seq in erase}
     appended = appender.append_all(targets.values())
@@ -185,7 +180,7 @@ def _differs(redacted: Redacted, said: Record) -> bool:
 
 
 def _goes(row: Row, record: Record | None, targets: Collection[int], texts: Texts) -> bool:
-    """Whether the row loses its content. A message stays unless another one takes its place."""
+    """True if the row is erased. A message row is erased only when a redaction replaces it."""
     if row.erased:
         return False
     if isinstance(record, MessageAdded):
@@ -214,10 +209,10 @@ def _marks(records: Sequence[_Numbered], erase: Collection[int], words: Words) -
 
 
 class _Stated:
-    """Something in force, and the records that state it anew."""
+    """A kind of value in force, and the records that state it anew."""
 
     def __init__(self, kinds: set[type], records: Callable[[Fold, Words, float], Iterator[Record]]) -> None:
-        """`kinds`: the records that it consists of."""
+        """`kinds`: the record types that set it."""
         self.kinds = kinds
         self.records = records
 
@@ -236,7 +231,7 @@ def _results(fold: Fold, words: Words, at: float) -> Iterator[Record]:
 
 
 def _waiting(fold: Fold, words: Words, at: float) -> Iterator[Record]:
-    """A question that is asked again has lost its answer, so the answers follow."""
+    """Asking again drops the response, so the responses follow."""
     responses = words.mapping(fold.responses)
     if fold.questions:
         asked = tuple(words.question(one) for one in fold.questions)
@@ -259,7 +254,7 @@ _STATED = (
 
 
 def _unused(name: str, said: Mapping[str, Json]) -> str:
-    """The name, numbered when another key has become the same."""
+    """The name, numbered when another key became equal to it."""
     number, unused = 2, name
     while unused in said:
         unused, number = f"{name} ({number})", number + 1

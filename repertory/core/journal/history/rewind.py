@@ -1,4 +1,4 @@
-"""Going back to an earlier position, on the record: what lay beyond stays in the journal, hidden."""
+"""Rewind to an earlier position. The records after it stay in the journal, hidden."""
 
 from __future__ import annotations
 
@@ -19,19 +19,18 @@ if TYPE_CHECKING:
 
 
 def rewind(journal: WholeJournal, position: int, *, at: float, entropy: Entropy, name: str = "") -> Sequence[Row]:
-    """The rows that go back, out of a whole journal; see `go_back`."""
+    """The rows of a rewind, from a whole journal; see `go_back`."""
     link = journal.rows[-1].link if journal.rows else None
     now = Restored(fold=journal.fold_at(journal.last_seq), link=link)
     return go_back(journal.moment(position), now, at=at, entropy=entropy, name=name)
 
 
 def go_back(then: PointInTime, now: Restored, *, at: float, entropy: Entropy, name: str = "") -> Sequence[Row]:
-    """The rows that go back from `now`, which is the journal's end, to follow its last row. Going back to before them
-    undoes it. `now` is used up.
+    """The rows that go back to `then`, to follow the journal's last row; `now` is the journal's end, and is used up.
+    Going back to before these rows undoes them.
 
-    `name` is what that point is called where the wish came from (a snapshot's id), kept in the record.
-
-    Errors: `Invalid` when a turn's tools are under way at that position.
+    `name`: what the caller calls that position (a snapshot's id), kept in the record. Errors: `Invalid` when the last
+    message at that position waits for its tools.
     """
     if then.fold.last_message is not None and any(tool_uses(then.fold.last_message)):
         fields = {"at": then.position, "session": then.session_id, "agent": then.agent_id}
@@ -54,14 +53,14 @@ def go_back(then: PointInTime, now: Restored, *, at: float, entropy: Entropy, na
     return [*rows, *appender.restate(at)]
 
 
-# Showing again what a summary stands for: the summary stays in the journal, and is shown no more.
+# Undoing a summary: it stays in the journal and is no longer shown.
 
 
 def without_summary(journal: WholeJournal, *, at: float, entropy: Entropy) -> Sequence[Row]:
-    """The rows after which the model is shown what it was shown before the summary was written, and everything since.
+    """The rows after which the model is shown what it was shown before the summary, and every message since.
 
-    Earlier summaries that went into it are gone as well. Rewinding to before these rows undoes it. Errors: `Invalid`
-    when no summary is shown, or what was shown before it was erased since.
+    Earlier summaries that went into it are not shown either. Rewinding to before these rows undoes it. Errors:
+    `Invalid` when no summary is shown, or when what was shown before it was erased since.
     """
     now = journal.fold_at(journal.last_seq)
     if now.shown.view.summary is None:
@@ -84,7 +83,7 @@ def without_summary(journal: WholeJournal, *, at: float, entropy: Entropy) -> Se
 
 
 def _before_summary(journal: WholeJournal) -> View:
-    """What was shown when there was no summary yet, on the path that led to the journal's end."""
+    """The last view without a summary, on the path to the journal's end."""
     gaps: list[tuple[int, int]] = []
     position = journal.last_seq
     while True:
@@ -100,7 +99,7 @@ def _before_summary(journal: WholeJournal) -> View:
 
 
 def _summarised_at(journal: WholeJournal, position: int) -> tuple[int, Branched | ViewChanged]:
-    """The last record up to there that states what is shown, a summary included."""
+    """The last record, up to the position, that states the full view."""
     for seq, record in reversed(journal.records[:position]):
         if isinstance(record, Branched) or (isinstance(record, ViewChanged) and not record.patch):
             return seq, record

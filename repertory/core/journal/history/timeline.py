@@ -1,4 +1,4 @@
-"""The positions of a journal that somebody may want to go back to, in order, with what happened there."""
+"""The timeline of a journal: what happened, in order, with the positions to go back to."""
 
 from __future__ import annotations
 
@@ -30,46 +30,45 @@ from repertory.errors import Invalid
 
 What = Literal["turn", "mark", "rewind", "view", "redaction", "fork", "run", "node"]
 WORDS_MAX = 80
-"""Characters of a prompt."""
+"""The longest text of an entry, in characters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimelineEntry:
-    """Something that happened in a session, at a position that one can go back to."""
+    """Something that happened in a session, and the position right after it."""
 
     seq: int
-    """The position: right after it happened."""
     at: float
     """Epoch seconds."""
     what: What
     text: str
-    """Of a turn the first words of its prompt, of a mark its label, of a view the reason, of a rewind the name that it
-    was given, of a fork its source. Of a run that begins the first words of its task, of one that ends before its work
-    is done the reason; of a node the first words of what it led to, or what it asks.
+    """Turn: the first words of its prompt. Mark: its label. View: the reason. Rewind: the name it was given. Fork: its
+    source. Run: the first words of its task when it begins, the reason when it ends before its work is done. Node: the
+    first words of its result, or its question.
     """
     turn: int | None = None
     run: int | None = None
-    """The number of the run that began or ended there, or that a node belongs to."""
+    """The run that began or ended here, or that the node belongs to."""
     node: str | None = None
-    """Which node has ended there."""
+    """The node that ended here."""
     status: NodeStatus | None = None
-    """Of a node how it ended; of a run `started`, or `failed` when it ended before its work was done."""
+    """Node: how it ended. Run: `started`, or `failed` when it ended before its work was done."""
     position: int | None = None
-    """What a mark names, where a rewind went back to, which message was redacted, or where the source was left."""
+    """The position that a mark names, a rewind went back to, or a fork left its source at; or the message redacted."""
     answered: bool | None = None
-    """Whether a turn has its answer."""
+    """True if a turn has its answer."""
     tokens: int | None = None
-    """What the answers of a turn took, or a node that time; None when they do not say so."""
+    """The tokens that a turn's answers or a node used; None when unreported."""
     metadata: Mapping[str, Json] = field(default_factory=dict[str, Json])
-    """Of a mark."""
+    """The metadata of a mark."""
     on_path: bool = True
-    """Whether it led to where the conversation stands now; what lies beyond a rewind did not."""
+    """True if it led to the current end; False for what lies beyond a rewind."""
     source: str | None = None
-    """The journal that the numbers are of, as `session/agent`, when that is one that this one was forked from."""
+    """The journal of these numbers, as `session/agent`, when it is a source of the journal asked for."""
 
 
 def timeline(lineage: Lineage) -> list[TimelineEntry]:
-    """What happened in the first journal, in order, and before that in its sources, up to where it left them."""
+    """What happened in the first journal, in order, after what happened in its sources up to each fork."""
     found: list[TimelineEntry] = []
     name: str | None = None
     end = lineage[0].last_seq
@@ -82,7 +81,7 @@ def timeline(lineage: Lineage) -> list[TimelineEntry]:
 
 
 def _happenings(journal: WholeJournal, end: int, name: str | None, *, whole: bool) -> Iterator[TimelineEntry]:
-    """Everything up to a position; of a source only what led there."""
+    """The entries up to a position; of a source, only those on the path to it."""
     records = journal.records[:end]
     stretches = path_to(records, end)
     said = journal.conversation(end)
@@ -164,31 +163,31 @@ def _other(seq: int, record: Record | None, name: str | None, *, on_path: bool) 
     )
 
 
-# Names for positions of a journal, with what else is to be kept of them.
+# Marks: labels for positions of a journal, with metadata.
 
 LABEL_BYTES_MAX = 255
 """The longest label, in UTF-8."""
 _RESERVED = "history"
-"""Where the records of numbered snapshots have their number."""
+"""The metadata key under which numbered snapshots store their number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """A name that somebody wants to give."""
+    """A label to give to a position."""
 
     label: str
-    """What `rewind`, `fork` and `diff` take as a position. The latest mark of a label counts."""
+    """What `rewind`, `fork` and `diff` accept as a position. Of several marks with one label, the latest counts."""
     metadata: Mapping[str, Json] = field(default_factory=dict[str, Json])
     position: int | None = None
-    """What is named; None: the end."""
+    """The position to name; None for the journal's end."""
 
 
 def mark_record(mark: Mark, link: bytes | None, at: float, position: int | None = None) -> SnapshotTaken:
-    """The record by which a journal takes a mark in, for the position right before it unless another one is given.
-    `link`: of the row that is named; None when there is none.
+    """The record of a mark, for the position right before it unless `position` is given.
 
-    Errors: `Invalid` for a label that is empty or a number (which would be read as a position), too long, or not
-    printable, and for the metadata key `history`, which numbered snapshots have.
+    `link`: that of the named row; None when there is none. Errors: `Invalid` for a label that is empty, a number (it
+    would be read as a position), longer than `LABEL_BYTES_MAX` or not printable, and for the metadata key `history`,
+    which is reserved.
     """
     label = mark.label
     if not label or label.isdecimal() or not label.isprintable() or len(label.encode()) > LABEL_BYTES_MAX:
@@ -201,8 +200,8 @@ def mark_record(mark: Mark, link: bytes | None, at: float, position: int | None 
 
 
 def mark_rows(appender: Appender, marks: Sequence[Mark], links: Mapping[int, bytes], at: float) -> list[Row]:
-    """The rows that give these names, to be stored together; where a mark names nothing, that is the journal's end as
-    it is now. `links` has those of the rows that are named and are not the last one.
+    """The rows of several marks, to be stored together. A mark without a position names the journal's end before these
+    rows. `links`: sequence number to link, for the named rows other than the last one.
     """
     end = appender.fold.last_seq
     known = {**links, end: appender.link} if end else links
